@@ -1,0 +1,126 @@
+// Fused attention: o = softmax(mod(scale * q k^T)) v with the caller's own score, mask and weight functions.
+//
+//   q [B, Hq, Sq, Dqk]   k [B, Hkv, Skv, Dqk]   v [B, Hkv, Skv, Dv]   o [B, Hq, Sq, Dv]   lse [B, Hq, Sq] f32 (f64 for
+//   f64 inputs)
+//
+//   s = scale * q.k      t = score_mod(s, b, h, q_idx, kv_idx), -inf where mask_mod is false      m = max(max t, sink)
+//   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l, w = weight_mod      lse = m + ln l
+//
+// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})). Hq is a multiple of Hkv. q, k, v with
+// batch 1 are read by every batch entry. A row in which nothing attends gives o = 0, lse = -inf.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "heddle/block_mask.h"
+#include "heddle/expr.h"
+#include "heddle/tensor.h"
+
+namespace heddle {
+
+/// softmax as above. none: o = sum(t w v). sigmoid: o = sum(w v / (1 + exp(-t))). For the latter two, masked elements
+/// and t = -inf count 0, and there is neither sink nor lse.
+enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
+
+enum class BackendChoice : std::uint8_t { automatic, cpu, reference };
+std::string_view name(BackendChoice backend);
+
+/// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
+/// plan uses them.
+struct AttentionOptions {
+  Expr score_mod;     // f32; empty: s
+  Expr mask_mod;      // boolean; empty: everything attends
+  Expr weight_mod;    // f32; empty: 1
+  Bindings bindings;  // values of the params and captures that the mods read
+
+  std::optional<double> scale;           // default 1 / sqrt(Dqk)
+  std::optional<ConstTensorView> sinks;  // f32 [Hq] (f64 for f64 inputs)
+  Normalizer normalizer = Normalizer::softmax;
+
+  /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf.
+  std::optional<ConstTensorView> q_lengths, kv_lengths;
+  /// Packed batches: i32 or i64 [N+1]; then B is 1, q is [1, Hq, total_q, Dqk], k and v [1, Hkv, total_kv, D], lse [1,
+  /// Hq, total_q]. Both or none.
+  std::optional<ConstTensorView> cu_seqlens_q, cu_seqlens_kv;
+  /// i32 or i64 [B] (packed: [N]), added to q_idx.
+  std::optional<ConstTensorView> q_start;
+
+  /// fp8 inputs: what a stored value is multiplied by. f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); extents
+  /// may be 1. Other dtypes: an error.
+  std::optional<ConstTensorView> q_descale, k_descale, v_descale;
+
+  /// Rows that were built before. Its mask must be mask_mod, or mask_mod is empty; its shape this problem's. Not given:
+  /// built from mask_mod.
+  std::shared_ptr<const BlockMask> block_mask;
+
+  BackendChoice backend = BackendChoice::automatic;
+  int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
+
+  /// Called now and then during a run with the fraction done, from one thread at a time. Empty: never.
+  std::function<void(double)> progress;
+};
+
+struct AttentionResult {
+  Tensor o;    // dtype of q (bf16 for fp8)
+  Tensor lse;  // empty unless asked for
+};
+
+/// One call: plans, allocates, runs. Throws Error before anything is written.
+AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                          const AttentionOptions& options = {}, bool with_lse = false);
+/// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse: may be
+/// absent.
+void attention_into(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& o,
+                    const std::optional<TensorView>& lse, const AttentionOptions& options = {});
+
+/// The tensors of one run of a plan.
+struct AttentionTensors {
+  ConstTensorView q, k, v;
+  TensorView o;
+  std::optional<TensorView> lse;
+};
+
+/// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks
+/// the kernel; run() only computes. Copies share the plan. Safe from several threads, also one plan on several threads
+/// at once, each with its own workspace.
+class AttentionPlan {
+ public:
+  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. Lengths, cu_seqlens, q_start and
+  /// the captures of the mask are read now; score params, descales, sinks and score captures are read by each run.
+  AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
+
+  /// Bytes of workspace that one run needs.
+  std::int64_t workspace_bytes() const;
+
+  /// Runs. Shapes, strides and dtypes must be the planned ones. `workspace`: 64-byte aligned, workspace_bytes() long;
+  /// null: allocated for this run. `bindings` empty: the planned ones. A param or capture of the mask whose content
+  /// differs from the planned one is an error that names it.
+  void run(const AttentionTensors& tensors, void* workspace = nullptr, const Bindings* bindings = nullptr) const;
+
+  /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
+  /// planned ones. Not during a run.
+  void update(const Bindings& bindings);
+
+  const BlockMask* block_mask() const;  // null when everything attends
+  BackendChoice backend() const;
+  /// What was decided, stage by stage: problem, simplified mods, mask summary, plan.
+  std::string explain() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). o_n [B, Hq, Sq,
+/// Dv] of any floating dtypes, lse_n [B, Hq, Sq] f32 or f64, at least one. Writes `o` and, when given, `lse`; either
+/// may be one of the inputs' memory. CPU.
+void merge_states(std::span<const ConstTensorView> o_parts, std::span<const ConstTensorView> lse_parts,
+                  const TensorView& o, const std::optional<TensorView>& lse = {});
+
+}  // namespace heddle

@@ -1,0 +1,199 @@
+// Expressions: the language of score, mask and weight functions. An Expr is a handle on an immutable, shared node;
+// building the same expression twice gives the same node. Three ways to write one: C++ on Exprs, text (parse), and the
+// ready-made mods of mods.h.
+//
+//   Expr distance = leaf::kv_idx() - leaf::q_idx();
+//   Expr alibi = leaf::score() + Capture("slopes", DType::f32, 1)(leaf::h()) * distance;   // print: score + slopes[h]
+//   * f32(...)
+//
+// Types: f32 (f64 when the attention's inputs are f64), i32, boolean. Promotion is Python's: i32 with f32 gives f32,
+// `/` gives f32. Arithmetic on a boolean is an error. The edge behaviour of each operation (overflow, division by zero,
+// NaN) and the largest error of each transcendental stand in src/expr/ops.def.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "heddle/dtype.h"
+#include "heddle/tensor.h"
+
+namespace heddle {
+
+namespace expr {
+struct Node;
+}
+
+enum class ExprType : std::uint8_t { f32, i32, boolean };
+std::string_view name(ExprType type);
+
+class Expr {
+ public:
+  /// No expression: a mod that was not given.
+  Expr() = default;
+  /// Literals.
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Expr(T value) : Expr(int_literal(static_cast<std::int64_t>(value))) {}
+  template <std::floating_point T>
+  Expr(T value) : Expr(float_literal(static_cast<double>(value))) {}
+  template <std::same_as<bool> T>
+  Expr(T value) : Expr(bool_literal(value)) {}
+
+  explicit Expr(std::shared_ptr<const expr::Node> node) : node_(std::move(node)) {}
+
+  bool empty() const { return node_ == nullptr; }
+  ExprType type() const;
+  const expr::Node* node() const { return node_.get(); }
+  const std::shared_ptr<const expr::Node>& shared() const { return node_; }
+
+ private:
+  static Expr int_literal(std::int64_t value);  // throws invalid_argument outside i32
+  static Expr float_literal(double value);
+  static Expr bool_literal(bool value);
+
+  std::shared_ptr<const expr::Node> node_;
+};
+
+/// The same expression, node for node (operator== builds a comparison expression instead).
+inline bool same(const Expr& x, const Expr& y) { return x.node() == y.node(); }
+
+/// What a mod may read of the element it is asked about. Indices are i32.
+namespace leaf {
+Expr score();    // f32: scale * q.k; score mods only
+Expr b();        // batch entry; the sequence's number in a packed batch
+Expr h();        // query head
+Expr q_idx();    // position of the query in its sequence, q_start included
+Expr kv_idx();   // position of the key in its sequence
+Expr q_token();  // row of the query in its tensor (differs from q_idx in packed batches and under q_start)
+Expr kv_token();
+Expr q_len();  // number of queries and keys of this sequence, and its q_start
+Expr kv_len();
+Expr q_start();
+}  // namespace leaf
+
+/// A scalar given at run time; another value never recompiles.
+Expr param(std::string name, ExprType type);
+
+/// A tensor read at computed indices. Storage dtype: f64..e5m2 give f32; i32 and i64 give i32 (low 32 bits); boolean
+/// gives boolean.
+class Capture {
+ public:
+  Capture(std::string name, DType dtype, int rank);
+
+  template <class... Index>
+  Expr operator()(const Index&... index) const {
+    return read({Expr(index)...});
+  }
+  /// An index that cannot be proven inside the tensor is refused when the attention is planned; use at() for those.
+  Expr read(std::vector<Expr> indices) const;
+  /// `fill` where any index is outside the tensor (negative ones too).
+  Expr at(std::vector<Expr> indices, Expr fill) const;
+
+  const std::string& name() const { return name_; }
+  DType dtype() const { return dtype_; }
+  int rank() const { return rank_; }
+
+ private:
+  std::string name_;
+  DType dtype_;
+  int rank_;
+};
+
+Expr operator+(const Expr& x, const Expr& y);
+Expr operator-(const Expr& x, const Expr& y);
+Expr operator*(const Expr& x, const Expr& y);
+Expr operator/(const Expr& x, const Expr& y);  // f32 always
+Expr operator%(const Expr& x, const Expr& y);  // sign of the divisor, as Python's
+Expr operator-(const Expr& x);
+Expr floor_div(const Expr& x, const Expr& y);  // toward minus infinity, as Python's //
+Expr min(const Expr& x, const Expr& y);
+Expr max(const Expr& x, const Expr& y);
+Expr abs(const Expr& x);
+Expr clip(const Expr& x, const Expr& low, const Expr& high);  // min(max(x, low), high)
+
+Expr operator<(const Expr& x, const Expr& y);
+Expr operator<=(const Expr& x, const Expr& y);
+Expr operator>(const Expr& x, const Expr& y);
+Expr operator>=(const Expr& x, const Expr& y);
+Expr operator==(const Expr& x, const Expr& y);
+Expr operator!=(const Expr& x, const Expr& y);
+Expr operator&(const Expr& x, const Expr& y);
+Expr operator|(const Expr& x, const Expr& y);
+Expr operator^(const Expr& x, const Expr& y);
+Expr operator!(const Expr& x);
+inline Expr operator&&(const Expr& x, const Expr& y) { return x & y; }
+inline Expr operator||(const Expr& x, const Expr& y) { return x | y; }
+inline Expr operator~(const Expr& x) { return !x; }
+Expr where(const Expr& condition, const Expr& yes, const Expr& no);
+
+Expr to_f32(const Expr& x);  // from i32, and from boolean (0 or 1)
+Expr to_i32(const Expr& x);  // from f32: truncates, saturates, NaN gives 0; from boolean
+Expr exp(const Expr& x);
+Expr exp2(const Expr& x);
+Expr log(const Expr& x);
+Expr log2(const Expr& x);
+Expr tanh(const Expr& x);
+Expr sigmoid(const Expr& x);
+Expr sqrt(const Expr& x);
+Expr rsqrt(const Expr& x);
+Expr sin(const Expr& x);
+Expr cos(const Expr& x);
+Expr erf(const Expr& x);
+Expr floor(const Expr& x);
+Expr pow(const Expr& x, const Expr& y);
+/// Uniform in [0, 1), a pure function of its five i32 arguments (Philox4x32-10, 24 bits; src/shared/philox.h).
+Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx);
+
+/// Traces a C++ callable: score_mod([](Expr score, Expr b, Expr h, Expr q_idx, Expr kv_idx) { return score * 2.0; }).
+template <class F>
+Expr score_mod(F&& f) {
+  return Expr(f(leaf::score(), leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()));
+}
+/// The same for masks and weights, which see no score.
+template <class F>
+Expr mask_mod(F&& f) {
+  return Expr(f(leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()));
+}
+template <class F>
+Expr weight_mod(F&& f) {
+  return mask_mod(static_cast<F&&>(f));
+}
+
+/// A run-time scalar's value: f32 (or f64), i32 or boolean.
+using ParamValue = std::variant<double, std::int32_t, bool>;
+
+/// The values of names: what a mod's Params and Captures stand for in one run. Views are not owned.
+struct Bindings {
+  std::map<std::string, ConstTensorView> captures;
+  std::map<std::string, ParamValue> params;
+};
+
+/// The meaning of names in text.
+struct Symbols {
+  struct CaptureDecl {
+    DType dtype;
+    int rank;
+  };
+  std::map<std::string, CaptureDecl> captures;
+  std::map<std::string, ExprType> params;
+
+  Symbols() = default;
+  /// The names that `bindings` gives values to.
+  explicit Symbols(const Bindings& bindings);
+};
+
+/// Reads the text form: Python's operators, precedence and chained comparisons; `and or not` or `& | ~ ^`; calls by the
+/// names above; `slopes[h]`, `bias[b, h, q_idx, kv_idx]`, `at(x, i, fill)`; literals 3, 3.5, 1e-3, True, False, inf,
+/// nan. Throws invalid_argument with the text and a caret under the column.
+Expr parse(std::string_view text, const Symbols& symbols = {});
+/// The text form; parse(print(e), symbols_of(e)) is the same expression.
+std::string print(const Expr& e);
+/// The captures and params that an expression reads.
+Symbols symbols_of(const Expr& e);
+
+}  // namespace heddle

@@ -1,0 +1,31 @@
+// Tensor files: safetensors and NumPy's .npy, read and written whole.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "heddle/tensor.h"
+
+namespace heddle {
+
+/// The content of one safetensors file.
+struct TensorFile {
+  std::map<std::string, Tensor> tensors;
+  std::map<std::string, std::string> metadata;  // the "__metadata__" entry
+};
+
+/// Reads a .safetensors file. Every rule of the format is checked (header length, JSON, dtype, shape x size = offsets,
+/// no holes, no overlap, no bytes left over); a breach throws io with the file's name and what is wrong.
+TensorFile load_safetensors(const std::filesystem::path& path);
+/// Writes to a temporary file beside `path`, then renames it: when anything fails (io), an old file stays as it was.
+void save_safetensors(const std::filesystem::path& path, const TensorFile& file);
+
+/// Reads a .npy file, versions 1 to 3, C or Fortran order, little or big endian. Throws io, and unsupported for an
+/// element type that heddle does not have.
+Tensor load_npy(const std::filesystem::path& path);
+/// Writes version 1.0, C order; temporary file and rename as above. Throws unsupported for an element type NumPy does
+/// not have.
+void save_npy(const std::filesystem::path& path, const ConstTensorView& tensor);
+
+}  // namespace heddle

@@ -1,0 +1,74 @@
+// The tile evaluator: an expression run over a tile of elements with SIMD, one operation at a time over cache-resident
+// registers. It is the CPU backend's engine for mods. Values that depend on the row or the column alone are kept as
+// vectors, scalars as scalars: nothing is materialised to a tile that does not vary over it, and what does not vary
+// over a run is computed once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "expr/interpret.h"
+#include "heddle/block_mask.h"
+
+namespace heddle::cpu {
+
+/// Rows and columns of a tile of elements. Tiles have at most kMaxColumns columns; any number of rows.
+inline constexpr int kMaxColumns = 128;
+
+/// Where a tile lies. Row r is query q_first + r of its sequence, column c key kv_first + c (both counted from the
+/// sequence's own start; the evaluator adds q_start, q_begin and kv_begin itself for the leaves that have them).
+struct TilePosition {
+  std::int32_t b = 0, h = 0;
+  Sequence sequence;
+  std::int64_t q_first = 0, kv_first = 0;
+  int rows = 0, columns = 0;
+};
+
+/// An expression compiled for tiles. Immutable: threads share it, each with its own Scratch.
+class TileProgram {
+ public:
+  TileProgram(const Expr& root, expr::Precision precision);
+  ~TileProgram();
+  TileProgram(TileProgram&&) noexcept;
+  TileProgram& operator=(TileProgram&&) noexcept;
+
+  ExprType type() const;
+  /// The program as text, an instruction a line, with each operand's class; for explain and tests.
+  std::string text() const;
+
+  /// One thread's registers, and the values that the program's names have in one run. Throws as expr::Interpreter's
+  /// constructor does for a name without a value. The captures' memory is read when the program runs.
+  class Scratch {
+   public:
+    Scratch(const TileProgram& program, const Bindings& bindings);
+    ~Scratch();
+    Scratch(Scratch&&) noexcept;
+
+   private:
+    friend class TileProgram;
+    struct Registers;
+    std::unique_ptr<Registers> registers_;
+  };
+
+  /// A real result (Real = float for Precision::f32, double for f64): out[r * out_stride + c] for all rows and columns.
+  /// `score` has the same layout and may be `out` itself; null when the expression reads no score. out and score are
+  /// 64-byte aligned and out_stride is a multiple of 16; up to the next multiple of 16 columns may be overwritten.
+  void run(const TilePosition& at, const float* score, float* out, std::int64_t out_stride, Scratch& scratch) const;
+  void run(const TilePosition& at, const double* score, double* out, std::int64_t out_stride, Scratch& scratch) const;
+
+  struct Count {
+    std::int64_t yes, total;
+  };
+  /// A boolean result: how many elements are true. Stops early once both values were seen.
+  Count count(const TilePosition& at, Scratch& scratch) const;
+  /// A boolean or i32 result as i32 (boolean: 0 or 1), for tests.
+  void run_i32(const TilePosition& at, const void* score, std::int32_t* out, std::int64_t out_stride,
+               Scratch& scratch) const;
+
+ private:
+  struct Code;
+  std::unique_ptr<const Code> code_;
+};
+
+}  // namespace heddle::cpu

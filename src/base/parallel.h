@@ -1,0 +1,17 @@
+// Tasks on all cores, over oneTBB.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace heddle::base {
+
+/// The cores that this process may use (its affinity, not the machine's count).
+int available_cores();
+
+/// Runs body(worker, task) once for each task in [0, count), the lowest numbers first (give the longest tasks the
+/// lowest), on up to `threads` workers (0: available_cores()); worker is in [0, threads). The first exception stops the
+/// rest and is rethrown here. With one thread, or one task, everything runs in the caller's.
+void parallel_tasks(int threads, std::int64_t count, const std::function<void(int worker, std::int64_t task)>& body);
+
+}  // namespace heddle::base

@@ -1,0 +1,22 @@
+// Rewrites that never change a value: constant folding, identities, canonical order. Every rule holds for all inputs,
+// NaN, infinities and wrapping integers included (a zero may lose its sign); a rule that does not is not here.
+#pragma once
+
+#include <optional>
+
+#include "expr/interpret.h"
+
+namespace heddle::expr {
+
+/// Constants are folded in the precision in which the expression will run.
+Expr simplify(const Expr& e, Precision precision);
+
+/// t = scale * score + offset, with `scale` a constant and `offset` free of score.
+struct LinearInScore {
+  double scale;
+  Expr offset;  // empty: zero
+};
+/// The linear form of a score mod, when it has one; empty otherwise.
+std::optional<LinearInScore> linear_in_score(const Expr& score_mod);
+
+}  // namespace heddle::expr

@@ -1,0 +1,22 @@
+// Type rules. The public operators promote operands so that every node obeys them; verify() proves it, before and after
+// each pass.
+#pragma once
+
+#include <string>
+
+#include "expr/node.h"
+
+namespace heddle::expr {
+
+/// What a mod is used for: decides the type it must have and the leaves it may read.
+enum class Role : std::uint8_t { score, mask, weight };
+
+/// Throws internal when a node breaks the rules of its operation's kind (a bug in a pass), naming the sub-expression.
+void verify(const Expr& e);
+
+/// The mod as it will be used: an i32 score or weight becomes f32. Throws invalid_argument, naming the sub-expression,
+/// when the type does not fit the role (a mask must be boolean) or a leaf is not allowed (masks and weights see no
+/// score).
+Expr as_role(const Expr& e, Role role);
+
+}  // namespace heddle::expr

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Tests the tests: plants one small fault after another in a copy of the library, and expects a test to fail for each.
+
+usage: plant_faults.py [--only NAME ...] [--list] [--build DIR]
+
+The faults stand in tools/faults.json: {"name", "file", "find", "replace", "tests"}. `find` must occur exactly once in the
+file, so that a fault that no longer fits the code is an error here and not a silent pass. `tests` is a regular expression
+for ctest -R: the tests of which at least one must fail. A fault that does not compile does not count as found.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def run(command, cwd, seconds):
+    try:
+        return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess(command, 124, stdout=f"ran past {seconds} s: {late}")
+
+
+def copy_tree(target):
+    """The files under version control, so that the working tree is never touched."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    for name in filter(None, files):
+        source, copy = ROOT / name, target / name
+        if not source.is_file():
+            continue
+        if copy.exists() and copy.read_bytes() == source.read_bytes():
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, copy)
+        copy.touch()
+
+
+def build(tree):
+    return run(["ninja", "-C", "build/release"], tree, 1200)
+
+
+def plant(tree, fault):
+    """Returns (verdict, detail); verdict is 'found' when a test failed."""
+    path = tree / fault["file"]
+    text = path.read_text()
+    if text.count(fault["find"]) != 1:
+        return "does not fit", f"{fault['file']} holds the searched text {text.count(fault['find'])} times"
+    path.write_text(text.replace(fault["find"], fault["replace"]))
+    try:
+        built = build(tree)
+        if built.returncode != 0:
+            return "does not compile", built.stdout[-800:]
+        tested = run(["ctest", "--test-dir", "build/release", "-R", fault["tests"], "-j2"], tree, 900)
+        if "No tests were found" in tested.stdout:
+            return "no such test", fault["tests"]
+        return ("missed", tested.stdout[-400:]) if tested.returncode == 0 else ("found", "")
+    finally:
+        path.write_text(text)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--only", nargs="*", help="names of faults to plant")
+    arguments.add_argument("--list", action="store_true", help="print the faults and stop")
+    arguments.add_argument("--build", default=str(ROOT / "build" / "faults"), help="folder for the copy")
+    given = arguments.parse_args()
+
+    faults = json.loads((ROOT / "tools" / "faults.json").read_text())
+    if given.only:
+        faults = [fault for fault in faults if fault["name"] in given.only]
+    if given.list:
+        for fault in faults:
+            print(f"{fault['name']:<40} {fault['file']}  -> {fault['tests']}")
+        return 0
+
+    tree = pathlib.Path(given.build)
+    tree.mkdir(parents=True, exist_ok=True)
+    copy_tree(tree)
+    configured = run(["cmake", "--preset", "release", "-DHEDDLE_BENCH=OFF"], tree, 300)
+    clean = build(tree) if configured.returncode == 0 else configured
+    if clean.returncode != 0:
+        print(clean.stdout[-4000:])
+        return 1
+
+    unfound = 0
+    for number, fault in enumerate(faults, 1):
+        start = time.monotonic()
+        verdict, detail = plant(tree, fault)
+        unfound += verdict != "found"
+        print(f"[{number:2}/{len(faults)}] {fault['name']:<44} {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
+        if verdict != "found":
+            print(detail)
+    print(f"{len(faults) - unfound} of {len(faults)} planted faults were found by a test")
+    return 1 if unfound else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

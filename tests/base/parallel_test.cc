@@ -1,0 +1,95 @@
+#include "base/parallel.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace heddle::base {
+namespace {
+
+TEST(ParallelTasks, EveryTaskRunsOnceOnAWorkerInRange) {
+  for (const int threads : {0, 1, 2, 3, 8}) {
+    for (const std::int64_t count : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(count));
+      std::atomic<int> bad_worker{0};
+      const int workers = threads == 0 ? available_cores() : threads;
+      parallel_tasks(threads, count, [&](int worker, std::int64_t task) {
+        if (worker < 0 || worker >= workers) ++bad_worker;
+        ++runs[static_cast<std::size_t>(task)];
+      });
+      EXPECT_EQ(bad_worker, 0);
+      for (const auto& n : runs) ASSERT_EQ(n, 1) << threads << " threads, " << count << " tasks";
+    }
+  }
+}
+
+TEST(ParallelTasks, AWorkerRunsOneTaskAtATime) {
+  constexpr int kThreads = 4;
+  std::atomic<bool> busy[kThreads] = {};
+  std::atomic<int> clashes{0};
+  parallel_tasks(kThreads, 200, [&](int worker, std::int64_t) {
+    if (busy[worker].exchange(true)) ++clashes;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    busy[worker] = false;
+  });
+  EXPECT_EQ(clashes, 0);
+}
+
+TEST(ParallelTasks, MoreThreadsThanCoresRunSideBySide) {
+  // Each task waits until all have begun, so fewer real threads than tasks would never get there.
+  const int threads = available_cores() + 2;
+  std::atomic<int> begun{0};
+  std::atomic<bool> late{false};
+  parallel_tasks(threads, threads, [&](int, std::int64_t) {
+    ++begun;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (begun < threads && !late) {
+      if (std::chrono::steady_clock::now() > end) late = true;
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_FALSE(late) << begun << " of " << threads;
+}
+
+TEST(ParallelTasks, OneThreadOrOneTaskRunsInOrderInTheCaller) {
+  const auto caller = std::this_thread::get_id();
+  std::vector<std::int64_t> order;
+  parallel_tasks(1, 4, [&](int worker, std::int64_t task) {
+    EXPECT_EQ(worker, 0);
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    order.push_back(task);
+  });
+  EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 3));
+  parallel_tasks(8, 1, [&](int, std::int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
+}
+
+TEST(ParallelTasks, TheFirstExceptionStopsTheRestAndIsRethrown) {
+  for (const int threads : {1, 2, 8}) {
+    std::atomic<int> runs{0};
+    try {
+      parallel_tasks(threads, 100000, [&](int, std::int64_t task) {
+        ++runs;
+        if (task == 3) throw std::runtime_error("task 3 failed");
+        std::this_thread::sleep_for(std::chrono::microseconds(10));
+      });
+      FAIL() << "nothing thrown";
+    } catch (const std::runtime_error& e) {
+      EXPECT_EQ(std::string(e.what()), "task 3 failed");
+    }
+    EXPECT_LT(runs, 50000);
+  }
+}
+
+TEST(ParallelTasks, Nests) {
+  std::atomic<int> runs{0};
+  parallel_tasks(3, 5, [&](int, std::int64_t) { parallel_tasks(3, 7, [&](int, std::int64_t) { ++runs; }); });
+  EXPECT_EQ(runs, 35);
+}
+
+}  // namespace
+}  // namespace heddle::base

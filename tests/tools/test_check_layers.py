@@ -1,0 +1,112 @@
+"""tools/check_layers.py finds planted breaches, names their place, and passes what is allowed."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "check_layers.py"
+
+
+class CheckLayers(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = Path(self.folder.name)
+        self.write("include/heddle/tensor.h", "#include <vector>\n")
+        self.write("src/base/shape.h", '#include "heddle/tensor.h"\n')
+        self.write("src/expr/node.h", '#include "base/shape.h"\n#include <fmt/format.h>\n')
+        self.write("src/mask/build.h", '#include "expr/node.h"\n')
+        self.write("src/backend/backend.h", '#include "mask/build.h"\n')
+        self.write("src/backend/reference/forward.h", "")
+        self.write("src/shared/rows.h", "#include <cstdint>\n")
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def run_tool(self, root=None):
+        return subprocess.run([sys.executable, TOOL, root or self.root], capture_output=True, text=True, check=False)
+
+    def assert_breach(self, path, text, place, sentence):
+        self.write(path, text)
+        result = self.run_tool()
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), 1, result.stdout)
+        self.assertTrue(lines[0].startswith(place + ": "), lines[0])
+        self.assertIn(sentence, lines[0])
+
+    def test_clean_tree(self):
+        self.write("src/backend/cpu/forward.cc", '#include <hwy/highway.h>\n#include "backend/backend.h"\n#include "pack-inl.h"\n')
+        self.write("src/backend/cpu/pack-inl.h", "")
+        self.write("src/engine/engine.cc", '#include "backend/cpu/pack-inl.h"\n')
+        self.write("src/cli/main.cc", '#include <CLI/CLI.hpp>\n#include "heddle/tensor.h"\n#include "options.h"\n')
+        self.write("src/cli/options.h", "")
+        self.write("examples/map.cc", '#include "heddle/tensor.h"\n')
+        result = self.run_tool()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_upward_include(self):
+        self.assert_breach(
+            "src/expr/range.cc", '#include "expr/node.h"\n\n#include "mask/build.h"\n', "src/expr/range.cc:3",
+            "src/expr may not include src/mask ('mask/build.h')",
+        )
+
+    def test_upward_include_by_relative_path(self):
+        self.assert_breach("src/expr/range.cc", '#include "../mask/build.h"\n', "src/expr/range.cc:1", "src/mask")
+
+    def test_sideways_include_between_backends(self):
+        self.assert_breach(
+            "src/backend/cpu/forward.cc", '#include "backend/reference/forward.h"\n', "src/backend/cpu/forward.cc:1",
+            "src/backend/cpu may not include src/backend/reference",
+        )
+
+    def test_spaces_in_the_directive(self):
+        self.assert_breach("src/base/a.cc", '  #  include   "expr/node.h"\n', "src/base/a.cc:1", "src/base may not include")
+
+    def test_public_header_with_a_library(self):
+        self.assert_breach(
+            "include/heddle/expr.h", "#include <string>\n#include <fmt/format.h>\n", "include/heddle/expr.h:2",
+            "the standard library and public headers only, not 'fmt/format.h'",
+        )
+
+    def test_public_header_with_an_internal_one(self):
+        self.assert_breach("include/heddle/expr.h", '#include "expr/node.h"\n', "include/heddle/expr.h:1", "public")
+
+    def test_command_line_with_an_internal_header(self):
+        self.assert_breach("src/cli/main.cc", '#include "expr/node.h"\n', "src/cli/main.cc:1", "src/cli may not include src/expr")
+
+    def test_shared_with_a_public_header(self):
+        self.assert_breach("src/shared/rows.h", '#include "heddle/tensor.h"\n', "src/shared/rows.h:1", "nothing but itself")
+
+    def test_highway_outside_the_cpu_backend(self):
+        self.assert_breach("src/plan/plan.cc", "#include <hwy/highway.h>\n", "src/plan/plan.cc:1", "only src/backend/cpu may")
+
+    def test_missing_header(self):
+        self.assert_breach("src/base/a.cc", '#include "base/nowhere.h"\n', "src/base/a.cc:1", "is no file of src")
+
+    def test_missing_public_header(self):
+        self.assert_breach("src/base/a.cc", '#include "heddle/nowhere.h"\n', "src/base/a.cc:1", "no public header")
+
+    def test_unlisted_folder(self):
+        self.assert_breach("src/helpers/a.cc", "", "src/helpers/a.cc:1", "has no row")
+
+    def test_example_with_an_internal_header(self):
+        self.assert_breach("examples/map.cc", '#include "expr/node.h"\n', "examples/map.cc:1", "public headers only")
+
+    def test_long_file_is_a_warning(self):
+        self.write("src/base/long.cc", "\n" * 601)
+        result = self.run_tool()
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("src/base/long.cc: warning: 601 lines", result.stdout)
+
+    def test_wrong_usage(self):
+        self.assertEqual(self.run_tool(self.root / "include").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Checks who includes whom.
+
+Folders stand in the order in which a call passes through them (docs/layout.md); each may include what its row of the
+table lists and nothing else. Prints each breach as file:line: sentence, and exits with 1 when there is one. Files over
+600 lines are warned about: they usually hold two ideas.
+
+    tools/check_layers.py [ROOT]
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# Folder of src -> the other folders of src whose headers it may include. Its own are always in reach. A folder that
+# is not listed is a breach: new rooms get a row.
+BELOW_BACKEND = ("base", "shared", "expr", "mask", "problem", "device", "plan")
+MAY_INCLUDE = {
+    "base": (),
+    "files": ("base",),
+    "shared": (),
+    "expr": ("base", "shared"),
+    "mask": ("base", "shared", "expr"),
+    "problem": ("base", "expr", "mask"),
+    "device": ("base",),
+    "plan": ("base", "shared", "expr", "mask", "problem", "device"),
+    "backend": BELOW_BACKEND,
+    "backend/reference": (*BELOW_BACKEND, "backend"),
+    "backend/cpu": (*BELOW_BACKEND, "backend"),
+    "check": (*BELOW_BACKEND, "backend", "backend/reference"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check"),
+    "cli": (),
+}
+
+# Headers that the device code will read too: not even the public headers.
+WITHOUT_PUBLIC_HEADERS = {"shared"}
+
+# Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
+LIBRARY_USERS = {
+    "hwy/": {"backend/cpu"},
+    "sleef": {"backend/cpu"},
+    "CLI/": {"cli"},
+}
+
+STANDARD_HEADERS = set(
+    """
+    algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
+    clocale cmath codecvt compare complex concepts condition_variable coroutine csetjmp csignal cstdarg cstddef cstdint
+    cstdio cstdlib cstring ctime cuchar cwchar cwctype deque exception execution filesystem format forward_list fstream
+    functional future initializer_list iomanip ios iosfwd iostream istream iterator latch limits list locale map memory
+    memory_resource mutex new numbers numeric optional ostream queue random ranges ratio regex scoped_allocator
+    semaphore set shared_mutex source_location span sstream stack stdexcept stop_token streambuf string string_view
+    syncstream system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray
+    variant vector version
+    """.split()
+)
+
+SUFFIXES = {".h", ".cc", ".def", ".inc"}
+LINES_TO_WARN_AT = 600
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+
+
+def folder_of(path, root):
+    """The row of the table that a file of src belongs to: its folder, relative to src."""
+    return path.parent.relative_to(root / "src").as_posix()
+
+
+def includes_of(path):
+    """(line number, the text between the quotes or brackets, whether quoted) of each include of a file."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1) or match.group(2), match.group(1) is not None
+
+
+def resolve(path, text, root):
+    """The file of src that a quoted include means, as the compiler finds it: beside the file, then from src."""
+    for base in (path.parent, root / "src"):
+        candidate = (base / text).resolve()
+        if candidate.is_file() and candidate.is_relative_to(root / "src"):
+            return candidate
+    return None
+
+
+def breach_in_src(path, text, quoted, root):
+    """What is wrong with one include of a file of src; None when nothing is."""
+    folder = folder_of(path, root)
+    if text.startswith("heddle/"):
+        if folder in WITHOUT_PUBLIC_HEADERS:
+            return f"src/{folder} may include nothing but itself and the standard library, not '{text}'"
+        if not (root / "include" / text).is_file():
+            return f"there is no public header '{text}'"
+        return None
+    for prefix, users in LIBRARY_USERS.items():
+        if text.startswith(prefix) and folder not in users:
+            return f"src/{folder} may not use '{text}': only {', '.join(f'src/{user}' for user in sorted(users))} may"
+    if not quoted:
+        if folder in WITHOUT_PUBLIC_HEADERS and text not in STANDARD_HEADERS:
+            return f"src/{folder} may include nothing but itself and the standard library, not '{text}'"
+        return None
+    target = resolve(path, text, root)
+    if target is None:
+        return f"'{text}' is no file of src; write the headers of libraries in <>"
+    target_folder = folder_of(target, root)
+    if target_folder == folder:
+        return None
+    allowed = MAY_INCLUDE[folder]
+    if target_folder not in allowed:
+        listed = ", ".join(f"src/{name}" for name in allowed) or "no other folder of src"
+        return f"src/{folder} may not include src/{target_folder} ('{text}'); it may include {listed}"
+    return None
+
+
+def breach_in_public(text, root):
+    if text.startswith("heddle/"):
+        return None if (root / "include" / text).is_file() else f"there is no public header '{text}'"
+    if text not in STANDARD_HEADERS:
+        return f"a public header may include the standard library and public headers only, not '{text}'"
+    return None
+
+
+def breach_in_examples(text, quoted):
+    if quoted and not text.startswith("heddle/"):
+        return f"an example may include public headers only, not '{text}'"
+    return None
+
+
+def sources(folder):
+    return sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+
+
+def check(root):
+    """All (file, line, sentence) breaches of the tree at `root`, and all (file, lines) warnings."""
+    root = root.resolve()
+    breaches, long_files = [], []
+
+    def note(path, line, sentence):
+        if sentence:
+            breaches.append((path.relative_to(root).as_posix(), line, sentence))
+
+    for path in sources(root / "include"):
+        for line, text, _ in includes_of(path):
+            note(path, line, breach_in_public(text, root))
+    for path in sources(root / "src"):
+        if folder_of(path, root) not in MAY_INCLUDE:
+            note(path, 1, f"src/{folder_of(path, root)} has no row in MAY_INCLUDE of tools/check_layers.py")
+            continue
+        for line, text, quoted in includes_of(path):
+            note(path, line, breach_in_src(path, text, quoted, root))
+    for path in sources(root / "examples"):
+        for line, text, quoted in includes_of(path):
+            note(path, line, breach_in_examples(text, quoted))
+    for top in ("include", "src", "tests", "examples", "bench"):
+        for path in sources(root / top):
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            if lines > LINES_TO_WARN_AT:
+                long_files.append((path.relative_to(root).as_posix(), lines))
+    return breaches, long_files
+
+
+def main(arguments):
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    if not (root / "src").is_dir():
+        print(f"{root} holds no folder 'src'", file=sys.stderr)
+        return 2
+    breaches, long_files = check(root)
+    for file, lines in long_files:
+        print(f"{file}: warning: {lines} lines, more than {LINES_TO_WARN_AT}")
+    for file, line, sentence in breaches:
+        print(f"{file}:{line}: {sentence}")
+    if not breaches:
+        print("layers: every include keeps the rules")
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

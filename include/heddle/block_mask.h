@@ -23,15 +23,18 @@ struct Sequence {
   bool operator==(const Sequence&) const = default;
 };
 
-/// The score matrices that a mask covers.
+/// The score matrices that a mask covers. Every position (q_idx, kv_idx, q_token, kv_token) must fit i32.
 struct MaskShape {
   std::int64_t heads = 1;
   std::vector<Sequence> sequences;  // one per batch entry
 
+  /// Equal sequences. Throws invalid_argument for a negative size and for lengths past i32.
   static MaskShape uniform(std::int64_t batch, std::int64_t heads, std::int64_t q_len, std::int64_t kv_len);
-  /// A packed batch from cumulative lengths [N+1] (i32 or i64, CPU, non-decreasing, starting at 0).
+  /// A packed batch from cumulative lengths [N+1] (i32 or i64, CPU, non-decreasing, starting at 0). Throws
+  /// invalid_argument for anything else.
   static MaskShape packed(std::int64_t heads, const ConstTensorView& cu_seqlens_q,
                           const ConstTensorView& cu_seqlens_kv);
+  bool operator==(const MaskShape&) const = default;
 };
 
 struct BlockSize {
@@ -54,23 +57,28 @@ struct BlockLists {
   Tensor kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices;
 };
 
+/// Which blocks of the score matrices are empty, full or partial. A block's class speaks of its elements inside the
+/// sequence: a last, ragged block may be full, and the reader minds where the sequence ends.
 class BlockMask {
  public:
   BlockMask() = default;
 
-  /// Classifies `mask` over every score matrix of `shape`. Blocks may have any size >= 1. Costs the boundary of the
-  /// mask, not its area, where intervals decide; blocks that they leave open are evaluated, one tile at a time.
-  /// `threads` 0: all cores. Throws invalid_argument for a mask that is not boolean, unbound names, and reads that may
-  /// fall outside their tensor.
+  /// Classifies `mask` (empty: everything attends) over every score matrix of `shape`. Blocks may have any size >= 1.
+  /// Costs the boundary of the mask, not its area, where intervals decide; blocks that they leave open are evaluated,
+  /// one tile at a time. `threads` 0: all cores; the result does not depend on it. `reals` is the type of the mask's
+  /// real arithmetic: f64 for an attention on f64 inputs, else f32. Throws invalid_argument for a mask that is not
+  /// boolean, unbound names, and reads that may fall outside their tensor; unsupported for captures that are not on the
+  /// CPU.
   static BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings = {},
-                         int threads = 0);
+                         int threads = 0, DType reals = DType::f32);
 
   /// From PyTorch's lists. With a `mask`, it applies inside partial blocks; with an empty one, partial blocks count as
-  /// full. B and H of the lists may be 1 (shared by all). Throws invalid_argument for duplicates, entries out of range,
-  /// wrong shapes.
+  /// full. B and H of the lists may be 1 (shared by all); Q is the number of query blocks of the longest sequence.
+  /// Throws invalid_argument for duplicates, entries out of range or both partial and full, wrong shapes and dtypes.
   static BlockMask from_lists(const BlockLists& lists, const MaskShape& shape, BlockSize block, const Expr& mask = {},
                               const Bindings& bindings = {});
-  /// Throws unsupported when the sequences differ in length.
+  /// B (H) is 1 when all sequences (heads) share their rows; entries past a row's count are 0. Throws unsupported when
+  /// the sequences differ in length.
   BlockLists to_lists() const;
 
   /// The runs of one row of query blocks, sorted, not touching where of one kind.
@@ -78,59 +86,68 @@ class BlockMask {
   std::int64_t q_blocks(std::int64_t sequence) const;
   std::int64_t kv_blocks(std::int64_t sequence) const;
 
-  /// The columns: for each block of keys the runs of query blocks that read it. Same kinds, for the backward pass.
+  /// The columns: for each block of keys the runs of query blocks that read it, same kinds, for the backward pass. In
+  /// what is returned queries and keys have changed places (shape, block sizes, rows); its own transposed() is this.
   BlockMask transposed() const;
+  bool is_transposed() const { return state_.transposed; }
 
-  /// Rebuilds the rows in place for new values of the params and captures that the mask reads.
+  /// Rebuilds the rows in place for new values of the params and captures that the mask reads; when it throws, nothing
+  /// has changed. Rows that came from lists depend on no value and stay.
   void update(const Bindings& bindings, int threads = 0);
   /// Throws invalid_argument, naming the first one, when a param or a capture's content differs from what the rows were
-  /// built from.
+  /// built from. Rows that came from lists are always current.
   void check_current(const Bindings& bindings) const;
 
-  const MaskShape& shape() const { return shape_; }
-  BlockSize block() const { return block_; }
-  const Expr& mask() const { return mask_; }
-  /// True when all sequences of equal lengths (all heads) share their rows.
-  bool shared_by_batch() const { return shared_by_batch_; }
-  bool shared_by_heads() const { return shared_by_heads_; }
+  const MaskShape& shape() const { return state_.shape; }
+  BlockSize block() const { return state_.block; }
+  const Expr& mask() const { return state_.mask; }
+  DType reals() const { return state_.reals; }
+  /// True when equal sequences (all heads) share their rows: the mask does not ask which one it is.
+  bool shared_by_batch() const { return state_.shared_by_batch; }
+  bool shared_by_heads() const { return state_.shared_by_heads; }
 
   struct Statistics {
     std::int64_t blocks = 0, full = 0, partial = 0, empty = 0;  // over all score matrices
     std::int64_t runs = 0;                                      // stored
     std::int64_t bytes = 0;                                     // of the rows
     std::int64_t evaluated_tiles = 0;                           // blocks that intervals left open
+    std::int64_t range_queries = 0;                             // what building asked of the interval analysis
     double density() const {
       return blocks == 0 ? 0 : static_cast<double>(full + partial) / static_cast<double>(blocks);
     }
   };
   Statistics statistics() const;
 
-  /// One score matrix as text, a character a block: '#' full, '+' partial, '.' empty; at most 128 columns, coarser
-  /// beyond.
+  /// One score matrix as text, a character a block and a line a row of blocks: '#' full, '+' partial, '.' empty. Beyond
+  /// 128 columns or lines a character stands for several blocks: '+' where they differ.
   std::string text(std::int64_t sequence = 0, std::int64_t head = 0) const;
-  /// The same as an SVG picture with axes and a legend.
+  /// The same as an SVG picture with axes in tokens and a legend; beyond 256 blocks a side, a cell shows the mixture of
+  /// several.
   std::string svg(std::int64_t sequence = 0, std::int64_t head = 0) const;
 
   bool operator==(const BlockMask& other) const;  // same shape, block sizes and rows
 
  private:
-  friend struct BlockMaskAccess;  // src/mask builds and reads the fields
+  friend struct BlockMaskAccess;  // src/mask builds and reads the state
 
-  struct Origin {  // what the rows were built from
+  struct State {
+    MaskShape shape;
+    BlockSize block;
+    Expr mask;
+    DType reals = DType::f32;
+    bool transposed = false, from_lists = false;
+    bool shared_by_batch = false, shared_by_heads = false;
+
+    // What the rows were built from.
     std::map<std::string, ParamValue> params;
     std::map<std::string, std::uint64_t> capture_hashes;
-  };
 
-  MaskShape shape_;
-  BlockSize block_;
-  Expr mask_;
-  Origin origin_;
-  bool shared_by_batch_ = false, shared_by_heads_ = false;
-  bool from_lists_ = false;
-  std::vector<std::int64_t> sequence_row_;  // first row of each sequence; equal sequences share when shared_by_batch
-  std::vector<std::int64_t> row_offset_;    // CSR: runs of row r are [row_offset_[r], row_offset_[r + 1])
-  std::vector<Run> runs_;
-  std::int64_t evaluated_tiles_ = 0;
+    std::vector<std::int64_t> sequence_row;   // first row of each sequence; equal ones share when shared_by_batch
+    std::vector<std::int64_t> row_offset{0};  // CSR: runs of row r are [row_offset[r], row_offset[r + 1])
+    std::vector<Run> runs;
+    std::int64_t evaluated_tiles = 0, range_queries = 0;
+  };
+  State state_;
 };
 
 }  // namespace heddle

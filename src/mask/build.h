@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "expr/interpret.h"
 #include "heddle/block_mask.h"
 
 namespace heddle::mask {
@@ -19,15 +20,18 @@ enum class Content : std::uint8_t { empty, full, mixed };
 
 /// Evaluates the bound mask exactly over a rectangle no larger than one block. Called from several threads.
 using EvaluateRectangle = std::function<Content(const Rectangle&)>;
-/// Makes the evaluator for a mask whose captures are bound; `mask` has no params left.
-using MakeEvaluator =
-    std::function<EvaluateRectangle(const Expr& mask, const MaskShape& shape, const Bindings& bindings)>;
+/// Makes the evaluator for a mask whose captures are bound; `mask` has no params left. The evaluator may keep
+/// references to `shape` and to the captures' memory.
+using MakeEvaluator = std::function<EvaluateRectangle(const Expr& mask, const MaskShape& shape,
+                                                      const Bindings& bindings, expr::Precision precision)>;
 
 /// The evaluator over the scalar interpreter, element by element. The engine passes the tile evaluator's instead.
-EvaluateRectangle scalar_evaluator(const Expr& mask, const MaskShape& shape, const Bindings& bindings);
+EvaluateRectangle scalar_evaluator(const Expr& mask, const MaskShape& shape, const Bindings& bindings,
+                                   expr::Precision precision);
 
+/// BlockMask::build and BlockMask::update, which state what is thrown.
 BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings, int threads,
-                const MakeEvaluator& make_evaluator);
+                DType reals, const MakeEvaluator& make_evaluator);
 void update(BlockMask& mask, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator);
 
 }  // namespace heddle::mask

@@ -1,0 +1,105 @@
+#include "plan/families/cpu_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace heddle::plan {
+namespace {
+
+constexpr std::int64_t kPackBudget = std::int64_t{512} << 20;
+constexpr std::int64_t kVectorBytes = 64;  // the widest vector of any target; row sums are kept by lane
+
+std::int64_t element_bytes(const problem::AttentionProblem& problem) {
+  return problem.precision == expr::Precision::f64 ? 8 : 4;
+}
+
+// What a tile touches again and again: its queries, scores and accumulators, and the keys and values of one chunk.
+std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::int64_t rows) {
+  const std::int64_t per_row = problem.qk_dim + problem.v_dim + kChunk;
+  const std::int64_t chunk = kChunk * (problem.qk_dim + problem.v_dim);
+  return (rows * per_row + chunk) * element_bytes(problem);
+}
+
+std::int64_t tile_count(const problem::AttentionProblem& problem, std::int64_t rows) {
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : problem.sequences) tiles += (sequence.q_len + rows - 1) / rows;
+  return tiles * problem.q_heads;
+}
+
+}  // namespace
+
+CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows) {
+  const std::int64_t element = element_bytes(problem);
+  CpuForwardScratch scratch{};
+  scratch.rows = round_up(std::max<std::int64_t>(tile_rows, 1), kRowGroup);
+  scratch.q_stride = round_up(problem.qk_dim, kAlignment / element);
+  scratch.o_stride = round_up(problem.v_dim, kPanel);
+  const auto place = [&](std::int64_t count) {
+    const std::int64_t offset = scratch.bytes;
+    scratch.bytes += round_up(count * element, kAlignment);
+    return offset;
+  };
+  scratch.queries = place(scratch.rows * scratch.q_stride);
+  scratch.scores = place(scratch.rows * kChunk);
+  scratch.weights = place(problem.weight_mod.empty() ? 0 : scratch.rows * kChunk);
+  scratch.accumulators = place(scratch.rows * scratch.o_stride);
+  scratch.row_sums = place(scratch.rows * (kVectorBytes / element));
+  scratch.row_maxima = place(scratch.rows);
+  scratch.row_scales = place(scratch.rows);
+  scratch.staging = place(kChunk * kPanel);
+  return scratch;
+}
+
+std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys) {
+  return round_up(keys, kPanel) * problem.qk_dim * element_bytes(problem);
+}
+
+std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys) {
+  return keys * round_up(problem.v_dim, kPanel) * element_bytes(problem);
+}
+
+std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys) {
+  return cpu_forward_v_flags_offset(problem, keys) + round_up(round_up(keys, kPanel) / kPanel, kAlignment);
+}
+
+std::int64_t cpu_forward_pack_bytes(const problem::AttentionProblem& problem) {
+  std::int64_t all = 0, largest = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    const std::int64_t pair =
+        cpu_forward_packed_k_bytes(problem, sequence.kv_len) + cpu_forward_packed_v_bytes(problem, sequence.kv_len);
+    all += pair * problem.kv_heads;
+    largest = std::max(largest, pair);
+  }
+  return std::min(all, std::max(kPackBudget, largest));
+}
+
+Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const device::Caps& caps) {
+  Plan plan;
+  plan.backend = BackendChoice::cpu;
+  plan.family = "cpu_forward";
+  plan.threads = threads > 0 ? threads : caps.cores;
+
+  // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
+  std::int64_t rows = 96;
+  for (; rows > 12; rows /= 2) {
+    const std::int64_t bytes = working_set_bytes(problem, rows);
+    if (bytes > caps.l2_bytes * 3 / 4) {
+      plan.rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows,
+                                          bytes >> 10, caps.l2_bytes >> 10));
+      continue;
+    }
+    const std::int64_t tiles = tile_count(problem, rows);
+    if (caps.cores > 1 && tiles < 2 * caps.cores && tiles < tile_count(problem, rows / 2)) {
+      plan.rejected.push_back(
+          fmt::format("tile of {} queries: {} tasks do not fill {} cores evenly", rows, tiles, caps.cores));
+      continue;
+    }
+    break;
+  }
+  plan.tile = {rows, kChunk};
+  plan.workspace_bytes = cpu_forward_pack_bytes(problem) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
+  return plan;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,50 @@
+// The CPU forward family: its tile, and every byte that it needs. Numbers count elements of the type it computes in
+// (f32, or f64 for f64 problems) unless they say bytes.
+//
+// Keys and values of a (sequence, kv head) are packed once into panels of kPanel columns:
+//   K  [ceil(keys / kPanel)][Dqk][kPanel]      V  [ceil(Dv / kPanel)][keys][kPanel], and a flag for each kPanel keys
+// A worker's scratch holds one tile: its queries, a score buffer of kChunk columns, accumulators, row statistics.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/plan.h"
+
+namespace heddle::plan {
+
+inline constexpr std::int64_t kPanel = 64;      // columns of a packed panel
+inline constexpr std::int64_t kChunk = 128;     // keys of one step, at most
+inline constexpr std::int64_t kRowGroup = 6;    // rows of the micro-kernel; scratch holds whole groups
+inline constexpr std::int64_t kAlignment = 64;  // bytes; every buffer starts at a multiple
+
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+/// Offsets in bytes of a worker's buffers, each [rows][...] with `rows` a multiple of kRowGroup.
+struct CpuForwardScratch {
+  std::int64_t queries;       // [rows][q_stride]
+  std::int64_t scores;        // [rows][kChunk]
+  std::int64_t weights;       // [rows][kChunk], with a weight mod only
+  std::int64_t accumulators;  // [rows][o_stride]
+  std::int64_t row_sums;      // [rows][lanes of a 64-byte vector]
+  std::int64_t row_maxima;    // [rows]
+  std::int64_t row_scales;    // [rows]
+  std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a cleaned copy of one
+  std::int64_t bytes;         // of all of it
+  std::int64_t rows, q_stride, o_stride;
+};
+CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows);
+
+/// Bytes of a sequence's packed keys of one head; of its values and their flags.
+std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys);
+std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys);
+/// Where the flags start in packed values.
+std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys);
+/// Bytes for packed keys and values at one time. Everything when that is at most 512 MiB; else the launch goes in waves
+/// of (sequence, kv head) that fit in 512 MiB, or in one pair where a single one is larger.
+std::int64_t cpu_forward_pack_bytes(const problem::AttentionProblem& problem);
+
+/// The family's plan. The tile depends on the problem and the machine, not on the number of threads, so that results do
+/// not either.
+Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const device::Caps& caps);
+
+}  // namespace heddle::plan

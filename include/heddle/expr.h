@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -38,7 +39,8 @@ class Expr {
   Expr() = default;
   /// Literals.
   template <std::integral T>
-  requires(!std::same_as<T, bool>) Expr(T value) : Expr(int_literal(static_cast<std::int64_t>(value))) {}
+  requires(!std::same_as<T, bool>) Expr(T value)
+      : Expr(int_literal(std::in_range<std::int64_t>(value) ? static_cast<std::int64_t>(value) : INT64_MAX)) {}
   template <std::floating_point T>
   Expr(T value) : Expr(float_literal(static_cast<double>(value))) {}
   template <std::same_as<bool> T>

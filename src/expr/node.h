@@ -101,8 +101,17 @@ struct Node {
 inline constexpr int kMaxDepth = 1000;
 
 /// The one way to make a node: finds the equal one or makes it. Operands must fit the operation's kind (verify.h says
-/// how); no promotion is done here. `type` matters only where the operands do not determine it (constant, param).
+/// how), or it throws internal; no promotion is done here. `type` matters only where neither operands nor payload
+/// determine it (param). Two operations on constants give constants, so that text reads back as the same node: neg
+/// (`-3` is a literal) and to_f32 of an integer (`2.0`). NaN constants are one constant.
 Expr make(Op op, ExprType type, std::span<const Expr> operands, Payload payload = {});
+
+/// An operation with the checks and promotions of the public operators: throws invalid_argument, naming the operand.
+/// Not for leaves and reads.
+Expr build(Op op, std::span<const Expr> operands);
+
+/// How many nodes are alive in this process. A node leaves when its last handle goes.
+std::size_t live_nodes();
 
 /// Every node below `root` once, operands before users.
 std::vector<const Node*> post_order(const Expr& root);
@@ -127,6 +136,9 @@ Expr rewrite(const Expr& root, F&& replace) {
 
 /// The same node over other operands.
 Expr with_operands(const Node& node, std::span<const Expr> operands);
+
+/// The text form cut to one line of an error message, in back quotes: `score + slopes[h] * ...`.
+std::string quote(const Expr& e);
 
 /// The type that reading a capture of this storage gives. Throws invalid_argument for i16, u8 and the like.
 ExprType read_type(DType dtype);

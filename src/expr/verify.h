@@ -11,6 +11,11 @@ namespace heddle::expr {
 /// What a mod is used for: decides the type it must have and the leaves it may read.
 enum class Role : std::uint8_t { score, mask, weight };
 
+/// The type of an operation over these operands: `type` for a param, else what kind, operands and payload give. Throws
+/// internal when they do not fit the operation's kind.
+ExprType result_type(Op op, ExprType type, std::span<const std::shared_ptr<const Node>> operands,
+                     const Payload& payload);
+
 /// Throws internal when a node breaks the rules of its operation's kind (a bug in a pass), naming the sub-expression.
 void verify(const Expr& e);
 

@@ -1,0 +1,44 @@
+// What reading and printing share: names, and how tightly each operation binds (Python's order).
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "expr/node.h"
+
+namespace heddle::expr {
+
+/// From the loosest to the tightest.
+enum class Level : int {
+  conditional,
+  logical_or,
+  logical_and,
+  logical_not,
+  comparison,
+  bit_or,
+  bit_xor,
+  bit_and,
+  sum,
+  product,
+  unary,
+  power,
+  atom,
+};
+constexpr Level tighter(Level level) { return static_cast<Level>(static_cast<int>(level) + 1); }
+
+/// How tightly the printed form of an operation binds.
+Level level(Op op);
+
+/// Text longer than this, or nested deeper in brackets and prefixes, is neither read nor printed.
+inline constexpr std::size_t kMaxTextLength = std::size_t{64} * 1024;
+inline constexpr int kMaxNesting = 256;
+
+std::optional<Leaf> leaf_named(std::string_view name);
+/// The operation that is written as a call of this name.
+std::optional<Op> call_named(std::string_view name);
+
+bool is_identifier(std::string_view name);
+/// True for names with a meaning of their own, which no capture and no param may have.
+bool is_reserved(std::string_view name);
+
+}  // namespace heddle::expr

@@ -1,0 +1,188 @@
+// The text form. Iterative, and bounded: a shared graph can have a text that is exponentially longer than itself.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "expr/grammar.h"
+#include "expr/node.h"
+#include "heddle/error.h"
+
+namespace heddle {
+namespace expr {
+namespace {
+
+constexpr std::size_t kQuoteLength = 60;
+
+std::string constant_text(const Node& node) {
+  if (node.type == ExprType::i32) return fmt::format("{}", node.i32());
+  if (node.type == ExprType::boolean) return node.boolean() ? "True" : "False";
+  const double x = node.f32();
+  std::string text = std::isnan(x) ? "nan" : fmt::format("{}", x);
+  if (std::isfinite(x) && text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+bool is_comparison(const Node& node) { return info(node.op).kind == Kind::cmp; }
+
+/// True for (a < b and b < c) and c < d, ..., which is written a < b < c < d.
+bool is_chain(const Node& node) {
+  const Node* left = &node;
+  while (left->op == Op::logical_and) {
+    const Node& right = *left->operands[1];
+    left = left->operands[0].get();
+    const Node& nearest = left->op == Op::logical_and ? *left->operands[1] : *left;
+    if (!is_comparison(right) || !is_comparison(nearest) || nearest.operands[1] != right.operands[0]) return false;
+  }
+  return is_comparison(*left);
+}
+
+Level level_of(const Node& node) {
+  if (node.op == Op::constant) {
+    const bool negative = node.type == ExprType::f32   ? std::signbit(node.f32()) && !std::isnan(node.f32())
+                          : node.type == ExprType::i32 ? node.i32() < 0
+                                                       : false;
+    return negative ? Level::unary : Level::atom;
+  }
+  return node.op == Op::logical_and && is_chain(node) ? Level::comparison : level(node.op);
+}
+
+class Printer {
+ public:
+  /// At most about `limit` characters; complete() tells whether that was all.
+  Printer(const Node& root, std::size_t limit) {
+    pending_.push_back({{}, &root, Level::conditional});
+    while (!pending_.empty() && out_.size() <= limit) {
+      const Piece piece = pending_.back();
+      pending_.pop_back();
+      if (piece.node == nullptr) {
+        out_ += piece.text;
+      } else {
+        expand(*piece.node, piece.at_least);
+      }
+    }
+    complete_ = pending_.empty() && out_.size() <= limit;
+  }
+
+  bool complete() const { return complete_; }
+  std::string& text() { return out_; }
+
+ private:
+  /// A node, in brackets if it binds less tightly than asked, or fixed text.
+  struct Piece {
+    std::string_view text;
+    const Node* node = nullptr;
+    Level at_least = Level::conditional;
+  };
+
+  void expand(const Node& node, Level at_least) {
+    parts_.clear();
+    const Level own = level_of(node);
+    if (own < at_least) add("(");
+    add_form(node, own);
+    if (own < at_least) add(")");
+    pending_.insert(pending_.end(), parts_.rbegin(), parts_.rend());
+  }
+
+  void add(std::string_view text) { parts_.push_back({text}); }
+  void add(const Node& node, Level at_least) { parts_.push_back({{}, &node, at_least}); }
+  void add_text(const std::string& text) {
+    owned_.push_back(std::make_unique<std::string>(text));
+    add(*owned_.back());
+  }
+
+  void add_form(const Node& node, Level own) {
+    const OpInfo& row = info(node.op);
+    switch (row.form) {
+      case Form::leaf:
+        if (node.op == Op::constant) return add_text(constant_text(node));
+        return add(node.op == Op::leaf ? name(node.leaf()) : std::string_view(node.param().name));
+      case Form::prefix:
+        add(row.text);
+        if (node.op == Op::logical_not) add(" ");
+        return add(*node.operands[0], own);
+      case Form::infix:
+        return node.op == Op::logical_and && own == Level::comparison ? add_chain(node) : add_infix(node, own);
+      case Form::call:
+        return node.op == Op::read ? add_read(node) : add_call(node);
+    }
+  }
+
+  void add_infix(const Node& node, Level own) {
+    add(*node.operands[0], own == Level::comparison ? tighter(own) : own);
+    add_operator(node);
+    add(*node.operands[1], tighter(own));
+  }
+
+  void add_chain(const Node& node) {
+    std::vector<const Node*> links;
+    const Node* left = &node;
+    for (; left->op == Op::logical_and; left = left->operands[0].get()) links.push_back(left->operands[1].get());
+    add_infix(*left, Level::comparison);
+    for (auto link = links.rbegin(); link != links.rend(); ++link) {
+      add_operator(**link);
+      add(*(*link)->operands[1], tighter(Level::comparison));
+    }
+  }
+
+  void add_operator(const Node& node) {
+    add(" ");
+    add(info(node.op).text);
+    add(" ");
+  }
+
+  void add_read(const Node& node) {
+    add(node.capture().name);
+    if (node.operands.empty()) return;
+    add("[");
+    add_list(node);
+    add("]");
+  }
+
+  void add_call(const Node& node) {
+    add(info(node.op).text);
+    add("(");
+    if (node.op == Op::at) {
+      add(node.capture().name);
+      add(", ");
+    }
+    add_list(node);
+    add(")");
+  }
+
+  void add_list(const Node& node) {
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      if (i > 0) add(", ");
+      add(*node.operands[i], Level::conditional);
+    }
+  }
+
+  std::string out_;
+  std::vector<Piece> pending_;  // the next one last
+  std::vector<Piece> parts_;
+  std::vector<std::unique_ptr<std::string>> owned_;
+  bool complete_ = false;
+};
+
+}  // namespace
+
+std::string quote(const Expr& e) {
+  if (e.empty()) return "`` (empty)";
+  Printer printer(*e.node(), kQuoteLength);
+  if (printer.complete()) return fmt::format("`{}`", printer.text());
+  printer.text().resize(kQuoteLength - 4);
+  return fmt::format("`{} ...`", printer.text());
+}
+
+}  // namespace expr
+
+std::string print(const Expr& e) {
+  if (e.empty()) return "";
+  expr::Printer printer(*e.node(), expr::kMaxTextLength);
+  if (!printer.complete()) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("the text of this expression is longer than {} bytes: {}",
+                                                         expr::kMaxTextLength, expr::quote(e)));
+  }
+  return std::move(printer.text());
+}
+
+}  // namespace heddle

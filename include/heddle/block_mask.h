@@ -102,6 +102,8 @@ class BlockMask {
   BlockSize block() const { return state_.block; }
   const Expr& mask() const { return state_.mask; }
   DType reals() const { return state_.reals; }
+  /// Made by from_lists: its rows are a statement of their own, not what mask() gives.
+  bool is_from_lists() const { return state_.from_lists; }
   /// True when equal sequences (all heads) share their rows: the mask does not ask which one it is.
   bool shared_by_batch() const { return state_.shared_by_batch; }
   bool shared_by_heads() const { return state_.shared_by_heads; }

@@ -1,0 +1,365 @@
+// Elementary functions on Highway vectors of float or double, recompiled for each SIMD target. The largest errors stand
+// in src/expr/ops.def and are measured by tests/backend/math_test.cc. All keep NaN, take infinities as C99 says, and
+// round results below the normal range once (gradual underflow).
+//
+// Highway's own math library is not used: its Exp(NaN) is 0, its Log(0) is -105. Exp2, Exp, Tanh and Sigmoid are ours
+// because they are hot; the others call SLEEF a whole vector at a time on AVX2 and AVX-512, and lane by lane elsewhere
+// (on Arm too: its vector library is not linked yet).
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_BACKEND_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_MATH_INL_H_
+#undef HEDDLE_BACKEND_CPU_MATH_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_MATH_INL_H_
+#endif
+
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+
+// sleef.h hides its vector functions behind macros of the compiler's command line, which per-target code does not set.
+extern "C" {
+float Sleef_logf_u10(float);
+float Sleef_log2f_u10(float);
+float Sleef_sinf_u10(float);
+float Sleef_cosf_u10(float);
+float Sleef_erff_u10(float);
+float Sleef_powf_u10(float, float);
+double Sleef_log_u10(double);
+double Sleef_log2_u10(double);
+double Sleef_sin_u10(double);
+double Sleef_cos_u10(double);
+double Sleef_erf_u10(double);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+__m256 Sleef_logf8_u10avx2(__m256);
+__m256 Sleef_log2f8_u10avx2(__m256);
+__m256 Sleef_sinf8_u10avx2(__m256);
+__m256 Sleef_cosf8_u10avx2(__m256);
+__m256 Sleef_erff8_u10avx2(__m256);
+__m256 Sleef_powf8_u10avx2(__m256, __m256);
+__m256d Sleef_logd4_u10avx2(__m256d);
+__m256d Sleef_log2d4_u10avx2(__m256d);
+__m256d Sleef_sind4_u10avx2(__m256d);
+__m256d Sleef_cosd4_u10avx2(__m256d);
+__m256d Sleef_erfd4_u10avx2(__m256d);
+#endif
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+__m512 Sleef_logf16_u10avx512f(__m512);
+__m512 Sleef_log2f16_u10avx512f(__m512);
+__m512 Sleef_sinf16_u10avx512f(__m512);
+__m512 Sleef_cosf16_u10avx512f(__m512);
+__m512 Sleef_erff16_u10avx512f(__m512);
+__m512 Sleef_powf16_u10avx512f(__m512, __m512);
+__m512d Sleef_logd8_u10avx512f(__m512d);
+__m512d Sleef_log2d8_u10avx512f(__m512d);
+__m512d Sleef_sind8_u10avx512f(__m512d);
+__m512d Sleef_cosd8_u10avx512f(__m512d);
+__m512d Sleef_erfd8_u10avx512f(__m512d);
+#endif
+}  // extern "C"
+
+namespace heddle::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// `winner` is the minimum or maximum of x and y, which on x86 already is NaN when y is.
+template <class V>
+HWY_INLINE V KeepNan(V x, V y, V winner) {
+#if !HWY_ARCH_X86 || HWY_TARGET > HWY_AVX2
+  winner = hn::IfThenElse(hn::IsNaN(y), y, winner);
+#else
+  (void)y;
+#endif
+  return hn::IfThenElse(hn::IsNaN(x), x, winner);
+}
+
+}  // namespace detail
+
+/// The smaller and the larger; NaN when either is NaN. (hn::Min and hn::Max of x86 keep a NaN of the second argument
+/// only.)
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V MinNan(D /*d*/, V x, V y) {
+  return detail::KeepNan(x, y, hn::Min(x, y));
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V MaxNan(D /*d*/, V x, V y) {
+  return detail::KeepNan(x, y, hn::Max(x, y));
+}
+
+namespace detail {
+
+template <class T>
+struct ExpConstants;
+
+template <>
+struct ExpConstants<float> {
+  static constexpr float kMagic = 0x1.8p23f;  // x + kMagic - kMagic rounds x to an integer
+  static constexpr float kLog2E = 0x1.715476p0f;
+  // ln 2 in two parts; n * kLn2High is exact for every exponent n.
+  static constexpr float kLn2High = 0x1.63p-1f;
+  static constexpr float kLn2Low = -0x1.bd0106p-13f;
+  static constexpr float kExpLow = -104.0f, kExpHigh = 89.0f;  // beyond: 0 and inf
+  static constexpr float kExp2Low = -160.0f, kExp2High = 160.0f;
+  static constexpr float kTanhOne = 9.1f;  // tanh rounds to 1 from here on
+  // (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative error of e^r 3.1e-9.
+  static constexpr float kExp[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f2p-5f, 0x1.1239d4p-7f, 0x1.6a244cp-10f};
+  // (2^r - 1) / r on |r| <= 1/2, relative error of 2^r 2.0e-9.
+  static constexpr float kExp2[] = {0x1.62e43p-1f,  0x1.ebfbdcp-3f,  0x1.c6aee8p-5f,
+                                    0x1.3b2d4cp-7f, 0x1.5f3e52p-10f, 0x1.41fbbcp-13f};
+};
+
+template <>
+struct ExpConstants<double> {
+  static constexpr double kMagic = 0x1.8p52;
+  static constexpr double kLog2E = 0x1.71547652b82fep0;
+  static constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+  static constexpr double kLn2High = 0x1.62e42feep-1;
+  static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  static constexpr double kExpLow = -746.0, kExpHigh = 710.0;
+  static constexpr double kExp2Low = -1100.0, kExp2High = 1100.0;
+  static constexpr double kTanhOne = 20.0;
+  // Taylor: 1/2! .. 1/13!, relative error of e^r 4e-18.
+  static constexpr double kExp[] = {1.0 / 2,        1.0 / 6,          1.0 / 24,         1.0 / 120,
+                                    1.0 / 720,      1.0 / 5040,       1.0 / 40320,      1.0 / 362880,
+                                    1.0 / 3628800., 1.0 / 39916800.0, 1.0 / 479001600., 1.0 / 6227020800.};
+};
+
+/// c[0] + c[1] x + ... by Horner's rule.
+template <class D, class V, class T, std::size_t kTerms>
+HWY_INLINE V Polynomial(D d, V x, const T (&c)[kTerms]) {
+  V sum = hn::Set(d, c[kTerms - 1]);
+  [&]<std::size_t... i>(std::index_sequence<i...>) HWY_ATTR {
+    ((sum = hn::MulAdd(sum, x, hn::Set(d, c[kTerms - 2 - i]))), ...);
+  }
+  (std::make_index_sequence<kTerms - 1>());
+  return sum;
+}
+
+/// x limited to [low, high]; NaN stays.
+template <class D, class V, class T>
+HWY_INLINE V Limit(D d, V x, T low, T high) {
+  x = hn::IfThenElse(hn::Lt(x, hn::Set(d, low)), hn::Set(d, low), x);
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, high)), hn::Set(d, high), x);
+}
+
+/// The nearest integer; |x| < 2^22 (double: 2^51).
+template <class D, class V>
+HWY_INLINE V Round(D d, V x) {
+  const V magic = hn::Set(d, ExpConstants<hn::TFromD<D>>::kMagic);
+  return hn::Sub(hn::Add(x, magic), magic);
+}
+
+/// 2^n for an integer n in the normal range.
+template <class D, class V>
+HWY_INLINE V PowerOfTwo(D d, V n) {
+  using T = hn::TFromD<D>;
+  const hn::RebindToSigned<D> di;
+  constexpr int kMantissa = hwy::MantissaBits<T>();
+  // Adding the magic number leaves n in the low bits of the mantissa, from where it moves to the exponent.
+  const V biased = hn::Add(n, hn::Set(d, ExpConstants<T>::kMagic + static_cast<T>(hwy::MaxExponentField<T>() >> 1)));
+  return hn::BitCast(d, hn::ShiftLeft<kMantissa>(hn::BitCast(di, biased)));
+}
+
+/// p * 2^n for an integer n of up to twice the normal range, rounded once: for p in [1/2, 2] only the last product
+/// rounds.
+template <class D, class V>
+HWY_INLINE V Scale(D d, V p, V n) {
+  const V half = Round(d, hn::Mul(n, hn::Set(d, hn::TFromD<D>(0.5))));
+  return hn::Mul(hn::Mul(p, PowerOfTwo(d, half)), PowerOfTwo(d, hn::Sub(n, half)));
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+HWY_INLINE hn::Vec512<float> Scalef(hn::Vec512<float> p, hn::Vec512<float> n) {
+  return hn::Vec512<float>{_mm512_scalef_ps(p.raw, n.raw)};
+}
+HWY_INLINE hn::Vec512<double> Scalef(hn::Vec512<double> p, hn::Vec512<double> n) {
+  return hn::Vec512<double>{_mm512_scalef_pd(p.raw, n.raw)};
+}
+/// x minus the nearest integer, exactly; 0 for infinities.
+HWY_INLINE hn::Vec512<float> Fraction(hn::Vec512<float> x) { return hn::Vec512<float>{_mm512_reduce_ps(x.raw, 0x08)}; }
+HWY_INLINE hn::Vec512<double> Fraction(hn::Vec512<double> x) {
+  return hn::Vec512<double>{_mm512_reduce_pd(x.raw, 0x08)};
+}
+#endif
+
+/// 2^r for |r| <= 1/2.
+template <class D, class V>
+HWY_INLINE V Exp2Reduced(D d, V r) {
+  using T = hn::TFromD<D>;
+  const V one = hn::Set(d, T(1));
+  if constexpr (sizeof(T) == 4) {
+    return hn::MulAdd(Polynomial(d, r, ExpConstants<T>::kExp2), r, one);
+  } else {
+    const V y = hn::Mul(r, hn::Set(d, ExpConstants<T>::kLn2));
+    return hn::Add(hn::MulAdd(hn::Mul(y, y), Polynomial(d, y, ExpConstants<T>::kExp), y), one);
+  }
+}
+
+/// x = n ln 2 + r with an integer n; returns e^r - 1, accurate near 0 too. x was limited.
+template <class D, class V>
+HWY_INLINE V Expm1Reduced(D d, V x, V& n) {
+  using C = ExpConstants<hn::TFromD<D>>;
+  n = Round(d, hn::Mul(x, hn::Set(d, C::kLog2E)));
+  const V r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
+  return hn::MulAdd(hn::Mul(r, r), Polynomial(d, r, C::kExp), r);
+}
+
+}  // namespace detail
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp2(D d, V x) {
+  using C = detail::ExpConstants<hn::TFromD<D>>;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(V) == 64) {
+    const V r = detail::Fraction(x);
+    return detail::Scalef(detail::Exp2Reduced(d, r), hn::Sub(x, r));
+  }
+#endif
+  x = detail::Limit(d, x, C::kExp2Low, C::kExp2High);
+  const V n = detail::Round(d, x);
+  return detail::Scale(d, detail::Exp2Reduced(d, hn::Sub(x, n)), n);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  using T = hn::TFromD<D>;
+  using C = detail::ExpConstants<T>;
+  V n;
+  const V p = hn::Add(detail::Expm1Reduced(d, detail::Limit(d, x, C::kExpLow, C::kExpHigh), n), hn::Set(d, T(1)));
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(V) == 64) return detail::Scalef(p, n);
+#endif
+  return detail::Scale(d, p, n);
+}
+
+/// (e^2|x| - 1) / (e^2|x| + 1), by e^z - 1 so that small arguments keep their digits.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Tanh(D d, V x) {
+  using T = hn::TFromD<D>;
+  V z = hn::Abs(x);
+  const V one_from = hn::Set(d, detail::ExpConstants<T>::kTanhOne);
+  z = hn::IfThenElse(hn::Gt(z, one_from), one_from, z);
+  V n;
+  const V q = detail::Expm1Reduced(d, hn::Add(z, z), n);
+  const V power = detail::PowerOfTwo(d, n);
+  const V e = hn::MulAdd(power, q, hn::Sub(power, hn::Set(d, T(1))));
+  return hn::CopySign(hn::Div(e, hn::Add(e, hn::Set(d, T(2)))), x);
+}
+
+/// 1 / (1 + e^-x), by e^-|x| so that nothing overflows.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Sigmoid(D d, V x) {
+  const V one = hn::Set(d, hn::TFromD<D>(1));
+  const V e = Exp(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Rsqrt(D d, V x) {
+  return hn::Div(hn::Set(d, hn::TFromD<D>(1)), hn::Sqrt(x));
+}
+
+namespace detail {
+
+/// One lane after another.
+template <class D, class V, class F>
+HWY_INLINE V EachLane(D d, V x, V y, F&& f) {
+  HWY_ALIGN hn::TFromD<D> xs[hn::MaxLanes(D())], ys[hn::MaxLanes(D())];
+  hn::Store(x, d, xs);
+  hn::Store(y, d, ys);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) xs[i] = f(xs[i], ys[i]);
+  return hn::Load(d, xs);
+}
+
+// HEDDLE_SLEEF defines F, a SLEEF function of one argument for scalars and for whole vectors, which CallSleef applies.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+#define HEDDLE_SLEEF_256(name)                                                        \
+  static HWY_INLINE __m256 Whole256(__m256 x) { return Sleef_##name##f8_u10avx2(x); } \
+  static HWY_INLINE __m256d Whole256(__m256d x) { return Sleef_##name##d4_u10avx2(x); }
+#else
+#define HEDDLE_SLEEF_256(name)
+#endif
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+#define HEDDLE_SLEEF_512(name)                                                            \
+  static HWY_INLINE __m512 Whole512(__m512 x) { return Sleef_##name##f16_u10avx512f(x); } \
+  static HWY_INLINE __m512d Whole512(__m512d x) { return Sleef_##name##d8_u10avx512f(x); }
+#else
+#define HEDDLE_SLEEF_512(name)
+#endif
+#define HEDDLE_SLEEF(F, name)                                                \
+  struct F {                                                                 \
+    static HWY_INLINE float One(float x) { return Sleef_##name##f_u10(x); }  \
+    static HWY_INLINE double One(double x) { return Sleef_##name##_u10(x); } \
+    HEDDLE_SLEEF_256(name)                                                   \
+    HEDDLE_SLEEF_512(name)                                                   \
+  };
+HEDDLE_SLEEF(SleefLog, log)
+HEDDLE_SLEEF(SleefLog2, log2)
+HEDDLE_SLEEF(SleefSin, sin)
+HEDDLE_SLEEF(SleefCos, cos)
+HEDDLE_SLEEF(SleefErf, erf)
+#undef HEDDLE_SLEEF
+#undef HEDDLE_SLEEF_512
+#undef HEDDLE_SLEEF_256
+
+template <class F, class D, class V>
+HWY_INLINE V CallSleef(D d, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(V) == 64) return V{F::Whole512(x.raw)};
+#endif
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  if constexpr (sizeof(V) == 32) return V{F::Whole256(x.raw)};
+#endif
+  return EachLane(d, x, x, [](auto lane, auto) { return F::One(lane); });
+}
+
+}  // namespace detail
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Log(D d, V x) {
+  return detail::CallSleef<detail::SleefLog>(d, x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Log2(D d, V x) {
+  return detail::CallSleef<detail::SleefLog2>(d, x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Sin(D d, V x) {
+  return detail::CallSleef<detail::SleefSin>(d, x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Cos(D d, V x) {
+  return detail::CallSleef<detail::SleefCos>(d, x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Erf(D d, V x) {
+  return detail::CallSleef<detail::SleefErf>(d, x);
+}
+/// In double by the C library: SLEEF's pow is infinite for results in the last 2e-9 of the range.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Pow(D d, V x, V y) {
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    return detail::EachLane(d, x, y, [](double base, double power) { return std::pow(base, power); });
+  } else {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+    if constexpr (sizeof(V) == 64) return V{Sleef_powf16_u10avx512f(x.raw, y.raw)};
+#endif
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+    if constexpr (sizeof(V) == 32) return V{Sleef_powf8_u10avx2(x.raw, y.raw)};
+#endif
+    return detail::EachLane(d, x, y, Sleef_powf_u10);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

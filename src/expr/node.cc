@@ -10,6 +10,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "base/hash.h"
 #include "expr/verify.h"
 #include "heddle/error.h"
 
@@ -25,16 +26,9 @@ constexpr std::array<OpInfo, kOpCount> kOps = {{
 constexpr std::array<std::string_view, kLeafCount> kLeafNames = {"score",   "b",        "h",     "q_idx",  "kv_idx",
                                                                  "q_token", "kv_token", "q_len", "kv_len", "q_start"};
 
-std::size_t mix(std::size_t hash, std::uint64_t value) {
-  std::uint64_t x = (hash ^ value) + 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-std::size_t mix(std::size_t hash, std::string_view text) {
-  for (const char c : text) hash = mix(hash, static_cast<unsigned char>(c));
-  return mix(hash, text.size());
+std::size_t mix(std::size_t hash, std::uint64_t value) { return base::hash_combine(hash, value); }
+std::size_t mix(std::size_t hash, const std::string& text) {
+  return mix(hash, base::hash_bytes(text.data(), text.size()));
 }
 
 struct HashPayload {

@@ -103,8 +103,10 @@ class Tensor {
   /// A tensor over somebody's memory, which `owner` keeps alive.
   static Tensor adopt(const TensorView& view, std::shared_ptr<void> owner);
 
-  /// Takes over a DLPack tensor (its deleter runs when the last copy goes). Throws unsupported for an element type or
-  /// device that heddle does not know; the argument then stays the caller's.
+  /// Takes over a DLPack tensor (its deleter runs when the last copy goes). Throws unsupported for an element type,
+  /// device, rank, alignment or major version that heddle does not know, invalid_argument for a null pointer or a bad
+  /// shape; the argument then stays the caller's. Pinned host memory counts as the CPU's. The read-only flag is not
+  /// kept: whoever imports such a tensor must not have it written to.
   static Tensor from_dlpack(DLManagedTensor* tensor);
   static Tensor from_dlpack(DLManagedTensorVersioned* tensor);
   /// A DLPack tensor that shares this memory; the receiver calls its deleter.
@@ -120,8 +122,9 @@ class Tensor {
   void* data() const { return view_.data; }
   std::int64_t count() const { return view_.count(); }
 
-  /// A contiguous copy with another element type, each element rounded once (f64 intermediate); to i32/i64/...
-  /// truncates and saturates, NaN gives 0; to boolean: x != 0.
+  /// A contiguous copy with another element type. Each element is rounded once, from its exact value, to nearest even;
+  /// to an integer type it truncates and saturates, NaN gives 0; to boolean: x != 0. The same type copies the bits.
+  /// Throws unsupported for memory that is not the CPU's.
   Tensor to(DType dtype) const;
 
  private:

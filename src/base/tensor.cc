@@ -38,8 +38,10 @@ template <class Void>
 BasicTensorView<Void> sliced(const BasicTensorView<Void>& view, int axis, std::int64_t begin, std::int64_t end) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
   if (axis < 0 || axis >= view.rank()) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("axis is {}; a tensor of shape {} has axes 0 to {}", axis,
-                                                         to_string(view.shape), view.rank() - 1));
+    const std::string accepted =
+        view.rank() == 0 ? "a tensor of rank 0 has no axes"
+                         : fmt::format("a tensor of shape {} has axes 0 to {}", to_string(view.shape), view.rank() - 1);
+    throw Error(ErrorCode::invalid_argument, fmt::format("axis is {}; {}", axis, accepted));
   }
   if (begin < 0 || begin > end || end > view.shape[axis]) {
     throw Error(ErrorCode::invalid_argument, fmt::format("slice [{}, {}) is not inside axis {} of a tensor of shape {}",

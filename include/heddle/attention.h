@@ -6,8 +6,12 @@
 //   s = scale * q.k      t = score_mod(s, b, h, q_idx, kv_idx), -inf where mask_mod is false      m = max(max t, sink)
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l, w = weight_mod      lse = m + ln l
 //
-// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})). Hq is a multiple of Hkv. q, k, v with
-// batch 1 are read by every batch entry. A row in which nothing attends gives o = 0, lse = -inf.
+// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 0 or 1 may have any.
+// Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A row in which nothing attends gives
+// o = 0, lse = -inf. Batch, heads, Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
+//
+// q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
+// e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +28,9 @@
 
 namespace heddle {
 
-/// softmax as above. none: o = sum(t w v). sigmoid: o = sum(w v / (1 + exp(-t))). For the latter two, masked elements
-/// and t = -inf count 0, and there is neither sink nor lse.
+/// softmax as above; +inf or NaN in a t that takes part makes its row NaN. none: o = sum(t w v). sigmoid: o = sum(w v /
+/// (1 + exp(-t))). For the latter two, masked elements and t = -inf count 0, other t are taken as the formula says, and
+/// there is neither sink nor lse.
 enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 
 enum class BackendChoice : std::uint8_t { automatic, cpu, reference };
@@ -48,15 +53,16 @@ struct AttentionOptions {
   /// Packed batches: i32 or i64 [N+1]; then B is 1, q is [1, Hq, total_q, Dqk], k and v [1, Hkv, total_kv, D], lse [1,
   /// Hq, total_q]. Both or none.
   std::optional<ConstTensorView> cu_seqlens_q, cu_seqlens_kv;
-  /// i32 or i64 [B] (packed: [N]), added to q_idx.
+  /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
   std::optional<ConstTensorView> q_start;
 
   /// fp8 inputs: what a stored value is multiplied by. f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); extents
   /// may be 1. Other dtypes: an error.
   std::optional<ConstTensorView> q_descale, k_descale, v_descale;
 
-  /// Rows that were built before. Its mask must be mask_mod, or mask_mod is empty; its shape this problem's. Not given:
-  /// built from mask_mod.
+  /// Rows that were built before. Its mask must be mask_mod, or mask_mod is empty; its shape (heads, sequences) this
+  /// problem's. One that was made by from_lists restricts: keys of unlisted blocks do not attend. Not given: built from
+  /// mask_mod.
   std::shared_ptr<const BlockMask> block_mask;
 
   BackendChoice backend = BackendChoice::automatic;

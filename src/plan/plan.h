@@ -24,7 +24,6 @@ struct Plan {
 std::string to_string(const Plan& plan);
 
 /// Picks the kernel family and its numbers. Throws unsupported, with the reasons, when nothing takes the problem.
-Plan choose(const problem::AttentionProblem& problem, BackendChoice wanted, int threads, const device::Caps& caps,
-            const BlockMask* given_mask);
+Plan choose(const problem::AttentionProblem& problem, BackendChoice wanted, int threads, const device::Caps& caps);
 
 }  // namespace heddle::plan

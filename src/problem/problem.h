@@ -25,23 +25,43 @@ struct AttentionProblem {
   std::vector<Sequence> sequences;  // [batch]
 
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
+  std::vector<std::string> captures;     // the names that they read, sorted
 
   std::int64_t group() const { return q_heads / kv_heads; }
 };
 
-/// "forward bf16 q[2, 16, 512, 64] ..."
+/// "forward softmax bf16 q[2, 16, 512, 64] k[2, 4, 512, 64] v[2, 4, 512, 64] -> bf16 o, lse; scale 0.125; padded"
 std::string to_string(const AttentionProblem& problem);
 
-/// Validates everything that does not depend on memory's content, plus lengths, cu_seqlens, q_start and capture
-/// indices, and resolves it. Each refusal is a sentence that names the argument, what was given and what is accepted.
-/// Every refusal of the library about an attention's arguments stands in validate.cc.
+/// Validates everything that does not depend on the memory of q, k, v, o and lse (their data may be null), reads
+/// lengths, cu_seqlens, q_start and the captures that index others, and resolves it all. Each refusal is a sentence
+/// that names the argument, what was given and what is accepted. Every refusal of the library about an attention's
+/// arguments stands in this folder.
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
 
-/// What a run may change must still fit the plan: same shapes, dtypes and strides, memory present, no overlap of o or
-/// lse with anything.
-void validate_run(const AttentionTensors& planned, const AttentionTensors& given);
+/// What a run may change must still fit the plan: same shapes, dtypes and strides, memory present and aligned, no
+/// overlap of o or lse with what the run reads or with each other.
+void validate_run(const AttentionProblem& problem, const AttentionTensors& planned, const AttentionTensors& given,
+                  const AttentionOptions& options, const Bindings& bindings);
 
-/// The intervals of the leaves over the whole problem, for range analysis.
+/// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its
+/// tensor.
+void validate_bindings(const AttentionProblem& problem, const Bindings& bindings);
+/// True when the indices of a read depend on what params or captures hold, so that another run's must be checked again.
+bool reads_depend_on_values(const AttentionProblem& problem);
+
+/// The shapes that o and lse must have for these inputs, and the dtypes that they get when the caller gives none.
+struct Outputs {
+  Dims o_shape, lse_shape;
+  DType o_dtype, lse_dtype;
+};
+/// Throws as validate does when q, k and v do not fit each other.
+Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v);
+
+/// The intervals of the leaves over the whole problem, for range analysis. Meaningful only when the problem has
+/// elements.
 expr::LeafRanges leaf_ranges(const AttentionProblem& problem);
+/// True when some sequence has a query and a key.
+bool has_elements(const AttentionProblem& problem);
 
 }  // namespace heddle::problem

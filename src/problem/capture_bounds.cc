@@ -1,0 +1,50 @@
+#include "problem/capture_bounds.h"
+
+#include <algorithm>
+
+#include "base/element.h"
+
+namespace heddle::problem {
+namespace {
+
+// What a read of the element gives: integers keep their low 32 bits.
+double read_value(const ConstTensorView& view, std::int64_t offset) {
+  switch (view.dtype) {
+    case DType::i64:
+      return static_cast<std::int32_t>(base::load_raw<std::int64_t>(view.data, offset));
+    case DType::i32:
+      return base::load_raw<std::int32_t>(view.data, offset);
+    default:
+      return base::load_element(view.data, view.dtype, offset);
+  }
+}
+
+void widen(expr::Range& range, const ConstTensorView& view, int axis, std::int64_t offset) {
+  if (axis == view.rank()) {
+    const double x = read_value(view, offset);
+    range.lo = std::min(range.lo, x);
+    range.hi = std::max(range.hi, x);
+    return;
+  }
+  for (std::int64_t i = 0; i < view.shape[axis]; ++i) widen(range, view, axis + 1, offset + i * view.strides[axis]);
+}
+
+}  // namespace
+
+expr::Range WholeCaptureBounds::bounds(const expr::CaptureDecl& capture, std::span<const expr::Range>) const {
+  const ConstTensorView& view = bindings_.captures.at(capture.name);
+  const ExprType type = expr::read_type(capture.dtype);
+  if (type == ExprType::f32 || view.count() == 0) return expr::Range::any(type);
+  auto [found, fresh] = scanned_.try_emplace(capture.name);
+  if (fresh) {
+    found->second = {.lo = std::numeric_limits<double>::infinity(), .hi = -std::numeric_limits<double>::infinity()};
+    widen(found->second, view, 0, 0);
+  }
+  return found->second;
+}
+
+const Dims& WholeCaptureBounds::shape(const expr::CaptureDecl& capture) const {
+  return bindings_.captures.at(capture.name).shape;
+}
+
+}  // namespace heddle::problem

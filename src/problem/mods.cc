@@ -1,0 +1,113 @@
+#include "problem/mods.h"
+
+#include <algorithm>
+#include <array>
+
+#include "expr/verify.h"
+#include "problem/capture_bounds.h"
+#include "problem/refuse.h"
+
+namespace heddle::problem {
+namespace {
+
+std::array<const Expr*, 3> mods_of(const AttentionProblem& problem) {
+  return {&problem.score_mod, &problem.mask_mod, &problem.weight_mod};
+}
+
+bool computes_with_reals(const Expr& e) {
+  return std::ranges::any_of(expr::post_order(e), [](const expr::Node* node) { return node->type == ExprType::f32; });
+}
+
+void check_block_mask_shape(const AttentionProblem& problem, const MaskShape& shape) {
+  if (shape.heads != problem.q_heads) {
+    refuse("block_mask covers {} heads; q's {} are accepted", shape.heads, problem.q_heads);
+  }
+  if (std::ssize(shape.sequences) != problem.batch) {
+    refuse("block_mask covers {} sequences; the batch's {} are accepted", shape.sequences.size(), problem.batch);
+  }
+  for (std::size_t i = 0; i < shape.sequences.size(); ++i) {
+    const Sequence& given = shape.sequences[i];
+    const Sequence& own = problem.sequences[i];
+    if (given == own) continue;
+    refuse(
+        "block_mask was made for sequence {} with q_begin {}, q_len {}, kv_begin {}, kv_len {}, q_start {}; this "
+        "attention's {}, {}, {}, {}, {} are accepted",
+        i, given.q_begin, given.q_len, given.kv_begin, given.kv_len, given.q_start, own.q_begin, own.q_len,
+        own.kv_begin, own.kv_len, own.q_start);
+  }
+}
+
+// The mask of the attention: mask_mod, or the one that the block mask was made from.
+Expr resolve_mask(const AttentionProblem& problem, const AttentionOptions& options) {
+  if (options.block_mask == nullptr) return options.mask_mod;
+  const BlockMask& given = *options.block_mask;
+  if (given.is_transposed()) refuse("block_mask is a transposed one; the rows of queries are accepted");
+  check_block_mask_shape(problem, given.shape());
+  const Expr& mask = given.mask();
+  if (!options.mask_mod.empty() && !same(options.mask_mod, mask)) {
+    refuse("block_mask was made from {}, but mask_mod is {}; the same mask is accepted, or no mask_mod",
+           mask.empty() ? "lists without a mask" : print(mask), print(options.mask_mod));
+  }
+  const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
+  if (!mask.empty() && !given.is_from_lists() && given.reals() != reals && computes_with_reals(mask)) {
+    refuse("block_mask was made with {} reals; {} is accepted for {} inputs", name(given.reals()), name(reals),
+           name(problem.q_dtype));
+  }
+  return mask;
+}
+
+void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
+  for (const std::string& name : problem.captures) {
+    const std::string argument = fmt::format("capture '{}'", name);
+    check_view(argument, bindings.captures.at(name));
+    check_memory(argument, bindings.captures.at(name));
+  }
+}
+
+}  // namespace
+
+void validate_bindings(const AttentionProblem& problem, const Bindings& bindings) {
+  for (const Expr* mod : mods_of(problem)) {
+    if (!mod->empty()) expr::check_bound(*mod, bindings);
+  }
+  check_captures(problem, bindings);
+  if (!has_elements(problem)) return;
+  const expr::LeafRanges leaves = leaf_ranges(problem);
+  const WholeCaptureBounds bounds(bindings);
+  for (const Expr* mod : mods_of(problem)) {
+    if (!mod->empty()) {
+      expr::check_reads_inside(expr::bind_params(*mod, bindings), leaves, bounds, problem.precision);
+    }
+  }
+}
+
+bool reads_depend_on_values(const AttentionProblem& problem) {
+  for (const Expr* mod : mods_of(problem)) {
+    if (mod->empty()) continue;
+    for (const expr::Node* node : expr::post_order(*mod)) {
+      if (node->op != expr::Op::read) continue;
+      for (const auto& index : node->operands) {
+        const Symbols symbols = symbols_of(Expr(index));
+        if (!symbols.captures.empty() || !symbols.params.empty()) return true;
+      }
+    }
+  }
+  return false;
+}
+
+void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {
+  const Expr mask = resolve_mask(problem, options);
+  if (!options.score_mod.empty()) problem.score_mod = expr::as_role(options.score_mod, expr::Role::score);
+  if (!mask.empty()) problem.mask_mod = expr::as_role(mask, expr::Role::mask);
+  if (!options.weight_mod.empty()) problem.weight_mod = expr::as_role(options.weight_mod, expr::Role::weight);
+  for (const Expr* mod : mods_of(problem)) {
+    if (mod->empty()) continue;
+    for (const auto& [name, declaration] : symbols_of(*mod).captures) problem.captures.push_back(name);
+  }
+  std::ranges::sort(problem.captures);
+  const auto repeated = std::ranges::unique(problem.captures);
+  problem.captures.erase(repeated.begin(), repeated.end());
+  validate_bindings(problem, options.bindings);
+}
+
+}  // namespace heddle::problem

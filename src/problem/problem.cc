@@ -1,0 +1,83 @@
+#include "problem/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace heddle::problem {
+namespace {
+
+std::string_view name(Normalizer normalizer) {
+  switch (normalizer) {
+    case Normalizer::softmax:
+      return "softmax";
+    case Normalizer::none:
+      return "none";
+    case Normalizer::sigmoid:
+      break;
+  }
+  return "sigmoid";
+}
+
+std::string describe_sequences(const AttentionProblem& problem) {
+  const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
+  const auto starts_at_zero = [](const Sequence& s) { return s.q_start == 0; };
+  std::string text = problem.packed ? fmt::format("{} packed sequences", problem.batch)
+                     : std::ranges::all_of(problem.sequences, has_length) ? "full lengths"
+                                                                          : "lengths by sequence";
+  if (!std::ranges::all_of(problem.sequences, starts_at_zero)) text += ", q_start";
+  return text;
+}
+
+expr::Range span(double lo, double hi) { return {.lo = lo, .hi = hi}; }
+
+}  // namespace
+
+std::string to_string(const AttentionProblem& problem) {
+  const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;
+  return fmt::format(
+      "forward {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {} o{}; scale {}; {}",
+      name(problem.normalizer), heddle::name(problem.q_dtype), tensor_batch, problem.q_heads, problem.q_rows,
+      problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads, problem.kv_rows, problem.qk_dim,
+      heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows, problem.v_dim, heddle::name(problem.o_dtype),
+      problem.with_lse ? ", lse" : "", problem.scale, describe_sequences(problem));
+}
+
+bool has_elements(const AttentionProblem& problem) {
+  return problem.q_heads > 0 && std::ranges::any_of(problem.sequences, [](const Sequence& sequence) {
+           return sequence.q_len > 0 && sequence.kv_len > 0;
+         });
+}
+
+expr::LeafRanges leaf_ranges(const AttentionProblem& problem) {
+  using expr::Leaf;
+  std::int64_t q_idx_first = INT64_MAX, q_idx_last = INT64_MIN;
+  Sequence least{INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX}, most{};
+  most.q_start = INT64_MIN;
+  for (const Sequence& sequence : problem.sequences) {
+    if (sequence.q_len == 0 || sequence.kv_len == 0) continue;
+    q_idx_first = std::min(q_idx_first, sequence.q_start);
+    q_idx_last = std::max(q_idx_last, sequence.q_start + sequence.q_len - 1);
+    for (auto field : {&Sequence::q_len, &Sequence::kv_len, &Sequence::q_start}) {
+      least.*field = std::min(least.*field, sequence.*field);
+      most.*field = std::max(most.*field, sequence.*field);
+    }
+  }
+  const auto range = [](std::int64_t lo, std::int64_t hi) {
+    return span(static_cast<double>(lo), static_cast<double>(hi));
+  };
+  expr::LeafRanges leaves;
+  leaves[Leaf::score] = expr::Range::any(ExprType::f32);
+  leaves[Leaf::b] = range(0, problem.batch - 1);
+  leaves[Leaf::h] = range(0, problem.q_heads - 1);
+  leaves[Leaf::q_idx] = range(q_idx_first, q_idx_last);
+  leaves[Leaf::kv_idx] = range(0, most.kv_len - 1);
+  leaves[Leaf::q_token] = range(0, problem.q_rows - 1);
+  leaves[Leaf::kv_token] = range(0, problem.kv_rows - 1);
+  leaves[Leaf::q_len] = range(least.q_len, most.q_len);
+  leaves[Leaf::kv_len] = range(least.kv_len, most.kv_len);
+  leaves[Leaf::q_start] = range(least.q_start, most.q_start);
+  return leaves;
+}
+
+}  // namespace heddle::problem

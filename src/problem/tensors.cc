@@ -1,0 +1,218 @@
+#include "problem/tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "problem/overlap.h"
+#include "problem/refuse.h"
+
+namespace heddle::problem {
+namespace {
+
+constexpr std::int64_t kLargestExtent = std::numeric_limits<std::int32_t>::max();  // indices of mods are i32
+
+std::string_view device_name(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? "cpu" : kind == DeviceKind::cuda ? "cuda" : "rocm";
+}
+
+bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+
+// A tensor of attention: rows of elements with a unit stride.
+void check_rows(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes) {
+  check_view(name, view);
+  if (view.rank() != rank) refuse("{} has shape {}; {} axes {} are accepted", name, to_string(view.shape), rank, axes);
+  if (!is_floating(view.dtype)) {
+    refuse("{} is {}; f64, f32, f16, bf16, e4m3 and e5m2 are accepted", name, heddle::name(view.dtype));
+  }
+  for (std::int64_t extent : view.shape) {
+    if (extent > kLargestExtent) {
+      refuse("{} has shape {}; extents up to 2147483647 are accepted, since mods count in i32", name,
+             to_string(view.shape));
+    }
+  }
+  const int last = rank - 1;
+  if (view.shape[last] > 1 && view.strides[last] != 1) {
+    refuse("{} has strides {}; a last stride of 1 is accepted (permute or copy it)", name, to_string(view.strides));
+  }
+}
+
+void check_input_dtypes(DType q, DType k, DType v) {
+  if (q == k && k == v) return;
+  const bool q_beside_fp8 = q == DType::f16 || q == DType::bf16 || is_fp8(q);
+  if (is_fp8(k) && is_fp8(v) && q_beside_fp8) return;
+  refuse(
+      "q, k, v are {}, {}, {}; one dtype for all is accepted, or k and v of e4m3 or e5m2 beside q of f16, bf16, e4m3 "
+      "or e5m2",
+      name(q), name(k), name(v));
+}
+
+// The batch that all broadcast to: each has it, or 1.
+std::int64_t common_batch(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
+  std::int64_t batch = 1;
+  for (const ConstTensorView* view : {&q, &k, &v}) {
+    const std::int64_t own = view->shape[0];
+    if (batch == 1) batch = own;
+    if (own != 1 && own != batch) {
+      refuse("q, k, v have batches {}, {}, {}; equal ones are accepted, or 1", q.shape[0], k.shape[0], v.shape[0]);
+    }
+  }
+  return batch;
+}
+
+void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
+  const std::int64_t q_heads = q.shape[1], kv_heads = k.shape[1];
+  if (kv_heads == 0 || q_heads % kv_heads != 0) {
+    refuse("q has {} heads and k {}; a multiple of k's, of which there is at least one, is accepted", q_heads,
+           kv_heads);
+  }
+  if (v.shape[1] != kv_heads) refuse("k has {} heads and v {}; as many are accepted", kv_heads, v.shape[1]);
+  if (v.shape[2] != k.shape[2]) refuse("k has {} rows and v {}; as many are accepted", k.shape[2], v.shape[2]);
+  if (q.shape[3] != k.shape[3]) {
+    refuse("q has head dimension {} and k {}; the same is accepted", q.shape[3], k.shape[3]);
+  }
+  if (q.shape[3] == 0) refuse("q and k have head dimension 0; at least 1 is accepted");
+  if (v.shape[3] == 0) refuse("v has head dimension 0; at least 1 is accepted");
+}
+
+// Strides of axes with at most one element say nothing, nor do those of a tensor without elements.
+bool same_layout(const ConstTensorView& x, const ConstTensorView& y) {
+  if (x.dtype != y.dtype || !(x.device == y.device) || !(x.shape == y.shape)) return false;
+  if (x.count() == 0) return true;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    if (x.shape[axis] > 1 && x.strides[axis] != y.strides[axis]) return false;
+  }
+  return true;
+}
+
+void check_planned(std::string_view name, const ConstTensorView& planned, const ConstTensorView& given) {
+  if (same_layout(planned, given)) return;
+  refuse("{} is {} with strides {}; the planned {} with strides {} is accepted", name, describe(given),
+         to_string(given.strides), describe(planned), to_string(planned.strides));
+}
+
+struct NamedView {
+  std::string name;
+  ConstTensorView view;
+};
+
+// Everything that one run reads.
+std::vector<NamedView> inputs_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const Bindings& bindings) {
+  std::vector<NamedView> inputs = {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}};
+  const std::pair<std::string_view, const std::optional<ConstTensorView>*> optional_inputs[] = {
+      {"sinks", &options.sinks},
+      {"q_descale", &options.q_descale},
+      {"k_descale", &options.k_descale},
+      {"v_descale", &options.v_descale}};
+  for (const auto& [name, view] : optional_inputs) {
+    if (*view) inputs.push_back({std::string(name), **view});
+  }
+  for (const std::string& name : problem.captures) {
+    inputs.push_back({fmt::format("capture '{}'", name), bindings.captures.at(name)});
+  }
+  return inputs;
+}
+
+}  // namespace
+
+void check_view(std::string_view name, const ConstTensorView& view) {
+  if (view.device.kind != DeviceKind::cpu) {
+    throw Error(ErrorCode::unsupported, fmt::format("{} is on {}:{}; this build computes on the CPU", name,
+                                                    device_name(view.device.kind), view.device.index));
+  }
+  if (view.strides.size() != view.rank()) {
+    refuse("{} has shape {} and strides {}; a stride an axis is accepted", name, to_string(view.shape),
+           to_string(view.strides));
+  }
+  std::int64_t count = 1;
+  bool overflow = false;
+  for (std::int64_t extent : view.shape) {
+    if (extent < 0) refuse("{} has shape {}; extents of at least 0 are accepted", name, to_string(view.shape));
+    overflow = overflow || __builtin_mul_overflow(count, extent, &count);
+  }
+  const bool empty = std::ranges::find(view.shape, 0) != view.shape.end();
+  if (overflow && !empty) {
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("{} has shape {}, whose product overflows 64 bits", name, to_string(view.shape)));
+  }
+  if (!empty) byte_span(name, view);
+}
+
+void check_memory(std::string_view name, const ConstTensorView& view) {
+  if (view.count() == 0) return;
+  if (view.data == nullptr) refuse("{} is {} but its data is null", name, describe(view));
+  if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size_of(view.dtype)) != 0) {
+    refuse("{} is {} but its data is not aligned to {} bytes", name, describe(view), size_of(view.dtype));
+  }
+}
+
+Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
+  check_rows("q", q, 4, "[B, Hq, Sq, Dqk]");
+  check_rows("k", k, 4, "[B, Hkv, Skv, Dqk]");
+  check_rows("v", v, 4, "[B, Hkv, Skv, Dv]");
+  check_input_dtypes(q.dtype, k.dtype, v.dtype);
+  check_input_shapes(q, k, v);
+  const std::int64_t batch = common_batch(q, k, v);
+  return {.o_shape = {batch, q.shape[1], q.shape[2], v.shape[3]},
+          .lse_shape = {batch, q.shape[1], q.shape[2]},
+          .o_dtype = is_fp8(q.dtype) ? DType::bf16 : q.dtype,
+          .lse_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32};
+}
+
+void check_outputs(const AttentionTensors& tensors, const Outputs& expected) {
+  check_rows("o", tensors.o, 4, "[B, Hq, Sq, Dv]");
+  if (!(tensors.o.shape == expected.o_shape)) {
+    refuse("o has shape {}; {} is accepted", to_string(tensors.o.shape), to_string(expected.o_shape));
+  }
+  if (overlaps_itself(tensors.o)) {
+    refuse("o has shape {} and strides {}, so that elements share memory; one place an element is accepted",
+           to_string(tensors.o.shape), to_string(tensors.o.strides));
+  }
+  if (!tensors.lse) return;
+  check_rows("lse", *tensors.lse, 3, "[B, Hq, Sq]");
+  if (!(tensors.lse->shape == expected.lse_shape)) {
+    refuse("lse has shape {}; {} is accepted", to_string(tensors.lse->shape), to_string(expected.lse_shape));
+  }
+  if (tensors.lse->dtype != expected.lse_dtype) {
+    refuse("lse is {}; {} is accepted for {} inputs", name(tensors.lse->dtype), name(expected.lse_dtype),
+           name(tensors.q.dtype));
+  }
+  if (overlaps_itself(*tensors.lse)) {
+    refuse("lse has shape {} and strides {}, so that elements share memory; one place an element is accepted",
+           to_string(tensors.lse->shape), to_string(tensors.lse->strides));
+  }
+}
+
+void validate_run(const AttentionProblem& problem, const AttentionTensors& planned, const AttentionTensors& given,
+                  const AttentionOptions& options, const Bindings& bindings) {
+  check_planned("q", planned.q, given.q);
+  check_planned("k", planned.k, given.k);
+  check_planned("v", planned.v, given.v);
+  check_planned("o", planned.o, given.o);
+  if (planned.lse.has_value() != given.lse.has_value()) {
+    refuse("lse is {}; the plan was made {} it", given.lse ? "given" : "not given", planned.lse ? "with" : "without");
+  }
+  std::vector<NamedView> outputs = {{"o", given.o}};
+  if (given.lse) {
+    check_planned("lse", *planned.lse, *given.lse);
+    outputs.push_back({"lse", *given.lse});
+  }
+  const std::vector<NamedView> inputs = inputs_of(problem, given, options, bindings);
+  for (const NamedView& input : inputs) check_memory(input.name, input.view);
+  for (const NamedView& output : outputs) {
+    check_memory(output.name, output.view);
+    for (const NamedView& input : inputs) {
+      if (overlaps(output.view, input.view)) {
+        refuse("{} overlaps {} in memory; an output that shares no byte with an input is accepted", output.name,
+               input.name);
+      }
+    }
+  }
+  if (given.lse && overlaps(given.o, *given.lse)) {
+    refuse("o overlaps lse in memory; outputs that share no byte are accepted");
+  }
+}
+
+}  // namespace heddle::problem

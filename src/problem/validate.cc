@@ -1,0 +1,97 @@
+// Validation in the order in which arguments are read: tensors, sequences, scalars and small tensors, mods.
+#include <cmath>
+
+#include "problem/mods.h"
+#include "problem/problem.h"
+#include "problem/refuse.h"
+#include "problem/sequences.h"
+#include "problem/tensors.h"
+
+namespace heddle::problem {
+namespace {
+
+double resolve_scale(const AttentionOptions& options, std::int64_t qk_dim) {
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(qk_dim)));
+  if (!std::isfinite(scale)) refuse("scale is {}; finite numbers are accepted", scale);
+  return scale;
+}
+
+void check_normalizer(const AttentionOptions& options, bool with_lse) {
+  if (options.normalizer == Normalizer::softmax) return;
+  const std::string_view name = options.normalizer == Normalizer::none ? "none" : "sigmoid";
+  if (with_lse) refuse("lse is asked for with normalizer {}; only softmax has one", name);
+  if (options.sinks) refuse("sinks are given with normalizer {}; only softmax has them", name);
+}
+
+void check_sinks(const AttentionProblem& problem, const std::optional<ConstTensorView>& sinks) {
+  if (!sinks) return;
+  check_view("sinks", *sinks);
+  const DType dtype = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
+  if (sinks->dtype != dtype) {
+    refuse("sinks is {}; {} is accepted for {} inputs", name(sinks->dtype), name(dtype), name(problem.q_dtype));
+  }
+  if (!(sinks->shape == Dims{problem.q_heads})) {
+    refuse("sinks has shape {}; [{}] is accepted, an entry a query head", to_string(sinks->shape), problem.q_heads);
+  }
+}
+
+// What a descale factor belongs to.
+struct Descaled {
+  std::string_view argument, tensor;
+  DType dtype;
+  std::int64_t heads;
+};
+
+void check_descale(const AttentionProblem& problem, const Descaled& of, const std::optional<ConstTensorView>& factor) {
+  if (!factor) return;
+  check_view(of.argument, *factor);
+  if (of.dtype != DType::e4m3 && of.dtype != DType::e5m2) {
+    refuse("{} is given, but {} is {}; only e4m3 and e5m2 have one", of.argument, of.tensor, name(of.dtype));
+  }
+  if (factor->dtype != DType::f32) refuse("{} is {}; f32 is accepted", of.argument, name(factor->dtype));
+  const auto fits = [](std::int64_t extent, std::int64_t full) { return extent == full || extent == 1; };
+  if (factor->rank() != 2 || !fits(factor->shape[0], problem.batch) || !fits(factor->shape[1], of.heads)) {
+    refuse("{} has shape {}; [{}, {}] is accepted, either of which may be 1", of.argument, to_string(factor->shape),
+           problem.batch, of.heads);
+  }
+}
+
+}  // namespace
+
+AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options) {
+  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v);
+  check_outputs(tensors, outputs);
+
+  AttentionProblem problem;
+  problem.q_heads = tensors.q.shape[1];
+  problem.kv_heads = tensors.k.shape[1];
+  problem.q_rows = tensors.q.shape[2];
+  problem.kv_rows = tensors.k.shape[2];
+  problem.qk_dim = tensors.q.shape[3];
+  problem.v_dim = tensors.v.shape[3];
+  problem.q_dtype = tensors.q.dtype;
+  problem.k_dtype = tensors.k.dtype;
+  problem.v_dtype = tensors.v.dtype;
+  problem.o_dtype = tensors.o.dtype;
+  problem.with_lse = tensors.lse.has_value();
+  problem.precision = tensors.q.dtype == DType::f64 ? expr::Precision::f64 : expr::Precision::f32;
+
+  const std::int64_t tensor_batch = outputs.o_shape[0];
+  problem.packed = options.cu_seqlens_q.has_value() || options.cu_seqlens_kv.has_value();
+  problem.sequences = resolve_sequences(options, {tensor_batch, problem.q_rows, problem.kv_rows});
+  problem.batch = std::ssize(problem.sequences);
+
+  problem.scale = resolve_scale(options, problem.qk_dim);
+  problem.normalizer = options.normalizer;
+  check_normalizer(options, problem.with_lse);
+  check_sinks(problem, options.sinks);
+  check_descale(problem, {"q_descale", "q", problem.q_dtype, problem.q_heads}, options.q_descale);
+  check_descale(problem, {"k_descale", "k", problem.k_dtype, problem.kv_heads}, options.k_descale);
+  check_descale(problem, {"v_descale", "v", problem.v_dtype, problem.kv_heads}, options.v_descale);
+  if (options.threads < 0) refuse("threads is {}; at least 0 is accepted, 0 for all cores", options.threads);
+
+  resolve_mods(problem, options);
+  return problem;
+}
+
+}  // namespace heddle::problem

@@ -1,0 +1,204 @@
+#include "backend/reference/attend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "base/element.h"
+#include "base/parallel.h"
+
+namespace heddle::reference {
+namespace {
+
+using problem::AttentionProblem;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr std::int64_t kTaskRows = 64;  // so that loading a head's keys and values is little beside using them
+
+// Rows [first, first + count) of one (tensor batch, head) of a [B, H, S, D] tensor.
+std::vector<double> load_rows(const ConstTensorView& view, std::int64_t batch, std::int64_t head, std::int64_t first,
+                              std::int64_t count) {
+  const std::int64_t columns = view.shape[3];
+  const std::int64_t tensor_batch = view.shape[0] == 1 ? 0 : batch;
+  std::vector<double> rows;
+  rows.reserve(static_cast<std::size_t>(count * columns));
+  base::with_storage_type(view.dtype, [&]<class T>(std::type_identity<T>) {
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const std::int64_t start = tensor_batch * view.strides[0] + head * view.strides[1] + row * view.strides[2];
+      for (std::int64_t column = 0; column < columns; ++column) {
+        rows.push_back(base::decode(base::load_raw<T>(view.data, start + column)));
+      }
+    }
+  });
+  return rows;
+}
+
+double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, std::int64_t head) {
+  if (!factor) return 1;
+  return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
+}
+
+double dot(std::span<const double> x, const double* y) {
+  double sum = 0;
+  for (std::size_t d = 0; d < x.size(); ++d) sum += x[d] * y[d];
+  return sum;
+}
+
+// Computes rows one after the other; the buffers are one thread's.
+class RowAttention {
+ public:
+  RowAttention(const AttentionProblem& problem, const ElementMods& mods)
+      : problem_(problem),
+        mods_(mods),
+        flushed_(problem.precision == expr::Precision::f64 ? 0x1p-970 : 0x1p-102),
+        o_(static_cast<std::size_t>(problem.v_dim)),
+        magnitude_(o_.size()) {}
+
+  RowResult operator()(const RowInputs& row) {
+    compute_scores(row);
+    std::ranges::fill(o_, 0);
+    std::ranges::fill(magnitude_, 0);
+    double lse = -kInfinity;
+    if (problem_.normalizer == Normalizer::softmax) {
+      lse = softmax(row);
+    } else {
+      const bool sigmoid = problem_.normalizer == Normalizer::sigmoid;
+      for (double& t : t_) t = t == -kInfinity ? kMasked : sigmoid ? 1 / (1 + std::exp(-t)) : t;
+      accumulate(row);
+    }
+    return {.o = o_, .lse = lse, .magnitude = magnitude_, .max_abs_t = max_abs_t_};
+  }
+
+  RowResult past_the_end() {
+    std::ranges::fill(o_, 0);
+    std::ranges::fill(magnitude_, 0);
+    return {.o = o_, .lse = -kInfinity, .magnitude = magnitude_, .max_abs_t = 0};
+  }
+
+ private:
+  static constexpr double kMasked = -kInfinity;  // in t and in p: no p is -inf
+
+  void compute_scores(const RowInputs& row) {
+    t_.assign(static_cast<std::size_t>(row.kv_len), kMasked);
+    max_abs_t_ = 0;
+    for (std::int64_t j = 0; j < row.kv_len; ++j) {
+      if (!mods_.attends(row.position, j)) continue;
+      const double s = row.scale * dot(row.query, row.keys + j * problem_.qk_dim);
+      const double t = mods_.score(row.position, j, s);
+      t_[static_cast<std::size_t>(j)] = t;
+      if (std::isfinite(t)) max_abs_t_ = std::max(max_abs_t_, std::abs(t));
+    }
+  }
+
+  // Leaves o in o_ and returns lse.
+  double softmax(const RowInputs& row) {
+    double m = row.sink;
+    bool poisoned = std::isnan(row.sink) || row.sink == kInfinity;
+    for (double t : t_) {
+      poisoned = poisoned || std::isnan(t) || t == kInfinity;
+      m = std::max(m, t);
+    }
+    if (poisoned) {
+      std::ranges::fill(o_, kNaN);
+      return kNaN;
+    }
+    if (m == -kInfinity) return -kInfinity;
+    double l = std::exp(row.sink - m);
+    for (double& t : t_) {
+      if (t == -kInfinity) continue;
+      t = std::exp(t - m);
+      l += t;
+    }
+    accumulate(row);
+    for (double& x : o_) x /= l;
+    for (double& x : magnitude_) x /= l;
+    return m + std::log(l);
+  }
+
+  // o = sum(p w v), with p in t_.
+  void accumulate(const RowInputs& row) {
+    for (std::int64_t j = 0; j < row.kv_len; ++j) {
+      const double p = t_[static_cast<std::size_t>(j)];
+      if (p == kMasked) continue;
+      const double w = mods_.weight(row.position, j);
+      const double* v = row.values + j * problem_.v_dim;
+      for (std::size_t d = 0; d < o_.size(); ++d) {
+        o_[d] += p * w * v[d];
+        magnitude_[d] += std::max(std::abs(p), flushed_) * std::abs(w * v[d]);
+      }
+    }
+  }
+
+  const AttentionProblem& problem_;
+  const ElementMods& mods_;
+  const double flushed_;
+  std::vector<double> t_, o_, magnitude_;
+  double max_abs_t_ = 0;
+};
+
+// Rows [first, last) of one sequence, for all query heads of one kv head.
+struct Task {
+  std::int64_t b, kv_head, first, last;
+};
+
+std::vector<Task> make_tasks(const AttentionProblem& problem) {
+  std::vector<Task> tasks;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const std::int64_t rows = problem.packed ? problem.sequences[static_cast<std::size_t>(b)].q_len : problem.q_rows;
+    for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
+      for (std::int64_t first = 0; first < rows; first += kTaskRows) {
+        tasks.push_back({b, kv_head, first, std::min(first + kTaskRows, rows)});
+      }
+    }
+  }
+  return tasks;
+}
+
+void run_task(const AttentionProblem& problem, const backend::RunArguments& arguments, const ElementMods& mods,
+              const Task& task, const VisitRow& visit) {
+  const Sequence& sequence = problem.sequences[static_cast<std::size_t>(task.b)];
+  const std::int64_t tensor_batch = problem.packed ? 0 : task.b;
+  const AttentionTensors& tensors = arguments.tensors;
+  const AttentionOptions& options = *arguments.options;
+  const auto keys = load_rows(tensors.k, tensor_batch, task.kv_head, sequence.kv_begin, sequence.kv_len);
+  auto values = load_rows(tensors.v, tensor_batch, task.kv_head, sequence.kv_begin, sequence.kv_len);
+  const double v_descale = descale_of(options.v_descale, task.b, task.kv_head);
+  for (double& x : values) x *= v_descale;
+
+  RowAttention compute(problem, mods);
+  for (std::int64_t h = task.kv_head * problem.group(); h < (task.kv_head + 1) * problem.group(); ++h) {
+    const double scale =
+        problem.scale * descale_of(options.q_descale, task.b, h) * descale_of(options.k_descale, task.b, task.kv_head);
+    const double sink = options.sinks ? get_element(*options.sinks, {h}) : -kInfinity;
+    for (std::int64_t i = task.first; i < task.last; ++i) {
+      const RowPlace place = {tensor_batch, h, sequence.q_begin + i};
+      if (i >= sequence.q_len) {
+        visit(place, nullptr, compute.past_the_end());
+        continue;
+      }
+      const auto query = load_rows(tensors.q, tensor_batch, h, place.row, 1);
+      const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale, sink, query, keys.data(), values.data()};
+      visit(place, &row, compute(row));
+    }
+  }
+}
+
+}  // namespace
+
+void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, const VisitRow& visit) {
+  const ElementMods mods(problem, arguments, expr::Precision::f64);
+  const std::vector<Task> tasks = make_tasks(problem);
+  const auto& progress = arguments.options->progress;
+  std::mutex progress_mutex;
+  std::int64_t done = 0;
+  base::parallel_tasks(arguments.options->threads, std::ssize(tasks), [&](int, std::int64_t task) {
+    run_task(problem, arguments, mods, tasks[static_cast<std::size_t>(task)], visit);
+    if (!progress) return;
+    const std::lock_guard lock(progress_mutex);
+    progress(static_cast<double>(++done) / static_cast<double>(tasks.size()));
+  });
+}
+
+}  // namespace heddle::reference

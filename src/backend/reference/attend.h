@@ -1,0 +1,45 @@
+// Attention in float64, a row of queries at a time, as plain as its definition:
+//
+//   s = scale * q.k      t = score_mod(s), -inf where the mask is false      m = max(max t, sink)
+//   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l      lse = m + ln l
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/reference/element_mods.h"
+
+namespace heddle::reference {
+
+/// What one row is computed from, as doubles, exactly as stored but for v, which its descale factor multiplied.
+struct RowInputs {
+  RowPosition position;           // i counts from the sequence's start
+  std::int64_t kv_len;            // keys of the sequence
+  double scale;                   // of the scores; q's and k's descale factors are in it
+  double sink;                    // of the head; -inf when there are none
+  std::span<const double> query;  // [Dqk]
+  const double* keys;             // [kv_len, Dqk]
+  const double* values;           // [kv_len, Dv]
+};
+
+/// One row of the result, and the magnitudes by which its errors are judged (src/check).
+struct RowResult {
+  std::span<const double> o;  // [Dv]
+  double lse;
+  std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
+  double max_abs_t;                   // over the finite t that take part; 0 when there is none
+};
+
+/// Where a row stands in o [B, Hq, Sq, Dv] and lse.
+struct RowPlace {
+  std::int64_t batch, head, row;
+};
+
+/// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0 and
+/// lse = -inf. arguments.tensors.o is not touched. Reports progress as the options ask.
+using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
+void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, const VisitRow& visit);
+
+}  // namespace heddle::reference

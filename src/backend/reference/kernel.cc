@@ -1,0 +1,47 @@
+#include "backend/reference/attend.h"
+#include "base/element.h"
+
+namespace heddle::backend {
+namespace {
+
+class ReferenceKernel final : public Kernel {
+ public:
+  explicit ReferenceKernel(const problem::AttentionProblem& problem) : problem_(problem) {}
+
+  void launch(const RunArguments& arguments) const override {
+    const TensorView& o = arguments.tensors.o;
+    reference::attend(problem_, arguments,
+                      [&](const reference::RowPlace& at, const reference::RowInputs*, const reference::RowResult& row) {
+                        std::int64_t offset = at.batch * o.strides[0] + at.head * o.strides[1] + at.row * o.strides[2];
+                        for (double x : row.o) base::store_element(o.data, o.dtype, offset++, x);
+                        if (arguments.tensors.lse) store_lse(*arguments.tensors.lse, at, row.lse);
+                      });
+  }
+
+  std::string describe() const override {
+    return "float64, row by row; score and weight mods interpreted unsimplified in float64";
+  }
+
+ private:
+  static void store_lse(const TensorView& lse, const reference::RowPlace& at, double x) {
+    const std::int64_t offset = at.batch * lse.strides[0] + at.head * lse.strides[1] + at.row * lse.strides[2];
+    base::store_element(lse.data, lse.dtype, offset, x);
+  }
+
+  problem::AttentionProblem problem_;
+};
+
+std::string refuses(const problem::AttentionProblem&) { return {}; }
+
+std::unique_ptr<Kernel> prepare(const problem::AttentionProblem& problem, const plan::Plan&, const Bindings&) {
+  return std::make_unique<ReferenceKernel>(problem);
+}
+
+}  // namespace
+
+const Backend& reference_backend() {
+  static constexpr Backend backend = {BackendChoice::reference, refuses, prepare};
+  return backend;
+}
+
+}  // namespace heddle::backend

@@ -23,7 +23,7 @@ struct Plan {
 
 std::string to_string(const Plan& plan);
 
-/// Picks the kernel family and its numbers. Throws unsupported, with the reasons, when nothing takes the problem.
+/// Picks the kernel family and its numbers: the CPU family unless the reference is asked for. `threads` 0: all cores.
 Plan choose(const problem::AttentionProblem& problem, BackendChoice wanted, int threads, const device::Caps& caps);
 
 }  // namespace heddle::plan

@@ -1,0 +1,23 @@
+// What an AttentionPlan holds: the result of each stage.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "heddle/attention.h"
+#include "plan/plan.h"
+#include "problem/problem.h"
+
+namespace heddle {
+
+struct AttentionPlan::State {
+  AttentionTensors tensors;  // shapes, strides and dtypes; the memory may be gone
+  AttentionOptions options;
+  problem::AttentionProblem problem;
+  bool reads_depend_on_values = false;  // capture indices must be proven again by each run
+  plan::Plan plan;
+  std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
+  std::unique_ptr<backend::Kernel> kernel;
+};
+
+}  // namespace heddle

@@ -189,13 +189,18 @@ struct Symbols {
   explicit Symbols(const Bindings& bindings);
 };
 
-/// Reads the text form: Python's operators, precedence and chained comparisons; `and or not` or `& | ~ ^`; calls by the
-/// names above; `slopes[h]`, `bias[b, h, q_idx, kv_idx]`, `at(x, i, fill)`; literals 3, 3.5, 1e-3, True, False, inf,
-/// nan. Throws invalid_argument with the text and a caret under the column.
+/// Reads the text form: Python's operators, precedence and chained comparisons; `and or not` or, on booleans, `& | ~
+/// ^`;
+/// `**`; `x if c else y`; calls by the names above, min and max of two or more; `slopes[h]`, `bias[b, h, q_idx,
+/// kv_idx]`, `at(x, i, fill)`, a capture of rank 0 by its name alone; literals 3, 3.5, 1e-3, True, False, inf, nan.
+/// Throws invalid_argument with the text and a caret under the column. Accepted are 64 KiB of text and 256 levels of
+/// brackets and prefixes.
 Expr parse(std::string_view text, const Symbols& symbols = {});
-/// The text form; parse(print(e), symbols_of(e)) is the same expression.
+/// The text form; parse(print(e), symbols_of(e)) is the same expression (when its brackets nest no deeper than parse
+/// accepts). Throws invalid_argument when it is longer than parse accepts: a shared expression can have a very long
+/// one.
 std::string print(const Expr& e);
-/// The captures and params that an expression reads.
+/// The captures and params that an expression reads. Throws invalid_argument when one name stands for two things.
 Symbols symbols_of(const Expr& e);
 
 }  // namespace heddle

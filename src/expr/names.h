@@ -1,0 +1,16 @@
+// Sentences about names that mean nothing.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "heddle/expr.h"
+
+namespace heddle::expr {
+
+/// "unknown name 'kv_idz'; did you mean 'kv_idx'?", or the names that there are.
+std::string unknown_name(std::string_view given, const Symbols& symbols);
+/// The same for a name that is called.
+std::string unknown_function(std::string_view given);
+
+}  // namespace heddle::expr

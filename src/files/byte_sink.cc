@@ -40,7 +40,7 @@ ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), t
   }
   if (exists && !S_ISREG(old.st_mode)) throw cannot_write(path_, "it is not a regular file");
   // The rename would replace a file that its owner has protected.
-  if (exists && ::access(target_.c_str(), W_OK) != 0) fail(errno);
+  if (exists && ::faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
   if (!target_.has_filename()) throw cannot_write(path_, "it names no file");
   do {
     temporary_ = temporary_beside(target_);

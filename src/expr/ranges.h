@@ -18,7 +18,8 @@
 
 namespace heddle::expr {
 
-/// The values from lo to hi, and NaN when nan. Integers and f32 are exact in double; a boolean is 0 or 1.
+/// The values from lo to hi, and NaN when nan. Integers and f32 are exact in double; a boolean is 0 or 1. When NaN is
+/// the only value, lo is +inf and hi is -inf.
 struct Range {
   double lo = 0;
   double hi = 0;
@@ -53,7 +54,7 @@ struct LeafRanges {
   const Range& operator[](Leaf leaf) const { return range[static_cast<std::size_t>(leaf)]; }
 };
 
-/// An expression prepared for many range queries. Params must have been bound (bind_params).
+/// An expression prepared for many range queries. A param that has not been bound (bind_params) can be anything.
 class RangeAnalysis {
  public:
   /// `bounds` may be null: captures then have the range of their type. It must outlive the analysis.

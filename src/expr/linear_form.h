@@ -1,0 +1,86 @@
+// Integer expressions by meaning: a sum of coefficients times atoms plus a constant, equal to the node modulo 2^32.
+// Atoms are leaves, params, reads and integer operations that are not linear.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "expr/node.h"
+
+namespace heddle::expr {
+
+/// Integers from lo to hi, wide enough for sums of i32 products.
+struct Interval {
+  std::int64_t lo, hi;
+  bool empty() const { return lo > hi; }
+  bool operator==(const Interval&) const = default;
+};
+
+inline constexpr Interval kI32 = {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+inline constexpr std::int64_t kPeriod = std::int64_t{1} << 32;
+inline bool fits_i32(Interval x) { return x.lo >= kI32.lo && x.hi <= kI32.hi; }
+
+/// Floor and ceiling of x / y for y > 0.
+inline std::int64_t floor_quotient(std::int64_t x, std::int64_t y) { return x / y - (x % y < 0 ? 1 : 0); }
+inline std::int64_t ceil_quotient(std::int64_t x, std::int64_t y) { return -floor_quotient(-x, y); }
+
+struct LinearTerm {
+  const Node* atom;
+  std::int64_t coefficient;
+  bool operator==(const LinearTerm&) const = default;
+};
+
+struct LinearForm {
+  std::vector<LinearTerm> terms;  // by ascending atom address, no zero coefficient
+  std::int64_t constant = 0;
+
+  bool is_constant() const { return terms.empty(); }
+  /// The form is `node` itself: nothing was collected.
+  bool is_atom(const Node& node) const;
+  bool operator==(const LinearForm&) const = default;
+};
+
+/// scale_x * x + scale_y * y, over the integers or with every number taken modulo 2^32 into i32. Scales are i32.
+LinearForm combine(const LinearForm& x, std::int64_t scale_x, const LinearForm& y, std::int64_t scale_y, bool modulo);
+
+/// The forms of the integer nodes of an expression. A form's coefficients are i32 and sum (absolutely) to less than
+/// 2^30, so that sums over i32 atoms and differences of forms stay inside 64 bits; a node that would have a larger one
+/// is an atom.
+class LinearForms {
+ public:
+  /// The form of an i32 node whose i32 operands have been collected.
+  const LinearForm& collect(const Node& node);
+  const LinearForm& operator[](const Node* node) const { return forms_.at(node); }
+
+ private:
+  std::unordered_map<const Node*, LinearForm> forms_;
+};
+
+/// A form without its constant and common factor, the first coefficient positive: value = factor * form + constant.
+/// Forms that differ only in those have the same one.
+struct CanonicalForm {
+  LinearForm form;
+  std::int64_t factor, constant;
+};
+/// Empty for a constant form.
+std::optional<CanonicalForm> canonical(const LinearForm& form);
+
+/// A comparison's meaning over the integers: a canonical form lies inside `interval`, or outside when `outside`.
+struct LinearBound {
+  LinearForm form;
+  Interval interval;
+  bool outside;
+};
+/// Ends that stand for infinity: beyond every sum of i32 atoms.
+inline constexpr Interval kAllIntegers = {-(std::int64_t{1} << 62), std::int64_t{1} << 62};
+
+/// What `difference op 0` says, for a comparison op. Empty when the difference is constant.
+std::optional<LinearBound> bound_of(Op op, const LinearForm& difference);
+LinearBound negated(LinearBound bound);
+/// No value satisfies both.
+bool disjoint(const LinearBound& x, const LinearBound& y);
+
+}  // namespace heddle::expr

@@ -1,0 +1,175 @@
+#include "expr/range_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "expr/linear_form.h"
+#include "expr/real_ranges.h"
+
+namespace heddle::expr {
+namespace {
+
+Interval integers(const Range& x) { return {static_cast<std::int64_t>(x.lo), static_cast<std::int64_t>(x.hi)}; }
+
+/// What is left of integers in x when they wrap to i32.
+Range wrapped(Interval x) {
+  if (!fits_i32(x)) return Range::any(ExprType::i32);
+  return {static_cast<double>(x.lo), static_cast<double>(x.hi), false};
+}
+
+Interval negated(Interval x) { return {-x.hi, -x.lo}; }
+Interval hull(Interval x, Interval y) { return {std::min(x.lo, y.lo), std::max(x.hi, y.hi)}; }
+
+template <class F>
+Interval over_corners(Interval x, Interval y, F&& f) {
+  const auto [lo, hi] = std::minmax({f(x.lo, y.lo), f(x.lo, y.hi), f(x.hi, y.lo), f(x.hi, y.hi)});
+  return {lo, hi};
+}
+
+Interval abs(Interval x) {
+  if (x.lo >= 0) return x;
+  if (x.lo == kI32.lo) return kI32;  // its negative wraps to itself
+  return x.hi <= 0 ? negated(x) : Interval{0, std::max(-x.lo, x.hi)};
+}
+
+Interval mul(Interval x, Interval y, bool same) {
+  if (same) {
+    const Interval magnitude = x.lo >= 0 ? x : x.hi <= 0 ? negated(x) : Interval{0, std::max(-x.lo, x.hi)};
+    return {magnitude.lo * magnitude.lo, magnitude.hi * magnitude.hi};
+  }
+  return over_corners(x, y, [](std::int64_t a, std::int64_t b) { return a * b; });
+}
+
+Interval floor_div_positive(Interval x, Interval y) { return over_corners(x, y, floor_quotient); }
+
+Interval mod_positive(Interval x, Interval y) {
+  if (x.lo >= 0 && x.hi < y.lo) return x;
+  const std::int64_t periods = floor_quotient(x.lo, y.lo);
+  if (y.lo == y.hi && periods == floor_quotient(x.hi, y.lo)) return {x.lo - periods * y.lo, x.hi - periods * y.lo};
+  return {0, x.lo >= 0 ? std::min(x.hi, y.hi - 1) : y.hi - 1};
+}
+
+/// A division by the divisor's sign: x over -y is -x over y, and its remainder the negative; over zero gives zero.
+template <class Positive>
+Interval divided(Interval x, Interval y, bool remainder, Positive&& positive) {
+  Interval result = {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()};
+  if (y.hi > 0) result = positive(x, Interval{std::max<std::int64_t>(y.lo, 1), y.hi});
+  if (y.lo < 0) {
+    const Interval mirrored = positive(negated(x), negated({y.lo, std::min<std::int64_t>(y.hi, -1)}));
+    result = hull(result, remainder ? negated(mirrored) : mirrored);
+  }
+  return y.lo <= 0 && y.hi >= 0 ? hull(result, {0, 0}) : result;
+}
+
+/// One row for each operation, named as in ops.def.
+struct Rows {
+  using X = const RangeOperands&;
+  using Row = Range (*)(X, Precision);
+
+  static bool is_i32(X x) { return x.type == ExprType::i32; }
+  static Interval first(X x) { return integers(x[0]); }
+  static Interval second(X x) { return integers(x[1]); }
+
+  // The program knows these by their payload (range_program.cc).
+  static constexpr Row constant = nullptr;
+  static constexpr Row leaf = nullptr;
+  static constexpr Row param = nullptr;
+  static constexpr Row read = nullptr;
+  static constexpr Row at = nullptr;
+
+  static Range add(X x, Precision precision) {
+    if (is_i32(x)) return wrapped({first(x).lo + second(x).lo, first(x).hi + second(x).hi});
+    return real::add(x[0], x[1], precision);
+  }
+  static Range sub(X x, Precision precision) {
+    if (is_i32(x)) return wrapped({first(x).lo - second(x).hi, first(x).hi - second(x).lo});
+    if (x.same) return {0, 0, x[0].nan || std::isinf(x[0].lo) || std::isinf(x[0].hi)};
+    return real::add(x[0], real::neg(x[1]), precision);
+  }
+  static Range mul(X x, Precision precision) {
+    if (is_i32(x)) return wrapped(expr::mul(first(x), second(x), x.same));
+    return x.same ? real::square(x[0], precision) : real::mul(x[0], x[1], precision);
+  }
+  static Range div(X x, Precision precision) { return real::div(x[0], x[1], precision); }
+  static Range floor_div(X x, Precision precision) {
+    if (is_i32(x)) return wrapped(divided(first(x), second(x), false, floor_div_positive));
+    return real::floor(real::div(x[0], x[1], precision));
+  }
+  static Range mod(X x, Precision precision) {
+    if (is_i32(x)) return wrapped(divided(first(x), second(x), true, mod_positive));
+    return real::mod(x[0], x[1], precision);
+  }
+  static Range neg(X x, Precision) { return is_i32(x) ? wrapped(negated(first(x))) : real::neg(x[0]); }
+  static Range abs(X x, Precision) { return is_i32(x) ? wrapped(expr::abs(first(x))) : real::abs(x[0]); }
+  static Range min(X x, Precision) { return real::min(x[0], x[1]); }
+  static Range max(X x, Precision) { return real::max(x[0], x[1]); }
+
+  static Range lt(X x, Precision) { return real::compare(Op::lt, x[0], x[1], x.same); }
+  static Range le(X x, Precision) { return real::compare(Op::le, x[0], x[1], x.same); }
+  static Range gt(X x, Precision) { return real::compare(Op::gt, x[0], x[1], x.same); }
+  static Range ge(X x, Precision) { return real::compare(Op::ge, x[0], x[1], x.same); }
+  static Range eq(X x, Precision) { return real::compare(Op::eq, x[0], x[1], x.same); }
+  static Range ne(X x, Precision) { return real::compare(Op::ne, x[0], x[1], x.same); }
+
+  static Range logical_and(X x, Precision) {
+    return Range::boolean(x.opposite || x[0].lo == 0 || x[1].lo == 0, !x.opposite && x[0].hi == 1 && x[1].hi == 1);
+  }
+  static Range logical_or(X x, Precision) {
+    return Range::boolean(!x.opposite && x[0].lo == 0 && x[1].lo == 0, x.opposite || x[0].hi == 1 || x[1].hi == 1);
+  }
+  static Range logical_xor(X x, Precision) {
+    if (x.same || x.opposite) return Range::point(x.opposite ? 1 : 0);
+    const bool decided = x[0].is_point() && x[1].is_point();
+    return Range::boolean(!decided || x[0].lo == x[1].lo, !decided || x[0].lo != x[1].lo);
+  }
+  static Range logical_not(X x, Precision) { return Range::boolean(x[0].hi == 1, x[0].lo == 0); }
+  static Range where(X x, Precision) {
+    if (x[0].is_point()) return x[0].always_true() ? x[1] : x[2];
+    return hull(x[1], x[2]);
+  }
+
+  static Range to_f32(X x, Precision precision) {
+    return {real::stored(x[0].lo, precision), real::stored(x[0].hi, precision), false};
+  }
+  static Range to_i32(X x, Precision) {
+    if (x.type == ExprType::boolean) return x[0];
+    if (real::only_nan(x[0])) return Range::point(0);
+    const auto converted = [](double a) { return std::clamp(std::trunc(a), -2147483648.0, 2147483647.0); };
+    const Range whole = {converted(x[0].lo), converted(x[0].hi), false};
+    return x[0].nan ? hull(whole, Range::point(0)) : whole;
+  }
+
+  static Range floor(X x, Precision) { return real::floor(x[0]); }
+  static Range sqrt(X x, Precision precision) { return real::sqrt(x[0], precision); }
+  static Range rsqrt(X x, Precision precision) { return real::rsqrt(x[0], precision); }
+  static Range exp(X x, Precision precision) { return real::exp(x[0], precision); }
+  static Range exp2(X x, Precision precision) { return real::exp2(x[0], precision); }
+  static Range log(X x, Precision precision) { return real::log(x[0], precision); }
+  static Range log2(X x, Precision precision) { return real::log2(x[0], precision); }
+  static Range tanh(X x, Precision precision) { return real::tanh(x[0], precision); }
+  static Range sigmoid(X x, Precision precision) { return real::sigmoid(x[0], precision); }
+  static Range sin(X x, Precision precision) { return real::sin(x[0], precision); }
+  static Range cos(X x, Precision precision) { return real::cos(x[0], precision); }
+  static Range erf(X x, Precision precision) { return real::erf(x[0], precision); }
+  static Range pow(X x, Precision precision) { return real::pow(x[0], x[1], precision); }
+
+  static Range random_uniform(X, Precision) { return {0, 1 - 0x1p-24, false}; }
+
+  static constexpr std::array<Row, kOpCount> table = {
+#define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
+#include "expr/ops.def"
+#undef HEDDLE_OP
+  };
+};
+
+}  // namespace
+
+Range op_range(Op op, const RangeOperands& operands, Precision precision) {
+  return Rows::table[static_cast<std::size_t>(op)](operands, precision);
+}
+
+Range hull(const Range& x, const Range& y) { return {std::min(x.lo, y.lo), std::max(x.hi, y.hi), x.nan || y.nan}; }
+
+}  // namespace heddle::expr

@@ -1,0 +1,238 @@
+#include "expr/real_ranges.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#include "expr/range_ops.h"
+
+namespace heddle::expr::real {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool has_zero(const Range& x) { return x.lo <= 0 && x.hi >= 0; }
+bool has_infinity(const Range& x) { return x.lo == -kInfinity || x.hi == kInfinity; }
+
+/// `steps` representable values above x (below, when negative).
+template <class Real, class Bits>
+Real stepped(Real x, Bits steps) {
+  constexpr Bits kSign = std::numeric_limits<Bits>::min();
+  constexpr Bits kLargest = std::bit_cast<Bits>(std::numeric_limits<Real>::infinity());
+  const Bits bits = std::bit_cast<Bits>(x);
+  const Bits order = std::clamp<Bits>((bits < 0 ? kSign - bits : bits) + steps, -kLargest, kLargest);
+  return std::bit_cast<Real>(order < 0 ? kSign - order : order);
+}
+
+double stepped(double x, int steps, Precision precision) {
+  if (precision == Precision::f64) return stepped<double, std::int64_t>(x, steps);
+  return stepped<float, std::int32_t>(static_cast<float>(x), steps);
+}
+
+/// Ends that a backend may miss by the error of `op`. One unit more for the rounding of the ends themselves; twice the
+/// steps, because below a power of two a step is half a unit.
+Range widened(Op op, double lo, double hi, bool nan, Precision precision) {
+  const int steps = 2 * (info(op).ulp + 1);
+  return {stepped(lo, -steps, precision), stepped(hi, steps, precision), nan};
+}
+
+Range not_negative(Range x) { return {std::max(x.lo, 0.0), x.hi, x.nan}; }
+
+/// The least and largest of f at the four corners; corners that are NaN do not count.
+template <class F>
+Range over_corners(const Range& x, const Range& y, bool nan, F&& f) {
+  Range result = {kInfinity, -kInfinity, nan};
+  for (const double a : {x.lo, x.hi}) {
+    for (const double b : {y.lo, y.hi}) {
+      const double value = f(a, b);
+      if (std::isnan(value)) continue;
+      result.lo = std::min(result.lo, value);
+      result.hi = std::max(result.hi, value);
+    }
+  }
+  return result;
+}
+
+using Function = double (*)(double);
+
+Range rising(Op op, const Range& x, Precision precision, Function f) {
+  return only_nan(x) ? kNanOnly : widened(op, f(x.lo), f(x.hi), x.nan, precision);
+}
+
+/// A rising function that keeps the sign: what is not negative does not become so by an error.
+Range rising_through_zero(Op op, const Range& x, Precision precision, Function f) {
+  const Range range = rising(op, x, precision, f);
+  return {x.lo >= 0 ? std::max(range.lo, 0.0) : range.lo, x.hi <= 0 ? std::min(range.hi, 0.0) : range.hi, range.nan};
+}
+
+Range logarithm(Op op, const Range& x, Precision precision, Function log) {
+  if (x.hi < 0) return kNanOnly;
+  return rising(op, {std::max(x.lo, 0.0), x.hi, x.nan || x.lo < 0}, precision, log);
+}
+
+/// sin or cos: 1 at first_top, then -1 and 1 in turn every half turn.
+Range wave(Op op, const Range& x, Precision precision, Function f, double first_top) {
+  // Beyond, the position of an extreme is not known well enough.
+  constexpr double kFarthest = 1e6;
+  if (only_nan(x)) return kNanOnly;
+  const bool nan = x.nan || has_infinity(x);
+  if (x.lo < -kFarthest || x.hi > kFarthest) return widened(op, -1, 1, nan, precision);
+  constexpr double kMargin = 1e-8;  // a near miss counts as an extreme
+  const double first = std::ceil((x.lo - first_top) / std::numbers::pi - kMargin);
+  const double last = std::floor((x.hi - first_top) / std::numbers::pi + kMargin);
+  const bool top_first = std::fmod(first, 2) == 0;
+  const bool top = last > first || (last == first && top_first);
+  const bool bottom = last > first || (last == first && !top_first);
+  return widened(op, bottom ? -1 : std::min(f(x.lo), f(x.hi)), top ? 1 : std::max(f(x.lo), f(x.hi)), nan, precision);
+}
+
+/// x to the power of one whole number, x having negative values.
+Range whole_power(const Range& x, double exponent, const Range& of_magnitude) {
+  const bool even = std::fmod(exponent, 2) == 0;
+  if (even) return of_magnitude;
+  if (exponent < 0 && x.hi >= 0) return {-kInfinity, kInfinity, false};
+  const double lo = -std::pow(-x.lo, exponent);
+  const double hi = x.hi < 0 ? -std::pow(-x.hi, exponent) : std::pow(x.hi, exponent);
+  return {std::min(lo, hi), std::max(lo, hi), false};
+}
+
+}  // namespace
+
+Range add(const Range& x, const Range& y, Precision precision) {
+  const bool nan =
+      x.nan || y.nan || (x.lo == -kInfinity && y.hi == kInfinity) || (x.hi == kInfinity && y.lo == -kInfinity);
+  const double lo = stored(x.lo + y.lo, precision);
+  const double hi = stored(x.hi + y.hi, precision);
+  // Only opposite infinities make an end NaN; one side is then that infinity alone, and so is every sum.
+  return {std::isnan(lo) ? kInfinity : lo, std::isnan(hi) ? -kInfinity : hi, nan};
+}
+
+Range neg(const Range& x) { return {-x.hi, -x.lo, x.nan}; }
+
+Range mul(const Range& x, const Range& y, Precision precision) {
+  const bool nan = x.nan || y.nan || (has_zero(x) && has_infinity(y)) || (has_infinity(x) && has_zero(y));
+  return over_corners(x, y, nan, [precision](double a, double b) {
+    const double product = a * b;
+    return std::isnan(product) ? 0 : stored(product, precision);  // beside 0 * infinity there is 0 * large
+  });
+}
+
+Range square(const Range& x, Precision precision) {
+  const Range magnitude = abs(x);
+  return {stored(magnitude.lo * magnitude.lo, precision), stored(magnitude.hi * magnitude.hi, precision), x.nan};
+}
+
+Range div(const Range& x, const Range& y, Precision precision) {
+  const bool nan = x.nan || y.nan || (has_zero(x) && has_zero(y)) || (has_infinity(x) && has_infinity(y));
+  if (has_zero(y)) return {-kInfinity, kInfinity, nan};
+  return over_corners(x, y, nan, [precision](double a, double b) { return stored(a / b, precision); });
+}
+
+Range floor(const Range& x) { return {std::floor(x.lo), std::floor(x.hi), x.nan}; }
+
+Range mod(const Range& x, const Range& y, Precision precision) {
+  const Range quotient = div(x, y, precision);
+  const bool nan = quotient.nan || has_zero(y) || has_infinity(y) || has_infinity(x);
+  if (nan && only_nan(quotient)) return kNanOnly;
+  if (has_infinity(quotient) || has_infinity(y)) return {-kInfinity, kInfinity, true};
+  const double whole = std::floor(quotient.lo);
+  if (y.lo == y.hi && whole == std::floor(quotient.hi)) {
+    const auto remainder = [&](double a) {
+      if (precision == Precision::f64) return std::fma(-whole, y.lo, a);
+      return static_cast<double>(std::fma(-static_cast<float>(whole), static_cast<float>(y.lo), static_cast<float>(a)));
+    };
+    return {remainder(x.lo), remainder(x.hi), nan};
+  }
+  // The rounded quotient may reach the next whole number, or, subnormal, zero: the remainder then leaves [0, y) a bit.
+  const bool single = precision == Precision::f32;
+  const double epsilon = single ? 0x1p-23 : 0x1p-52;
+  const double smallest = single ? 0x1p-149 : 0x1p-1074;
+  const double largest = std::max(std::fabs(y.lo), std::fabs(y.hi));
+  const double slack = largest * (epsilon * std::max(std::fabs(quotient.lo), std::fabs(quotient.hi)) + smallest);
+  const double lo = y.lo > 0 ? -slack : -largest - slack;
+  const double hi = y.lo > 0 ? largest + slack : slack;
+  return {stepped(lo, -2, precision), stepped(hi, 2, precision), nan};
+}
+
+Range abs(const Range& x) {
+  if (has_zero(x)) return {0, std::max(-x.lo, x.hi), x.nan};
+  return x.hi < 0 ? neg(x) : x;
+}
+
+Range min(const Range& x, const Range& y) {
+  if (only_nan(x) || only_nan(y)) return kNanOnly;
+  return {std::min(x.lo, y.lo), std::min(x.hi, y.hi), x.nan || y.nan};
+}
+
+Range max(const Range& x, const Range& y) {
+  if (only_nan(x) || only_nan(y)) return kNanOnly;
+  return {std::max(x.lo, y.lo), std::max(x.hi, y.hi), x.nan || y.nan};
+}
+
+Range sqrt(const Range& x, Precision precision) {
+  if (x.hi < 0) return kNanOnly;
+  const Range inside = not_negative(x);
+  return {stored(std::sqrt(inside.lo), precision), stored(std::sqrt(inside.hi), precision), x.nan || x.lo < 0};
+}
+
+Range rsqrt(const Range& x, Precision precision) {
+  if (x.hi < 0) return kNanOnly;
+  const bool nan = x.nan || x.lo < 0;
+  if (has_zero(x)) return {-kInfinity, kInfinity, nan};  // the zero may be a negative one
+  return not_negative(widened(Op::rsqrt, 1 / std::sqrt(x.hi), 1 / std::sqrt(x.lo), nan, precision));
+}
+
+Range exp(const Range& x, Precision precision) { return not_negative(rising(Op::exp, x, precision, std::exp)); }
+Range exp2(const Range& x, Precision precision) { return not_negative(rising(Op::exp2, x, precision, std::exp2)); }
+Range log(const Range& x, Precision precision) { return logarithm(Op::log, x, precision, std::log); }
+Range log2(const Range& x, Precision precision) { return logarithm(Op::log2, x, precision, std::log2); }
+Range tanh(const Range& x, Precision precision) { return rising_through_zero(Op::tanh, x, precision, std::tanh); }
+Range sigmoid(const Range& x, Precision precision) {
+  return not_negative(rising(Op::sigmoid, x, precision, [](double a) { return 1 / (1 + std::exp(-a)); }));
+}
+Range sin(const Range& x, Precision precision) { return wave(Op::sin, x, precision, std::sin, std::numbers::pi / 2); }
+Range cos(const Range& x, Precision precision) { return wave(Op::cos, x, precision, std::cos, 0); }
+Range erf(const Range& x, Precision precision) { return rising_through_zero(Op::erf, x, precision, std::erf); }
+
+Range pow(const Range& x, const Range& y, Precision precision) {
+  const Range one_or_nan = {1, 1, true};  // pow(1, NaN) and pow(NaN, 0) are 1
+  if (only_nan(x) || only_nan(y)) return one_or_nan;
+  // y * log|x| is bilinear: its extremes lie at the corners.
+  const Range of_magnitude =
+      over_corners(abs(x), y, false, [](double base, double exponent) { return std::pow(base, exponent); });
+  Range result = of_magnitude;
+  if (x.lo < 0) {
+    const bool whole = y.lo == y.hi && std::floor(y.lo) == y.lo && std::isfinite(y.lo);
+    result = whole ? whole_power(x, y.lo, of_magnitude) : Range{-of_magnitude.hi, of_magnitude.hi, true};
+  } else if (x.lo == 0 && y.lo <= -1) {
+    result.lo = -kInfinity;  // a negative zero to an odd power
+  }
+  if (x.nan || y.nan) result = hull(result, one_or_nan);
+  const Range wide = widened(Op::pow, result.lo, result.hi, result.nan, precision);
+  return result.lo >= 0 ? not_negative(wide) : wide;
+}
+
+Range compare(Op op, const Range& x, const Range& y, bool same) {
+  const bool unordered = x.nan || y.nan;
+  const bool ordered = !only_nan(x) && !only_nan(y);
+  switch (op) {
+    case Op::lt:
+      return Range::boolean(unordered || same || x.hi >= y.lo, ordered && !same && x.lo < y.hi);
+    case Op::le:
+      return Range::boolean(unordered || (!same && x.hi > y.lo), ordered && (same || x.lo <= y.hi));
+    case Op::gt:
+      return compare(Op::lt, y, x, same);
+    case Op::ge:
+      return compare(Op::le, y, x, same);
+    case Op::eq:
+      return Range::boolean(unordered || !(same || (x.lo == x.hi && y.lo == y.hi && x.lo == y.lo)),
+                            ordered && x.lo <= y.hi && y.lo <= x.hi);
+    default: {
+      const Range equal = compare(Op::eq, x, y, same);
+      return Range::boolean(equal.hi == 1, equal.lo == 0);
+    }
+  }
+}
+
+}  // namespace heddle::expr::real

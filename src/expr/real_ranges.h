@@ -1,0 +1,46 @@
+// Ranges of real operations. Ends are computed with the operation's own rounding, which is monotone; a transcendental's
+// are widened by its error in ops.def. NaN is tracked: infinity - infinity, 0 * infinity, log(-1).
+#pragma once
+
+#include <limits>
+
+#include "expr/ranges.h"
+
+namespace heddle::expr::real {
+
+/// A range whose only value is NaN has lo > hi.
+inline constexpr Range kNanOnly = {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                                   true};
+inline bool only_nan(const Range& x) { return x.lo > x.hi; }
+
+/// A value as the precision stores it.
+inline double stored(double x, Precision precision) {
+  return precision == Precision::f32 ? static_cast<double>(static_cast<float>(x)) : x;
+}
+
+Range add(const Range& x, const Range& y, Precision precision);
+Range neg(const Range& x);
+Range mul(const Range& x, const Range& y, Precision precision);
+Range square(const Range& x, Precision precision);
+Range div(const Range& x, const Range& y, Precision precision);
+Range floor(const Range& x);
+Range mod(const Range& x, const Range& y, Precision precision);
+Range abs(const Range& x);
+Range min(const Range& x, const Range& y);
+Range max(const Range& x, const Range& y);
+Range sqrt(const Range& x, Precision precision);
+Range rsqrt(const Range& x, Precision precision);
+Range exp(const Range& x, Precision precision);
+Range exp2(const Range& x, Precision precision);
+Range log(const Range& x, Precision precision);
+Range log2(const Range& x, Precision precision);
+Range tanh(const Range& x, Precision precision);
+Range sigmoid(const Range& x, Precision precision);
+Range sin(const Range& x, Precision precision);
+Range cos(const Range& x, Precision precision);
+Range erf(const Range& x, Precision precision);
+Range pow(const Range& x, const Range& y, Precision precision);
+/// lt, le, gt, ge, eq, ne; `same`: x and y are one value.
+Range compare(Op op, const Range& x, const Range& y, bool same);
+
+}  // namespace heddle::expr::real

@@ -145,8 +145,24 @@ class Printer {
       add(node.capture().name);
       add(", ");
     }
-    add_list(node);
+    if (node.op == Op::min || node.op == Op::max) {
+      add_folded(node);
+    } else {
+      add_list(node);
+    }
     add(")");
+  }
+
+  /// min(min(a, b), c) is written min(a, b, c).
+  void add_folded(const Node& node) {
+    std::vector<const Node*> rest;
+    const Node* first = &node;
+    for (; first->op == node.op; first = first->operands[0].get()) rest.push_back(first->operands[1].get());
+    add(*first, Level::conditional);
+    for (auto next = rest.rbegin(); next != rest.rend(); ++next) {
+      add(", ");
+      add(**next, Level::conditional);
+    }
   }
 
   void add_list(const Node& node) {

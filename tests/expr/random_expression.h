@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -284,27 +285,41 @@ class RandomExpressions {
 
 namespace detail {
 
-/// Smaller means simpler: first fewer nodes, then fewer of them with a name.
-inline std::pair<std::size_t, std::size_t> simplicity(const Expr& e) {
-  const std::vector<const expr::Node*> nodes = expr::post_order(e);
-  const auto named = std::count_if(nodes.begin(), nodes.end(), [](const expr::Node* node) {
-    return node->op == expr::Op::leaf || node->op == expr::Op::param;
-  });
-  return {nodes.size(), static_cast<std::size_t>(named)};
+inline Expr simplest(ExprType type, bool second) {
+  if (type == ExprType::f32) return second ? 1.0 : 0.0;
+  if (type == ExprType::i32) return second ? 1 : 0;
+  return second;
 }
 
-/// What may stand in a node's place: everything of its type below it, and the simplest constants.
-inline std::vector<Expr> replacements(const Expr& at) {
-  std::vector<Expr> all;
-  for (const auto& below : at.node()->operands) {
-    if (below->type == at.type()) all.emplace_back(below);
-    for (const auto& further : below->operands) {
-      if (further->type == at.type()) all.emplace_back(further);
+/// Smaller means simpler: first fewer nodes, then fewer leaves other than the simplest constants.
+inline std::pair<std::size_t, std::size_t> simplicity(const Expr& e) {
+  const std::vector<const expr::Node*> nodes = expr::post_order(e);
+  const auto odd = std::count_if(nodes.begin(), nodes.end(), [](const expr::Node* node) {
+    return node->operands.empty() && node != simplest(node->type, false).node() &&
+           node != simplest(node->type, true).node();
+  });
+  return {nodes.size(), static_cast<std::size_t>(odd)};
+}
+
+/// `root` and everything below it, users before operands.
+inline std::vector<Expr> parts(const Expr& root) {
+  std::vector<Expr> all = {root};
+  std::unordered_set<const expr::Node*> seen = {root.node()};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Expr user = all[i];
+    for (const auto& below : user.node()->operands) {
+      if (seen.insert(below.get()).second) all.emplace_back(below);
     }
   }
-  if (at.type() == ExprType::f32) all.insert(all.end(), {Expr(0.0), Expr(1.0)});
-  if (at.type() == ExprType::i32) all.insert(all.end(), {Expr(0), Expr(1)});
-  if (at.type() == ExprType::boolean) all.insert(all.end(), {Expr(false), Expr(true)});
+  return all;
+}
+
+/// What may stand in a place: the simplest constants, and everything of its type below it.
+inline std::vector<Expr> replacements(const Expr& at) {
+  std::vector<Expr> all = {simplest(at.type(), false), simplest(at.type(), true)};
+  for (const Expr& part : parts(at)) {
+    if (part.type() == at.type()) all.push_back(part);
+  }
   return all;
 }
 
@@ -317,11 +332,9 @@ inline Expr replaced(const Expr& root, const expr::Node* target, const Expr& rep
 /// One step: a simpler expression of the same type that still fails, or an empty one.
 inline Expr shrink_once(const Expr& failing, const std::function<bool(const Expr&)>& fails) {
   const auto now = simplicity(failing);
-  const std::vector<const expr::Node*> nodes = expr::post_order(failing);
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    const Expr here(std::shared_ptr<const expr::Node>(failing.shared(), *node));
-    for (const Expr& replacement : replacements(here)) {
-      const Expr candidate = replaced(failing, *node, replacement);
+  for (const Expr& place : parts(failing)) {
+    for (const Expr& replacement : replacements(place)) {
+      const Expr candidate = replaced(failing, place.node(), replacement);
       if (simplicity(candidate) < now && fails(candidate)) return candidate;
     }
   }

@@ -1,0 +1,83 @@
+#include "files/byte_sink.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "heddle/error.h"
+
+namespace heddle::files {
+namespace {
+
+Error cannot_write(const std::filesystem::path& path, const std::string& what) {
+  return {ErrorCode::io, fmt::format("cannot write {}: {}", path.string(), what)};
+}
+
+/// Short, so that it fits wherever the target's own name does.
+std::filesystem::path temporary_beside(const std::filesystem::path& target) {
+  static std::atomic<unsigned> counter{0};
+  return target.parent_path() / fmt::format(".heddle-{}-{}.tmp", ::getpid(), counter++);
+}
+
+}  // namespace
+
+ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(path) {
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(path, ignored)) target_ = std::filesystem::weakly_canonical(path, ignored);
+  struct stat old {};
+  const bool exists = ::stat(target_.c_str(), &old) == 0;
+  if (exists && S_ISDIR(old.st_mode)) throw cannot_write(path_, "it is a directory");
+  if (exists && (S_ISCHR(old.st_mode) || S_ISFIFO(old.st_mode))) {
+    descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor_ < 0) fail(errno);
+    return;
+  }
+  if (exists && !S_ISREG(old.st_mode)) throw cannot_write(path_, "it is not a regular file");
+  // The rename would replace a file that its owner has protected.
+  if (exists && ::faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
+  if (!target_.has_filename()) throw cannot_write(path_, "it names no file");
+  do {
+    temporary_ = temporary_beside(target_);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) {
+    const int error = errno;
+    temporary_.clear();
+    fail(error);
+  }
+  if (exists) ::fchmod(descriptor_, old.st_mode & 0777);
+}
+
+ReplacingFile::~ReplacingFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void ReplacingFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void ReplacingFile::commit() {
+  if (!temporary_.empty() && ::fsync(descriptor_) != 0) fail(errno);
+  const int closed = ::close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0) fail(errno);
+  if (temporary_.empty()) return;
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
+  temporary_.clear();
+}
+
+void ReplacingFile::fail(int error) const { throw cannot_write(path_, std::generic_category().message(error)); }
+
+}  // namespace heddle::files

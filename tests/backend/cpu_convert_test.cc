@@ -31,6 +31,7 @@ HEDDLE_ROWS(E5m2, e5m2)
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "backend/on_every_target.h"
 #include "gtest/gtest.h"
 
 namespace heddle::cpu {
@@ -72,18 +73,6 @@ class CpuConvert : public testing::Test {
 };
 using SmallTypes = testing::Types<f16, bf16, e4m3, e5m2>;
 TYPED_TEST_SUITE(CpuConvert, SmallTypes);
-
-template <class Body>
-void on_every_target(Body&& body) {
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 TYPED_TEST(CpuConvert, WidensEveryPattern) {
   using Storage = TypeParam;

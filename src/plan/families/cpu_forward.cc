@@ -8,6 +8,7 @@ namespace heddle::plan {
 namespace {
 
 constexpr std::int64_t kPackBudget = std::int64_t{512} << 20;
+constexpr std::int64_t kRowStrip = 16;     // rows whose statistics are updated together
 constexpr std::int64_t kVectorBytes = 64;  // the widest vector of any target; row sums are kept by lane
 
 std::int64_t element_bytes(const problem::AttentionProblem& problem) {
@@ -45,8 +46,8 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   scratch.weights = place(problem.weight_mod.empty() ? 0 : scratch.rows * kChunk);
   scratch.accumulators = place(scratch.rows * scratch.o_stride);
   scratch.row_sums = place(scratch.rows * (kVectorBytes / element));
-  scratch.row_maxima = place(scratch.rows);
-  scratch.row_scales = place(scratch.rows);
+  scratch.row_maxima = place(round_up(scratch.rows, kRowStrip));
+  scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
   scratch.staging = place(kChunk * kPanel);
   return scratch;
 }

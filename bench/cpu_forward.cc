@@ -1,0 +1,183 @@
+// How fast is the CPU forward, and which share of the machine's multiply-adds does it get?
+//
+//   cpu_forward [--threads N] [--seconds S] [FILTER]
+//
+// Each case runs in windows with an FMA probe (fma_peak.h) before and after. A window counts when both probes reach 90
+// % of the best probe seen; the table shows the medians of those: GFLOP/s over the elements that attend (4 Sq Skv D per
+// head, halved for causal) and their ratio to the probes beside them. Time is the processor time of all threads, so the
+// figures are per core and a core that somebody else takes for a while does not count; `wall` is the whole launch's
+// speed, with what waiting and other people's work cost.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fma_peak.h"
+#include "heddle/heddle.h"
+
+namespace heddle::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kProbeMilliseconds = 2;
+
+struct Case {
+  std::string name;
+  std::int64_t heads, kv_heads, q_rows, kv_rows, dim;
+  DType dtype = DType::f32;
+  Expr score_mod, mask_mod;
+  double attended = 1;  // share of the elements
+};
+
+std::vector<Case> cases() {
+  const Capture slopes("slopes", DType::f32, 1);
+  std::vector<Case> all;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t dim : {64, 128}) {
+      const auto add = [&](const std::string& what, const Expr& score, const Expr& mask, double attended) {
+        all.push_back({.name = fmt::format("{}_d{}_{}", name(dtype), dim, what),
+                       .heads = 2,
+                       .kv_heads = 2,
+                       .q_rows = 2048,
+                       .kv_rows = 2048,
+                       .dim = dim,
+                       .dtype = dtype,
+                       .score_mod = score,
+                       .mask_mod = mask,
+                       .attended = attended});
+      };
+      add("full", {}, {}, 1);
+      add("causal", {}, mods::causal(), 0.5);
+      if (dtype == DType::bf16) continue;
+      add("alibi", mods::alibi(slopes), {}, 1);
+      add("alibi_causal", mods::alibi(slopes), mods::causal(), 0.5);
+      add("softcap", mods::softcap(30), {}, 1);
+      add("window256", {}, mods::sliding_window(255), 255.5 / 2048 * (1 - 127.5 / 2048));
+    }
+  }
+  for (const std::int64_t dim : {64, 128}) {
+    all.push_back({.name = fmt::format("f32_d{}_gqa8", dim),
+                   .heads = 8,
+                   .kv_heads = 1,
+                   .q_rows = 512,
+                   .kv_rows = 2048,
+                   .dim = dim});
+    all.push_back({.name = fmt::format("f32_d{}_short", dim),
+                   .heads = 8,
+                   .kv_heads = 8,
+                   .q_rows = 128,
+                   .kv_rows = 128,
+                   .dim = dim});
+    all.push_back({.name = fmt::format("f32_d{}_decode", dim),
+                   .heads = 8,
+                   .kv_heads = 8,
+                   .q_rows = 1,
+                   .kv_rows = 8192,
+                   .dim = dim});
+  }
+  return all;
+}
+
+Tensor random_tensor(DType dtype, const Dims& shape, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  Tensor x = Tensor::empty(DType::f32, shape);
+  float* data = static_cast<float*>(x.data());
+  for (std::int64_t i = 0; i < x.count(); ++i) data[i] = normal(generator);
+  return x.to(dtype);
+}
+
+double process_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void measure(const Case& c, int threads, double seconds) {
+  const Tensor q = random_tensor(c.dtype, {1, c.heads, c.q_rows, c.dim}, 1);
+  const Tensor k = random_tensor(c.dtype, {1, c.kv_heads, c.kv_rows, c.dim}, 2);
+  const Tensor v = random_tensor(c.dtype, {1, c.kv_heads, c.kv_rows, c.dim}, 3);
+  const Tensor o = Tensor::empty(c.dtype, {1, c.heads, c.q_rows, c.dim});
+  const Tensor slopes = mods::alibi_slopes(c.heads);
+  AttentionOptions options{.score_mod = c.score_mod, .mask_mod = c.mask_mod, .threads = threads};
+  options.bindings.captures["slopes"] = slopes;
+  const AttentionTensors tensors = {q, k, v, o, {}};
+  const AttentionPlan plan(tensors, options);
+  const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes()});
+  plan.run(tensors, workspace.data());
+
+  const double flops = 4.0 * static_cast<double>(c.heads * c.q_rows * c.kv_rows * c.dim) * c.attended;
+  struct Window {
+    double gflops, wall, probe_low, probe_mean;
+  };
+  std::vector<Window> windows;
+  double best_probe = 0;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  double before = fma_peak_gflops(kProbeMilliseconds);
+  while (Clock::now() < end || windows.size() < 5) {
+    const auto begin = Clock::now();
+    const double cpu_begin = process_seconds();
+    int runs = 0;
+    double elapsed = 0;
+    do {
+      plan.run(tensors, workspace.data());
+      ++runs;
+      elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
+    } while (elapsed < 2e-3);
+    const double cpu = process_seconds() - cpu_begin;
+    const double after = fma_peak_gflops(kProbeMilliseconds);
+    const double done = flops * runs * 1e-9;
+    windows.push_back({done / cpu, done / elapsed, std::min(before, after), (before + after) / 2});
+    best_probe = std::max({best_probe, before, after});
+    before = after;
+  }
+  std::vector<double> gflops, wall, ratios;
+  for (const Window& window : windows) {
+    if (window.probe_low < 0.9 * best_probe) continue;
+    gflops.push_back(window.gflops);
+    wall.push_back(window.wall);
+    ratios.push_back(window.gflops / window.probe_mean);
+  }
+  fmt::print("{:<24} {:8.1f} {:8.1f} {:7.3f} {:8.1f} {:5}/{}\n", c.name, median(gflops), best_probe, median(ratios),
+             median(wall), gflops.size(), windows.size());
+}
+
+int main(int count, char** arguments) {
+  int threads = 1;
+  double seconds = 0.7;
+  std::string filter;
+  for (int i = 1; i < count; ++i) {
+    const std::string argument = arguments[i];
+    if (argument == "--threads" && i + 1 < count) {
+      threads = std::atoi(arguments[++i]);
+    } else if (argument == "--seconds" && i + 1 < count) {
+      seconds = std::atof(arguments[++i]);
+    } else {
+      filter = argument;
+    }
+  }
+  fmt::print("{} threads\n{:<24} {:>8} {:>8} {:>7} {:>8} {}\n", threads, "case", "GFLOP/s", "probe", "ratio", "wall",
+             "windows");
+  for (const Case& c : cases()) {
+    if (c.name.find(filter) != std::string::npos) measure(c, threads, seconds);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int count, char** arguments) { return heddle::bench::main(count, arguments); }

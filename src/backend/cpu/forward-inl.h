@@ -1,0 +1,255 @@
+// One tile of attention, top to bottom: its queries against every run of keys that its row of the block mask lists, a
+// chunk of at most plan::kChunk keys at a time, with the online softmax between the two products.
+//
+//   S [rows][kChunk] = Q K^T      score mod, or mask and score mod; -inf: does not attend
+//   P = exp(S - max), in place    O [rows][Dv] = O exp(old max - max) + P V
+//
+// What must not reach a result is kept out by selection, never by multiplication with 0: masked scores and the lanes
+// beside a chunk become -inf, and where a panel of values holds a NaN or an infinity, the rows that nothing attends are
+// replaced by 0 in a copy.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_BACKEND_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_FORWARD_INL_H_
+#undef HEDDLE_BACKEND_CPU_FORWARD_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_FORWARD_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cpu/gemm-inl.h"
+#include "backend/cpu/pack-inl.h"
+#include "backend/cpu/softmax-inl.h"
+#include "backend/cpu/tile.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// Columns of a chunk are computed in units of 64 bytes of f32, to which the tile evaluator's rows are aligned too.
+inline constexpr std::int64_t kColumnUnit = 16;
+/// Dimensions of a panel of keys that stay in L1 while the rows of a tile pass over them.
+inline constexpr std::int64_t kDepth = 128;
+
+/// The keys of one step. Score column c is key `first` + c; `first` is a multiple of kColumnUnit, so up to kColumnUnit
+/// - 1 columns lie before `begin`.
+struct Chunk {
+  std::int64_t first, begin, end;
+  std::int64_t columns() const { return plan::round_up(end - first, kColumnUnit); }
+};
+
+/// The chunk of [begin, end) that starts at `begin`; later ones start where a panel does.
+inline Chunk NextChunk(std::int64_t begin, std::int64_t end) {
+  const std::int64_t panel = begin / plan::kPanel * plan::kPanel;
+  return {begin / kColumnUnit * kColumnUnit, begin, std::min(end, panel + plan::kChunk)};
+}
+
+template <class T>
+void LoadQueries(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  const hn::ScalableTag<T> d;
+  const auto scale = hn::Set(d, tile.q_scale);
+  for (std::int64_t r = 0; r < tile.at.rows; ++r) {
+    T* row = buffers.queries + r * buffers.q_stride;
+    LoadRow(tile.q, r, 0, tile.qk_dim, row);
+    std::fill(row + tile.qk_dim, row + buffers.q_stride, T(0));
+    for (std::int64_t i = 0; i < tile.qk_dim; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+      hn::Store(hn::Mul(hn::Load(d, row + i), scale), d, row + i);
+    }
+  }
+}
+
+/// The state of rows that have seen no key.
+template <class T>
+void StartRows(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  const std::int64_t rows = plan::round_up(tile.at.rows, kColumnUnit);
+  std::fill(buffers.row_maxima, buffers.row_maxima + rows, kMinusInfinity<T>);
+  std::fill(buffers.row_scales, buffers.row_scales + rows, T(1));
+  std::fill(buffers.row_sums, buffers.row_sums + tile.at.rows * kSumLanes<T>, T(0));
+}
+
+/// S = Q K^T over the panels that the chunk touches.
+template <class T>
+void ComputeScores(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk) {
+  // Further pieces of the depth are added to the first by the product's row scales, which then have to be 1.
+  if (tile.qk_dim > kDepth) std::fill(buffers.row_scales, buffers.row_scales + tile.at.rows, T(1));
+  for (std::int64_t key = chunk.first; key < chunk.end;) {
+    const std::int64_t panel = key / plan::kPanel * plan::kPanel;
+    const std::int64_t end = std::min(chunk.first + chunk.columns(), panel + plan::kPanel);
+    std::int64_t dim = 0;
+    do {
+      const std::int64_t dims = std::min(kDepth, tile.qk_dim - dim);
+      Multiply(Product<T>{.a = buffers.queries + dim,
+                          .a_stride = buffers.q_stride,
+                          .b = tile.head.k + panel * tile.qk_dim + dim * plan::kPanel + (key - panel),
+                          .c = buffers.scores + (key - chunk.first),
+                          .c_stride = plan::kChunk,
+                          .rows = tile.at.rows,
+                          .columns = end - key,
+                          .depth = dims,
+                          .scales = dim == 0 ? nullptr : buffers.row_scales});
+      dim += kDepth;
+    } while (dim < tile.qk_dim);
+    key = end;
+  }
+}
+
+/// The mods over the chunk's keys, and -inf in the columns beside them.
+template <class T>
+void ApplyMods(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod) {
+  TilePosition at = tile.at;
+  at.kv_first = chunk.first;
+  at.columns = static_cast<int>(chunk.end - chunk.first);
+  if (mod) mod.program->run(at, buffers.scores, buffers.scores, plan::kChunk, *mod.scratch);
+  if (tile.weight) tile.weight.program->run(at, nullptr, buffers.weights, plan::kChunk, *tile.weight.scratch);
+  const std::int64_t before = chunk.begin - chunk.first, after = chunk.columns();
+  if (before == 0 && chunk.end == chunk.first + after) return;
+  for (std::int64_t r = 0; r < tile.at.rows; ++r) {
+    T* row = buffers.scores + r * plan::kChunk;
+    std::fill(row, row + before, kMinusInfinity<T>);
+    std::fill(row + (chunk.end - chunk.first), row + after, kMinusInfinity<T>);
+  }
+}
+
+/// Values of one panel for the chunk's keys, with 0 in the rows that nothing attends.
+template <class T>
+void CleanValues(const T* values, const T* attended, std::int64_t keys, T* to) {
+  for (std::int64_t key = 0; key < keys; ++key, values += plan::kPanel, to += plan::kPanel) {
+    if (attended[key] != 0) {
+      std::copy(values, values + plan::kPanel, to);
+    } else {
+      std::fill(to, to + plan::kPanel, T(0));
+    }
+  }
+}
+
+/// True when the values of the chunk hold NaN or infinities and some of its keys are attended by no row of the tile;
+/// `attended` then says which.
+template <class T>
+bool FindKeysToClean(const Tile<T>& tile, const ScoreChunk<T>& scores, const Chunk& chunk, T* attended) {
+  const std::uint8_t* flags = tile.head.v_flags;
+  const bool flagged = std::any_of(flags + chunk.begin / plan::kPanel, flags + (chunk.end - 1) / plan::kPanel + 1,
+                                   [](std::uint8_t flag) { return flag != 0; });
+  if (!flagged) return false;
+  FindAttendedColumns(scores, attended);
+  return std::any_of(attended + (chunk.begin - chunk.first), attended + (chunk.end - chunk.first),
+                     [](T any) { return any == 0; });
+}
+
+/// O = scale O + P V over exactly the chunk's keys; attended: null, or which keys' values may be read.
+template <class T>
+void AddValues(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const T* attended, bool first) {
+  const std::int64_t offset = chunk.begin - chunk.first, keys = chunk.end - chunk.begin;
+  for (std::int64_t dim = 0; dim < tile.v_dim; dim += plan::kPanel) {
+    const T* values = tile.head.v + dim * tile.head.v_keys + chunk.begin * plan::kPanel;
+    if (attended != nullptr) {
+      CleanValues(values, attended + offset, keys, buffers.staging);
+      values = buffers.staging;
+    }
+    Multiply(Product<T>{.a = buffers.scores + offset,
+                        .a_stride = plan::kChunk,
+                        .b = values,
+                        .c = buffers.accumulators + dim,
+                        .c_stride = buffers.o_stride,
+                        .rows = tile.at.rows,
+                        .columns = plan::round_up(std::min(plan::kPanel, tile.v_dim - dim), kColumnUnit),
+                        .depth = keys,
+                        .scales = first ? nullptr : buffers.row_scales});
+  }
+}
+
+template <class T>
+void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod,
+                 bool first) {
+  ComputeScores(tile, buffers, chunk);
+  ApplyMods(tile, buffers, chunk, mod);
+  const ScoreChunk<T> scores{.scores = buffers.scores,
+                             .weights = tile.weight ? buffers.weights : nullptr,
+                             .rows = tile.at.rows,
+                             .columns = chunk.columns()};
+  HWY_ALIGN T attended[plan::kChunk];
+  const bool clean = FindKeysToClean(tile, scores, chunk, attended);
+  if (tile.normalizer == Normalizer::softmax) {
+    SoftmaxChunk(scores, buffers.row_maxima, buffers.row_scales, buffers.row_sums);
+  } else {
+    NormalizeChunk(scores, tile.normalizer);
+  }
+  AddValues(tile, buffers, chunk, clean ? attended : nullptr, first);
+}
+
+/// What a row's accumulators are multiplied by in the end, and its lse.
+struct RowEnd {
+  double factor, lse;
+  bool empty;  // nothing attended: o is 0 whatever was accumulated
+};
+
+template <class T>
+RowEnd FinishRow(const Tile<T>& tile, T maximum, const T* sums) {
+  if (tile.normalizer != Normalizer::softmax) return {tile.v_scale, 0, false};
+  double sum = 0;
+  for (std::int64_t i = 0; i < kSumLanes<T>; ++i) sum += static_cast<double>(sums[i]);
+  double top = static_cast<double>(maximum);
+  const bool empty = top == kMinusInfinity<double> && sum == 0;
+  if (tile.has_sink) {
+    const double sink = tile.sink;
+    if (empty) return {0, sink, true};
+    const double both = std::isnan(sink) ? sink : std::max(top, sink);
+    sum = sum * std::exp(top - both);
+    const double factor = tile.v_scale * std::exp(top - both);
+    sum += std::exp(sink - both);
+    return {factor / sum, both + std::log(sum), false};
+  }
+  if (empty) return {0, kMinusInfinity<double>, true};
+  return {tile.v_scale / sum, top + std::log(sum), false};
+}
+
+template <class T>
+void StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+  const hn::ScalableTag<T> d;
+  for (std::int64_t r = 0; r < tile.at.rows; ++r) {
+    const RowEnd end = FinishRow(tile, buffers.row_maxima[r], buffers.row_sums + r * kSumLanes<T>);
+    T* row = buffers.accumulators + r * buffers.o_stride;
+    if (end.empty || !any_key) {
+      std::fill(row, row + tile.v_dim, T(0));
+    } else {
+      const auto factor = hn::Set(d, static_cast<T>(end.factor));
+      for (std::int64_t i = 0; i < tile.v_dim; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+        hn::Store(hn::Mul(hn::Load(d, row + i), factor), d, row + i);
+      }
+    }
+    StoreRow(row, tile.v_dim, tile.o, r);
+    if (tile.lse.data != nullptr) {
+      const T lse = static_cast<T>(end.lse);
+      StoreRow(&lse, 1, tile.lse, r);
+    }
+  }
+}
+
+}  // namespace detail
+
+template <class T>
+void Attend(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  detail::LoadQueries(tile, buffers);
+  detail::StartRows(tile, buffers);
+  bool first = true;
+  for (const Run& run : tile.runs) {
+    const std::int64_t end = std::min(run.end * tile.block_keys, tile.at.sequence.kv_len);
+    for (std::int64_t begin = run.begin * tile.block_keys; begin < end;) {
+      const detail::Chunk chunk = detail::NextChunk(begin, end);
+      detail::AttendChunk(tile, buffers, chunk, run.kind == RunKind::full ? tile.full : tile.partial, first);
+      first = false;
+      begin = chunk.end;
+    }
+  }
+  detail::StoreRows(tile, buffers, !first);
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

@@ -1,0 +1,265 @@
+// The CPU backend's forward pass: packs keys and values, then attends tile by tile, on all threads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+
+#include "backend/backend.h"
+#include "backend/cpu/caps.h"
+#include "backend/cpu/mod_programs.h"
+#include "backend/cpu/progress.h"
+#include "backend/cpu/schedule.h"
+#include "backend/cpu/tile.h"
+#include "base/element.h"
+#include "base/parallel.h"
+#include "plan/families/cpu_forward.h"
+
+namespace heddle::cpu {
+namespace {
+
+/// Keys that one packing task takes.
+constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
+/// Below so many multiply-adds a launch is over before a second thread would have begun.
+constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
+
+struct CpuForward {
+  problem::AttentionProblem problem;
+  plan::Plan plan;
+  ModPrograms programs;
+};
+
+/// Rows from `row` on of one batch entry and head; batches of one serve all entries.
+template <class RowsType, class View>
+RowsType rows_of(const View& view, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const std::int64_t entry = view.shape[0] == 1 ? 0 : batch;
+  const std::int64_t offset = entry * view.strides[0] + head * view.strides[1] + row * view.strides[2];
+  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
+  return {static_cast<Byte*>(view.data) + offset * size_of(view.dtype), view.dtype, view.strides[2]};
+}
+
+double element_or_one(const std::optional<ConstTensorView>& view, std::int64_t batch, std::int64_t head) {
+  if (!view) return 1;
+  const std::int64_t offset =
+      (view->shape[0] == 1 ? 0 : batch * view->strides[0]) + (view->shape[1] == 1 ? 0 : head * view->strides[1]);
+  return base::load_element(view->data, view->dtype, offset);
+}
+
+/// One launch: what the workers share.
+template <class T>
+class Launch {
+ public:
+  Launch(const CpuForward& forward, const backend::RunArguments& run)
+      : problem_(forward.problem),
+        run_(run),
+        scratch_(plan::cpu_forward_scratch(problem_, forward.plan.tile.q)),
+        threads_(forward.plan.threads),
+        pack_bytes_(forward.plan.workspace_bytes - threads_ * scratch_.bytes),
+        schedule_(problem_, run.tensors.k.shape[0], run.tensors.v.shape[0], forward.plan.tile.q, pack_bytes_,
+                  run.block_mask),
+        workspace_(static_cast<std::byte*>(run.workspace)),
+        programs_(forward.programs) {}
+
+  void run() {
+    fill_padding();
+    for (std::int64_t i = 0; i < schedule_.waves(); ++i) {
+      const Wave wave = schedule_.wave(i);
+      const int workers = workers_for(wave);
+      while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
+      pack_wave(wave, workers);
+      attend_wave(wave, workers, i);
+    }
+  }
+
+ private:
+  const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
+  std::int64_t batch_entry(std::int64_t index) const { return problem_.packed ? 0 : index; }
+
+  int workers_for(const Wave& wave) const {
+    std::int64_t scores = 0;
+    for (const TileTask& tile : wave.tiles) scores += tile.cost;
+    if (scores * (problem_.qk_dim + problem_.v_dim) < kSerialWork) return 1;
+    return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, threads_));
+  }
+
+  TileBuffers<T> buffers(int worker) const {
+    std::byte* base = workspace_ + pack_bytes_ + worker * scratch_.bytes;
+    const auto at = [&](std::int64_t offset) { return reinterpret_cast<T*>(base + offset); };
+    return {.queries = at(scratch_.queries),
+            .scores = at(scratch_.scores),
+            .weights = at(scratch_.weights),
+            .accumulators = at(scratch_.accumulators),
+            .row_sums = at(scratch_.row_sums),
+            .row_maxima = at(scratch_.row_maxima),
+            .row_scales = at(scratch_.row_scales),
+            .staging = at(scratch_.staging),
+            .q_stride = scratch_.q_stride,
+            .o_stride = scratch_.o_stride};
+  }
+
+  void pack_wave(const Wave& wave, int workers) const {
+    struct Task {
+      const PackedUnit* unit;
+      std::int64_t first;
+      bool values;
+    };
+    std::vector<Task> tasks;
+    for (const bool values : {false, true}) {
+      for (const PackedUnit& unit : values ? wave.v_units : wave.k_units) {
+        for (std::int64_t first = 0; first < unit.keys; first += kPackKeys) tasks.push_back({&unit, first, values});
+      }
+    }
+    base::parallel_tasks(workers, std::ssize(tasks), [&](int worker, std::int64_t index) {
+      const auto& [unit, first, values] = tasks[static_cast<std::size_t>(index)];
+      const std::int64_t end = std::min(unit->keys, first + kPackKeys);
+      const std::int64_t row = sequence(unit->sequence).kv_begin, entry = batch_entry(unit->sequence);
+      T* panels = reinterpret_cast<T*>(workspace_ + unit->offset);
+      if (values) {
+        pack(PackValues<T>{.from = rows_of<ConstRows>(run_.tensors.v, entry, unit->kv_head, row),
+                           .begin = first,
+                           .end = end,
+                           .dim = problem_.v_dim,
+                           .keys = unit->keys,
+                           .panels = panels,
+                           .flags = v_flags(*unit)});
+      } else {
+        pack(PackKeys<T>{.from = rows_of<ConstRows>(run_.tensors.k, entry, unit->kv_head, row),
+                         .begin = first,
+                         .end = end,
+                         .dim = problem_.qk_dim,
+                         .panels = panels,
+                         .staging = buffers(worker).staging});
+      }
+    });
+  }
+
+  std::uint8_t* v_flags(const PackedUnit& unit) const {
+    return reinterpret_cast<std::uint8_t*>(workspace_ + unit.offset +
+                                           plan::cpu_forward_v_flags_offset(problem_, unit.keys));
+  }
+
+  void attend_wave(const Wave& wave, int workers, std::int64_t index) {
+    Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
+    base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t task) {
+      attend_tile(wave, wave.tiles[static_cast<std::size_t>(task)], worker);
+      progress.add_one();
+    });
+  }
+
+  void attend_tile(const Wave& wave, const TileTask& task, int worker) {
+    const Sequence& sequence_of_tile = sequence(task.sequence);
+    const std::int64_t entry = batch_entry(task.sequence), kv_head = task.head / problem_.group();
+    const std::int64_t row = sequence_of_tile.q_begin + task.q_first;
+    const PackedUnit& k = wave.k_units[static_cast<std::size_t>(task.k_unit)];
+    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
+    const AttentionOptions& options = *run_.options;
+    WorkerMods& mods = mods_[static_cast<std::size_t>(worker)];
+
+    Tile<T> tile{};
+    tile.at = {.b = static_cast<std::int32_t>(task.sequence),
+               .h = static_cast<std::int32_t>(task.head),
+               .sequence = sequence_of_tile,
+               .q_first = task.q_first,
+               .rows = static_cast<int>(task.rows)};
+    tile.qk_dim = problem_.qk_dim;
+    tile.v_dim = problem_.v_dim;
+    tile.normalizer = problem_.normalizer;
+    tile.q = rows_of<ConstRows>(run_.tensors.q, entry, task.head, row);
+    tile.q_scale = static_cast<T>(problem_.scale * element_or_one(options.q_descale, task.sequence, task.head) *
+                                  element_or_one(options.k_descale, task.sequence, kv_head));
+    tile.head = {.k = reinterpret_cast<const T*>(workspace_ + k.offset),
+                 .v = reinterpret_cast<const T*>(workspace_ + v.offset),
+                 .v_flags = v_flags(v),
+                 .v_keys = v.keys};
+    tile.runs = schedule_.runs(task);
+    tile.block_keys = schedule_.block_keys();
+    tile.full = mods.full();
+    tile.partial = mods.partial();
+    tile.weight = mods.weight();
+    if (options.sinks) {
+      tile.has_sink = true;
+      tile.sink = base::load_element(options.sinks->data, options.sinks->dtype, task.head * options.sinks->strides[0]);
+    }
+    tile.v_scale = element_or_one(options.v_descale, task.sequence, kv_head);
+    tile.o = rows_of<Rows>(run_.tensors.o, entry, task.head, row);
+    if (run_.tensors.lse) tile.lse = lse_rows(entry, task.head, row);
+    attend(tile, buffers(worker));
+  }
+
+  Rows lse_rows(std::int64_t entry, std::int64_t head, std::int64_t row) const {
+    const TensorView& lse = *run_.tensors.lse;
+    const std::int64_t offset = entry * lse.strides[0] + head * lse.strides[1] + row * lse.strides[2];
+    return {static_cast<std::byte*>(lse.data) + offset * size_of(lse.dtype), lse.dtype, lse.strides[2]};
+  }
+
+  /// Rows past a sequence's end: o = 0, lse = -inf. A packed batch has none.
+  void fill_padding() const {
+    if (problem_.packed) return;
+    const std::size_t row_bytes = static_cast<std::size_t>(problem_.v_dim * size_of(problem_.o_dtype));
+    for (std::int64_t i = 0; i < problem_.batch; ++i) {
+      const std::int64_t q_len = sequence(i).q_len, rows = problem_.q_rows - q_len;
+      for (std::int64_t head = 0; rows > 0 && head < problem_.q_heads; ++head) {
+        const Rows o = rows_of<Rows>(run_.tensors.o, i, head, q_len);
+        for (std::int64_t r = 0; r < rows && row_bytes > 0; ++r) {
+          std::memset(static_cast<std::byte*>(o.data) + r * o.stride * size_of(o.dtype), 0, row_bytes);
+        }
+        if (!run_.tensors.lse) continue;
+        const Rows lse = lse_rows(i, head, q_len);
+        for (std::int64_t r = 0; r < rows; ++r) {
+          base::store_element(lse.data, lse.dtype, r * lse.stride, -std::numeric_limits<double>::infinity());
+        }
+      }
+    }
+  }
+
+  const problem::AttentionProblem& problem_;
+  const backend::RunArguments& run_;
+  plan::CpuForwardScratch scratch_;
+  int threads_;
+  std::int64_t pack_bytes_;  // the workspace's first part; the workers' scratch follows
+  Schedule schedule_;
+  std::byte* workspace_;
+  const ModPrograms& programs_;
+  std::vector<WorkerMods> mods_;
+};
+
+class CpuForwardKernel final : public backend::Kernel {
+ public:
+  CpuForwardKernel(const problem::AttentionProblem& problem, const plan::Plan& plan)
+      : forward_{problem, plan, ModPrograms(problem)} {}
+
+  void launch(const backend::RunArguments& arguments) const override {
+    if (forward_.problem.precision == expr::Precision::f64) {
+      Launch<double>(forward_, arguments).run();
+    } else {
+      Launch<float>(forward_, arguments).run();
+    }
+  }
+
+  std::string describe() const override {
+    const bool f64 = forward_.problem.precision == expr::Precision::f64;
+    return fmt::format("{} in {}, {} threads\n{}", forward_.plan.family, f64 ? "f64" : "f32", forward_.plan.threads,
+                       forward_.programs.text());
+  }
+
+ private:
+  CpuForward forward_;
+};
+
+}  // namespace
+}  // namespace heddle::cpu
+
+namespace heddle::backend {
+
+const Backend& cpu_backend() {
+  static const Backend backend = {.choice = BackendChoice::cpu,
+                                  .refuses = [](const problem::AttentionProblem&) { return std::string(); },
+                                  .prepare = [](const problem::AttentionProblem& problem, const plan::Plan& plan,
+                                                const Bindings&) -> std::unique_ptr<Kernel> {
+                                    return std::make_unique<cpu::CpuForwardKernel>(problem, plan);
+                                  }};
+  return backend;
+}
+
+}  // namespace heddle::backend

@@ -1,0 +1,105 @@
+// The micro-kernel: c = a b, or c = scale c + a b with a scale per row, for a block of rows against a packed panel.
+// Both products of attention are this one: S = Q K^T (a: queries, b: a panel of keys) and O = scale O + P V (a:
+// probabilities, b: a panel of values). Each element is one chain of fused multiply-adds in the order of the depth
+// (separate ones on targets without them), so a row's result does not depend on the rows beside it.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_BACKEND_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_GEMM_INL_H_
+#undef HEDDLE_BACKEND_CPU_GEMM_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_GEMM_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "backend/cpu/tile.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// Vectors of a row that the micro-kernel holds: kRowGroup times as many accumulators, with room for b and a broadcast.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM
+inline constexpr int kBlockVectors = 4;
+#else
+inline constexpr int kBlockVectors = 2;
+#endif
+
+/// kRows x kVectors accumulators over the whole depth. Loops over arrays of vectors are unrolled here and only then do
+/// the arrays become registers.
+template <int kRows, int kVectors, class T>
+HWY_NOINLINE void MultiplyBlock(const Product<T>& p, std::int64_t row, std::int64_t column) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<hn::ScalableTag<T>>;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t a_stride = p.a_stride;
+  const T* HWY_RESTRICT a = p.a + row * a_stride;
+  const T* HWY_RESTRICT b = p.b + column;
+  T* HWY_RESTRICT c = p.c + row * p.c_stride + column;
+
+  V sum[kRows][kVectors];
+  if (p.scales == nullptr) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const V scale = hn::Set(d, p.scales[row + i]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Mul(scale, hn::Load(d, c + i * p.c_stride + j * lanes));
+    }
+  }
+  for (std::int64_t k = 0; k < p.depth; ++k, b += plan::kPanel) {
+    V right[kVectors];
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) right[j] = hn::Load(d, b + j * lanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const V left = hn::Set(d, a[i * a_stride + k]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) hn::Store(sum[i][j], d, c + i * p.c_stride + j * lanes);
+  }
+}
+
+template <int kVectors, class T>
+void MultiplyColumns(const Product<T>& p, std::int64_t column) {
+  std::int64_t row = 0;
+  for (; row + plan::kRowGroup <= p.rows; row += plan::kRowGroup) {
+    MultiplyBlock<plan::kRowGroup, kVectors>(p, row, column);
+  }
+  for (; row + 2 <= p.rows; row += 2) MultiplyBlock<2, kVectors>(p, row, column);
+  if (row < p.rows) MultiplyBlock<1, kVectors>(p, row, column);
+}
+
+}  // namespace detail
+
+template <class T>
+void Multiply(const Product<T>& p) {
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  std::int64_t column = 0;
+  for (; column + detail::kBlockVectors * lanes <= p.columns; column += detail::kBlockVectors * lanes) {
+    detail::MultiplyColumns<detail::kBlockVectors>(p, column);
+  }
+  if constexpr (detail::kBlockVectors == 4) {
+    for (; column + 2 * lanes <= p.columns; column += 2 * lanes) detail::MultiplyColumns<2>(p, column);
+  }
+  for (; column < p.columns; column += lanes) detail::MultiplyColumns<1>(p, column);
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

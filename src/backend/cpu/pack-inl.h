@@ -1,0 +1,162 @@
+// Keys and values to panels of plan::kPanel columns, converted to the type of the computation on the way. A key becomes
+// a column of its panel (the product reads one dimension of 64 keys at a time), a value stays a row.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_BACKEND_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_PACK_INL_H_
+#undef HEDDLE_BACKEND_CPU_PACK_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_PACK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cpu/convert-inl.h"
+#include "backend/cpu/tile.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Elements [first, first + count) of a row, widened.
+template <class T>
+void LoadRow(const ConstRows& rows, std::int64_t row, std::int64_t first, std::int64_t count, T* to) {
+  const std::int64_t offset = row * rows.stride + first;
+  switch (rows.dtype) {
+    case DType::f64:
+      return WidenRow(static_cast<const double*>(rows.data) + offset, count, to);
+    case DType::f16:
+      return WidenRow(static_cast<const f16*>(rows.data) + offset, count, to);
+    case DType::bf16:
+      return WidenRow(static_cast<const bf16*>(rows.data) + offset, count, to);
+    case DType::e4m3:
+      return WidenRow(static_cast<const e4m3*>(rows.data) + offset, count, to);
+    case DType::e5m2:
+      return WidenRow(static_cast<const e5m2*>(rows.data) + offset, count, to);
+    default:
+      return WidenRow(static_cast<const float*>(rows.data) + offset, count, to);
+  }
+}
+
+/// A row rounded to its storage.
+template <class T>
+void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t row) {
+  const std::int64_t offset = row * rows.stride;
+  switch (rows.dtype) {
+    case DType::f64:
+      return RoundRow(from, count, static_cast<double*>(rows.data) + offset);
+    case DType::f16:
+      return RoundRow(from, count, static_cast<f16*>(rows.data) + offset);
+    case DType::bf16:
+      return RoundRow(from, count, static_cast<bf16*>(rows.data) + offset);
+    case DType::e4m3:
+      return RoundRow(from, count, static_cast<e4m3*>(rows.data) + offset);
+    case DType::e5m2:
+      return RoundRow(from, count, static_cast<e5m2*>(rows.data) + offset);
+    default:
+      return RoundRow(from, count, static_cast<float*>(rows.data) + offset);
+  }
+}
+
+namespace detail {
+
+// Square blocks of 16 bytes a side are transposed in registers: kBlock elements.
+#if HWY_TARGET == HWY_SCALAR
+template <class T>
+inline constexpr std::int64_t kBlock = 1;
+
+template <class T>
+HWY_INLINE void TransposeBlock(const T* from, T* to) {
+  *to = *from;
+}
+#else
+template <class T>
+inline constexpr std::int64_t kBlock = 16 / sizeof(T);
+
+HWY_INLINE void TransposeBlock(const float* from, float* to) {
+  const hn::Full128<float> d;
+  const auto r0 = hn::Load(d, from), r1 = hn::Load(d, from + plan::kPanel);
+  const auto r2 = hn::Load(d, from + 2 * plan::kPanel), r3 = hn::Load(d, from + 3 * plan::kPanel);
+  const auto even_low = hn::InterleaveLower(d, r0, r2), odd_low = hn::InterleaveLower(d, r1, r3);
+  const auto even_high = hn::InterleaveUpper(d, r0, r2), odd_high = hn::InterleaveUpper(d, r1, r3);
+  hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, to);
+  hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, to + plan::kPanel);
+  hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, to + 2 * plan::kPanel);
+  hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, to + 3 * plan::kPanel);
+}
+
+HWY_INLINE void TransposeBlock(const double* from, double* to) {
+  const hn::Full128<double> d;
+  const auto r0 = hn::Load(d, from), r1 = hn::Load(d, from + plan::kPanel);
+  hn::Store(hn::InterleaveLower(d, r0, r1), d, to);
+  hn::Store(hn::InterleaveUpper(d, r0, r1), d, to + plan::kPanel);
+}
+#endif
+
+/// from [kPanel keys][kPanel dimensions] to [dims][kPanel keys].
+template <class T>
+void Transpose(const T* from, std::int64_t dims, T* to) {
+  constexpr std::int64_t kStep = kBlock<T>;
+  std::int64_t dim = 0;
+  for (; dim + kStep <= dims; dim += kStep) {
+    for (std::int64_t key = 0; key < plan::kPanel; key += kStep) {
+      TransposeBlock(from + key * plan::kPanel + dim, to + dim * plan::kPanel + key);
+    }
+  }
+  for (; dim < dims; ++dim) {
+    for (std::int64_t key = 0; key < plan::kPanel; ++key) to[dim * plan::kPanel + key] = from[key * plan::kPanel + dim];
+  }
+}
+
+/// True when one of `count` elements (a multiple of the vector) is NaN or infinite: 0 x is 0 for the others.
+template <class T>
+bool HasNonFinite(const T* row, std::int64_t count) {
+  const hn::ScalableTag<T> d;
+  const auto zero = hn::Zero(d);
+  auto sum = zero;
+  for (std::int64_t i = 0; i < count; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    sum = hn::MulAdd(hn::Load(d, row + i), zero, sum);
+  }
+  return !hn::AllFalse(d, hn::IsNaN(sum));
+}
+
+}  // namespace detail
+
+template <class T>
+void Pack(const PackKeys<T>& keys) {
+  for (std::int64_t first = keys.begin; first < keys.end; first += plan::kPanel) {
+    const std::int64_t count = std::min(plan::kPanel, keys.end - first);
+    std::fill(keys.staging + count * plan::kPanel, keys.staging + plan::kPanel * plan::kPanel, T(0));
+    for (std::int64_t dim = 0; dim < keys.dim; dim += plan::kPanel) {
+      const std::int64_t dims = std::min(plan::kPanel, keys.dim - dim);
+      for (std::int64_t key = 0; key < count; ++key) {
+        LoadRow(keys.from, first + key, dim, dims, keys.staging + key * plan::kPanel);
+      }
+      detail::Transpose(keys.staging, dims, keys.panels + (first * keys.dim + dim * plan::kPanel));
+    }
+  }
+}
+
+template <class T>
+void Pack(const PackValues<T>& values) {
+  for (std::int64_t first = values.begin; first < values.end; first += plan::kPanel) {
+    bool non_finite = false;
+    for (std::int64_t key = first; key < std::min(first + plan::kPanel, values.end); ++key) {
+      for (std::int64_t dim = 0; dim < values.dim; dim += plan::kPanel) {
+        const std::int64_t dims = std::min(plan::kPanel, values.dim - dim);
+        T* row = values.panels + (dim * values.keys + key * plan::kPanel);
+        LoadRow(values.from, key, dim, dims, row);
+        std::fill(row + dims, row + plan::kPanel, T(0));
+        non_finite = detail::HasNonFinite(row, plan::kPanel) || non_finite;
+      }
+    }
+    values.flags[first / plan::kPanel] = non_finite ? 1 : 0;
+  }
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

@@ -1,0 +1,71 @@
+// The order of a launch as plain data: which keys and values are packed when, and which tiles of queries follow.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "heddle/block_mask.h"
+#include "problem/problem.h"
+
+namespace heddle::cpu {
+
+/// Keys or values of one kv head that are packed once, for one sequence or, where the batch broadcasts, for all.
+struct PackedUnit {
+  std::int64_t sequence, kv_head;
+  std::int64_t keys;    // of the longest sequence that reads them
+  std::int64_t offset;  // bytes in the workspace
+};
+
+/// A tile of queries: rows [q_first, q_first + rows) of one sequence and head.
+struct TileTask {
+  std::int64_t sequence, head;
+  std::int64_t q_block;  // row of the block mask
+  std::int64_t q_first, rows;
+  std::int64_t cost;            // score elements, with the per-row work in the same unit
+  std::int32_t k_unit, v_unit;  // of the wave
+};
+
+/// What is in the workspace at one time, and the tiles that need nothing else; the longest tile first.
+struct Wave {
+  std::vector<PackedUnit> k_units, v_units;
+  std::vector<TileTask> tiles;
+};
+
+class Schedule {
+ public:
+  /// k_batch, v_batch: the tensors' own, 1 where they broadcast. tile_rows: the most that a tile may have; a tile never
+  /// crosses a row of the block mask. block_mask: null when everything attends.
+  Schedule(const problem::AttentionProblem& problem, std::int64_t k_batch, std::int64_t v_batch, std::int64_t tile_rows,
+           std::int64_t pack_bytes, const BlockMask* block_mask);
+
+  std::int64_t waves() const { return std::ssize(wave_begin_) - 1; }
+  Wave wave(std::int64_t index) const;
+
+  /// The runs of a tile's row of the block mask, in blocks of block_keys() keys.
+  std::span<const Run> runs(const TileTask& tile) const;
+  std::int64_t block_keys() const { return block_keys_; }
+
+ private:
+  struct Pair {
+    std::int64_t sequence, kv_head;
+  };
+  std::int64_t k_extent(const Pair& pair) const;
+  std::int64_t v_extent(const Pair& pair) const;
+  std::int64_t k_owner(const Pair& pair) const { return k_shared_ ? 0 : pair.sequence; }
+  std::int64_t v_owner(const Pair& pair) const { return v_shared_ ? 0 : pair.sequence; }
+  void add_units(const Pair& pair, Wave& wave, std::int64_t& bytes) const;
+  void add_tiles(const Pair& pair, Wave& wave) const;
+  void split_into_waves(std::int64_t pack_bytes);
+
+  const problem::AttentionProblem& problem_;
+  const BlockMask* block_mask_;
+  bool k_shared_, v_shared_;
+  std::int64_t tile_rows_, block_keys_;
+  std::int64_t longest_keys_ = 0;
+  std::vector<Run> whole_;  // of each sequence, where there is no block mask
+  std::vector<Pair> pairs_;
+  std::vector<std::int64_t> wave_begin_;  // in pairs_; one more entry than waves
+};
+
+}  // namespace heddle::cpu

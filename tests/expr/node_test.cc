@@ -45,7 +45,8 @@ TEST(Node, ConstantsAreComparedByBits) {
 }
 
 TEST(Node, UsesAndDepthComeFromBelow) {
-  const Node& node = *alibi().shared();
+  const Expr x = alibi();
+  const Node& node = *x.node();
   EXPECT_EQ(node.uses, (LeafSet{Leaf::score, Leaf::h, Leaf::q_idx, Leaf::kv_idx}));
   EXPECT_EQ(node.depth, 5);
   EXPECT_EQ(Expr(1).node()->depth, 1);

@@ -295,8 +295,9 @@ inline Expr simplest(ExprType type, bool second) {
 inline std::pair<std::size_t, std::size_t> simplicity(const Expr& e) {
   const std::vector<const expr::Node*> nodes = expr::post_order(e);
   const auto odd = std::count_if(nodes.begin(), nodes.end(), [](const expr::Node* node) {
-    return node->operands.empty() && node != simplest(node->type, false).node() &&
-           node != simplest(node->type, true).node();
+    const Expr zero = simplest(node->type, false);
+    const Expr one = simplest(node->type, true);
+    return node->operands.empty() && node != zero.node() && node != one.node();
   });
   return {nodes.size(), static_cast<std::size_t>(odd)};
 }

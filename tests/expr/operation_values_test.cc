@@ -1,0 +1,212 @@
+// Values of operations that come from elsewhere: quotients and remainders from Python, functions from mpmath.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "expr/interpret.h"
+
+namespace heddle::expr {
+namespace {
+
+constexpr std::int32_t kIntMin = std::numeric_limits<std::int32_t>::min();
+constexpr std::int32_t kIntMax = std::numeric_limits<std::int32_t>::max();
+
+struct Divisions {
+  std::int32_t dividend;
+  std::vector<std::array<std::int32_t, 3>> by;  // divisor, x // y, x % y
+};
+
+TEST(OperationValues, IntegerDivisionIsPythons) {
+  const std::vector<Divisions> table = {
+      {-7,
+       {{-3, 2, -1},
+        {-2, 3, -1},
+        {-1, 7, 0},
+        {1, -7, 0},
+        {2, -4, 1},
+        {3, -3, 2},
+        {7, -1, 0},
+        {kIntMin, 0, -7},
+        {kIntMax, -1, 2147483640}}},
+      {-6,
+       {{-3, 2, 0},
+        {-2, 3, 0},
+        {-1, 6, 0},
+        {1, -6, 0},
+        {2, -3, 0},
+        {3, -2, 0},
+        {7, -1, 1},
+        {kIntMin, 0, -6},
+        {kIntMax, -1, 2147483641}}},
+      {-1,
+       {{-3, 0, -1},
+        {-2, 0, -1},
+        {-1, 1, 0},
+        {1, -1, 0},
+        {2, -1, 1},
+        {3, -1, 2},
+        {7, -1, 6},
+        {kIntMin, 0, -1},
+        {kIntMax, -1, 2147483646}}},
+      {0,
+       {{-3, 0, 0},
+        {-2, 0, 0},
+        {-1, 0, 0},
+        {1, 0, 0},
+        {2, 0, 0},
+        {3, 0, 0},
+        {7, 0, 0},
+        {kIntMin, 0, 0},
+        {kIntMax, 0, 0}}},
+      {1,
+       {{-3, -1, -2},
+        {-2, -1, -1},
+        {-1, -1, 0},
+        {1, 1, 0},
+        {2, 0, 1},
+        {3, 0, 1},
+        {7, 0, 1},
+        {kIntMin, -1, -2147483647},
+        {kIntMax, 0, 1}}},
+      {6,
+       {{-3, -2, 0},
+        {-2, -3, 0},
+        {-1, -6, 0},
+        {1, 6, 0},
+        {2, 3, 0},
+        {3, 2, 0},
+        {7, 0, 6},
+        {kIntMin, -1, -2147483642},
+        {kIntMax, 0, 6}}},
+      {7,
+       {{-3, -3, -2},
+        {-2, -4, -1},
+        {-1, -7, 0},
+        {1, 7, 0},
+        {2, 3, 1},
+        {3, 2, 1},
+        {7, 1, 0},
+        {kIntMin, -1, -2147483641},
+        {kIntMax, 0, 7}}},
+      {kIntMin,
+       {{-3, 715827882, -2},
+        {-2, 1073741824, 0},
+        {-1, kIntMin, 0},
+        {1, kIntMin, 0},
+        {2, -1073741824, 0},
+        {3, -715827883, 1},
+        {7, -306783379, 5},
+        {kIntMin, 1, 0},
+        {kIntMax, -2, 2147483646}}},
+      {kIntMax,
+       {{-3, -715827883, -2},
+        {-2, -1073741824, -1},
+        {-1, -2147483647, 0},
+        {1, kIntMax, 0},
+        {2, 1073741823, 1},
+        {3, 715827882, 1},
+        {7, 306783378, 1},
+        {kIntMin, -1, -1},
+        {kIntMax, 1, 0}}},
+  };
+  for (const auto& [x, rows] : table) {
+    for (const auto& [y, quotient, remainder] : rows) {
+      const std::array<Value, 2> operands = {x, y};
+      EXPECT_EQ(std::get<std::int32_t>(apply(Op::floor_div, ExprType::i32, operands, Precision::f32)), quotient)
+          << x << " // " << y;
+      EXPECT_EQ(std::get<std::int32_t>(apply(Op::mod, ExprType::i32, operands, Precision::f32)), remainder)
+          << x << " % " << y;
+    }
+  }
+}
+
+TEST(OperationValues, RealDivisionHasPythonsSigns) {
+  const std::vector<std::pair<double, std::vector<std::array<double, 3>>>> table = {
+      {-7.5, {{-2.0, 3.0, -1.5}, {-0.5, 15.0, -0.0}, {0.5, -15.0, 0.0}, {2.0, -4.0, 0.5}}},
+      {-7.0, {{-2.0, 3.0, -1.0}, {-0.5, 14.0, -0.0}, {0.5, -14.0, 0.0}, {2.0, -4.0, 1.0}}},
+      {-0.25, {{-2.0, 0.0, -0.25}, {-0.5, 0.0, -0.25}, {0.5, -1.0, 0.25}, {2.0, -1.0, 1.75}}},
+      {0.0, {{-2.0, -0.0, -0.0}, {-0.5, -0.0, -0.0}, {0.5, 0.0, 0.0}, {2.0, 0.0, 0.0}}},
+      {0.25, {{-2.0, -1.0, -1.75}, {-0.5, -1.0, -0.25}, {0.5, 0.0, 0.25}, {2.0, 0.0, 0.25}}},
+      {7.0, {{-2.0, -4.0, -1.0}, {-0.5, -14.0, -0.0}, {0.5, 14.0, 0.0}, {2.0, 3.0, 1.0}}},
+      {7.5, {{-2.0, -4.0, -0.5}, {-0.5, -15.0, -0.0}, {0.5, 15.0, 0.0}, {2.0, 3.0, 1.5}}},
+  };
+  for (const Precision precision : {Precision::f32, Precision::f64}) {
+    for (const auto& [x, rows] : table) {
+      for (const auto& [y, quotient, remainder] : rows) {
+        const std::array<Value, 2> operands = {x, y};
+        EXPECT_EQ(std::get<double>(apply(Op::floor_div, ExprType::f32, operands, precision)), quotient)
+            << x << " // " << y;
+        EXPECT_EQ(std::get<double>(apply(Op::mod, ExprType::f32, operands, precision)), remainder) << x << " % " << y;
+      }
+    }
+  }
+}
+
+// Values by mpmath with 50 digits.
+TEST(OperationValues, FunctionsAreRoundedOnce) {
+  struct Row {
+    Op op;
+    std::vector<double> x;
+    double exact;
+  };
+  const std::vector<Row> table = {
+      {Op::exp, {1.0}, 2.7182818284590452354},
+      {Op::exp, {-1.0}, 0.3678794411714423216},
+      {Op::exp, {0.5}, 1.6487212707001281468},
+      {Op::exp, {-87.25}, 1.2817592313147442053e-38},
+      {Op::exp, {88.5}, 2.7230878250681116121e+38},
+      {Op::exp, {-100.5}, 2.2563401359170363132e-44},
+      {Op::exp2, {0.5}, 1.4142135623730950488},
+      {Op::exp2, {-1.5}, 0.3535533905932737622},
+      {Op::exp2, {127.75}, 2.8614222251786632759e+38},
+      {Op::exp2, {-140.25}, 6.0331358993985222144e-43},
+      {Op::log, {2.0}, 0.69314718055994530942},
+      {Op::log, {0.5}, -0.69314718055994530942},
+      {Op::log, {10.0}, 2.302585092994045684},
+      {Op::log, {1.0000001192092896}, 1.1920928244535445709e-7},
+      {Op::log, {1.0000000150474662e+30}, 69.077552804868836627},
+      {Op::log2, {3.0}, 1.5849625007211561815},
+      {Op::log2, {0.699999988079071}, -0.51457319739870857289},
+      {Op::log2, {1.0000000031710769e-30}, -99.657842842045973596},
+      {Op::tanh, {0.5}, 0.4621171572600097585},
+      {Op::tanh, {-1.0}, -0.76159415595576488812},
+      {Op::tanh, {9.999999747378752e-05}, 0.000099999997140454209618},
+      {Op::tanh, {5.0}, 0.99990920426259513121},
+      {Op::sigmoid, {0.5}, 0.62245933120185456464},
+      {Op::sigmoid, {-1.0}, 0.26894142136999512075},
+      {Op::sigmoid, {-20.0}, 2.0611536181902035814e-9},
+      {Op::sigmoid, {10.0}, 0.99995460213129756561},
+      {Op::rsqrt, {2.0}, 0.7071067811865475244},
+      {Op::rsqrt, {3.0}, 0.57735026918962576451},
+      {Op::rsqrt, {0.10000000149011612}, 3.1622776366075750184},
+      {Op::sin, {1.0}, 0.84147098480789650665},
+      {Op::sin, {-2.0}, -0.9092974268256816954},
+      {Op::sin, {100.0}, -0.50636564110975879366},
+      {Op::sin, {1000000.0}, -0.34999350217129295212},
+      {Op::cos, {1.0}, 0.5403023058681397174},
+      {Op::cos, {-2.0}, -0.416146836547142387},
+      {Op::cos, {100.0}, 0.8623188722876839341},
+      {Op::cos, {1000000.0}, 0.93675212753314478694},
+      {Op::erf, {0.5}, 0.52049987781304653768},
+      {Op::erf, {-1.0}, -0.84270079294971486934},
+      {Op::erf, {9.999999747378752e-05}, 0.00011283791348289935979},
+      {Op::erf, {3.0}, 0.99997790950300141456},
+      {Op::pow, {2.0, 0.5}, 1.4142135623730950488},
+      {Op::pow, {1.5, -3.25}, 0.26773392699550957984},
+      {Op::pow, {10.0, -30.5}, 3.162277660168379332e-31},
+      {Op::pow, {0.8999999761581421, 1000.0}, 1.7478249495597476633e-46},
+  };
+  for (const auto& [op, x, exact] : table) {
+    const std::vector<Value> operands(x.begin(), x.end());
+    EXPECT_EQ(std::get<double>(apply(op, ExprType::f32, operands, Precision::f32)), double{static_cast<float>(exact)})
+        << info(op).name << " " << x[0];
+    EXPECT_DOUBLE_EQ(std::get<double>(apply(op, ExprType::f32, operands, Precision::f64)), exact)
+        << info(op).name << " " << x[0];
+  }
+}
+
+}  // namespace
+}  // namespace heddle::expr

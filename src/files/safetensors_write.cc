@@ -28,8 +28,9 @@ std::vector<Placed> in_file_order(const TensorFile& file) {
       throw Error(ErrorCode::invalid_argument, "a tensor is named '__metadata__', which safetensors keeps for itself");
     }
     require_cpu(tensor, fmt::format("tensor '{}'", name));
+    const DType dtype = tensor.dtype();
     const auto row = std::find_if(kSafetensorsTypes.begin(), kSafetensorsTypes.end(),
-                                  [&](const SafetensorsType& type) { return type.dtype == tensor.dtype(); });
+                                  [&](const SafetensorsType& type) { return type.dtype == dtype; });
     placed.push_back({static_cast<std::size_t>(row - kSafetensorsTypes.begin()), &name, &tensor});
   }
   // The map is ordered by name already.

@@ -126,6 +126,14 @@ TEST_P(SmallFloat, SpecialValues) {
   EXPECT_EQ(format.narrow(std::bit_cast<double>(0xffffffffffffffffu)), quiet | format.sign());
 }
 
+/// All values from 0 on, and the one at which the grid would go on, whose pattern is infinity's or NaN's.
+std::vector<double> grid_of(const Format& format) {
+  std::vector<double> values;
+  for (std::uint32_t pattern = 0; pattern <= format.largest(); ++pattern) values.push_back(format.value(pattern));
+  values.push_back(2 * values[values.size() - 1] - values[values.size() - 2]);
+  return values;
+}
+
 /// Nearest of the table's neighbours by exact distances; a tie goes to the even pattern.
 std::uint32_t nearest_by_search(const Format& format, const std::vector<double>& values, double x) {
   const std::uint32_t sign = std::signbit(x) ? format.sign() : 0u;
@@ -143,9 +151,7 @@ std::uint32_t nearest_by_search(const Format& format, const std::vector<double>&
 
 TEST_P(SmallFloat, RandomDoublesGoToTheNearest) {
   const Format& format = GetParam();
-  std::vector<double> values;
-  for (std::uint32_t pattern = 0; pattern <= format.largest(); ++pattern) values.push_back(format.value(pattern));
-  values.push_back(2 * values[values.size() - 1] - values[values.size() - 2]);
+  const std::vector<double> values = grid_of(format);
   std::mt19937_64 random(20240611);
   const int lowest = 1 - ((1 << (format.exponent_bits - 1)) - 1) - format.mantissa_bits - 3;
   const int highest = (1 << (format.exponent_bits - 1)) + 1;
@@ -157,6 +163,20 @@ TEST_P(SmallFloat, RandomDoublesGoToTheNearest) {
     const double fraction = std::bit_cast<double>((kept & 0x800fffffffffffffu) | 0x3ff0000000000000u);
     const double x = std::ldexp(fraction, exponents(random));
     ASSERT_EQ(format.narrow(x), nearest_by_search(format, values, x)) << std::hexfloat << x;
+  }
+}
+
+TEST_P(SmallFloat, AnyBitsOfADoubleGoToTheNearest) {
+  const Format& format = GetParam();
+  const std::vector<double> values = grid_of(format);
+  std::mt19937_64 random(8);
+  for (int i = 0; i < 200000; ++i) {
+    const double x = std::bit_cast<double>(random());
+    if (std::isnan(x)) {
+      ASSERT_TRUE(format.is_nan(format.narrow(x)));
+    } else {
+      ASSERT_EQ(format.narrow(x), nearest_by_search(format, values, x)) << std::hexfloat << x;
+    }
   }
 }
 
@@ -203,6 +223,20 @@ TEST(Element, IntegersTruncateAndSaturate) {
   EXPECT_EQ(base::saturate<std::int64_t>(-0x1p63), std::numeric_limits<std::int64_t>::min());
   EXPECT_EQ(base::saturate<std::uint64_t>(0x1p64), std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(base::saturate<std::uint64_t>(0x1p63), std::uint64_t{1} << 63);
+}
+
+TEST(Element, FloatsAreTheNearest) {
+  std::mt19937_64 random(9);
+  for (int i = 0; i < 200000; ++i) {
+    const double x =
+        std::ldexp(static_cast<double>(static_cast<std::int64_t>(random())), static_cast<int>(random() % 250) - 190);
+    float stored = 0;
+    base::store_element(&stored, DType::f32, 0, x);
+    const double error = std::fabs(stored - x);
+    for (const float direction : {-INFINITY, INFINITY}) {
+      ASSERT_LE(error, std::fabs(std::nextafterf(stored, direction) - x)) << std::hexfloat << x;
+    }
+  }
 }
 
 TEST(Element, MemoryNeedNotBeAligned) {

@@ -77,7 +77,8 @@ inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h,
     if (p.normalizer == Normalizer::sigmoid) probability = 1 / (1 + std::exp(-x));
     sum += probability;
     for (std::size_t d = 0; d < row.o.size(); ++d) {
-      const double term = probability * weight * at(p.v, b, kv_head, sequence.kv_begin + j, static_cast<std::int64_t>(d));
+      const double term =
+          probability * weight * at(p.v, b, kv_head, sequence.kv_begin + j, static_cast<std::int64_t>(d));
       row.o[d] += term;
       row.magnitude[d] += std::abs(term);
     }

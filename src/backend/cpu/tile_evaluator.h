@@ -60,13 +60,17 @@ class TileProgram {
   struct Count {
     std::int64_t yes, total;
   };
-  /// A boolean result: how many elements are true. Stops early once both values were seen.
+  /// A boolean result: how many elements are true. Stops early once both values were seen; total counts the elements
+  /// looked at until then.
   Count count(const TilePosition& at, Scratch& scratch) const;
   /// A boolean or i32 result as i32 (boolean: 0 or 1), for tests.
   void run_i32(const TilePosition& at, const void* score, std::int32_t* out, std::int64_t out_stride,
                Scratch& scratch) const;
 
  private:
+  template <class Real>
+  void run_real(const TilePosition& at, const Real* score, Real* out, std::int64_t out_stride, Scratch& scratch) const;
+
   struct Code;
   std::unique_ptr<const Code> code_;
 };

@@ -1,0 +1,297 @@
+#include "backend/cpu/tile_machine.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+namespace heddle::cpu {
+namespace {
+
+using expr::Leaf;
+
+constexpr std::size_t kAlignment = 64;
+/// Registers start 128 bytes past a multiple of 4 KiB from each other, so that equal places of two of them do not
+/// compete for one set of the cache.
+constexpr std::ptrdiff_t kRegisterGap = 128;
+
+int round_up(int x, int step) { return (x + step - 1) / step * step; }
+
+std::size_t index(Extent extent) { return static_cast<std::size_t>(extent); }
+bool is_row_leaf(Leaf leaf) { return leaf == Leaf::q_idx || leaf == Leaf::q_token; }
+
+}  // namespace
+
+void Machine::FreeAligned::operator()(std::byte* memory) const {
+  ::operator delete (memory, std::align_val_t{kAlignment});
+}
+
+Machine::Machine(const Program& program, expr::Precision precision, const Bindings& bindings)
+    : program_(&program),
+      kernels_(precision == expr::Precision::f32 ? &tile_kernels_f32() : &tile_kernels_f64()),
+      real_bytes_(precision == expr::Precision::f32 ? 4 : 8) {
+  constexpr int kDiagonals = kPanelRows + kMaxColumns + 2 * kColumnStep;
+  const std::array<int, kExtentCount> elements = {kColumnStep, kPanelRows + kColumnStep, kMaxColumns + kColumnStep,
+                                                  kDiagonals, 0};
+  std::ptrdiff_t total = 0;
+  std::array<std::ptrdiff_t, kExtentCount> begin{};
+  for (std::size_t extent = 0; extent < kExtentCount; ++extent) {
+    slot_bytes_[extent] = extent == index(Extent::tile) ? kRegisterBytes + kRegisterGap
+                                                        : round_up(elements[extent] * real_bytes_, kSpreadBytes);
+    begin[extent] = total;
+    total += slot_bytes_[extent] * program.slots[extent];
+  }
+  const int most_rows = kRegisterBytes / real_bytes_ / kColumnStep;
+  spread_bytes_ = std::ptrdiff_t{most_rows} * kSpreadBytes;
+  const std::ptrdiff_t spread_begin = total;
+  total += spread_bytes_ * static_cast<std::ptrdiff_t>(program.spread.size());
+
+  memory_.reset(
+      static_cast<std::byte*>(::operator new (static_cast<std::size_t>(total), std::align_val_t{kAlignment})));
+  // Lanes past the end of a row or column are computed and never used: they had better hold numbers.
+  std::memset(memory_.get(), 0, static_cast<std::size_t>(total));
+  for (std::size_t extent = 0; extent < kExtentCount; ++extent) slots_[extent] = memory_.get() + begin[extent];
+  spread_ = memory_.get() + spread_begin;
+
+  for (const FixedValue& value : program.fixed) bind_fixed(value, bindings);
+  for (const expr::CaptureDecl& capture : program.captures) bind_capture(bindings.captures.at(capture.name));
+  run_flat(program.once, kColumnStep);
+}
+
+void Machine::bind_fixed(const FixedValue& value, const Bindings& bindings) {
+  ParamValue number = 0;
+  if (const auto* param = std::get_if<expr::ParamDecl>(&value.payload)) {
+    number = bindings.params.at(param->name);
+  } else if (const auto* real = std::get_if<double>(&value.payload)) {
+    number = *real;
+  } else if (const auto* integer = std::get_if<std::int32_t>(&value.payload)) {
+    number = *integer;
+  } else {
+    number = std::get<bool>(value.payload);
+  }
+  std::byte* out = slot(value.out);
+  for (int i = 0; i < kColumnStep; ++i) {
+    if (const auto* real = std::get_if<double>(&number); real != nullptr && real_bytes_ == 8) {
+      reinterpret_cast<double*>(out)[i] = *real;
+    } else if (real != nullptr) {
+      reinterpret_cast<float*>(out)[i] = static_cast<float>(*real);
+    } else if (const auto* integer = std::get_if<std::int32_t>(&number)) {
+      reinterpret_cast<std::int32_t*>(out)[i] = *integer;
+    } else {
+      reinterpret_cast<std::int32_t*>(out)[i] = std::get<bool>(number) ? -1 : 0;
+    }
+  }
+}
+
+void Machine::bind_capture(const ConstTensorView& view) {
+  BoundCapture capture{.data = static_cast<const std::byte*>(view.data), .dtype = view.dtype, .rank = view.rank()};
+  double reach = 0;  // exact where it matters, and cannot overflow
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    capture.extent[static_cast<std::size_t>(axis)] = view.shape[axis];
+    capture.stride[static_cast<std::size_t>(axis)] = view.strides[axis];
+    capture.empty = capture.empty || view.shape[axis] == 0;
+    reach += static_cast<double>(view.shape[axis] - 1) * std::abs(static_cast<double>(view.strides[axis]));
+    // An axis of one element is never stepped along, so its stride may be anything.
+    if (view.shape[axis] == 1) capture.stride[static_cast<std::size_t>(axis)] = 0;
+  }
+  capture.narrow = reach <= std::numeric_limits<std::int32_t>::max();
+  captures_.push_back(capture);
+}
+
+std::byte* Machine::slot(const Source& source) const {
+  return slots_[index(source.extent)] + slot_bytes_[index(source.extent)] * source.index;
+}
+
+std::int32_t Machine::leaf_at_origin(Leaf leaf) const {
+  const Sequence& sequence = at_.sequence;
+  std::int64_t value = 0;
+  switch (leaf) {
+    case Leaf::score:
+      break;
+    case Leaf::b:
+      value = at_.b;
+      break;
+    case Leaf::h:
+      value = at_.h;
+      break;
+    case Leaf::q_idx:
+      value = sequence.q_start + at_.q_first;
+      break;
+    case Leaf::kv_idx:
+      value = at_.kv_first;
+      break;
+    case Leaf::q_token:
+      value = sequence.q_begin + at_.q_first;
+      break;
+    case Leaf::kv_token:
+      value = sequence.kv_begin + at_.kv_first;
+      break;
+    case Leaf::q_len:
+      value = sequence.q_len;
+      break;
+    case Leaf::kv_len:
+      value = sequence.kv_len;
+      break;
+    case Leaf::q_start:
+      value = sequence.q_start;
+      break;
+  }
+  return static_cast<std::int32_t>(value);
+}
+
+/// The path of a diagonal leads up the first column to the corner, then along the first row: element i is row
+/// panel_rows - 1 - i of column 0, then column i - (panel_rows - 1) of row 0.
+void Machine::set_leaf(const LeafValue& leaf) {
+  auto* out = reinterpret_cast<std::int32_t*>(slot(leaf.out));
+  const bool by_row = is_row_leaf(leaf.leaf);
+  const std::int32_t origin = leaf_at_origin(leaf.leaf) + (by_row ? panel_ : 0);
+  switch (leaf.out.extent) {
+    case Extent::scalar:
+      return kernels_->count_from(out, origin, 0, kColumnStep);
+    case Extent::row:
+      return kernels_->count_from(out, origin, 1, panel_rows_);
+    case Extent::column:
+      return kernels_->count_from(out, origin, 1, columns_);
+    default: {
+      const int corner = panel_rows_ - 1;
+      kernels_->count_from(out, by_row ? origin + corner : origin, by_row ? -1 : 0, corner);
+      return kernels_->count_from(out + corner, origin, by_row ? 0 : 1, columns_);
+    }
+  }
+}
+
+TileKernel Machine::kernel(const Instruction& step) const {
+  const auto form = static_cast<std::size_t>(step.form);
+  switch (step.code) {
+    case Code::op:
+      return kernels_->op[static_cast<std::size_t>(step.op)][form];
+    case Code::copy:
+      return kernels_->copy[form];
+    case Code::mul_add:
+      return kernels_->mul_add;
+    case Code::select_lt:
+      return kernels_->select_lt[form];
+    case Code::select_le:
+      return kernels_->select_le[form];
+    case Code::select_eq:
+      return kernels_->select_eq[form];
+    case Code::shift_right:
+      return kernels_->shift_right;
+    case Code::bit_and:
+      return kernels_->bit_and;
+    case Code::read:
+      return kernels_->read[form];
+    case Code::draw_row:
+      return kernels_->draw_row;
+  }
+  return nullptr;
+}
+
+bool Machine::enter(const TilePosition& at) {
+  at_ = at;
+  columns_ = round_up(at.columns, kColumnStep);
+  strip_rows_ = kRegisterBytes / real_bytes_ / columns_;
+  panel_ = 0;
+  for (const LeafValue& leaf : program_->leaves) {
+    if (leaf.out.extent == Extent::scalar) set_leaf(leaf);
+  }
+  run_flat(program_->steps[index(Extent::scalar)], kColumnStep);
+  return std::all_of(program_->guards.begin(), program_->guards.end(), [this](const Guard& guard) {
+    const std::int64_t first = *reinterpret_cast<const std::int32_t*>(slot(guard.first));
+    const std::int64_t down = std::int64_t{guard.per_row} * (at_.rows - 1);
+    const std::int64_t across = std::int64_t{guard.per_column} * (at_.columns - 1);
+    const std::int64_t low = first + std::min<std::int64_t>(down, 0) + std::min<std::int64_t>(across, 0);
+    const std::int64_t high = first + std::max<std::int64_t>(down, 0) + std::max<std::int64_t>(across, 0);
+    return low >= std::numeric_limits<std::int32_t>::min() && high <= std::numeric_limits<std::int32_t>::max();
+  });
+}
+
+void Machine::prepare_columns() {
+  for (const LeafValue& leaf : program_->leaves) {
+    if (leaf.out.extent == Extent::column) set_leaf(leaf);
+  }
+  run_flat(program_->steps[index(Extent::column)], columns_);
+}
+
+void Machine::prepare_panel(int first_row, int rows) {
+  panel_ = first_row;
+  panel_rows_ = rows;
+  for (const LeafValue& leaf : program_->leaves) {
+    if (leaf.out.extent == Extent::row || leaf.out.extent == Extent::diagonal) set_leaf(leaf);
+  }
+  run_flat(program_->steps[index(Extent::row)], rows);
+  run_flat(program_->steps[index(Extent::diagonal)], rows - 1 + columns_);
+}
+
+/// Scalars, rows, columns and diagonals are vectors of elements, computed as tiles of one row.
+void Machine::run_flat(const std::vector<Instruction>& steps, int count) {
+  for (const Instruction& step : steps) {
+    TileArguments arguments{.rows = 1, .columns = round_up(count, kColumnStep), .out = slot(step.out)};
+    for (std::size_t i = 0; i < step.in.size(); ++i) {
+      const Source& source = step.in[i];
+      const bool one = source.extent == Extent::scalar && step.out.extent != Extent::scalar;
+      arguments.in[i] = {slot(source), 0, one ? 0 : element_bytes(source.type)};
+    }
+    arguments.used_columns = arguments.columns;
+    if (step.code == Code::read) arguments.capture = &captures_[static_cast<std::size_t>(step.capture)];
+    arguments.has_fill = step.op == expr::Op::at;
+    kernel(step)(arguments);
+  }
+}
+
+TileOperand Machine::tile_operand(const Source& source, const Instruction& user, const TileOperand& score,
+                                  const TileOperand& out) const {
+  const std::ptrdiff_t bytes = element_bytes(source.type);
+  switch (source.extent) {
+    case Extent::scalar:
+      return {slot(source), 0, 0};
+    case Extent::row: {
+      if (user.code == Code::read || user.code == Code::draw_row) return {slot(source) + strip_ * bytes, bytes, 0};
+      const auto& spread = program_->spread;
+      const auto position = std::find(spread.begin(), spread.end(), source) - spread.begin();
+      return {spread_ + position * spread_bytes_, kSpreadBytes, 0};
+    }
+    case Extent::column:
+      return {slot(source), 0, bytes};
+    case Extent::diagonal:
+      return {slot(source) + (panel_rows_ - 1 - strip_) * bytes, -bytes, bytes};
+    case Extent::tile:
+      break;
+  }
+  if (source.index == kScore) {
+    return {score.base + std::ptrdiff_t{panel_ + strip_} * score.row, score.row, score.column};
+  }
+  if (source.index == kResult && out.base != nullptr) {
+    return {out.base + std::ptrdiff_t{panel_ + strip_} * out.row, out.row, out.column};
+  }
+  return {slot(source), columns_ * bytes, bytes};
+}
+
+void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, const TileOperand& out) {
+  panel_ = panel;
+  strip_ = row;
+  std::byte* spread = spread_;
+  for (const Source& source : program_->spread) {
+    const std::byte* values = slot(source) + row * element_bytes(source.type);
+    kernels_->spread[static_cast<std::size_t>(source.type)](values, rows, spread);
+    spread += spread_bytes_;
+  }
+  for (const Instruction& step : program_->steps[index(Extent::tile)]) {
+    const TileOperand to = tile_operand(step.out, step, score, out);
+    TileArguments arguments{
+        .rows = rows, .columns = columns_, .out = const_cast<std::byte*>(to.base), .out_row = to.row};
+    for (std::size_t i = 0; i < step.in.size(); ++i) arguments.in[i] = tile_operand(step.in[i], step, score, out);
+    arguments.used_columns = at_.columns;
+    if (step.code == Code::read) arguments.capture = &captures_[static_cast<std::size_t>(step.capture)];
+    arguments.column_axis = step.column_axis;
+    arguments.has_fill = step.op == expr::Op::at;
+    kernel(step)(arguments);
+  }
+}
+
+TileOperand Machine::result() const {
+  return tile_operand({Extent::tile, program_->type, kResult}, Instruction{}, {}, {});
+}
+
+}  // namespace heddle::cpu

@@ -1,0 +1,429 @@
+// Kernels of the tile evaluator: one loop over vectors for each operation and operand type, recompiled for each SIMD
+// target. Reals are float or double, i32 is int32_t, booleans are int32_t lanes of 0 or -1; in a program of doubles the
+// int32_t operands of mixed operations come in half vectors.
+#if defined(HEDDLE_BACKEND_CPU_TILE_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_TILE_OPS_INL_H_
+#undef HEDDLE_BACKEND_CPU_TILE_OPS_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_TILE_OPS_INL_H_
+#endif
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "backend/cpu/math-inl.h"
+#include "backend/cpu/tile_kernels.h"
+#include "hwy/highway.h"
+#include "shared/philox.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// out = F(in...) over all elements, as many at a time as a vector of Lane has. Rows are short (a tile's 8 vectors at
+/// most), so the loop is opened four times and what remains goes one by one.
+template <class Lane, class F, class Out, class... In, std::size_t... i>
+HWY_INLINE void MapOperands(const TileArguments& t, std::index_sequence<i...>) {
+  const hn::ScalableTag<Lane> d;
+  const std::ptrdiff_t lanes = static_cast<std::ptrdiff_t>(hn::Lanes(d));
+  const std::ptrdiff_t step[] = {t.in[i].column * lanes...};
+  for (int r = 0; r < t.rows; ++r) {
+    const std::byte* in[] = {t.in[i].base + r * t.in[i].row...};
+    Out* HWY_RESTRICT out = reinterpret_cast<Out*>(t.out + r * t.out_row);
+    const auto one = [&](std::ptrdiff_t ahead) HWY_ATTR {
+      hn::StoreU(
+          F::Call(d, hn::LoadU(hn::Rebind<In, decltype(d)>(), reinterpret_cast<const In*>(in[i] + ahead * step[i]))...),
+          hn::Rebind<Out, decltype(d)>(), out + ahead * lanes);
+    };
+    std::ptrdiff_t c = 0;
+    for (; c + 4 * lanes <= t.columns; c += 4 * lanes) {
+      one(0);
+      one(1);
+      one(2);
+      one(3);
+      ((in[i] += 4 * step[i]), ...);
+      out += 4 * lanes;
+    }
+    for (; c < t.columns; c += lanes) {
+      one(0);
+      ((in[i] += step[i]), ...);
+      out += lanes;
+    }
+  }
+}
+template <class Lane, class F, class Out, class... In>
+void Map(const TileArguments& t) {
+  MapOperands<Lane, F, Out, In...>(t, std::index_sequence_for<In...>());
+}
+
+/// The int32_t lanes that go with a vector of reals.
+template <class D>
+using Int32 = hn::Rebind<std::int32_t, D>;
+
+template <class D, class M>
+HWY_INLINE hn::Vec<Int32<D>> BooleanOf(D d, M mask) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return hn::VecFromMask(Int32<D>(), hn::RebindMask(Int32<D>(), mask));
+  } else {
+    return hn::DemoteTo(Int32<D>(), hn::IfThenElseZero(mask, hn::Set(d, -1.0)));
+  }
+}
+template <class D, class V>
+HWY_INLINE hn::Mask<D> MaskOf(D d, V boolean) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return hn::RebindMask(d, hn::MaskFromVec(boolean));
+  } else {
+    return hn::Ne(hn::PromoteTo(d, boolean), hn::Zero(d));
+  }
+}
+
+// One struct an operation: Call(d, operands...), d being the tag of the widest operand.
+#define HEDDLE_UNARY(Name, expression)                       \
+  struct Name {                                              \
+    template <class D, class V>                              \
+    static HWY_INLINE auto Call([[maybe_unused]] D d, V x) { \
+      return expression;                                     \
+    }                                                        \
+  };
+#define HEDDLE_BINARY(Name, expression)                           \
+  struct Name {                                                   \
+    template <class D, class V>                                   \
+    static HWY_INLINE auto Call([[maybe_unused]] D d, V x, V y) { \
+      return expression;                                          \
+    }                                                             \
+  };
+
+HEDDLE_BINARY(Add, hn::Add(x, y))
+HEDDLE_BINARY(Sub, hn::Sub(x, y))
+HEDDLE_BINARY(Mul, hn::Mul(x, y))
+HEDDLE_BINARY(DivReal, hn::Div(x, y))
+HEDDLE_BINARY(FloorDivReal, hn::Floor(hn::Div(x, y)))
+HEDDLE_BINARY(MinReal, MinNan(d, x, y))
+HEDDLE_BINARY(MaxReal, MaxNan(d, x, y))
+HEDDLE_BINARY(MinInt, hn::Min(x, y))
+HEDDLE_BINARY(MaxInt, hn::Max(x, y))
+HEDDLE_BINARY(PowReal, Pow(d, x, y))
+HEDDLE_UNARY(NegReal, hn::Neg(x))
+HEDDLE_UNARY(NegInt, hn::Sub(hn::Zero(Int32<D>()), x))
+HEDDLE_UNARY(AbsReal, hn::Abs(x))
+HEDDLE_UNARY(AbsInt, hn::Max(x, hn::Sub(hn::Zero(Int32<D>()), x)))
+HEDDLE_UNARY(FloorReal, hn::Floor(x))
+HEDDLE_UNARY(SqrtReal, hn::Sqrt(x))
+HEDDLE_UNARY(RsqrtReal, Rsqrt(d, x))
+HEDDLE_UNARY(ExpReal, Exp(d, x))
+HEDDLE_UNARY(Exp2Real, Exp2(d, x))
+HEDDLE_UNARY(LogReal, Log(d, x))
+HEDDLE_UNARY(Log2Real, Log2(d, x))
+HEDDLE_UNARY(TanhReal, Tanh(d, x))
+HEDDLE_UNARY(SigmoidReal, Sigmoid(d, x))
+HEDDLE_UNARY(SinReal, Sin(d, x))
+HEDDLE_UNARY(CosReal, Cos(d, x))
+HEDDLE_UNARY(ErfReal, Erf(d, x))
+
+HEDDLE_BINARY(LessReal, BooleanOf(d, hn::Lt(x, y)))
+HEDDLE_BINARY(LessEqualReal, BooleanOf(d, hn::Le(x, y)))
+HEDDLE_BINARY(EqualReal, BooleanOf(d, hn::Eq(x, y)))
+HEDDLE_BINARY(UnequalReal, hn::Not(BooleanOf(d, hn::Eq(x, y))))  // hn::Ne is false with NaN on x86
+HEDDLE_BINARY(LessInt, hn::VecFromMask(Int32<D>(), hn::Lt(x, y)))
+HEDDLE_BINARY(LessEqualInt, hn::VecFromMask(Int32<D>(), hn::Not(hn::Lt(y, x))))
+HEDDLE_BINARY(EqualInt, hn::VecFromMask(Int32<D>(), hn::Eq(x, y)))
+HEDDLE_BINARY(UnequalInt, hn::VecFromMask(Int32<D>(), hn::Ne(x, y)))
+
+HEDDLE_BINARY(And, hn::And(x, y))
+HEDDLE_BINARY(Or, hn::Or(x, y))
+HEDDLE_BINARY(Xor, hn::Xor(x, y))
+HEDDLE_UNARY(NotBoolean, hn::Not(x))
+HEDDLE_UNARY(Same, x)
+HEDDLE_UNARY(BooleanToInt, hn::And(x, hn::Set(Int32<D>(), 1)))
+
+#undef HEDDLE_UNARY
+#undef HEDDLE_BINARY
+
+/// fma(-floor(x / y), y, x), the one fused operation of the language.
+struct ModReal {
+  template <class D, class V>
+  static HWY_INLINE V Call(D d, V x, V y) {
+    const V quotient = hn::Floor(hn::Div(x, y));
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+    // hn::NegMulAdd rounds twice here.
+    const V product_free = detail::EachLane(d, quotient, y, [](auto, auto lane) { return lane; });
+    HWY_ALIGN hn::TFromD<D> q[hn::MaxLanes(D())], b[hn::MaxLanes(D())], a[hn::MaxLanes(D())];
+    hn::Store(quotient, d, q);
+    hn::Store(product_free, d, b);
+    hn::Store(x, d, a);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) a[i] = std::fma(-q[i], b[i], a[i]);
+    return hn::Load(d, a);
+#else
+    (void)d;
+    return hn::NegMulAdd(quotient, y, x);
+#endif
+  }
+};
+
+/// The quotient of doubles is within an ulp of the true one, which is an integer or at least 2^-31 (relatively) away
+/// from the next: its floor is exact.
+template <class D, class V>
+HWY_INLINE V FloorDivVectors(D d, V x, V y) {
+  const Int32<D> di;
+  const V zero = hn::Zero(di);
+  const auto by_zero = hn::Eq(y, zero);
+  const V divisor = hn::IfThenElse(by_zero, hn::Set(di, 1), y);
+  const V quotient = hn::DemoteTo(di, hn::Floor(hn::Div(hn::PromoteTo(d, x), hn::PromoteTo(d, divisor))));
+  // INT_MIN // -1 leaves i32 and wraps.
+  const V wrapped = hn::IfThenElse(hn::Eq(y, hn::Set(di, -1)), hn::Sub(zero, x), quotient);
+  return hn::IfThenZeroElse(by_zero, wrapped);
+}
+struct FloorDivInt {
+  template <class D, class V>
+  static HWY_INLINE V Call(D d, V x, V y) {
+    return FloorDivVectors(d, x, y);
+  }
+};
+struct ModInt {
+  template <class D, class V>
+  static HWY_INLINE V Call(D d, V x, V y) {
+    const auto by_zero = hn::Eq(y, hn::Zero(Int32<D>()));
+    return hn::IfThenZeroElse(by_zero, hn::Sub(x, hn::Mul(FloorDivVectors(d, x, y), y)));
+  }
+};
+/// y holds the same count in every lane.
+struct ShiftRightInt {
+  template <class D, class V>
+  static HWY_INLINE V Call(D /*d*/, V x, V y) {
+    return hn::ShiftRightSame(x, hn::GetLane(y));
+  }
+};
+
+struct IntToReal {
+  template <class D, class V>
+  static HWY_INLINE auto Call(D d, V x) {
+    if constexpr (sizeof(hn::TFromD<D>) == 4) {
+      return hn::ConvertTo(d, x);
+    } else {
+      return hn::PromoteTo(d, x);
+    }
+  }
+};
+struct BooleanToReal {
+  template <class D, class V>
+  static HWY_INLINE auto Call(D d, V x) {
+    return hn::IfThenElseZero(MaskOf(d, x), hn::Set(d, hn::TFromD<D>(1)));
+  }
+};
+struct RealToInt {
+  template <class D, class V>
+  static HWY_INLINE auto Call(D d, V x) {
+    const Int32<D> di;
+    const V number = hn::IfThenElseZero(hn::Eq(x, x), x);
+    if constexpr (sizeof(hn::TFromD<D>) == 4) {
+      return hn::ConvertTo(di, number);
+    } else {
+      const V inside = hn::Max(hn::Min(number, hn::Set(d, 2147483647.0)), hn::Set(d, -2147483648.0));
+      return hn::DemoteTo(di, inside);
+    }
+  }
+};
+
+struct WhereReal {
+  template <class D, class M, class V>
+  static HWY_INLINE V Call(D d, M condition, V yes, V no) {
+    return hn::IfThenElse(MaskOf(d, condition), yes, no);
+  }
+};
+struct WhereInt {
+  template <class D, class V>
+  static HWY_INLINE V Call(D /*d*/, V condition, V yes, V no) {
+    return hn::IfThenElse(hn::MaskFromVec(condition), yes, no);
+  }
+};
+struct MulAddReal {
+  template <class D, class V>
+  static HWY_INLINE V Call(D /*d*/, V x, V y, V z) {
+    return hn::Add(hn::Mul(x, y), z);
+  }
+};
+
+// The mask over reals of a comparison of reals, or of int32_t.
+template <class D, class V>
+HWY_INLINE hn::Mask<D> CompareMask(D d, V x, V y, auto compare) {
+  if constexpr (std::is_same_v<V, hn::Vec<D>>) {
+    return compare(x, y);
+  } else if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return hn::RebindMask(d, compare(x, y));
+  } else {
+    return compare(hn::PromoteTo(d, x), hn::PromoteTo(d, y));
+  }
+}
+#define HEDDLE_SELECT(Name, expression)                                                                         \
+  struct Name {                                                                                                 \
+    template <class D, class X, class V>                                                                        \
+    static HWY_INLINE V Call(D d, X x, X y, V yes, V no) {                                                      \
+      return hn::IfThenElse(CompareMask(d, x, y, [](auto a, auto b) HWY_ATTR { return expression; }), yes, no); \
+    }                                                                                                           \
+  };
+HEDDLE_SELECT(SelectLess, hn::Lt(a, b))
+HEDDLE_SELECT(SelectLessEqual, hn::Not(hn::Lt(b, a)))
+HEDDLE_SELECT(SelectLessEqualReal, hn::Le(a, b))
+HEDDLE_SELECT(SelectEqual, hn::Eq(a, b))
+#undef HEDDLE_SELECT
+
+/// Five different int32_t arguments an element.
+struct DrawEach {
+  template <class D, class V>
+  static HWY_INLINE hn::Vec<D> Call(D d, V seed, V b, V h, V q, V kv) {
+    constexpr std::size_t kLanes = hn::MaxLanes(D());
+    const Int32<D> di;
+    HWY_ALIGN std::int32_t words[5][HWY_MAX(kLanes, 4)];
+    HWY_ALIGN hn::TFromD<D> draws[kLanes];
+    std::size_t next = 0;
+    for (const V& operand : {seed, b, h, q, kv}) hn::StoreU(operand, di, words[next++]);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+      const auto word = [&words, i](int k) { return static_cast<unsigned>(words[k][i]); };
+      draws[i] = shared::random_uniform(word(0), word(1), word(2), word(3), word(4));
+    }
+    return hn::Load(d, draws);
+  }
+};
+
+template <class T>
+void Spread(const std::byte* values, int count, std::byte* out) {
+  const hn::ScalableTag<T> d;
+  for (int i = 0; i < count; ++i) {
+    const T value = reinterpret_cast<const T*>(values)[i];
+    hn::StoreU(hn::Set(d, value), d, reinterpret_cast<T*>(out + i * kSpreadBytes));
+  }
+}
+
+inline void CountFrom(std::int32_t* out, std::int32_t first, std::int32_t step, int count) {
+  const hn::ScalableTag<std::int32_t> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto stride = hn::Set(d, step * lanes);
+  auto values = hn::Add(hn::Set(d, first), hn::Mul(hn::Iota(d, 0), hn::Set(d, step)));
+  for (int i = 0; i < count; i += lanes) {
+    hn::StoreU(values, d, out + i);
+    values = hn::Add(values, stride);
+  }
+}
+
+inline std::int64_t CountTrue(const TileOperand& values, int rows, int columns) {
+  const hn::ScalableTag<std::int32_t> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  std::int64_t count = 0;
+  for (int r = 0; r < rows; ++r) {
+    const auto* row = reinterpret_cast<const std::int32_t*>(values.base + r * values.row);
+    auto sum = hn::Zero(d);
+    int c = 0;
+    for (; c + lanes <= columns; c += lanes) sum = hn::Sub(sum, hn::LoadU(d, row + c));
+    const auto mask = hn::FirstN(d, static_cast<std::size_t>(columns - c));
+    if (c < columns) sum = hn::Sub(sum, hn::IfThenElseZero(mask, hn::LoadU(d, row + c)));
+    count += hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+  return count;
+}
+
+/// A row for each operation of ops.def, with a kernel for each form; a row that is missing fails to compile.
+template <class Real>
+struct OpRows {
+  using Row = std::array<TileKernel, 3>;  // f32, i32, boolean
+  using Int = std::int32_t;
+
+  template <class F>
+  static constexpr TileKernel kReal1 = Map<Real, F, Real, Real>;
+  template <class F>
+  static constexpr TileKernel kReal2 = Map<Real, F, Real, Real, Real>;
+  template <class F>
+  static constexpr TileKernel kRealTest = Map<Real, F, Int, Real, Real>;
+  template <class F>
+  static constexpr TileKernel kInt1 = Map<float, F, Int, Int>;
+  template <class F>
+  static constexpr TileKernel kInt2 = Map<float, F, Int, Int, Int>;
+  template <class F>
+  static constexpr TileKernel kIntByDouble = Map<double, F, Int, Int, Int>;
+
+  // Known by their payload, or by an instruction of their own.
+  static constexpr Row constant{}, leaf{}, param{}, read{}, at{};
+  // Lowered to lt and le.
+  static constexpr Row gt{}, ge{};
+
+  static constexpr Row add = {kReal2<Add>, kInt2<Add>};
+  static constexpr Row sub = {kReal2<Sub>, kInt2<Sub>};
+  static constexpr Row mul = {kReal2<Mul>, kInt2<Mul>};
+  static constexpr Row div = {kReal2<DivReal>};
+  static constexpr Row floor_div = {kReal2<FloorDivReal>, kIntByDouble<FloorDivInt>};
+  static constexpr Row mod = {kReal2<ModReal>, kIntByDouble<ModInt>};
+  static constexpr Row neg = {kReal1<NegReal>, kInt1<NegInt>};
+  static constexpr Row abs = {kReal1<AbsReal>, kInt1<AbsInt>};
+  static constexpr Row min = {kReal2<MinReal>, kInt2<MinInt>};
+  static constexpr Row max = {kReal2<MaxReal>, kInt2<MaxInt>};
+
+  static constexpr Row lt = {kRealTest<LessReal>, kInt2<LessInt>};
+  static constexpr Row le = {kRealTest<LessEqualReal>, kInt2<LessEqualInt>};
+  static constexpr Row eq = {kRealTest<EqualReal>, kInt2<EqualInt>};
+  static constexpr Row ne = {kRealTest<UnequalReal>, kInt2<UnequalInt>};
+
+  static constexpr Row logical_and = {nullptr, nullptr, kInt2<And>};
+  static constexpr Row logical_or = {nullptr, nullptr, kInt2<Or>};
+  static constexpr Row logical_xor = {nullptr, nullptr, kInt2<Xor>};
+  static constexpr Row logical_not = {nullptr, nullptr, kInt1<NotBoolean>};
+  static constexpr TileKernel kWhereInt = Map<float, WhereInt, Int, Int, Int, Int>;
+  static constexpr Row where = {Map<Real, WhereReal, Real, Int, Real, Real>, kWhereInt, kWhereInt};
+
+  static constexpr Row to_f32 = {nullptr, Map<Real, IntToReal, Real, Int>, Map<Real, BooleanToReal, Real, Int>};
+  static constexpr Row to_i32 = {Map<Real, RealToInt, Int, Real>, nullptr, kInt1<BooleanToInt>};
+
+  static constexpr Row floor = {kReal1<FloorReal>};
+  static constexpr Row sqrt = {kReal1<SqrtReal>};
+  static constexpr Row rsqrt = {kReal1<RsqrtReal>};
+  static constexpr Row exp = {kReal1<ExpReal>};
+  static constexpr Row exp2 = {kReal1<Exp2Real>};
+  static constexpr Row log = {kReal1<LogReal>};
+  static constexpr Row log2 = {kReal1<Log2Real>};
+  static constexpr Row tanh = {kReal1<TanhReal>};
+  static constexpr Row sigmoid = {kReal1<SigmoidReal>};
+  static constexpr Row sin = {kReal1<SinReal>};
+  static constexpr Row cos = {kReal1<CosReal>};
+  static constexpr Row erf = {kReal1<ErfReal>};
+  static constexpr Row pow = {kReal2<PowReal>};
+
+  static constexpr Row random_uniform = {nullptr, Map<Real, DrawEach, Real, Int, Int, Int, Int, Int>};
+
+  static constexpr std::array<Row, expr::kOpCount> kTable = {
+#define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
+#include "expr/ops.def"
+#undef HEDDLE_OP
+  };
+};
+
+/// Everything but reads and draws, which have files of their own.
+template <class Real>
+TileKernels OpKernels() {
+  using Rows = OpRows<Real>;
+  using Int = std::int32_t;
+  const TileKernel copy_int = Rows::template kInt1<Same>;
+  TileKernels kernels;
+  kernels.op = Rows::kTable;
+  kernels.copy = {Rows::template kReal1<Same>, copy_int, copy_int};
+  kernels.select_lt = {Map<Real, SelectLess, Real, Real, Real, Real, Real>,
+                       Map<Real, SelectLess, Real, Int, Int, Real, Real>};
+  kernels.select_le = {Map<Real, SelectLessEqualReal, Real, Real, Real, Real, Real>,
+                       Map<Real, SelectLessEqual, Real, Int, Int, Real, Real>};
+  kernels.select_eq = {Map<Real, SelectEqual, Real, Real, Real, Real, Real>,
+                       Map<Real, SelectEqual, Real, Int, Int, Real, Real>};
+  kernels.mul_add = Map<Real, MulAddReal, Real, Real, Real, Real>;
+  kernels.shift_right = Rows::template kInt2<ShiftRightInt>;
+  kernels.bit_and = Rows::template kInt2<And>;
+  kernels.spread = {Spread<Real>, Spread<Int>, Spread<Int>};
+  kernels.count_from = CountFrom;
+  kernels.count_true = CountTrue;
+  return kernels;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

@@ -1,6 +1,6 @@
 // How fast is the CPU forward, and which share of the machine's multiply-adds does it get?
 //
-//   cpu_forward [--threads N] [--seconds S] [FILTER]
+//   bench_cpu_forward [--threads N] [--seconds S] [FILTER]
 //
 // Each case runs in windows with an FMA probe (fma_peak.h) before and after. A window counts when both probes reach 90
 // % of the best probe seen; the table shows the medians of those: GFLOP/s over the elements that attend (4 Sq Skv D per

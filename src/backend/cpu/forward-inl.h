@@ -199,13 +199,13 @@ RowEnd FinishRow(const Tile<T>& tile, T maximum, const T* sums) {
     const double sink = tile.sink;
     if (empty) return {0, sink, true};
     const double both = std::isnan(sink) ? sink : std::max(top, sink);
-    sum = sum * std::exp(top - both);
-    const double factor = tile.v_scale * std::exp(top - both);
-    sum += std::exp(sink - both);
-    return {factor / sum, both + std::log(sum), false};
+    const double own = std::exp(top - both);
+    sum = sum * own + std::exp(sink - both);
+    return {tile.v_scale * own / sum, both + std::log(sum), false};
   }
   if (empty) return {0, kMinusInfinity<double>, true};
-  return {tile.v_scale / sum, top + std::log(sum), false};
+  // A logarithm a row is worth skipping where nobody reads it.
+  return {tile.v_scale / sum, tile.lse.data != nullptr ? top + std::log(sum) : 0, false};
 }
 
 template <class T>

@@ -62,23 +62,28 @@ void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t 
 
 namespace detail {
 
+template <class T>
+inline constexpr DType kDType = DType::f32;
+template <>
+inline constexpr DType kDType<double> = DType::f64;
+
 // Square blocks of 16 bytes a side are transposed in registers: kBlock elements.
 #if HWY_TARGET == HWY_SCALAR
 template <class T>
 inline constexpr std::int64_t kBlock = 1;
 
 template <class T>
-HWY_INLINE void TransposeBlock(const T* from, T* to) {
+HWY_INLINE void TransposeBlock(const T* from, std::int64_t /*stride*/, T* to) {
   *to = *from;
 }
 #else
 template <class T>
 inline constexpr std::int64_t kBlock = 16 / sizeof(T);
 
-HWY_INLINE void TransposeBlock(const float* from, float* to) {
+HWY_INLINE void TransposeBlock(const float* from, std::int64_t stride, float* to) {
   const hn::Full128<float> d;
-  const auto r0 = hn::Load(d, from), r1 = hn::Load(d, from + plan::kPanel);
-  const auto r2 = hn::Load(d, from + 2 * plan::kPanel), r3 = hn::Load(d, from + 3 * plan::kPanel);
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
+  const auto r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
   const auto even_low = hn::InterleaveLower(d, r0, r2), odd_low = hn::InterleaveLower(d, r1, r3);
   const auto even_high = hn::InterleaveUpper(d, r0, r2), odd_high = hn::InterleaveUpper(d, r1, r3);
   hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, to);
@@ -87,26 +92,26 @@ HWY_INLINE void TransposeBlock(const float* from, float* to) {
   hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, to + 3 * plan::kPanel);
 }
 
-HWY_INLINE void TransposeBlock(const double* from, double* to) {
+HWY_INLINE void TransposeBlock(const double* from, std::int64_t stride, double* to) {
   const hn::Full128<double> d;
-  const auto r0 = hn::Load(d, from), r1 = hn::Load(d, from + plan::kPanel);
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
   hn::Store(hn::InterleaveLower(d, r0, r1), d, to);
   hn::Store(hn::InterleaveUpper(d, r0, r1), d, to + plan::kPanel);
 }
 #endif
 
-/// from [kPanel keys][kPanel dimensions] to [dims][kPanel keys].
+/// from [kPanel keys][stride] to [dims][kPanel keys].
 template <class T>
-void Transpose(const T* from, std::int64_t dims, T* to) {
+void Transpose(const T* from, std::int64_t stride, std::int64_t dims, T* to) {
   constexpr std::int64_t kStep = kBlock<T>;
   std::int64_t dim = 0;
   for (; dim + kStep <= dims; dim += kStep) {
     for (std::int64_t key = 0; key < plan::kPanel; key += kStep) {
-      TransposeBlock(from + key * plan::kPanel + dim, to + dim * plan::kPanel + key);
+      TransposeBlock(from + key * stride + dim, stride, to + dim * plan::kPanel + key);
     }
   }
   for (; dim < dims; ++dim) {
-    for (std::int64_t key = 0; key < plan::kPanel; ++key) to[dim * plan::kPanel + key] = from[key * plan::kPanel + dim];
+    for (std::int64_t key = 0; key < plan::kPanel; ++key) to[dim * plan::kPanel + key] = from[key * stride + dim];
   }
 }
 
@@ -128,13 +133,19 @@ template <class T>
 void Pack(const PackKeys<T>& keys) {
   for (std::int64_t first = keys.begin; first < keys.end; first += plan::kPanel) {
     const std::int64_t count = std::min(plan::kPanel, keys.end - first);
+    T* panel = keys.panels + first * keys.dim;
+    if (count == plan::kPanel && keys.from.dtype == detail::kDType<T>) {
+      const T* rows = static_cast<const T*>(keys.from.data) + first * keys.from.stride;
+      detail::Transpose(rows, keys.from.stride, keys.dim, panel);
+      continue;
+    }
     std::fill(keys.staging + count * plan::kPanel, keys.staging + plan::kPanel * plan::kPanel, T(0));
     for (std::int64_t dim = 0; dim < keys.dim; dim += plan::kPanel) {
       const std::int64_t dims = std::min(plan::kPanel, keys.dim - dim);
       for (std::int64_t key = 0; key < count; ++key) {
         LoadRow(keys.from, first + key, dim, dims, keys.staging + key * plan::kPanel);
       }
-      detail::Transpose(keys.staging, dims, keys.panels + (first * keys.dim + dim * plan::kPanel));
+      detail::Transpose(keys.staging, plan::kPanel, dims, panel + dim * plan::kPanel);
     }
   }
 }

@@ -3,8 +3,8 @@
 // ready-made mods of mods.h.
 //
 //   Expr distance = leaf::kv_idx() - leaf::q_idx();
-//   Expr alibi = leaf::score() + Capture("slopes", DType::f32, 1)(leaf::h()) * distance;   // print: score + slopes[h]
-//   * f32(...)
+//   Expr alibi = leaf::score() + Capture("slopes", DType::f32, 1)(leaf::h()) * distance;
+//   print(alibi);  // score + slopes[h] * f32(kv_idx - q_idx)
 //
 // Types: f32 (f64 when the attention's inputs are f64), i32, boolean. Promotion is Python's: i32 with f32 gives f32,
 // `/` gives f32. Arithmetic on a boolean is an error. The edge behaviour of each operation (overflow, division by zero,

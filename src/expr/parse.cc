@@ -104,7 +104,7 @@ class Parser {
 
   Expr conditional() {
     const Nested nested(*this);
-    const Expr yes = binary(Level::logical_or);
+    Expr yes = binary(Level::logical_or);
     if (!is("if")) return yes;
     const Token& token = take();
     const Expr condition = binary(Level::logical_or);
@@ -174,7 +174,7 @@ class Parser {
       take();
       return Expr(std::numeric_limits<std::int32_t>::min());
     }
-    const Expr operand = prefixed();
+    Expr operand = prefixed();
     if (token.text == "-") return built(token, Op::neg, std::array{operand});
     if (token.text == "~") {
       if (operand.type() == ExprType::boolean) return !operand;
@@ -187,7 +187,7 @@ class Parser {
   }
 
   Expr power() {
-    const Expr base = primary();
+    Expr base = primary();
     if (!is("**")) return base;
     const Nested nested(*this);
     const Token& token = take();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <deque>
 
 #include "expr/grammar.h"
 #include "expr/node.h"
@@ -86,8 +87,8 @@ class Printer {
   void add(std::string_view text) { parts_.push_back({text}); }
   void add(const Node& node, Level at_least) { parts_.push_back({{}, &node, at_least}); }
   void add_text(const std::string& text) {
-    owned_.push_back(std::make_unique<std::string>(text));
-    add(*owned_.back());
+    owned_.push_back(text);
+    add(std::string_view(owned_.back()));
   }
 
   void add_form(const Node& node, Level own) {
@@ -175,7 +176,7 @@ class Printer {
   std::string out_;
   std::vector<Piece> pending_;  // the next one last
   std::vector<Piece> parts_;
-  std::vector<std::unique_ptr<std::string>> owned_;
+  std::deque<std::string> owned_;  // does not move
   bool complete_ = false;
 };
 

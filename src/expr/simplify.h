@@ -1,5 +1,5 @@
-// Rewrites that never change a value: constant folding, identities, canonical order. Every rule holds for all inputs,
-// NaN, infinities and wrapping integers included (a zero may lose its sign); a rule that does not is not here.
+// Rewrites that never change a value: constant folding, identities, canonical order. Every rule holds bit for bit for
+// all inputs, NaN, infinities, negative zeros and wrapping integers included; a rule that does not is not here.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,8 @@
 
 namespace heddle::expr {
 
-/// Constants are folded in the precision in which the expression will run.
+/// Constants are folded in the precision in which the expression will run. The result has no more nodes, and is its own
+/// simplification.
 Expr simplify(const Expr& e, Precision precision);
 
 /// t = scale * score + offset, with `scale` a constant and `offset` free of score.
@@ -16,7 +17,8 @@ struct LinearInScore {
   double scale;
   Expr offset;  // empty: zero
 };
-/// The linear form of a score mod, when it has one; empty otherwise.
+/// The linear form of a score mod, when it has one with a scale other than zero; empty otherwise. Folding it rounds
+/// otherwise than the mod as written does.
 std::optional<LinearInScore> linear_in_score(const Expr& score_mod);
 
 }  // namespace heddle::expr

@@ -6,9 +6,9 @@
 //   s = scale * q.k      t = score_mod(s, b, h, q_idx, kv_idx), -inf where mask_mod is false      m = max(max t, sink)
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l, w = weight_mod      lse = m + ln l
 //
-// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 0 or 1 may have any.
-// Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A row in which nothing attends gives
-// o = 0, lse = -inf. Batch, heads, Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
+// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 0 or 1 may have
+// any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A row in which nothing attends
+// gives o = 0, lse = -inf. Batch, heads, Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
 //
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.

@@ -40,10 +40,17 @@ double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, 
   return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
 }
 
-double dot(std::span<const double> x, const double* y) {
-  double sum = 0;
-  for (std::size_t d = 0; d < x.size(); ++d) sum += x[d] * y[d];
-  return sum;
+struct Dot {
+  double sum = 0, terms = 0;  // terms: of absolute values
+};
+
+Dot dot(std::span<const double> x, const double* y) {
+  Dot dot;
+  for (std::size_t d = 0; d < x.size(); ++d) {
+    dot.sum += x[d] * y[d];
+    dot.terms += std::abs(x[d] * y[d]);
+  }
+  return dot;
 }
 
 // Computes rows one after the other; the buffers are one thread's.
@@ -68,13 +75,13 @@ class RowAttention {
       for (double& t : t_) t = t == -kInfinity ? kMasked : sigmoid ? 1 / (1 + std::exp(-t)) : t;
       accumulate(row);
     }
-    return {.o = o_, .lse = lse, .magnitude = magnitude_, .max_abs_t = max_abs_t_};
+    return {.o = o_, .lse = lse, .magnitude = magnitude_, .max_abs_t = max_abs_t_, .max_abs_terms = max_abs_terms_};
   }
 
   RowResult past_the_end() {
     std::ranges::fill(o_, 0);
     std::ranges::fill(magnitude_, 0);
-    return {.o = o_, .lse = -kInfinity, .magnitude = magnitude_, .max_abs_t = 0};
+    return {.o = o_, .lse = -kInfinity, .magnitude = magnitude_, .max_abs_t = 0, .max_abs_terms = 0};
   }
 
  private:
@@ -82,13 +89,16 @@ class RowAttention {
 
   void compute_scores(const RowInputs& row) {
     t_.assign(static_cast<std::size_t>(row.kv_len), kMasked);
-    max_abs_t_ = 0;
+    max_abs_t_ = std::isfinite(row.sink) ? std::abs(row.sink) : 0;
+    max_abs_terms_ = 0;
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       if (!mods_.attends(row.position, j)) continue;
-      const double s = row.scale * dot(row.query, row.keys + j * problem_.qk_dim);
-      const double t = mods_.score(row.position, j, s);
+      const Dot product = dot(row.query, row.keys + j * problem_.qk_dim);
+      const double t = mods_.score(row.position, j, row.scale * product.sum);
       t_[static_cast<std::size_t>(j)] = t;
-      if (std::isfinite(t)) max_abs_t_ = std::max(max_abs_t_, std::abs(t));
+      if (!std::isfinite(t)) continue;
+      max_abs_t_ = std::max(max_abs_t_, std::abs(t));
+      max_abs_terms_ = std::max(max_abs_terms_, std::abs(row.scale) * product.terms);
     }
   }
 
@@ -135,7 +145,7 @@ class RowAttention {
   const ElementMods& mods_;
   const double flushed_;
   std::vector<double> t_, o_, magnitude_;
-  double max_abs_t_ = 0;
+  double max_abs_t_ = 0, max_abs_terms_ = 0;
 };
 
 // Rows [first, last) of one sequence, for all query heads of one kv head.

@@ -29,7 +29,8 @@ struct RowResult {
   std::span<const double> o;  // [Dv]
   double lse;
   std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
-  double max_abs_t;                   // over the finite t that take part; 0 when there is none
+  double max_abs_t;                   // over the finite t that take part and the sink; 0 when there is none
+  double max_abs_terms;               // over the same elements: |scale| sum |q_d k_d|, before anything cancels
 };
 
 /// Where a row stands in o [B, Hq, Sq, Dv] and lse.

@@ -1,0 +1,119 @@
+#include "heddle/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "backend/reference/attend.h"
+#include "base/element.h"
+#include "check/criterion.h"
+#include "check/plain.h"
+
+namespace heddle {
+namespace {
+
+// What was computed, in the form in which validation takes it; nothing is written through it.
+TensorView as_output(const ConstTensorView& view) {
+  return TensorView(const_cast<void*>(view.data), view.dtype, view.shape, view.strides, view.device);
+}
+
+double element_at(const ConstTensorView& view, const reference::RowPlace& place, std::int64_t column) {
+  const std::int64_t row = place.batch * view.strides[0] + place.head * view.strides[1] + place.row * view.strides[2];
+  return base::load_element(view.data, view.dtype, row + column);
+}
+
+// Judges the rows of one attention.
+class RowJudge {
+ public:
+  RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o,
+           const std::optional<ConstTensorView>& lse)
+      : unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
+        floor_unit_(problem.precision == expr::Precision::f64 ? 0x1p-50 : 0x1p-21),
+        o_(o),
+        lse_(lse),
+        o_criterion_(o.dtype, true),
+        lse_criterion_(lse ? lse->dtype : DType::f32, false) {}
+
+  void add(const reference::RowPlace& place, const reference::RowResult& reference, const check::PlainRow& plain) {
+    check::Criterion own_o(o_.dtype, true);
+    const double floor_factor = floor_unit_ * (1 + reference.max_abs_t);
+    const double row_factor = floor_unit_ * (1 + std::max(reference.max_abs_t, reference.max_abs_terms));
+    for (std::size_t d = 0; d < reference.o.size(); ++d) {
+      const double magnitude = reference.magnitude[d];
+      own_o.add({.value = element_at(o_, place, static_cast<std::int64_t>(d)),
+                 .reference = reference.o[d],
+                 .plain = plain.o[d],
+                 .floor = floor_factor * magnitude,
+                 .tolerance = (4 * unit_ + row_factor) * magnitude});
+    }
+    const std::lock_guard lock(mutex_);
+    o_criterion_.merge(own_o);
+    if (!lse_) return;
+    const double floor = floor_factor * std::max(1.0, std::abs(reference.lse));
+    lse_criterion_.add({.value = element_at(*lse_, place, 0),
+                        .reference = reference.lse,
+                        .plain = plain.lse,
+                        .floor = floor,
+                        .tolerance = floor});
+  }
+
+  CheckReport report() const {
+    CheckReport report;
+    report.o = o_criterion_.finish();
+    if (lse_) report.lse = lse_criterion_.finish();
+    report.passed = report.o.passed && (!report.lse || report.lse->passed);
+    return report;
+  }
+
+ private:
+  const double unit_, floor_unit_;  // floor_unit: 8 units of the reals
+  const ConstTensorView& o_;
+  const std::optional<ConstTensorView>& lse_;
+  std::mutex mutex_;
+  check::Criterion o_criterion_, lse_criterion_;
+};
+
+std::string table_row(std::string_view name, const TensorCheck& check) {
+  return fmt::format("{:<4} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {}\n", name,
+                     check.max_error, check.max_allowed, check.plain_max_error, check.mean_error, check.mean_allowed,
+                     check.plain_mean_error, check.worst_row, check.mismatched_specials,
+                     check.passed ? "passed" : "FAILED");
+}
+
+}  // namespace
+
+std::string CheckReport::text() const {
+  std::string text = fmt::format("{:<4} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "", "max error",
+                                 "allowed", "plain's", "mean error", "allowed", "plain's", "worst row", "NaN or inf");
+  text += table_row("o", o);
+  if (lse) text += table_row("lse", *lse);
+  return text;
+}
+
+CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                            const AttentionOptions& options, const ConstTensorView& o,
+                            const std::optional<ConstTensorView>& lse) {
+  AttentionTensors tensors = {q, k, v, as_output(o), {}};
+  if (lse) tensors.lse = as_output(*lse);
+  const problem::AttentionProblem problem = problem::validate(tensors, options);
+  problem::validate_run(problem, tensors, tensors, options, options.bindings);
+
+  const backend::RunArguments arguments = {.tensors = tensors,
+                                           .options = &options,
+                                           .bindings = &options.bindings,
+                                           .block_mask = options.block_mask.get(),
+                                           .workspace = nullptr};
+  const reference::ElementMods plain_mods(problem, arguments, problem.precision);
+  const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY};
+  RowJudge judge(problem, o, lse);
+  reference::attend(
+      problem, arguments,
+      [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
+        judge.add(place, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
+      });
+  return judge.report();
+}
+
+}  // namespace heddle

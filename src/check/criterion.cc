@@ -1,0 +1,101 @@
+#include "check/criterion.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "check/plain.h"
+
+namespace heddle::check {
+namespace {
+
+// 0 finite, 1 +inf, 2 -inf, 3 NaN
+int special_class(double x) { return std::isfinite(x) ? 0 : std::isnan(x) ? 3 : x > 0 ? 1 : 2; }
+
+double smallest_subnormal(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 0x1p-1074;
+    case DType::f16:
+      return 0x1p-24;
+    case DType::bf16:
+      return 0x1p-133;
+    case DType::e4m3:
+      return 0x1p-9;
+    case DType::e5m2:
+      return 0x1p-16;
+    default:
+      return 0x1p-149;
+  }
+}
+
+// At least half a unit in the last place of x.
+double one_rounding(DType dtype, double x) {
+  return std::max(std::ldexp(std::abs(x), -significand_bits(dtype)), smallest_subnormal(dtype) / 2);
+}
+
+}  // namespace
+
+void Criterion::Errors::add(double error) {
+  largest = std::max(largest, error);
+  sum += error;
+}
+
+void Criterion::Errors::merge(const Errors& other) {
+  largest = std::max(largest, other.largest);
+  sum += other.sum;
+}
+
+bool Criterion::special_matches(const Judged& element, double expected) const {
+  const int own = special_class(element.value);
+  if (own == special_class(expected)) return true;
+  if (!std::isfinite(element.reference)) return false;
+  // The reference lies near the dtype's overflow threshold: either side is right.
+  return own == special_class(round_to(dtype_, element.reference + element.tolerance)) ||
+         own == special_class(round_to(dtype_, element.reference - element.tolerance));
+}
+
+void Criterion::add(const Judged& element) {
+  const double expected = round_to(dtype_, element.reference);
+  if (!special_matches(element, expected)) {
+    ++mismatched_specials_;
+    return;
+  }
+  if (!std::isfinite(element.value) || !std::isfinite(expected)) return;
+  ++finite_;
+  const double error = std::abs(element.value - element.reference);
+  own_.add(error);
+  if (std::isfinite(element.plain)) plain_.add(std::abs(element.plain - element.reference));
+  rounding_.add(std::abs(expected - element.reference));
+  floor_.add(element.floor);
+  if (by_row_ && error > 0) {
+    worst_ = std::max(worst_, error / (element.tolerance + one_rounding(dtype_, element.reference)));
+  }
+}
+
+void Criterion::merge(const Criterion& other) {
+  finite_ += other.finite_;
+  mismatched_specials_ += other.mismatched_specials_;
+  own_.merge(other.own_);
+  plain_.merge(other.plain_);
+  rounding_.merge(other.rounding_);
+  floor_.merge(other.floor_);
+  worst_ = std::max(worst_, other.worst_);
+}
+
+TensorCheck Criterion::finish() const {
+  const double count = static_cast<double>(std::max<std::int64_t>(finite_, 1));
+  TensorCheck check;
+  check.max_error = own_.largest;
+  check.mean_error = own_.sum / count;
+  check.plain_max_error = plain_.largest;
+  check.plain_mean_error = plain_.sum / count;
+  check.max_allowed = 2 * std::max(plain_.largest, rounding_.largest) + floor_.largest;
+  check.mean_allowed = (2 * std::max(plain_.sum, rounding_.sum) + floor_.sum) / count;
+  check.worst_row = worst_;
+  check.mismatched_specials = mismatched_specials_;
+  check.passed = mismatched_specials_ == 0 && check.max_error <= check.max_allowed &&
+                 check.mean_error <= check.mean_allowed && worst_ <= 1;
+  return check;
+}
+
+}  // namespace heddle::check

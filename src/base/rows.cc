@@ -7,7 +7,7 @@ Walk coalesce(const Dims& shape, const Dims& strides) {
   for (int axis = 0; axis < shape.size(); ++axis) {
     if (shape[axis] == 1) continue;
     const int last = walk.shape.size() - 1;
-    if (last >= 0 && shape[axis] != 0 && walk.strides[last] == strides[axis] * shape[axis]) {
+    if (last >= 0 && walk.strides[last] == strides[axis] * shape[axis]) {
       walk.shape[last] *= shape[axis];
       walk.strides[last] = strides[axis];
     } else {

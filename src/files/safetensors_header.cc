@@ -44,7 +44,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
         throw source_.error(fmt::format("tensor '{}' has more than {} axes", name_, kMaxRank), ErrorCode::unsupported);
       }
       entry_->shape.push_back(static_cast<std::int64_t>(value));
-    } else if (state_ == State::offsets_value && offsets_seen_ < 2) {
+    } else if (state_ == State::offsets_value) {
       (offsets_seen_++ == 0 ? entry_->begin : entry_->end) = value;
     } else {
       misplaced();

@@ -45,7 +45,7 @@ class Parser {
   Parser(std::string_view text, const Symbols& symbols) : text_(text), symbols_(symbols), tokens_(lex(text)) {}
 
   Expr whole() {
-    const Expr e = conditional();
+    Expr e = conditional();
     if (here().kind != TokenKind::end) fail(here(), unexpected("an operator or the end"));
     return e;
   }

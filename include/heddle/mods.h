@@ -1,4 +1,5 @@
 // Ready-made mods, each a few lines over expr.h. Masks are boolean: true attends. Combine them with &, | and !.
+// Arguments that make no sense (a negative radius, a capture of the wrong rank) throw invalid_argument.
 #pragma once
 
 #include <cstdint>
@@ -7,24 +8,30 @@
 
 namespace heddle::mods {
 
-Expr causal();              // kv_idx <= q_idx: the upper-left corner is the origin
-Expr causal_lower_right();  // the last query sees the last key of its sequence
-Expr sliding_window(std::int64_t before, std::int64_t after = 0);  // q_idx - before <= kv_idx <= q_idx + after
-Expr dilated_window(std::int64_t before,
-                    std::int64_t step);  // every step-th of the last `before` keys, itself included
-Expr prefix_lm(std::int64_t prefix);     // causal, but all see the first `prefix` keys
-Expr prefix_lm(const Expr& prefix);      // the length an i32 expression, lengths[b] say
-Expr global_and_window(std::int64_t global,
-                       std::int64_t window);  // the first `global` tokens see and are seen by all; others a band
+/// kv_idx <= q_idx: the upper-left corner is the origin.
+Expr causal();
+/// The last query sees the last key of its sequence.
+Expr causal_lower_right();
+/// q_idx - before <= kv_idx <= q_idx + after.
+Expr sliding_window(std::int64_t before, std::int64_t after = 0);
+/// Every step-th key back from the query's own, no farther than `before`.
+Expr dilated_window(std::int64_t before, std::int64_t step);
+/// Causal, but all see the first `prefix` keys.
+Expr prefix_lm(std::int64_t prefix);
+/// The same with a length that is an i32 expression: lengths[b], say.
+Expr prefix_lm(const Expr& prefix);
+/// The first `global` tokens see and are seen by all; others see |q_idx - kv_idx| <= window.
+Expr global_and_window(std::int64_t global, std::int64_t window);
 /// Documents by id: `ids` i32 or i64 [S], or [B, S]. Queries and keys see their own document only.
 Expr documents(const Capture& ids);
 /// Documents by offsets: `start_of` i32 or i64 [S] holds, for each token, where its document starts (document_starts
 /// makes it from offsets).
 Expr documents_from_starts(const Capture& start_of);
-/// From offsets [N+1] (0 = first < ... <= last = S) the tensor [S] of each token's document start.
+/// From offsets [N+1] (0 = first <= ... <= last = S) the i32 tensor [S] of each token's document start. Throws
+/// invalid_argument for other offsets.
 Tensor document_starts(const ConstTensorView& offsets);
-Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y,
-                      std::int64_t radius_x);  // tokens of an image, row-major
+/// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
+Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
 /// Speculative decoding: a draft token sees its ancestors, itself, and all keys before position `first`, where the
 /// draft starts (positions are q_idx and kv_idx; give q_start = first when the queries are the draft alone). "kv is an
 /// ancestor of q" is enter[kv] <= enter[q] <= last[kv]: no loop. enter, last i32 [draft]: tree_intervals makes them.
@@ -35,16 +42,19 @@ struct TreeIntervals {
 };
 /// `parents` i32 or i64 [S], -1 for a root. Throws invalid_argument for a cycle or a parent out of range.
 TreeIntervals tree_intervals(const ConstTensorView& parents);
-Expr block_diffusion(std::int64_t block);  // blocks in order: all of one's own block and everything before it
+/// Blocks in order: all of one's own block and everything before it.
+Expr block_diffusion(std::int64_t block);
 
-Expr alibi(const Capture& slopes);  // score + slopes[h] * (kv_idx - q_idx)
-Tensor alibi_slopes(
-    std::int64_t heads);  // f32 [heads]: 2^(-8 (h+1) / heads), for other than powers of two as the paper's code
-Expr relative_bias(const Capture& table,
-                   std::int64_t max_distance);  // score + table[h, clip(kv - q, -max, max) + max]; [H, 2 max + 1]
-/// T5's logarithmic buckets: score + table[bucket, h], table [buckets, H].
+/// score + slopes[h] * (kv_idx - q_idx).
+Expr alibi(const Capture& slopes);
+/// f32 [heads]: 2^(-8 (h+1) / heads), for other than powers of two as the paper's code.
+Tensor alibi_slopes(std::int64_t heads);
+/// score + table[h, clip(kv_idx - q_idx, -max_distance, max_distance) + max_distance], table [H, 2 max_distance + 1].
+Expr relative_bias(const Capture& table, std::int64_t max_distance);
+/// T5's buckets of distances, exact near and logarithmic far: score + table[bucket, h], table [buckets, H].
 Expr t5_bias(const Capture& table, std::int64_t buckets, std::int64_t max_distance, bool bidirectional);
-Expr softcap(double cap);  // cap * tanh(score / cap)
+/// cap * tanh(score / cap).
+Expr softcap(double cap);
 /// A weight_mod: 0 with probability p, else 1 / (1 - p).
 Expr dropout(double p, const Expr& seed);
 

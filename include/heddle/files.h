@@ -16,13 +16,17 @@ struct TensorFile {
 };
 
 /// Reads a .safetensors file. Every rule of the format is checked (header length, JSON, dtype, shape x size = offsets,
-/// no holes, no overlap, no bytes left over); a breach throws io with the file's name and what is wrong.
+/// no holes, no overlap, no bytes left over, no name twice); a breach throws io with the file's name and what is wrong,
+/// before anything of a stated size is allocated. Throws unsupported for a tensor whose element type or rank heddle
+/// does not have.
 TensorFile load_safetensors(const std::filesystem::path& path);
-/// Writes to a temporary file beside `path`, then renames it: when anything fails (io), an old file stays as it was.
+/// Writes to a temporary file beside `path`, brings it to the disk, then renames it: when anything fails (io), an old
+/// file stays as it was. Links stay, their target is replaced; character devices and pipes are written directly. Throws
+/// invalid_argument for names that are not UTF-8, unsupported for memory that is not the CPU's.
 void save_safetensors(const std::filesystem::path& path, const TensorFile& file);
 
-/// Reads a .npy file, versions 1 to 3, C or Fortran order, little or big endian. Throws io, and unsupported for an
-/// element type that heddle does not have.
+/// Reads a .npy file, versions 1 to 3, C or Fortran order, little or big endian; the result is row-major. Throws io,
+/// and unsupported for an element type or rank that heddle does not have.
 Tensor load_npy(const std::filesystem::path& path);
 /// Writes version 1.0, C order; temporary file and rename as above. Throws unsupported for an element type NumPy does
 /// not have.

@@ -72,16 +72,17 @@ class BlockMask {
   static BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings = {},
                          int threads = 0, DType reals = DType::f32);
 
-  /// From PyTorch's lists. With a `mask`, it applies inside partial blocks; with an empty one, partial blocks count as
-  /// full. B and H of the lists may be 1 (shared by all); Q is the number of query blocks of the longest sequence.
-  /// Throws invalid_argument for duplicates, entries out of range or both partial and full, wrong shapes and dtypes.
-  static BlockMask from_lists(const BlockLists& lists, const MaskShape& shape, BlockSize block, const Expr& mask = {},
-                              const Bindings& bindings = {});
+  /// From PyTorch's lists, which speak of the longest sequence: past the end of a shorter one they are cut. With a
+  /// `mask`, it applies inside partial blocks; with an empty one, partial blocks count as full. B and H of the lists
+  /// may be 1 (shared by all). Throws invalid_argument for duplicates, entries out of range or both partial and full,
+  /// wrong shapes and dtypes, and a mask that is not boolean.
+  static BlockMask from_lists(const BlockLists& lists, const MaskShape& shape, BlockSize block, const Expr& mask = {});
   /// B (H) is 1 when all sequences (heads) share their rows; entries past a row's count are 0. Throws unsupported when
   /// the sequences differ in length.
   BlockLists to_lists() const;
 
-  /// The runs of one row of query blocks, sorted, not touching where of one kind.
+  /// The runs of one row of query blocks, sorted, not touching where of one kind. Throws invalid_argument for a row
+  /// that is not there.
   std::span<const Run> row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
   std::int64_t q_blocks(std::int64_t sequence) const;
   std::int64_t kv_blocks(std::int64_t sequence) const;

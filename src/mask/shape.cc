@@ -1,0 +1,104 @@
+#include "mask/shape.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "base/element.h"
+#include "heddle/error.h"
+
+namespace heddle {
+namespace {
+
+constexpr std::int64_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
+
+/// Cumulative lengths as they stand, checked.
+std::vector<std::int64_t> offsets_of(const char* argument, const ConstTensorView& view) {
+  if (view.dtype != DType::i32 && view.dtype != DType::i64) {
+    refuse(fmt::format("{} is {}; i32 or i64 is accepted", argument, name(view.dtype)));
+  }
+  if (view.device.kind != DeviceKind::cpu) refuse(fmt::format("{} is not on the CPU, where it is read", argument));
+  if (view.rank() != 1 || view.shape[0] < 1) {
+    refuse(fmt::format("{} is {}; one dimension of N + 1 cumulative lengths is accepted", argument,
+                       to_string(view.shape)));
+  }
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t i = 0; i < view.shape[0]; ++i) {
+    const std::int64_t at = i * view.strides[0];
+    offsets.push_back(view.dtype == DType::i32 ? base::load_raw<std::int32_t>(view.data, at)
+                                               : base::load_raw<std::int64_t>(view.data, at));
+    if (i == 0 && offsets[0] != 0) refuse(fmt::format("{}[0] is {}; it must be 0", argument, offsets[0]));
+    if (i > 0 && offsets[i] < offsets[i - 1]) {
+      refuse(fmt::format("{} decreases from {} to {} at index {}; cumulative lengths never decrease", argument,
+                         offsets[i - 1], offsets[i], i));
+    }
+  }
+  return offsets;
+}
+
+}  // namespace
+
+MaskShape MaskShape::uniform(std::int64_t batch, std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
+  if (batch < 0) refuse(fmt::format("batch is {}; 0 or more is accepted", batch));
+  MaskShape shape;
+  shape.heads = heads;
+  shape.sequences.assign(static_cast<std::size_t>(batch), {.q_len = q_len, .kv_len = kv_len});
+  mask::validate_shape(shape);
+  return shape;
+}
+
+MaskShape MaskShape::packed(std::int64_t heads, const ConstTensorView& cu_seqlens_q,
+                            const ConstTensorView& cu_seqlens_kv) {
+  const std::vector<std::int64_t> q = offsets_of("cu_seqlens_q", cu_seqlens_q);
+  const std::vector<std::int64_t> kv = offsets_of("cu_seqlens_kv", cu_seqlens_kv);
+  if (q.size() != kv.size()) {
+    refuse(fmt::format("cu_seqlens_q has {} elements and cu_seqlens_kv {}; both have one more than there are sequences",
+                       q.size(), kv.size()));
+  }
+  MaskShape shape;
+  shape.heads = heads;
+  for (std::size_t i = 0; i + 1 < q.size(); ++i) {
+    shape.sequences.push_back(
+        {.q_begin = q[i], .q_len = q[i + 1] - q[i], .kv_begin = kv[i], .kv_len = kv[i + 1] - kv[i]});
+  }
+  mask::validate_shape(shape);
+  return shape;
+}
+
+namespace mask {
+
+void validate_shape(const MaskShape& shape) {
+  if (shape.heads < 0) refuse(fmt::format("heads is {}; 0 or more is accepted", shape.heads));
+  for (std::size_t i = 0; i < shape.sequences.size(); ++i) {
+    const Sequence& sequence = shape.sequences[i];
+    const auto check = [&](const char* what, std::int64_t begin, std::int64_t length) {
+      if (begin < 0 || length < 0) {
+        refuse(fmt::format("sequence {} has {} {} from {}; neither may be negative", i, length, what, begin));
+      }
+      if (begin > kMaxPosition || length > kMaxPosition - begin) {
+        refuse(fmt::format("sequence {} has {} {} from {}; positions up to {} fit i32, in which masks see them", i,
+                           length, what, begin, kMaxPosition));
+      }
+    };
+    check("queries", sequence.q_begin, sequence.q_len);
+    check("keys", sequence.kv_begin, sequence.kv_len);
+    const std::int64_t start = sequence.q_start;
+    if (start < std::numeric_limits<std::int32_t>::min() || start > kMaxPosition - sequence.q_len) {
+      refuse(
+          fmt::format("sequence {} has {} queries and q_start {}; positions up to {} fit i32, in which masks see "
+                      "them",
+                      i, sequence.q_len, start, kMaxPosition));
+    }
+  }
+}
+
+void validate_block(BlockSize block) {
+  if (block.q < 1 || block.kv < 1) {
+    refuse(fmt::format("block is {} x {}; sizes of at least 1 are accepted", block.q, block.kv));
+  }
+}
+
+}  // namespace mask
+}  // namespace heddle

@@ -1,0 +1,166 @@
+// Block masks equal the dense definition, block for block, and so do their columns and lists.
+#include "heddle/block_mask.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "expr/random_expression.h"
+#include "mask/build.h"
+#include "mask/dense.h"
+#include "mask/random_mask.h"
+
+namespace heddle::test {
+namespace {
+
+/// Every score matrix of the mask, its columns, and what the lists give back.
+void expect_exact(const BlockMask& built, const Expr& mask, const Bindings& bindings, expr::Precision precision) {
+  const expr::Interpreter interpreter(mask, bindings, precision);
+  const MaskShape& shape = built.shape();
+  const BlockMask columns = built.transposed();
+  BlockMask::Statistics counted;
+  for (std::int64_t b = 0; b < std::ssize(shape.sequences); ++b) {
+    for (std::int64_t h = 0; h < shape.heads; ++h) {
+      const std::string dense = dense_classes(interpreter, shape, built.block(), b, h);
+      EXPECT_EQ(run_classes(built, b, h), dense) << "sequence " << b << ", head " << h;
+      EXPECT_EQ(run_classes(columns, b, h), exchanged(dense, built.q_blocks(b), built.kv_blocks(b)));
+      counted.full += std::ranges::count(dense, '#');
+      counted.partial += std::ranges::count(dense, '+');
+      counted.empty += std::ranges::count(dense, '.');
+    }
+  }
+  const BlockMask::Statistics statistics = built.statistics();
+  EXPECT_EQ(statistics.full, counted.full);
+  EXPECT_EQ(statistics.partial, counted.partial);
+  EXPECT_EQ(statistics.empty, counted.empty);
+  EXPECT_EQ(statistics.blocks, counted.full + counted.partial + counted.empty);
+  EXPECT_EQ(columns.transposed(), built);
+}
+
+TEST(BlockMask, EqualsTheDenseDefinitionForMasksAsPeopleWriteThem) {
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    RandomMasks random(seed);
+    const Expr mask = random.draw();
+    const MaskShape shape = random.shape();
+    const BlockSize block = random.block();
+    const bool f64 = seed % 8 == 0;
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", blocks " << block.q << " x " << block.kv << ", "
+                                    << print(mask));
+    const BlockMask built =
+        BlockMask::build(mask, shape, block, random.bindings(), seed % 2 == 0 ? 1 : 3, f64 ? DType::f64 : DType::f32);
+    expect_exact(built, mask, random.bindings(), f64 ? expr::Precision::f64 : expr::Precision::f32);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+TEST(BlockMask, EqualsTheDenseDefinitionForRandomExpressions) {
+  Vocabulary vocabulary = Vocabulary::mask();
+  vocabulary.reads_inside = true;
+  RandomExpressions expressions(20, vocabulary);
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    RandomMasks random(seed);
+    const Expr mask = expressions.draw(ExprType::boolean, 1 + expressions.below(24));
+    const MaskShape shape = random.shape();
+    const BlockSize block = random.block();
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", blocks " << block.q << " x " << block.kv << ", "
+                                    << print(mask));
+    const BlockMask built =
+        mask::build(mask, shape, block, expressions.bindings(), 1, DType::f32, mask::scalar_evaluator);
+    expect_exact(built, mask, expressions.bindings(), expr::Precision::f32);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+TEST(BlockMask, DoesNotDependOnThreads) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    RandomMasks random(seed);
+    const Expr mask = random.draw();
+    const MaskShape shape = MaskShape::uniform(2, 2, 300, 200);
+    const BlockMask alone = BlockMask::build(mask, shape, {2, 2}, random.bindings(), 1);
+    const BlockMask together = BlockMask::build(mask, shape, {2, 2}, random.bindings(), 4);
+    EXPECT_EQ(alone, together) << print(mask);
+    EXPECT_EQ(alone.statistics().evaluated_tiles, together.statistics().evaluated_tiles);
+    EXPECT_EQ(alone.statistics().range_queries, together.statistics().range_queries);
+  }
+}
+
+TEST(BlockMask, WithoutMaskEverythingAttends) {
+  const BlockMask mask = BlockMask::build({}, MaskShape::uniform(1, 2, 33, 40), {16, 16});
+  EXPECT_EQ(mask.text(), "###\n###\n###\n");
+  EXPECT_TRUE(mask.mask().empty());
+}
+
+TEST(BlockMask, SharesTheRowsOfWhatTheMaskCannotTellApart) {
+  const MaskShape shape = MaskShape::uniform(8, 16, 256, 256);
+  const auto runs = [&](const Expr& mask) { return BlockMask::build(mask, shape, {16, 16}).statistics().runs; };
+  const Expr causal = leaf::kv_idx() <= leaf::q_idx();
+  EXPECT_EQ(runs(causal), 31);  // a partial run a row, a full one in all but the first
+  EXPECT_EQ(runs(leaf::kv_idx() <= leaf::q_idx() + 0 * leaf::b()), 31) << "a leaf that simplifies away still counts";
+  EXPECT_EQ(runs(causal & (leaf::h() != 3)), 15 * 31);
+  EXPECT_EQ(runs(causal & (leaf::b() != 3)), 7 * 31);
+}
+
+TEST(BlockMask, SequencesShareRowsUnlessTheMaskSeesTheirDifference) {
+  MaskShape shape;
+  shape.sequences = {{.q_begin = 0, .q_len = 64, .kv_len = 64},
+                     {.q_begin = 64, .q_len = 64, .kv_begin = 64, .kv_len = 64},
+                     {.q_begin = 128, .q_len = 64, .kv_begin = 128, .kv_len = 64, .q_start = 32},
+                     {.q_begin = 192, .q_len = 48, .kv_begin = 192, .kv_len = 64}};
+  const auto rows = [&](const Expr& mask) {
+    const BlockMask built = BlockMask::build(mask, shape, {16, 16});
+    return static_cast<std::int64_t>(built.statistics().bytes - built.statistics().runs * 12) / 8 - 1 - 4;
+  };
+  EXPECT_EQ(rows(leaf::kv_idx() < 20), 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() <= leaf::q_idx()), 4 + 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() < leaf::kv_token()), 4 + 4 + 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() < leaf::q_token()), 4 + 4 + 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() < leaf::b()), 4 + 4 + 4 + 3);
+}
+
+TEST(BlockMask, TokensOfAPackedBatchAreLinearInTheIndices) {
+  // Two spellings of causal in each sequence, over the packed positions; intervals must decide both alike.
+  MaskShape shape;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    shape.sequences.push_back({.q_begin = i * 1000, .q_len = 1000, .kv_begin = i * 1000, .kv_len = 1000});
+  }
+  const BlockMask by_token = BlockMask::build(leaf::kv_token() <= leaf::q_token(), shape, {10, 10});
+  const BlockMask by_index = BlockMask::build(leaf::kv_idx() <= leaf::q_idx(), shape, {10, 10});
+  EXPECT_EQ(by_token, by_index);
+  EXPECT_EQ(by_token.statistics().evaluated_tiles, 0);
+  const BlockMask mixed =
+      BlockMask::build(leaf::kv_token() - leaf::q_token() + leaf::q_idx() <= leaf::q_idx(), shape, {10, 10});
+  EXPECT_EQ(mixed, by_index);
+  EXPECT_EQ(mixed.statistics().evaluated_tiles, 0);
+}
+
+TEST(BlockMask, EmptySequencesHaveNoRows) {
+  MaskShape shape;
+  shape.heads = 2;
+  shape.sequences = {{.q_len = 0, .kv_len = 5},
+                     {.q_len = 5, .kv_len = 0},
+                     {.q_len = 0, .kv_len = 0},
+                     {.q_len = 5, .kv_len = 5},
+                     {.q_len = 0, .kv_len = 5}};
+  const Expr mask = (leaf::kv_idx() <= leaf::q_idx()) & (leaf::h() < 2);
+  const BlockMask built = BlockMask::build(mask, shape, {2, 2});
+  expect_exact(built, mask, {}, expr::Precision::f32);
+  EXPECT_EQ(built.q_blocks(0), 0);
+  EXPECT_EQ(built.transposed().q_blocks(0), 3);
+  const BlockMask none = BlockMask::build(mask, MaskShape::uniform(0, 4, 10, 10), {2, 2});
+  EXPECT_EQ(none.statistics().blocks, 0);
+}
+
+TEST(BlockMask, RealsOfF64AreAnotherMask) {
+  // 0.1 rounded to f32 is more than 0.1: the comparison tells the two apart on the diagonal.
+  const Expr mask = to_f32(leaf::q_idx()) * 0.1 >= to_f32(leaf::kv_idx()) / 10.0;
+  const MaskShape shape = MaskShape::uniform(1, 1, 64, 64);
+  for (const auto& [reals, precision] :
+       {std::pair(DType::f32, expr::Precision::f32), {DType::f64, expr::Precision::f64}}) {
+    const BlockMask built = BlockMask::build(mask, shape, {4, 4}, {}, 1, reals);
+    EXPECT_EQ(built.reals(), reals);
+    expect_exact(built, mask, {}, precision);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

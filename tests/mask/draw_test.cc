@@ -1,0 +1,164 @@
+// Pictures of block masks: exact text, well-formed and bounded SVG.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "expect_error.h"
+#include "heddle/block_mask.h"
+#include "mask/random_mask.h"
+
+namespace heddle::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+const Expr kCausal = leaf::kv_idx() <= leaf::q_idx();
+
+/// Empty when every tag is closed in order, attributes are quoted and names and texts hold no bare special character.
+std::string xml_fault(const std::string& text) {
+  const std::regex token(
+      R"re(<(/?)([a-z]+)((?: [a-zA-Z-]+(?::[a-z]+)?="[^"<>]*")*) ?(/?)>|&(?:amp|lt|gt|quot);|[^<>&])re");
+  std::vector<std::string> open;
+  std::size_t at = 0;
+  std::smatch match;
+  while (at < text.size()) {
+    const std::string rest = text.substr(at, 200000);
+    if (!std::regex_search(rest, match, token, std::regex_constants::match_continuous)) return text.substr(at, 60);
+    at += static_cast<std::size_t>(match.length());
+    if (!match[2].matched) {
+      // Long plain text would make a copy a character.
+      at = std::min(text.find_first_of("<>&", at), text.size());
+    } else if (match[1].length() != 0) {
+      if (open.empty() || open.back() != match[2]) return "closes " + match.str();
+      open.pop_back();
+    } else if (match[4].length() == 0) {
+      open.push_back(match[2]);
+    }
+  }
+  return open.empty() ? "" : "open " + open.back();
+}
+
+TEST(BlockMaskText, IsACharacterABlock) {
+  const BlockMask mask =
+      BlockMask::build(kCausal & (leaf::q_idx() - leaf::kv_idx() < 6), MaskShape::uniform(1, 1, 10, 12), {2, 3});
+  EXPECT_EQ(mask.text(),
+            "+...\n"
+            "#+..\n"
+            "#+..\n"
+            "+#+.\n"
+            ".+#+\n");
+  EXPECT_EQ(mask.transposed().text(),
+            "+##+.\n"
+            ".++#+\n"
+            "...+#\n"
+            "....+\n");
+}
+
+TEST(BlockMaskText, CoarsensBeyond128) {
+  const BlockMask mask = BlockMask::build(kCausal, MaskShape::uniform(1, 1, 300, 600), {1, 1});
+  const std::string text = mask.text();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 100);  // 3 blocks a line
+  EXPECT_EQ(text.find('\n'), 120U);                // 5 a column
+  EXPECT_EQ(text.substr(0, 3), "+..");
+  for (std::size_t r = 0; r < 100; ++r) {
+    for (std::size_t c = 0; c < 120; ++c) {
+      const char expected = 5 * c + 4 <= 3 * r ? '#' : 5 * c > 3 * r + 2 ? '.' : '+';
+      ASSERT_EQ(text[r * 121 + c], expected) << r << ", " << c;
+    }
+  }
+}
+
+TEST(BlockMaskText, ShowsTheHeadThatIsAskedFor) {
+  const BlockMask mask =
+      BlockMask::build(leaf::kv_idx() < 2 * leaf::h() + leaf::b(), MaskShape::uniform(2, 2, 2, 4), {2, 2});
+  EXPECT_EQ(mask.text(0, 0), "..\n");
+  EXPECT_EQ(mask.text(0, 1), "#.\n");
+  EXPECT_EQ(mask.text(1, 0), "+.\n");
+  EXPECT_EQ(mask.text(1, 1), "#+\n");
+  expect_error([&] { mask.text(0, 2); }, ErrorCode::invalid_argument,
+               std::string("the block mask has no head 2; it covers 2"));
+  expect_error([&] { mask.svg(2, 0); }, ErrorCode::invalid_argument,
+               std::string("the block mask has no sequence 2; it covers 2"));
+}
+
+TEST(BlockMaskText, OfNothingIsNothing) {
+  EXPECT_EQ(BlockMask::build(kCausal, MaskShape::uniform(1, 1, 0, 5), {2, 2}).text(), "");
+  EXPECT_EQ(BlockMask::build(kCausal, MaskShape::uniform(1, 1, 3, 0), {2, 2}).text(), "\n\n");
+}
+
+TEST(BlockMaskSvg, SaysWhatItShows) {
+  const std::string svg = BlockMask::build(kCausal, MaskShape::uniform(1, 2, 512, 512), {128, 128}).svg(0, 1);
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, HasSubstr("kv_idx &lt;= q_idx"));
+  EXPECT_THAT(svg, HasSubstr("sequence 0, head 1"));
+  EXPECT_THAT(svg, HasSubstr("4 \u00d7 4 blocks of 128 \u00d7 128"));
+  EXPECT_THAT(svg, HasSubstr(">queries (q_idx)<"));
+  EXPECT_THAT(svg, HasSubstr(">keys (kv_idx)<"));
+  for (const char* label : {">0<", ">128<", ">256<", ">384<", ">512<"}) EXPECT_THAT(svg, HasSubstr(label));
+  EXPECT_THAT(svg, HasSubstr(">6<"));       // full
+  EXPECT_THAT(svg, HasSubstr(">37.5 %<"));  // full and empty
+  EXPECT_THAT(svg, HasSubstr(">25.0 %<"));  // partial
+  EXPECT_THAT(svg, HasSubstr(">62.5 %<"));  // density
+}
+
+TEST(BlockMaskSvg, DrawsEqualRowsOnce) {
+  const BlockMask mask = BlockMask::build(leaf::kv_idx() < 64, MaskShape::uniform(1, 1, 128, 128), {16, 16});
+  const std::string svg = mask.svg();
+  const std::regex bar("M[^M]*z");
+  EXPECT_EQ(std::distance(std::sregex_iterator(svg.begin(), svg.end(), bar), {}), 1);
+  EXPECT_THAT(svg, HasSubstr("h280v560h-280z")) << "half of the plot's width, all of its height";
+}
+
+TEST(BlockMaskSvg, StaysSmall) {
+  constexpr std::int64_t kMillion = 1 << 20;
+  const std::string svg = BlockMask::build(kCausal, MaskShape::uniform(1, 1, kMillion, kMillion), {128, 128}).svg();
+  EXPECT_LT(svg.size(), 60000U);
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, HasSubstr("1\u2009048\u2009576"));
+  EXPECT_THAT(svg, HasSubstr("8\u2009192 \u00d7 8\u2009192 blocks of 128 \u00d7 128, drawn 32 \u00d7 32 to a cell"));
+
+  RandomMasks random(3);
+  const BlockMask noise = BlockMask::build(random_uniform(1, 0, 0, leaf::q_idx(), leaf::kv_idx()) < 0.5,
+                                           MaskShape::uniform(1, 1, 1024, 1024), {4, 4});
+  EXPECT_LT(noise.svg().size(), 3000000U);
+  const BlockMask every_second =
+      BlockMask::build((leaf::q_idx() + leaf::kv_idx()) % 2 == 0, MaskShape::uniform(1, 1, 512, 512), {1, 1});
+  EXPECT_LT(every_second.svg().size(), 1 << 20) << "two blocks a side make one cell of one mixture";
+}
+
+TEST(BlockMaskSvg, IsWellFormedForAnyMask) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    RandomMasks random(seed);
+    const Expr mask = random.draw();
+    const BlockMask built = BlockMask::build(mask, random.shape(), random.block(), random.bindings());
+    EXPECT_EQ(xml_fault(built.svg()), "") << print(mask);
+    EXPECT_THAT(built.svg(), Not(HasSubstr("nan")));
+    EXPECT_THAT(built.transposed().svg(), HasSubstr("Block mask, transposed"));
+  }
+}
+
+TEST(BlockMaskSvg, CutsWhatNobodyReads) {
+  Expr sum = leaf::q_idx();
+  for (int i = 0; i < 40; ++i) sum = sum * leaf::kv_idx() + leaf::q_idx();
+  const MaskShape shape = MaskShape::uniform(1, 1, 4, 4);
+  EXPECT_THAT(BlockMask::build(sum > 0, shape, {2, 2}).svg(), HasSubstr("\u2026</text>"));
+  // Doubling an expression gives a text too long to print.
+  for (int i = 0; i < 40; ++i) sum = sum * sum + i;
+  const std::string svg = BlockMask::build(sum > 0, shape, {2, 2}).svg();
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, HasSubstr("a mask of "));
+}
+
+TEST(BlockMaskSvg, SaysWhenThereIsNoExpression) {
+  const MaskShape shape = MaskShape::uniform(1, 1, 4, 4);
+  const BlockMask all = BlockMask::build({}, shape, {2, 2});
+  EXPECT_THAT(all.svg(), HasSubstr("everything attends"));
+  EXPECT_THAT(BlockMask::from_lists(all.to_lists(), shape, {2, 2}).svg(), HasSubstr("given lists"));
+}
+
+}  // namespace
+}  // namespace heddle::test

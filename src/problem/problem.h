@@ -18,6 +18,7 @@ struct AttentionProblem {
   std::int64_t qk_dim = 0, v_dim = 0;
   DType q_dtype{}, k_dtype{}, v_dtype{}, o_dtype{};
   bool packed = false;
+  bool shared_kv = false;  // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false;
   expr::Precision precision{};  // f64 when the inputs are f64
   double scale = 0;

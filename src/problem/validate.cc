@@ -78,6 +78,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
 
   const std::int64_t tensor_batch = outputs.o_shape[0];
   problem.packed = options.cu_seqlens_q.has_value() || options.cu_seqlens_kv.has_value();
+  problem.shared_kv = tensor_batch > 1 && tensors.k.shape[0] == 1 && tensors.v.shape[0] == 1;
   problem.sequences = resolve_sequences(options, {tensor_batch, problem.q_rows, problem.kv_rows});
   problem.batch = std::ssize(problem.sequences);
 

@@ -20,7 +20,7 @@ struct PlainMods {
 };
 
 struct PlainProblem {
-  ConstTensorView q, k, v;
+  Tensor q, k, v;                   // f64, contiguous
   std::vector<Sequence> sequences;  // q_begin and kv_begin 0 and one a batch entry, or all in batch entry 0 (packed)
   bool packed = false;
   double scale = 1;
@@ -35,15 +35,19 @@ struct PlainRow {
   double lse = -std::numeric_limits<double>::infinity();
 };
 
-inline double at(const ConstTensorView& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t d) {
-  return get_element(x, {x.shape[0] == 1 ? 0 : b, h, row, d});
+/// The elements of one row.
+inline const double* row_of(const Tensor& x, std::int64_t b, std::int64_t h, std::int64_t row) {
+  const Dims& shape = x.shape();
+  const std::int64_t entry = shape[0] == 1 ? 0 : b;
+  return static_cast<const double*>(x.data()) + ((entry * shape[1] + h) * shape[2] + row) * shape[3];
 }
 
 /// Row i of head h in sequence n.
 inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h, std::int64_t i) {
   constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
   const Sequence& sequence = p.sequences[static_cast<std::size_t>(n)];
-  const std::int64_t b = p.packed ? 0 : n, kv_head = h / (p.q.shape[1] / p.k.shape[1]);
+  const std::int64_t b = p.packed ? 0 : n, kv_head = h / (p.q.shape()[1] / p.k.shape()[1]);
+  const double* q = row_of(p.q, b, h, sequence.q_begin + i);
   std::vector<double> t(static_cast<std::size_t>(sequence.kv_len), kMinusInfinity);
   double top = p.sinks.empty() ? kMinusInfinity : p.sinks[static_cast<std::size_t>(h)];
   bool any = false;
@@ -51,9 +55,8 @@ inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h,
     const std::int64_t q_idx = i + sequence.q_start;
     if (p.mods.mask && !p.mods.mask(n, h, q_idx, j)) continue;
     double s = 0;
-    for (std::int64_t d = 0; d < p.q.shape[3]; ++d) {
-      s += at(p.q, b, h, sequence.q_begin + i, d) * at(p.k, b, kv_head, sequence.kv_begin + j, d);
-    }
+    const double* k = row_of(p.k, b, kv_head, sequence.kv_begin + j);
+    for (std::int64_t d = 0; d < p.q.shape()[3]; ++d) s += q[d] * k[d];
     s *= p.scale;
     double& x = t[static_cast<std::size_t>(j)];
     x = p.mods.score ? p.mods.score(s, n, h, q_idx, j) : s;
@@ -61,7 +64,7 @@ inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h,
     top = std::max(top, x);
   }
   PlainRow row;
-  row.o.assign(static_cast<std::size_t>(p.v.shape[3]), 0);
+  row.o.assign(static_cast<std::size_t>(p.v.shape()[3]), 0);
   row.magnitude = row.o;
   if (!any) {
     row.lse = top;
@@ -76,9 +79,9 @@ inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h,
     if (p.normalizer == Normalizer::softmax) probability = std::exp(x - top);
     if (p.normalizer == Normalizer::sigmoid) probability = 1 / (1 + std::exp(-x));
     sum += probability;
+    const double* v = row_of(p.v, b, kv_head, sequence.kv_begin + j);
     for (std::size_t d = 0; d < row.o.size(); ++d) {
-      const double term =
-          probability * weight * at(p.v, b, kv_head, sequence.kv_begin + j, static_cast<std::int64_t>(d));
+      const double term = probability * weight * v[d];
       row.o[d] += term;
       row.magnitude[d] += std::abs(term);
     }

@@ -46,6 +46,16 @@ double element_or_one(const std::optional<ConstTensorView>& view, std::int64_t b
   return base::load_element(view->data, view->dtype, offset);
 }
 
+/// A number a query head: of a vector [heads], or of a row of a matrix [batch, heads]. Extents of one serve all.
+template <class T>
+PerHead<T> per_head(const std::optional<ConstTensorView>& view, std::int64_t batch, std::int64_t head) {
+  if (!view) return {};
+  const int last = view->rank() - 1;
+  const std::int64_t stride = view->shape[last] == 1 ? 0 : view->strides[last];
+  const std::int64_t entry = last == 0 || view->shape[0] == 1 ? 0 : batch * view->strides[0];
+  return {static_cast<const T*>(view->data) + entry + head * stride, stride};
+}
+
 /// One launch: what the workers share.
 template <class T>
 class Launch {
@@ -55,8 +65,8 @@ class Launch {
         run_(run),
         scratch_(plan::cpu_forward_scratch(problem_, forward.plan.tile.q)),
         threads_(forward.plan.threads),
-        pack_bytes_(forward.plan.workspace_bytes - threads_ * scratch_.bytes),
-        schedule_(problem_, run.tensors.k.shape[0], run.tensors.v.shape[0], forward.plan.tile.q, pack_bytes_,
+        pair_bytes_(forward.plan.workspace_bytes - threads_ * scratch_.bytes),
+        schedule_(problem_, run.tensors.k.shape[0], run.tensors.v.shape[0], forward.plan.tile.q, pair_bytes_,
                   run.block_mask),
         workspace_(static_cast<std::byte*>(run.workspace)),
         programs_(forward.programs) {}
@@ -69,6 +79,9 @@ class Launch {
       while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
       pack_wave(wave, workers);
       attend_wave(wave, workers, i);
+      base::parallel_tasks(workers, std::ssize(wave.merges), [&](int worker, std::int64_t task) {
+        merge_pieces(tile_of(wave, wave.merges[static_cast<std::size_t>(task)], worker), buffers(worker));
+      });
     }
   }
 
@@ -84,7 +97,7 @@ class Launch {
   }
 
   TileBuffers<T> buffers(int worker) const {
-    std::byte* base = workspace_ + pack_bytes_ + worker * scratch_.bytes;
+    std::byte* base = workspace_ + pair_bytes_ + worker * scratch_.bytes;
     const auto at = [&](std::int64_t offset) { return reinterpret_cast<T*>(base + offset); };
     return {.queries = at(scratch_.queries),
             .scores = at(scratch_.scores),
@@ -94,6 +107,8 @@ class Launch {
             .row_maxima = at(scratch_.row_maxima),
             .row_scales = at(scratch_.row_scales),
             .staging = at(scratch_.staging),
+            .chunk_keys = at(scratch_.chunk_keys),
+            .chunk_values = at(scratch_.chunk_values),
             .q_stride = scratch_.q_stride,
             .o_stride = scratch_.o_stride};
   }
@@ -142,49 +157,73 @@ class Launch {
   void attend_wave(const Wave& wave, int workers, std::int64_t index) {
     Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
     base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t task) {
-      attend_tile(wave, wave.tiles[static_cast<std::size_t>(task)], worker);
+      attend(tile_of(wave, wave.tiles[static_cast<std::size_t>(task)], worker), buffers(worker));
       progress.add_one();
     });
   }
 
-  void attend_tile(const Wave& wave, const TileTask& task, int worker) {
-    const Sequence& sequence_of_tile = sequence(task.sequence);
+  Tile<T> tile_of(const Wave& wave, const TileTask& task, int worker) {
+    const Sequence& own = sequence(task.sequence);
     const std::int64_t entry = batch_entry(task.sequence), kv_head = task.head / problem_.group();
-    const std::int64_t row = sequence_of_tile.q_begin + task.q_first;
-    const PackedUnit& k = wave.k_units[static_cast<std::size_t>(task.k_unit)];
-    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
+    const std::int64_t row = own.q_begin + task.q_first;
     const AttentionOptions& options = *run_.options;
     WorkerMods& mods = mods_[static_cast<std::size_t>(worker)];
 
     Tile<T> tile{};
     tile.at = {.b = static_cast<std::int32_t>(task.sequence),
                .h = static_cast<std::int32_t>(task.head),
-               .sequence = sequence_of_tile,
+               .sequence = own,
                .q_first = task.q_first,
                .rows = static_cast<int>(task.rows)};
+    tile.heads = task.heads;
     tile.qk_dim = problem_.qk_dim;
     tile.v_dim = problem_.v_dim;
     tile.normalizer = problem_.normalizer;
     tile.q = rows_of<ConstRows>(run_.tensors.q, entry, task.head, row);
-    tile.q_scale = static_cast<T>(problem_.scale * element_or_one(options.q_descale, task.sequence, task.head) *
-                                  element_or_one(options.k_descale, task.sequence, kv_head));
-    tile.head = {.k = reinterpret_cast<const T*>(workspace_ + k.offset),
-                 .v = reinterpret_cast<const T*>(workspace_ + v.offset),
-                 .v_flags = v_flags(v),
-                 .v_keys = v.keys};
+    tile.q_head_stride = run_.tensors.q.strides[1];
+    tile.q_scale = problem_.scale * element_or_one(options.k_descale, task.sequence, kv_head);
+    tile.q_descale = per_head<float>(options.q_descale, task.sequence, task.head);
+    tile.k = rows_of<ConstRows>(run_.tensors.k, entry, kv_head, own.kv_begin);
+    tile.v = rows_of<ConstRows>(run_.tensors.v, entry, kv_head, own.kv_begin);
+    if (task.k_unit >= 0) tile.head = packed_head(wave, task);
     tile.runs = schedule_.runs(task);
     tile.block_keys = schedule_.block_keys();
+    tile.key_begin = task.key_begin;
+    tile.key_end = task.key_end;
     tile.full = mods.full();
     tile.partial = mods.partial();
     tile.weight = mods.weight();
-    if (options.sinks) {
-      tile.has_sink = true;
-      tile.sink = base::load_element(options.sinks->data, options.sinks->dtype, task.head * options.sinks->strides[0]);
-    }
+    tile.sinks = per_head<T>(options.sinks, 0, task.head);
     tile.v_scale = element_or_one(options.v_descale, task.sequence, kv_head);
     tile.o = rows_of<Rows>(run_.tensors.o, entry, task.head, row);
-    if (run_.tensors.lse) tile.lse = lse_rows(entry, task.head, row);
-    attend(tile, buffers(worker));
+    tile.o_head_stride = run_.tensors.o.strides[1];
+    if (run_.tensors.lse) {
+      tile.lse = lse_rows(entry, task.head, row);
+      tile.lse_head_stride = run_.tensors.lse->strides[1];
+    }
+    if (task.partials >= 0) tile.partials = partials(wave.partials[static_cast<std::size_t>(task.partials)]);
+    tile.piece = task.piece;
+    tile.partial_row = task.partial_row;
+    return tile;
+  }
+
+  PackedHead<T> packed_head(const Wave& wave, const TileTask& task) const {
+    const PackedUnit& k = wave.k_units[static_cast<std::size_t>(task.k_unit)];
+    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
+    return {.k = reinterpret_cast<const T*>(workspace_ + k.offset),
+            .v = reinterpret_cast<const T*>(workspace_ + v.offset),
+            .v_flags = v_flags(v),
+            .v_keys = v.keys};
+  }
+
+  Partials<T> partials(const PartialUnit& unit) const {
+    const plan::CpuForwardPartials layout = plan::cpu_forward_partials(problem_, sequence(unit.sequence));
+    std::byte* base = workspace_ + unit.offset;
+    return {.o = reinterpret_cast<T*>(base),
+            .maxima = reinterpret_cast<T*>(base + layout.maxima),
+            .sums = reinterpret_cast<T*>(base + layout.sums),
+            .pieces = layout.pieces,
+            .rows = layout.rows};
   }
 
   Rows lse_rows(std::int64_t entry, std::int64_t head, std::int64_t row) const {
@@ -217,7 +256,7 @@ class Launch {
   const backend::RunArguments& run_;
   plan::CpuForwardScratch scratch_;
   int threads_;
-  std::int64_t pack_bytes_;  // the workspace's first part; the workers' scratch follows
+  std::int64_t pair_bytes_;  // the workspace's first part; the workers' scratch follows
   Schedule schedule_;
   std::byte* workspace_;
   const ModPrograms& programs_;

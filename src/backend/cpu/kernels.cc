@@ -16,6 +16,8 @@ void PackValuesF32(const PackValues<float>& values) { Pack(values); }
 void PackValuesF64(const PackValues<double>& values) { Pack(values); }
 void AttendF32(const Tile<float>& tile, const TileBuffers<float>& buffers) { Attend(tile, buffers); }
 void AttendF64(const Tile<double>& tile, const TileBuffers<double>& buffers) { Attend(tile, buffers); }
+void MergePiecesF32(const Tile<float>& tile, const TileBuffers<float>& buffers) { MergePieces(tile, buffers); }
+void MergePiecesF64(const Tile<double>& tile, const TileBuffers<double>& buffers) { MergePieces(tile, buffers); }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -31,6 +33,8 @@ HWY_EXPORT(PackValuesF32);
 HWY_EXPORT(PackValuesF64);
 HWY_EXPORT(AttendF32);
 HWY_EXPORT(AttendF64);
+HWY_EXPORT(MergePiecesF32);
+HWY_EXPORT(MergePiecesF64);
 
 void multiply(const Product<float>& product) { HWY_DYNAMIC_DISPATCH(MultiplyF32)(product); }
 void multiply(const Product<double>& product) { HWY_DYNAMIC_DISPATCH(MultiplyF64)(product); }
@@ -43,6 +47,12 @@ void attend(const Tile<float>& tile, const TileBuffers<float>& buffers) {
 }
 void attend(const Tile<double>& tile, const TileBuffers<double>& buffers) {
   HWY_DYNAMIC_DISPATCH(AttendF64)(tile, buffers);
+}
+void merge_pieces(const Tile<float>& tile, const TileBuffers<float>& buffers) {
+  HWY_DYNAMIC_DISPATCH(MergePiecesF32)(tile, buffers);
+}
+void merge_pieces(const Tile<double>& tile, const TileBuffers<double>& buffers) {
+  HWY_DYNAMIC_DISPATCH(MergePiecesF64)(tile, buffers);
 }
 
 }  // namespace heddle::cpu

@@ -10,6 +10,7 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cpu/convert-inl.h"
@@ -40,10 +41,10 @@ void LoadRow(const ConstRows& rows, std::int64_t row, std::int64_t first, std::i
   }
 }
 
-/// A row rounded to its storage.
+/// `count` elements rounded to their storage, `first` elements after the start of a row.
 template <class T>
-void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t row) {
-  const std::int64_t offset = row * rows.stride;
+void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t row, std::int64_t first) {
+  const std::int64_t offset = row * rows.stride + first;
   switch (rows.dtype) {
     case DType::f64:
       return RoundRow(from, count, static_cast<double*>(rows.data) + offset);
@@ -58,6 +59,12 @@ void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t 
     default:
       return RoundRow(from, count, static_cast<float*>(rows.data) + offset);
   }
+}
+
+/// The same rows without the first `count`.
+inline ConstRows SkipRows(const ConstRows& rows, std::int64_t count) {
+  return {static_cast<const std::byte*>(rows.data) + count * rows.stride * size_of(rows.dtype), rows.dtype,
+          rows.stride};
 }
 
 namespace detail {

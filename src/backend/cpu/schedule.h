@@ -17,19 +17,33 @@ struct PackedUnit {
   std::int64_t offset;  // bytes in the workspace
 };
 
-/// A tile of queries: rows [q_first, q_first + rows) of one sequence and head.
+/// A tile of queries: rows [q_first, q_first + rows) of one sequence, for `heads` heads from `head` on, and the keys
+/// that it sees.
 struct TileTask {
-  std::int64_t sequence, head;
+  std::int64_t sequence, head, heads;
   std::int64_t q_block;  // row of the block mask
   std::int64_t q_first, rows;
-  std::int64_t cost;            // score elements, with the per-row work in the same unit
-  std::int32_t k_unit, v_unit;  // of the wave
+  std::int64_t key_begin, key_end;
+  std::int64_t cost;  // score elements, with the other work in the same unit
+  // Of the wave: what is packed for the tile, -1 where it reads in place; where its pieces go, -1 where it has one.
+  std::int32_t k_unit, v_unit, partials;
+  std::int32_t piece;
+  std::int64_t partial_row;  // of the tile's first row among those of a piece
+};
+
+/// The partial results of a pair that is split over its keys.
+struct PartialUnit {
+  std::int64_t sequence;
+  std::int64_t offset;  // bytes in the workspace
+  std::int64_t rows;    // of a piece, that tiles have taken so far
 };
 
 /// What is in the workspace at one time, and the tiles that need nothing else; the longest tile first.
 struct Wave {
   std::vector<PackedUnit> k_units, v_units;
+  std::vector<PartialUnit> partials;
   std::vector<TileTask> tiles;
+  std::vector<TileTask> merges;  // the split tiles, each once
 };
 
 class Schedule {
@@ -49,14 +63,14 @@ class Schedule {
  private:
   struct Pair {
     std::int64_t sequence, kv_head;
+    bool in_place;
   };
-  std::int64_t k_extent(const Pair& pair) const;
-  std::int64_t v_extent(const Pair& pair) const;
-  std::int64_t k_owner(const Pair& pair) const { return k_shared_ ? 0 : pair.sequence; }
-  std::int64_t v_owner(const Pair& pair) const { return v_shared_ ? 0 : pair.sequence; }
-  void add_units(const Pair& pair, Wave& wave, std::int64_t& bytes) const;
+  const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
+  std::int64_t add_units(const Pair& pair, Wave& wave, std::int64_t bytes) const;
+  void split_into_waves(std::int64_t pair_bytes);
   void add_tiles(const Pair& pair, Wave& wave) const;
-  void split_into_waves(std::int64_t pack_bytes);
+  void add_heads(const Pair& pair, TileTask tile, Wave& wave) const;
+  void add_pieces(const Pair& pair, TileTask tile, Wave& wave) const;
 
   const problem::AttentionProblem& problem_;
   const BlockMask* block_mask_;

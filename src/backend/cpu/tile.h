@@ -58,13 +58,15 @@ struct PackValues {
   std::uint8_t* flags;
 };
 
-/// The packed keys and values that a tile reads; v panels hold v_keys rows, which may be more than the sequence has.
+/// Packed keys and values from key `first` on, a multiple of kPanel; v panels hold v_keys rows, which may be more than
+/// the sequence has.
 template <class T>
 struct PackedHead {
   const T* k = nullptr;
   const T* v = nullptr;
   const std::uint8_t* v_flags = nullptr;
   std::int64_t v_keys = 0;
+  std::int64_t first = 0;
 };
 
 /// A worker's buffers, as plan::CpuForwardScratch says.
@@ -78,6 +80,8 @@ struct TileBuffers {
   T* row_maxima;
   T* row_scales;
   T* staging;
+  T* chunk_keys;
+  T* chunk_values;
   std::int64_t q_stride, o_stride;
 };
 
@@ -89,29 +93,58 @@ struct TileMod {
   explicit operator bool() const { return program != nullptr; }
 };
 
-/// A tile of queries of one head, and all that its result depends on.
+/// One number a query head, or the same for all.
+template <class T>
+struct PerHead {
+  const T* data = nullptr;
+  std::int64_t stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  double operator[](std::int64_t head) const { return static_cast<double>(data[head * stride]); }
+};
+
+/// Where the unfinished rows of one pair stand: plan::CpuForwardPartials.
+template <class T>
+struct Partials {
+  T* o = nullptr;
+  T* maxima = nullptr;
+  T* sums = nullptr;
+  std::int64_t pieces = 1, rows = 0;  // rows of a piece
+};
+
+/// A tile of queries and all that its result depends on. Its rows are at.rows queries of each of `heads` heads, from
+/// at.h on, head by head; what is said of row 0 below is the first query of head at.h.
 template <class T>
 struct Tile {
   TilePosition at;  // kv_first and columns are filled in as the tile walks its keys
+  std::int64_t heads;
   std::int64_t qk_dim, v_dim;
   Normalizer normalizer;
 
-  ConstRows q;  // row 0 is the tile's first query
-  T q_scale;    // scale and the descales of q and k
-  PackedHead<T> head;
+  ConstRows q;
+  std::int64_t q_head_stride;
+  double q_scale;            // scale and the descale of k
+  PerHead<float> q_descale;  // from head at.h on
+  PackedHead<T> head;        // where keys and values are packed; else they are read in place:
+  ConstRows k, v;            // row 0 is the sequence's first key
 
-  /// Blocks of block_keys keys that attend.
+  /// Blocks of block_keys keys that attend; keys [key_begin, key_end) of them are this tile's.
   std::span<const Run> runs;
-  std::int64_t block_keys;
+  std::int64_t block_keys, key_begin, key_end;
   TileMod full;     // score mod of full runs
   TileMod partial;  // of partial runs: the score mod where the mask is true, -inf elsewhere
   TileMod weight;
 
-  bool has_sink;
-  double sink;
-  double v_scale;  // v's descale
+  PerHead<T> sinks;  // from head at.h on
+  double v_scale;    // v's descale
   Rows o;
+  std::int64_t o_head_stride;
   Rows lse;  // one element a row; data null: not wanted
+  std::int64_t lse_head_stride;
+  Partials<T> partials;  // with more than one piece: where the rows go instead of o and lse
+  std::int64_t piece, partial_row;
+
+  std::int64_t rows() const { return heads * at.rows; }
 };
 
 // Dispatched once a call to the best SIMD target of the machine.
@@ -123,5 +156,8 @@ void pack(const PackValues<float>& values);
 void pack(const PackValues<double>& values);
 void attend(const Tile<float>& tile, const TileBuffers<float>& buffers);
 void attend(const Tile<double>& tile, const TileBuffers<double>& buffers);
+/// The rows of all pieces become o and lse; tile.piece says nothing.
+void merge_pieces(const Tile<float>& tile, const TileBuffers<float>& buffers);
+void merge_pieces(const Tile<double>& tile, const TileBuffers<double>& buffers);
 
 }  // namespace heddle::cpu

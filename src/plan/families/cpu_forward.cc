@@ -7,7 +7,7 @@
 namespace heddle::plan {
 namespace {
 
-constexpr std::int64_t kPackBudget = std::int64_t{512} << 20;
+constexpr std::int64_t kPairBudget = std::int64_t{512} << 20;
 constexpr std::int64_t kRowStrip = 16;     // rows whose statistics are updated together
 constexpr std::int64_t kVectorBytes = 64;  // the widest vector of any target; row sums are kept by lane
 
@@ -49,6 +49,10 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   scratch.row_maxima = place(round_up(scratch.rows, kRowStrip));
   scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
   scratch.staging = place(kChunk * kPanel);
+  const bool in_place = std::ranges::any_of(
+      problem.sequences, [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, tile_rows); });
+  scratch.chunk_keys = place(in_place ? kChunk * problem.qk_dim : 0);
+  scratch.chunk_values = place(in_place ? kChunk * scratch.o_stride : 0);
   return scratch;
 }
 
@@ -64,15 +68,35 @@ std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem
   return cpu_forward_v_flags_offset(problem, keys) + round_up(round_up(keys, kPanel) / kPanel, kAlignment);
 }
 
-std::int64_t cpu_forward_pack_bytes(const problem::AttentionProblem& problem) {
+bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows) {
+  const std::int64_t sharing = problem.shared_kv ? problem.batch : 1;
+  return sequence.q_len * problem.group() * sharing <= tile_rows;
+}
+
+CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem, const Sequence& sequence) {
+  const std::int64_t element = element_bytes(problem);
+  CpuForwardPartials partials{};
+  partials.pieces = std::max<std::int64_t>(1, round_up(sequence.kv_len, kSplitKeys) / kSplitKeys);
+  partials.rows = sequence.q_len * problem.group();
+  if (partials.pieces == 1) return partials;
+  const std::int64_t rows = partials.pieces * partials.rows;
+  partials.maxima = rows * round_up(problem.v_dim, kPanel) * element;
+  partials.sums = partials.maxima + round_up(rows * element, kAlignment);
+  partials.bytes = partials.sums + round_up(rows * element, kAlignment);
+  return partials;
+}
+
+std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows) {
   std::int64_t all = 0, largest = 0;
   for (const Sequence& sequence : problem.sequences) {
-    const std::int64_t pair =
-        cpu_forward_packed_k_bytes(problem, sequence.kv_len) + cpu_forward_packed_v_bytes(problem, sequence.kv_len);
+    const std::int64_t pair = cpu_forward_in_place(problem, sequence, tile_rows)
+                                  ? cpu_forward_partials(problem, sequence).bytes
+                                  : cpu_forward_packed_k_bytes(problem, sequence.kv_len) +
+                                        cpu_forward_packed_v_bytes(problem, sequence.kv_len);
     all += pair * problem.kv_heads;
     largest = std::max(largest, pair);
   }
-  return std::min(all, std::max(kPackBudget, largest));
+  return std::min(all, std::max(kPairBudget, largest));
 }
 
 Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const device::Caps& caps) {
@@ -98,8 +122,9 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
     }
     break;
   }
-  plan.tile = {rows, kChunk};
-  plan.workspace_bytes = cpu_forward_pack_bytes(problem) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
+  plan.tile = {rows, kPanel};
+  plan.workspace_bytes =
+      cpu_forward_pair_bytes(problem, rows) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
   return plan;
 }
 

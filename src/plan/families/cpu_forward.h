@@ -1,8 +1,11 @@
 // The CPU forward family: its tile, and every byte that it needs. Numbers count elements of the type it computes in
 // (f32, or f64 for f64 problems) unless they say bytes.
 //
-// Keys and values of a (sequence, kv head) are packed once into panels of kPanel columns:
+// A (sequence, kv head) pair goes one of two ways. Where many queries read its keys and values, these are packed once
+// into panels of kPanel columns:
 //   K  [ceil(keys / kPanel)][Dqk][kPanel]      V  [ceil(Dv / kPanel)][keys][kPanel], and a flag for each kPanel keys
+// Where all of its queries (of all heads of the group) fit in one tile, as in decoding, the tile reads them in place, a
+// chunk at a time, and the keys are split into pieces of kSplitKeys, whose partial results are merged by their maxima.
 // A worker's scratch holds one tile: its queries, a score buffer of kChunk columns, accumulators, row statistics.
 #pragma once
 
@@ -12,10 +15,11 @@
 
 namespace heddle::plan {
 
-inline constexpr std::int64_t kPanel = 64;      // columns of a packed panel
-inline constexpr std::int64_t kChunk = 128;     // keys of one step, at most
-inline constexpr std::int64_t kRowGroup = 6;    // rows of the micro-kernel; scratch holds whole groups
-inline constexpr std::int64_t kAlignment = 64;  // bytes; every buffer starts at a multiple
+inline constexpr std::int64_t kPanel = 64;        // columns of a packed panel
+inline constexpr std::int64_t kChunk = 128;       // keys of one step, at most
+inline constexpr std::int64_t kRowGroup = 6;      // rows of the micro-kernel; scratch holds whole groups
+inline constexpr std::int64_t kSplitKeys = 2048;  // keys of a piece, whatever the number of threads
+inline constexpr std::int64_t kAlignment = 64;    // bytes; every buffer starts at a multiple
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
@@ -29,19 +33,34 @@ struct CpuForwardScratch {
   std::int64_t row_maxima;    // [rows]
   std::int64_t row_scales;    // [rows]
   std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a cleaned copy of one
+  std::int64_t chunk_keys;    // [kChunk / kPanel][Dqk][kPanel]: the chunk's keys, where they are read in place
+  std::int64_t chunk_values;  // [o_stride / kPanel][kChunk][kPanel]
   std::int64_t bytes;         // of all of it
   std::int64_t rows, q_stride, o_stride;
 };
 CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows);
+
+/// True when a sequence's keys and values are read in place.
+bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows);
 
 /// Bytes of a sequence's packed keys of one head; of its values and their flags.
 std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys);
 std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys);
 /// Where the flags start in packed values.
 std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys);
-/// Bytes for packed keys and values at one time. Everything when that is at most 512 MiB; else the launch goes in waves
-/// of (sequence, kv head) that fit in 512 MiB, or in one pair where a single one is larger.
-std::int64_t cpu_forward_pack_bytes(const problem::AttentionProblem& problem);
+
+/// The partial results of the pieces of one pair, rows = queries of all heads of the group:
+/// o [pieces][rows][o_stride], maxima [pieces][rows], sums [pieces][rows]. All 0 bytes for a single piece.
+struct CpuForwardPartials {
+  std::int64_t pieces, rows;
+  std::int64_t maxima, sums;  // offsets in bytes; o is at 0
+  std::int64_t bytes;
+};
+CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem, const Sequence& sequence);
+
+/// Bytes for packed keys and values and partial results at one time. Everything when that is at most 512 MiB; else the
+/// launch goes in waves of pairs that fit in 512 MiB, or in one pair where a single one is larger.
+std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows);
 
 /// The family's plan. The tile depends on the problem and the machine, not on the number of threads, so that results do
 /// not either.

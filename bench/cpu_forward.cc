@@ -28,58 +28,36 @@ using Clock = std::chrono::steady_clock;
 constexpr double kProbeMilliseconds = 2;
 
 struct Case {
-  std::string name;
-  std::int64_t heads, kv_heads, q_rows, kv_rows, dim;
+  std::string name = {};
   DType dtype = DType::f32;
-  Expr score_mod, mask_mod;
+  std::int64_t heads = 2, kv_heads = 2, q_rows = 2048, kv_rows = 2048, dim = 64;
+  Expr score_mod = {}, mask_mod = {};
   double attended = 1;  // share of the elements
 };
 
 std::vector<Case> cases() {
   const Capture slopes("slopes", DType::f32, 1);
+  const double window = 256.0 / 2048 * (1 - 127.5 / 2048);
   std::vector<Case> all;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t dim : {64, 128}) {
-      const auto add = [&](const std::string& what, const Expr& score, const Expr& mask, double attended) {
-        all.push_back({.name = fmt::format("{}_d{}_{}", name(dtype), dim, what),
-                       .heads = 2,
-                       .kv_heads = 2,
-                       .q_rows = 2048,
-                       .kv_rows = 2048,
-                       .dim = dim,
-                       .dtype = dtype,
-                       .score_mod = score,
-                       .mask_mod = mask,
-                       .attended = attended});
+      const auto add = [&](std::string_view what, Case c) {
+        c.name = fmt::format("{}_d{}_{}", name(dtype), dim, what);
+        c.dtype = dtype;
+        c.dim = dim;
+        all.push_back(c);
       };
-      add("full", {}, {}, 1);
-      add("causal", {}, mods::causal(), 0.5);
-      if (dtype == DType::bf16) continue;
-      add("alibi", mods::alibi(slopes), {}, 1);
-      add("alibi_causal", mods::alibi(slopes), mods::causal(), 0.5);
-      add("softcap", mods::softcap(30), {}, 1);
-      add("window256", {}, mods::sliding_window(255), 255.5 / 2048 * (1 - 127.5 / 2048));
+      add("full", {});
+      add("causal", {.mask_mod = mods::causal(), .attended = 0.5});
+      add("alibi", {.score_mod = mods::alibi(slopes)});
+      add("alibi_causal", {.score_mod = mods::alibi(slopes), .mask_mod = mods::causal(), .attended = 0.5});
+      add("softcap", {.score_mod = mods::softcap(30)});
+      add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
+      add("gqa8", {.heads = 8, .kv_heads = 1, .q_rows = 512});
+      add("short", {.heads = 8, .kv_heads = 8, .q_rows = 128, .kv_rows = 128});
+      add("decode", {.heads = 8, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192});
+      add("decode_gqa8", {.heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 8192});
     }
-  }
-  for (const std::int64_t dim : {64, 128}) {
-    all.push_back({.name = fmt::format("f32_d{}_gqa8", dim),
-                   .heads = 8,
-                   .kv_heads = 1,
-                   .q_rows = 512,
-                   .kv_rows = 2048,
-                   .dim = dim});
-    all.push_back({.name = fmt::format("f32_d{}_short", dim),
-                   .heads = 8,
-                   .kv_heads = 8,
-                   .q_rows = 128,
-                   .kv_rows = 128,
-                   .dim = dim});
-    all.push_back({.name = fmt::format("f32_d{}_decode", dim),
-                   .heads = 8,
-                   .kv_heads = 8,
-                   .q_rows = 1,
-                   .kv_rows = 8192,
-                   .dim = dim});
   }
   return all;
 }
@@ -112,7 +90,10 @@ void measure(const Case& c, int threads, double seconds) {
   const Tensor v = random_tensor(c.dtype, {1, c.kv_heads, c.kv_rows, c.dim}, 3);
   const Tensor o = Tensor::empty(c.dtype, {1, c.heads, c.q_rows, c.dim});
   const Tensor slopes = mods::alibi_slopes(c.heads);
-  AttentionOptions options{.score_mod = c.score_mod, .mask_mod = c.mask_mod, .threads = threads};
+  AttentionOptions options;
+  options.score_mod = c.score_mod;
+  options.mask_mod = c.mask_mod;
+  options.threads = threads;
   options.bindings.captures["slopes"] = slopes;
   const AttentionTensors tensors = {q, k, v, o, {}};
   const AttentionPlan plan(tensors, options);

@@ -5,16 +5,16 @@
 // only its precision counts, not its range, so that P neither overflows nor vanishes. Per tensor x (o, lse), against
 // the float64 reference:
 //   (a) the largest and the mean error are at most twice plain's, or twice those of the reference itself rounded to the
-//   tensor's dtype when these are larger (on few elements plain may be exact by luck), plus floor = 8 * 2^-24 * (1 +
-//   max|t|) * magnitude, where max|t| is the row's, the sink among them, and the magnitude is sum |p w v| / l of the
-//   element for o, max(1, |lse|) for lse (f64 inputs: 2^-53). The tensor's largest floor counts for the largest error,
-//   the mean one for the mean
+//   tensor's dtype when these are larger (on few elements plain may be exact by luck), plus floor = 8 * 2^-24 * (1 + m)
+//   * magnitude: sum |p w v| / l of the element for o, max(1, |lse|) for lse (f64 inputs: 2^-53). The tensor's largest
+//   floor counts for the largest error, the mean one for the mean
 //   (b) no element of a row of o errs by more than 4 u * magnitude + floor + one rounding of o, u the storage dtype's
-//   unit roundoff; here the largest |scale| * sum |q_d k_d| of the row stands for max|t| where it is larger, since a
-//   row may consist of scores in which much cancels. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32
-//   flushes smaller ones
-// NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
-// of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.
+//   unit roundoff
+// m is the row's largest |t|, |sink| and |scale| * sum |q_d k_d| among what takes part: a score in which much cancels
+// is as uncertain as what cancelled. With normalizer none p is t itself, not its exponential, and floor = 8 * 2^-24 * m
+// * sum |w v|. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32 flushes smaller ones. NaN and
+// infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side of the
+// overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.
 //
 // The criterion speaks of mods that f32 can compute: one that amplifies rounding errors of s (exp(50 * score), a jump
 // at score == 0) may fail it on any backend.

@@ -38,20 +38,18 @@ class RowJudge {
 
   void add(const reference::RowPlace& place, const reference::RowResult& reference, const check::PlainRow& plain) {
     check::Criterion own_o(o_.dtype, true);
-    const double floor_factor = floor_unit_ * (1 + reference.max_abs_t);
-    const double row_factor = floor_unit_ * (1 + std::max(reference.max_abs_t, reference.max_abs_terms));
     for (std::size_t d = 0; d < reference.o.size(); ++d) {
-      const double magnitude = reference.magnitude[d];
+      const double floor = floor_unit_ * reference.sensitivity[d];
       own_o.add({.value = element_at(o_, place, static_cast<std::int64_t>(d)),
                  .reference = reference.o[d],
                  .plain = plain.o[d],
-                 .floor = floor_factor * magnitude,
-                 .tolerance = (4 * unit_ + row_factor) * magnitude});
+                 .floor = floor,
+                 .tolerance = 4 * unit_ * reference.magnitude[d] + floor});
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
     if (!lse_) return;
-    const double floor = floor_factor * std::max(1.0, std::abs(reference.lse));
+    const double floor = floor_unit_ * (1 + reference.exponent) * std::max(1.0, std::abs(reference.lse));
     lse_criterion_.add({.value = element_at(*lse_, place, 0),
                         .reference = reference.lse,
                         .plain = plain.lse,

@@ -8,8 +8,8 @@ namespace heddle::check {
 /// One element of a result and what it is judged by.
 struct Judged {
   double value, reference, plain;
-  double floor;      // of this element, in (a)
-  double tolerance;  // what (b) allows, but for the rounding of the result
+  double floor;      // of this element
+  double tolerance;  // (b) without the rounding of the result: 4 u magnitude + floor
 };
 
 /// Gathers the figures of one tensor.

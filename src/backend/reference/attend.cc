@@ -41,16 +41,18 @@ double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, 
 }
 
 struct Dot {
-  double sum = 0, terms = 0;  // terms: of absolute values
+  double sum, terms;  // terms: of absolute values
 };
 
+// The sum is a long double's, since scores in which much cancels are to be exact beyond float64.
 Dot dot(std::span<const double> x, const double* y) {
-  Dot dot;
+  long double sum = 0;
+  double terms = 0;
   for (std::size_t d = 0; d < x.size(); ++d) {
-    dot.sum += x[d] * y[d];
-    dot.terms += std::abs(x[d] * y[d]);
+    sum += static_cast<long double>(x[d]) * y[d];
+    terms += std::abs(x[d] * y[d]);
   }
-  return dot;
+  return {static_cast<double>(sum), terms};
 }
 
 // Computes rows one after the other; the buffers are one thread's.
@@ -61,12 +63,12 @@ class RowAttention {
         mods_(mods),
         flushed_(problem.precision == expr::Precision::f64 ? 0x1p-970 : 0x1p-102),
         o_(static_cast<std::size_t>(problem.v_dim)),
-        magnitude_(o_.size()) {}
+        magnitude_(o_.size()),
+        sensitivity_(o_.size()) {}
 
   RowResult operator()(const RowInputs& row) {
+    clear();
     compute_scores(row);
-    std::ranges::fill(o_, 0);
-    std::ranges::fill(magnitude_, 0);
     double lse = -kInfinity;
     if (problem_.normalizer == Normalizer::softmax) {
       lse = softmax(row);
@@ -75,30 +77,39 @@ class RowAttention {
       for (double& t : t_) t = t == -kInfinity ? kMasked : sigmoid ? 1 / (1 + std::exp(-t)) : t;
       accumulate(row);
     }
-    return {.o = o_, .lse = lse, .magnitude = magnitude_, .max_abs_t = max_abs_t_, .max_abs_terms = max_abs_terms_};
+    return result(lse);
   }
 
   RowResult past_the_end() {
-    std::ranges::fill(o_, 0);
-    std::ranges::fill(magnitude_, 0);
-    return {.o = o_, .lse = -kInfinity, .magnitude = magnitude_, .max_abs_t = 0, .max_abs_terms = 0};
+    clear();
+    return result(-kInfinity);
   }
 
  private:
   static constexpr double kMasked = -kInfinity;  // in t and in p: no p is -inf
 
+  void clear() {
+    for (auto* values : {&o_, &magnitude_, &sensitivity_}) std::ranges::fill(*values, 0);
+    exponent_ = 0;
+  }
+
+  RowResult result(double lse) {
+    if (problem_.normalizer != Normalizer::none) {
+      for (std::size_t d = 0; d < o_.size(); ++d) sensitivity_[d] = (1 + exponent_) * magnitude_[d];
+    }
+    return {.o = o_, .lse = lse, .magnitude = magnitude_, .exponent = exponent_, .sensitivity = sensitivity_};
+  }
+
   void compute_scores(const RowInputs& row) {
     t_.assign(static_cast<std::size_t>(row.kv_len), kMasked);
-    max_abs_t_ = std::isfinite(row.sink) ? std::abs(row.sink) : 0;
-    max_abs_terms_ = 0;
+    if (std::isfinite(row.sink)) exponent_ = std::abs(row.sink);
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       if (!mods_.attends(row.position, j)) continue;
       const Dot product = dot(row.query, row.keys + j * problem_.qk_dim);
       const double t = mods_.score(row.position, j, row.scale * product.sum);
       t_[static_cast<std::size_t>(j)] = t;
       if (!std::isfinite(t)) continue;
-      max_abs_t_ = std::max(max_abs_t_, std::abs(t));
-      max_abs_terms_ = std::max(max_abs_terms_, std::abs(row.scale) * product.terms);
+      exponent_ = std::max({exponent_, std::abs(t), std::abs(row.scale) * product.terms});
     }
   }
 
@@ -137,6 +148,7 @@ class RowAttention {
       for (std::size_t d = 0; d < o_.size(); ++d) {
         o_[d] += p * w * v[d];
         magnitude_[d] += std::max(std::abs(p), flushed_) * std::abs(w * v[d]);
+        sensitivity_[d] += exponent_ * std::abs(w * v[d]);
       }
     }
   }
@@ -144,8 +156,8 @@ class RowAttention {
   const AttentionProblem& problem_;
   const ElementMods& mods_;
   const double flushed_;
-  std::vector<double> t_, o_, magnitude_;
-  double max_abs_t_ = 0, max_abs_terms_ = 0;
+  std::vector<double> t_, o_, magnitude_, sensitivity_;
+  double exponent_ = 0;
 };
 
 // Rows [first, last) of one sequence, for all query heads of one kv head.

@@ -29,8 +29,10 @@ struct RowResult {
   std::span<const double> o;  // [Dv]
   double lse;
   std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
-  double max_abs_t;                   // over the finite t that take part and the sink; 0 when there is none
-  double max_abs_terms;               // over the same elements: |scale| sum |q_d k_d|, before anything cancels
+  /// m: the largest |t|, |sink| and |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the reals means
+  /// an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
+  double exponent;
+  std::span<const double> sensitivity;  // [Dv] (1 + m) * magnitude; normalizer none: m * sum |w v|
 };
 
 /// Where a row stands in o [B, Hq, Sq, Dv] and lse.

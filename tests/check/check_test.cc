@@ -1,0 +1,274 @@
+// The criterion passes what is right and fails each planted error.
+#include "heddle/check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "base/element.h"
+#include "check/criterion.h"
+#include "check/plain.h"
+#include "expect_error.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+Tensor random_tensor(DType dtype, const Dims& shape, std::uint64_t seed) {
+  Tensor tensor = Tensor::empty(DType::f32, shape);
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) static_cast<float*>(tensor.data())[i] = normal(rng);
+  return tensor.to(dtype);
+}
+
+// A right result of the reference backend, rounded once, which a test then spoils.
+struct Judged {
+  Tensor q, k, v, o, lse;
+  AttentionOptions options;
+
+  explicit Judged(DType dtype, const AttentionOptions& given = {}, const Dims& q_shape = {1, 2, 20, 16},
+                  const Dims& kv_shape = {1, 2, 40, 16})
+      : q(random_tensor(dtype, q_shape, 1)),
+        k(random_tensor(dtype, kv_shape, 2)),
+        v(random_tensor(dtype, kv_shape, 3)),
+        options(given) {
+    compute();
+  }
+  void compute() {
+    options.backend = BackendChoice::reference;
+    const bool with_lse = options.normalizer == Normalizer::softmax;
+    const AttentionResult result = attention(q, k, v, options, with_lse);
+    o = result.o;
+    lse = result.lse;
+  }
+  CheckReport check() const {
+    std::optional<ConstTensorView> given_lse;
+    if (options.normalizer == Normalizer::softmax) given_lse = lse;
+    return check_attention(q, k, v, options, o, given_lse);
+  }
+  double get(const Tensor& tensor, std::int64_t i) const {
+    return base::load_element(tensor.data(), tensor.dtype(), i);
+  }
+  void set(const Tensor& tensor, std::int64_t i, double x) { base::store_element(tensor.data(), tensor.dtype(), i, x); }
+  // Every element of o becomes f(element).
+  void spoil_o(const std::function<double(double)>& f) {
+    for (std::int64_t i = 0; i < o.count(); ++i) set(o, i, f(get(o, i)));
+  }
+};
+
+constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2};
+
+TEST(Check, PassesARightResult) {
+  for (const DType dtype : kAll) {
+    for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::none, Normalizer::sigmoid}) {
+      AttentionOptions options;
+      options.normalizer = normalizer;
+      const CheckReport report = Judged(dtype, options).check();
+      EXPECT_TRUE(report.passed) << name(dtype) << '\n' << report.text();
+      EXPECT_EQ(report.lse.has_value(), normalizer == Normalizer::softmax);
+      EXPECT_LE(report.o.worst_row, 1);
+      EXPECT_EQ(report.o.mismatched_specials, 0);
+    }
+  }
+}
+
+// On a single element plain is exact by luck now and then; the rounded reference is right all the same.
+TEST(Check, PassesARightResultOfOneElement) {
+  for (const DType dtype : kAll) {
+    for (std::int64_t keys = 1; keys < 12; ++keys) {
+      const CheckReport report = Judged(dtype, {}, {1, 1, 1, 1}, {1, 1, keys, 1}).check();
+      EXPECT_TRUE(report.passed) << name(dtype) << '\n' << report.text();
+    }
+  }
+}
+
+TEST(Check, FailsOneWrongElement) {
+  for (const DType dtype : kAll) {
+    Judged judged(dtype);
+    judged.set(judged.o, 37, judged.get(judged.o, 37) + 3);
+    const CheckReport report = judged.check();
+    EXPECT_FALSE(report.passed) << name(dtype);
+    EXPECT_FALSE(report.o.passed);
+    EXPECT_TRUE(report.lse->passed);
+    EXPECT_GT(report.o.worst_row, 1);
+  }
+}
+
+TEST(Check, FailsSwappedRows) {
+  Judged judged(DType::bf16);
+  for (std::int64_t d = 0; d < 16; ++d) {
+    const double x = judged.get(judged.o, d);
+    judged.set(judged.o, d, judged.get(judged.o, 16 + d));
+    judged.set(judged.o, 16 + d, x);
+  }
+  EXPECT_FALSE(judged.check().passed);
+}
+
+// One bad row among rows a thousand times as large: the tensor's largest and mean errors do not show it.
+TEST(Check, FailsOneBadRowInAGoodTensor) {
+  AttentionOptions options;
+  options.weight_mod = where(leaf::q_idx() == 3, Expr(1.0), Expr(4000.0));
+  Judged judged(DType::bf16, options);
+  for (std::int64_t d = 0; d < 16; ++d) judged.set(judged.o, 3 * 16 + d, judged.get(judged.o, 3 * 16 + d) + 0.4);
+  const CheckReport report = judged.check();
+  EXPECT_LE(report.o.max_error, report.o.max_allowed);
+  EXPECT_LE(report.o.mean_error, report.o.mean_allowed);
+  EXPECT_GT(report.o.worst_row, 1);
+  EXPECT_FALSE(report.passed);
+}
+
+// A small bias everywhere: no element is badly wrong, but the mean error tells.
+TEST(Check, FailsASmallBias) {
+  for (const auto& [dtype, bias] : {std::pair(DType::f64, 1e-13), std::pair(DType::f32, 2e-5),
+                                    std::pair(DType::f16, 6e-4), std::pair(DType::bf16, 6e-3)}) {
+    Judged judged(dtype);
+    judged.spoil_o([&, bias = bias](double x) { return x + bias; });
+    const CheckReport report = judged.check();
+    EXPECT_GT(report.o.mean_error, report.o.mean_allowed) << name(dtype);
+    EXPECT_FALSE(report.passed) << name(dtype);
+  }
+}
+
+TEST(Check, FailsAWrongScale) {
+  for (const DType dtype : kAll) {
+    Judged judged(dtype);
+    judged.options.scale = 0.26;  // computed with 0.25
+    EXPECT_FALSE(judged.check().passed) << name(dtype);
+  }
+}
+
+TEST(Check, FailsLessPrecisionThanPlain) {
+  Judged coarse(DType::f64);
+  coarse.spoil_o([](double x) { return static_cast<float>(x); });
+  EXPECT_FALSE(coarse.check().passed);
+  Judged coarser(DType::f32);
+  coarser.spoil_o([](double x) { return static_cast<double>(to_f32(to_f16(x))); });
+  EXPECT_FALSE(coarser.check().passed);
+}
+
+TEST(Check, FailsAWrongLse) {
+  const auto failing = [](const std::function<void(Judged&)>& spoil) {
+    Judged judged(DType::bf16);
+    spoil(judged);
+    const CheckReport report = judged.check();
+    EXPECT_TRUE(report.o.passed);
+    EXPECT_FALSE(report.lse->passed);
+    EXPECT_FALSE(report.passed);
+  };
+  failing([](Judged& j) { j.set(j.lse, 11, j.get(j.lse, 11) + 1e-3); });
+  failing([](Judged& j) {
+    for (std::int64_t i = 0; i < j.lse.count(); ++i) j.set(j.lse, i, j.get(j.lse, i) / std::log(2.0));
+  });
+  failing([](Judged& j) { j.set(j.lse, 5, -kInfinity); });
+  failing([](Judged& j) { j.set(j.lse, 5, kNaN); });
+}
+
+TEST(Check, FailsNaNAndInfinityInTheWrongPlace) {
+  AttentionOptions options;  // row 2 is NaN
+  options.score_mod = where((leaf::q_idx() == 2) & (leaf::kv_idx() == 7), Expr(kNaN), leaf::score());
+  const Judged right(DType::f32, options);
+  ASSERT_TRUE(right.check().passed) << right.check().text();
+  ASSERT_TRUE(std::isnan(right.get(right.o, 2 * 16)));
+
+  Judged finite(DType::f32, options);  // NaN is right there and nowhere else
+  finite.set(finite.o, 2 * 16, 0);
+  EXPECT_EQ(finite.check().o.mismatched_specials, 1);
+  EXPECT_FALSE(finite.check().passed);
+
+  Judged moved(DType::f32, options);
+  for (std::int64_t d = 0; d < 16; ++d) {
+    moved.set(moved.o, 2 * 16 + d, moved.get(moved.o, 3 * 16 + d));
+    moved.set(moved.o, 3 * 16 + d, kNaN);
+  }
+  EXPECT_EQ(moved.check().o.mismatched_specials, 32);
+
+  Judged infinite(DType::f32, options);
+  infinite.set(infinite.o, 2 * 16, kInfinity);
+  EXPECT_FALSE(infinite.check().passed);
+}
+
+TEST(Check, FailsRowsThatShouldBeEmpty) {
+  Tensor lengths = Tensor::zeros(DType::i32, {1});
+  static_cast<std::int32_t*>(lengths.data())[0] = 15;
+  AttentionOptions options;
+  options.q_lengths = lengths;
+  options.mask_mod = leaf::q_idx() != 4;
+  ASSERT_TRUE(Judged(DType::f32, options).check().passed);
+  for (const std::int64_t row : {4, 15, 19}) {  // masked, past the end, the last one
+    Judged judged(DType::f32, options);
+    judged.set(judged.o, row * 16 + 5, 1e-30);
+    EXPECT_FALSE(judged.check().passed) << row;
+    judged.compute();
+    judged.set(judged.lse, row, -1e30);
+    EXPECT_FALSE(judged.check().passed) << row;
+    judged.compute();
+    judged.set(judged.o, row * 16, kNaN);
+    EXPECT_FALSE(judged.check().passed) << row;
+  }
+}
+
+TEST(Check, FailsIgnoredMasksSinksAndWeights) {
+  const Tensor sinks = Tensor::zeros(DType::f32, {2});
+  const auto failing = [](const std::function<void(AttentionOptions&)>& change) {
+    Judged judged(DType::bf16);
+    change(judged.options);
+    EXPECT_FALSE(judged.check().passed);
+  };
+  failing([](AttentionOptions& o) { o.mask_mod = !(leaf::q_idx() == 19 && leaf::kv_idx() == 39); });
+  failing([&](AttentionOptions& o) { o.sinks = sinks; });
+  failing([](AttentionOptions& o) { o.weight_mod = where(leaf::kv_idx() == 0, Expr(0.5), Expr(1.0)); });
+  failing([](AttentionOptions& o) { o.score_mod = leaf::score() + to_f32(leaf::kv_idx()) * 0.01; });
+}
+
+TEST(Check, TextShowsTheFigures) {
+  Judged judged(DType::f32);
+  judged.set(judged.lse, 0, 99);
+  const std::string text = judged.check().text();
+  EXPECT_THAT(text, testing::HasSubstr("worst row"));
+  EXPECT_THAT(text, testing::ContainsRegex("\no .*passed\nlse .*FAILED\n"));
+}
+
+TEST(Check, RefusesWhatAttentionRefuses) {
+  const Judged judged(DType::f32);
+  expect_error([&] { check_attention(judged.q, judged.k, judged.v, {}, slice(judged.o.view(), 2, 0, 3), {}); },
+               ErrorCode::invalid_argument, "o has shape [1, 2, 3, 16]; [1, 2, 20, 16] is accepted");
+}
+
+TEST(Criterion, TakesEitherSideOfTheOverflowThreshold) {
+  // f16 rounds to infinity from 65520 on.
+  const auto passes = [](double value, double reference) {
+    check::Criterion criterion(DType::f16, true);
+    criterion.add({.value = value, .reference = reference, .plain = reference, .floor = 0, .tolerance = 1});
+    return criterion.finish().passed;
+  };
+  EXPECT_TRUE(passes(65504, 65519.5));
+  EXPECT_TRUE(passes(kInfinity, 65519.5));
+  EXPECT_TRUE(passes(65504, 65520.5));
+  EXPECT_FALSE(passes(kInfinity, 65500));
+  EXPECT_FALSE(passes(65504, 65530));
+  EXPECT_FALSE(passes(-kInfinity, 65530));
+}
+
+TEST(Plain, RoundsSignificandsAsTheStorageTypesDo) {
+  std::mt19937_64 rng(7);
+  std::uniform_real_distribution<double> uniform(0.01, 100);
+  for (int i = 0; i < 10000; ++i) {
+    const double x = uniform(rng);
+    EXPECT_EQ(check::round_significand(x, check::significand_bits(DType::f16)), to_f32(to_f16(x)));
+    EXPECT_EQ(check::round_significand(x, check::significand_bits(DType::bf16)), to_f32(to_bf16(x)));
+    EXPECT_EQ(check::round_significand(-x, check::significand_bits(DType::f32)), static_cast<float>(-x));
+    const double y = x + 1;  // normal in both fp8 types
+    EXPECT_EQ(check::round_significand(y, check::significand_bits(DType::e4m3)), to_f32(to_e4m3(y)));
+    EXPECT_EQ(check::round_significand(y, check::significand_bits(DType::e5m2)), to_f32(to_e5m2(y)));
+  }
+  EXPECT_EQ(check::round_significand(0x1.01p-300, 8), 0x1p-300);  // no limit of exponent
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,261 @@
+#include "engine/attention_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/element.h"
+#include "engine/case_mods.h"
+#include "problem/problem.h"
+
+namespace heddle::test {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<NamedMod>& mods) {
+  std::vector<std::string> names;
+  for (const NamedMod& mod : mods) names.push_back(mod.name);
+  return names;
+}
+
+Expr make_mod(const std::vector<NamedMod>& mods, const std::string& name, AttentionCase& c) {
+  if (name.empty()) return {};
+  for (const NamedMod& mod : mods) {
+    if (mod.name == name) return mod.make(c);
+  }
+  throw std::logic_error("no mod is called " + name);
+}
+
+Tensor i32_tensor(const std::vector<std::int64_t>& values) {
+  Tensor tensor = Tensor::empty(DType::i32, {std::ssize(values)});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    static_cast<std::int32_t*>(tensor.data())[i] = static_cast<std::int32_t>(values[i]);
+  }
+  return tensor;
+}
+
+// Lengths with 0 and the full size among them.
+std::vector<std::int64_t> draw_lengths(AttentionCase& c, std::int64_t count, std::int64_t full) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t kind = c.below(4);
+    lengths.push_back(kind == 0 ? 0 : kind == 1 ? full : c.below(full + 1));
+  }
+  return lengths;
+}
+
+// Parts, some of them empty, that add up to `total`.
+std::vector<std::int64_t> draw_parts(AttentionCase& c, std::int64_t count, std::int64_t total) {
+  std::vector<std::int64_t> parts;
+  for (std::int64_t i = 0; i + 1 < count; ++i) {
+    parts.push_back(c.below(3) == 0 ? 0 : c.below(total + 1));
+    total -= parts.back();
+  }
+  parts.push_back(total);
+  return parts;
+}
+
+std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& parts) {
+  std::vector<std::int64_t> sums = {0};
+  for (std::int64_t part : parts) sums.push_back(sums.back() + part);
+  return sums;
+}
+
+TensorView lse_view(const GuardedTensor& rows) {
+  const TensorView& view = rows.view();
+  return {view.data,
+          view.dtype,
+          {view.shape[0], view.shape[1], view.shape[3]},
+          {view.strides[0], view.strides[1], view.strides[3]}};
+}
+
+}  // namespace
+
+const std::vector<std::string>& score_names() {
+  static const std::vector<std::string> names = names_of(score_mods());
+  return names;
+}
+const std::vector<std::string>& mask_names() {
+  static const std::vector<std::string> names = names_of(mask_mods());
+  return names;
+}
+const std::vector<std::string>& weight_names() {
+  static const std::vector<std::string> names = names_of(weight_mods());
+  return names;
+}
+
+std::string CaseSpec::text() const {
+  const char* normalizers[] = {"softmax", "none", "sigmoid"};
+  const char* layouts[] = {"bhsd", "bshd", "gaps", "sliced", "reversed", "expanded"};
+  return fmt::format(
+      "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
+      "sequences {} "
+      "q_start {} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} scale {} descale {} "
+      "threads "
+      "{}",
+      seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
+      o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
+      share_kv_batch ? "kv" : "", sequences, q_start, score, mask, weight, sinks, rows,
+      normalizers[static_cast<int>(normalizer)], spread, scale ? fmt::format("{}", *scale) : "default", descale,
+      threads);
+}
+
+AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
+  const bool packed = spec.sequences == "packed";
+  const std::int64_t batch = packed ? 1 : spec.batch;
+  const auto side = [&] { return below(4) == 0 ? GuardedMemory::Side::start : GuardedMemory::Side::end; };
+  const auto tensor = [&](DType dtype, const Dims& shape) { return GuardedTensor(dtype, shape, spec.layout, side()); };
+  make_sequences();
+  q = tensor(spec.q_dtype, {spec.share_q_batch ? 1 : batch, spec.q_heads(), spec.q_rows, spec.qk_dim});
+  k = tensor(spec.k_dtype, {spec.share_kv_batch ? 1 : batch, spec.kv_heads, spec.kv_rows, spec.qk_dim});
+  v = tensor(spec.v_dtype, {spec.share_kv_batch ? 1 : batch, spec.kv_heads, spec.kv_rows, spec.v_dim});
+  const double spread = std::sqrt(spec.spread);
+  fill(q, spread);
+  fill(k, spread);
+  fill(v, 1);
+  const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view());
+  const Layout layout = spec.layout == Layout::expanded ? Layout::bhsd : spec.layout;
+  o = GuardedTensor(spec.o_dtype.value_or(outputs.o_dtype), {batch, spec.q_heads(), spec.q_rows, spec.v_dim}, layout,
+                    side());
+  lse_rows = GuardedTensor(outputs.lse_dtype, {batch, spec.q_heads(), 1, spec.q_rows}, layout, side());
+  options_.backend = backend_under_test();
+  options_.threads = spec.threads;
+  options_.scale = spec.scale;
+  options_.normalizer = spec.normalizer;
+  make_small_tensors();
+  make_mods();
+  make_rows();
+}
+
+void AttentionCase::make_sequences() {
+  if (spec_.sequences == "packed") {
+    sequences_ = 1 + below(5);
+    q_lengths_ = draw_parts(*this, sequences_, spec_.q_rows);
+    kv_lengths_ = draw_parts(*this, sequences_, spec_.kv_rows);
+    options_.cu_seqlens_q = keep(i32_tensor(cumulative(q_lengths_)));
+    options_.cu_seqlens_kv = keep(i32_tensor(cumulative(kv_lengths_)).to(DType::i64));
+  } else {
+    sequences_ = spec_.batch;
+    q_lengths_.assign(static_cast<std::size_t>(sequences_), spec_.q_rows);
+    kv_lengths_.assign(static_cast<std::size_t>(sequences_), spec_.kv_rows);
+  }
+  if (spec_.sequences == "lengths") {
+    q_lengths_ = draw_lengths(*this, sequences_, spec_.q_rows);
+    kv_lengths_ = draw_lengths(*this, sequences_, spec_.kv_rows);
+    options_.q_lengths = keep(i32_tensor(q_lengths_));
+    options_.kv_lengths = keep(i32_tensor(kv_lengths_).to(DType::i64));
+  }
+  std::vector<std::int64_t> starts(q_lengths_.size(), 0);
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (spec_.q_start == "ahead") starts[i] = below(100);
+    if (spec_.q_start == "aligned") starts[i] = std::max<std::int64_t>(0, kv_lengths_[i] - q_lengths_[i]);
+    positions_ = std::max({positions_, starts[i] + q_lengths_[i], kv_lengths_[i]});
+  }
+  if (spec_.q_start != "none") options_.q_start = keep(i32_tensor(starts));
+}
+
+// Rows past the end of their sequence stay NaN.
+void AttentionCase::fill(const GuardedTensor& tensor, double spread) {
+  const std::vector<std::int64_t>& lengths = &tensor == &q ? q_lengths_ : kv_lengths_;
+  const DType dtype = tensor.view().dtype;
+  const double limit = dtype == DType::e4m3 ? 400 : 50000;
+  std::normal_distribution<double> normal;
+  tensor.for_each_element([&](const Dims& index, std::int64_t offset) {
+    if (spec_.sequences == "lengths") {
+      const auto own = static_cast<std::size_t>(index[0]);
+      const bool shared = tensor.view().shape[0] == 1 && !lengths.empty();
+      if (index[2] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
+    }
+    const double x = std::clamp(spread * normal(rng_), -limit, limit);
+    base::store_element(tensor.view().data, dtype, offset, x);
+  });
+}
+
+void AttentionCase::capture(const std::string& name, const Tensor& tensor) {
+  options_.bindings.captures[name] = keep(tensor);
+}
+
+void AttentionCase::make_small_tensors() {
+  std::normal_distribution<float> normal;
+  const auto reals = [&](const Dims& shape, float base, float spread) {
+    Tensor tensor = Tensor::empty(DType::f32, shape);
+    for (std::int64_t i = 0; i < tensor.count(); ++i) {
+      static_cast<float*>(tensor.data())[i] = base + spread * normal(rng_);
+    }
+    return tensor;
+  };
+  if (spec_.sinks != "none") {
+    const float base = spec_.sinks == "large" ? 150.0F : spec_.sinks == "small" ? -1e4F : 0.0F;
+    const DType dtype = spec_.q_dtype == DType::f64 ? DType::f64 : DType::f32;
+    options_.sinks = keep(reals({spec_.q_heads()}, base, 1).to(dtype));
+  }
+  const auto is_fp8 = [](DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; };
+  if (!spec_.descale || !is_fp8(spec_.k_dtype)) return;
+  if (is_fp8(spec_.q_dtype)) options_.q_descale = keep(reals({sequences_, spec_.q_heads()}, 0.5F, 0.1F));
+  options_.k_descale = keep(reals({1, spec_.kv_heads}, 0.5F, 0.1F));
+  options_.v_descale = keep(reals({sequences_, 1}, 2.0F, 0.3F));
+}
+
+void AttentionCase::make_mods() {
+  options_.score_mod = make_mod(score_mods(), spec_.score, *this);
+  options_.mask_mod = make_mod(mask_mods(), spec_.mask, *this);
+  options_.weight_mod = make_mod(weight_mods(), spec_.weight, *this);
+}
+
+// Rows with odd blocks, or lists that leave out a third of the blocks.
+void AttentionCase::make_rows() {
+  if (spec_.rows == "built") return;
+  const problem::AttentionProblem problem = problem::validate(tensors(), options_);
+  const MaskShape shape = {problem.q_heads, problem.sequences};
+  const DType reals = spec_.q_dtype == DType::f64 ? DType::f64 : DType::f32;
+  if (spec_.rows == "given" || spec_.sequences != "whole") {
+    const BlockSize block = {1 + below(70), 1 + below(200)};
+    options_.block_mask =
+        std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, options_.bindings, 1, reals));
+    return;
+  }
+  const BlockSize block = {16 + below(50), 16 + below(50)};
+  const std::int64_t rows = (spec_.q_rows + block.q - 1) / block.q;
+  const std::int64_t columns = (spec_.kv_rows + block.kv - 1) / block.kv;
+  BlockLists lists = {Tensor::zeros(DType::i32, {1, 1, rows}), Tensor::zeros(DType::i32, {1, 1, rows, columns}),
+                      Tensor::zeros(DType::i32, {1, 1, rows}), Tensor::zeros(DType::i32, {1, 1, rows, columns})};
+  const auto append = [&](const Tensor& counts, const Tensor& indices, std::int64_t row, std::int64_t column) {
+    std::int32_t& count = static_cast<std::int32_t*>(counts.data())[row];
+    static_cast<std::int32_t*>(indices.data())[row * columns + count++] = static_cast<std::int32_t>(column);
+  };
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const std::int64_t kind = below(3);
+      if (kind == 0) append(lists.kv_num_blocks, lists.kv_indices, row, column);
+      if (kind == 1) append(lists.full_kv_num_blocks, lists.full_kv_indices, row, column);
+    }
+  }
+  options_.block_mask = std::make_shared<BlockMask>(BlockMask::from_lists(lists, shape, block, problem.mask_mod));
+}
+
+AttentionTensors AttentionCase::tensors() const {
+  AttentionTensors tensors = {q.view(), k.view(), v.view(), o.view(), {}};
+  if (spec_.normalizer == Normalizer::softmax) tensors.lse = lse_view(lse_rows);
+  return tensors;
+}
+
+BackendChoice backend_under_test() {
+  const char* text = std::getenv("HEDDLE_TEST_BACKEND");
+  return text != nullptr && std::string_view(text) == "reference" ? BackendChoice::reference : BackendChoice::cpu;
+}
+
+void run_and_judge(AttentionCase& c) {
+  SCOPED_TRACE(c.spec().text());
+  const AttentionTensors tensors = c.tensors();
+  attention_into(tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse, c.options());
+  EXPECT_TRUE(c.o.gaps_untouched());
+  EXPECT_TRUE(c.lse_rows.gaps_untouched());
+  const CheckReport report = check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse);
+  EXPECT_TRUE(report.passed) << report.text();
+}
+
+Outputs outputs_of(const AttentionCase& c) { return {c.o.bytes(), c.lse_rows.bytes()}; }
+
+}  // namespace heddle::test

@@ -1,0 +1,100 @@
+// An attention drawn from lists of shapes, types, layouts and mods, in poisoned memory; how to run it and judge it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/guarded.h"
+#include "heddle/attention.h"
+#include "heddle/check.h"
+
+namespace heddle::test {
+
+/// Everything that one case is, as plain data.
+struct CaseSpec {
+  std::uint64_t seed = 0;
+  std::int64_t batch = 1, kv_heads = 1, group = 1, q_rows = 64, kv_rows = 64, qk_dim = 64, v_dim = 64;
+  DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
+  std::optional<DType> o_dtype;  // the default one otherwise
+  Layout layout = Layout::bhsd;
+  bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
+  std::string sequences = "whole";                     // whole, lengths, packed
+  std::string q_start = "none";                        // none, ahead, aligned (kv_len - q_len)
+  std::string score, mask, weight;                     // names of mods_by_name(), or empty
+  std::string sinks = "none";                          // none, normal, large, small
+  std::string rows = "built";                          // built from the mask, given (odd blocks), lists
+  Normalizer normalizer = Normalizer::softmax;
+  double spread = 1;  // scores are about spread * N(0, 1)
+  std::optional<double> scale;
+  bool descale = false;
+  int threads = 2;
+
+  std::int64_t q_heads() const { return kv_heads * group; }
+  std::string text() const;
+};
+
+/// The names that score, mask and weight may have.
+const std::vector<std::string>& score_names();
+const std::vector<std::string>& mask_names();
+const std::vector<std::string>& weight_names();
+
+/// The case with its memory. Inputs are drawn from the seed; outputs are NaN.
+class AttentionCase {
+ public:
+  explicit AttentionCase(const CaseSpec& spec);
+
+  const CaseSpec& spec() const { return spec_; }
+  AttentionTensors tensors() const;
+  AttentionOptions& options() { return options_; }
+  const AttentionOptions& options() const { return options_; }
+
+  GuardedTensor q, k, v, o, lse_rows;  // lse_rows: [B, H, 1, S]
+
+  /// Random integers and reals of this case.
+  std::mt19937_64& rng() { return rng_; }
+  std::int64_t below(std::int64_t bound) {
+    return static_cast<std::int64_t>(rng_() % static_cast<std::uint64_t>(bound));
+  }
+
+  /// Keeps a tensor alive and binds it.
+  void capture(const std::string& name, const Tensor& tensor);
+  Tensor keep(const Tensor& tensor) {
+    kept_.push_back(tensor);
+    return tensor;
+  }
+  /// The largest q_idx and kv_idx plus one, at least 1: what captures over positions must cover.
+  std::int64_t positions() const { return positions_; }
+  std::int64_t sequences() const { return sequences_; }
+
+ private:
+  void fill(const GuardedTensor& tensor, double spread);
+  void make_sequences();
+  void make_small_tensors();
+  void make_mods();
+  void make_rows();
+
+  CaseSpec spec_;
+  AttentionOptions options_;
+  std::mt19937_64 rng_;
+  std::vector<Tensor> kept_;
+  std::vector<std::int64_t> q_lengths_, kv_lengths_;
+  std::int64_t positions_ = 1, sequences_ = 1;
+};
+
+/// Runs the case on the backend under test (HEDDLE_TEST_BACKEND, else cpu) and expects what every run owes: the
+/// criterion, and nothing written outside o and lse.
+void run_and_judge(AttentionCase& attention_case);
+BackendChoice backend_under_test();
+
+/// Copies of the outputs, to compare runs bit by bit.
+struct Outputs {
+  std::vector<std::byte> o, lse;
+  bool operator==(const Outputs&) const = default;
+};
+Outputs outputs_of(const AttentionCase& attention_case);
+
+}  // namespace heddle::test

@@ -1,0 +1,172 @@
+#include "engine/case_mods.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "heddle/mods.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+Tensor random_reals(AttentionCase& c, DType dtype, const Dims& shape) {
+  Tensor tensor = Tensor::empty(DType::f32, shape);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) static_cast<float*>(tensor.data())[i] = normal(c.rng());
+  return tensor.to(dtype);
+}
+
+Tensor integers(const std::vector<std::int32_t>& values, DType dtype = DType::i32) {
+  Tensor tensor = Tensor::empty(DType::i32, {std::ssize(values)});
+  std::ranges::copy(values, static_cast<std::int32_t*>(tensor.data()));
+  return tensor.to(dtype);
+}
+
+// Offsets of random documents that cover all positions.
+std::vector<std::int32_t> document_offsets(AttentionCase& c) {
+  std::vector<std::int32_t> offsets = {0};
+  while (offsets.back() < c.positions()) {
+    const std::int64_t next = offsets.back() + 1 + c.below(60);
+    offsets.push_back(static_cast<std::int32_t>(std::min(next, c.positions())));
+  }
+  return offsets;
+}
+
+Expr alibi(AttentionCase& c) {
+  c.capture("slopes", mods::alibi_slopes(c.spec().q_heads()));
+  return mods::alibi(Capture("slopes", DType::f32, 1));
+}
+
+Expr relative_bias(AttentionCase& c) {
+  c.capture("relative", random_reals(c, DType::bf16, {c.spec().q_heads(), 2 * 9 + 1}));
+  return mods::relative_bias(Capture("relative", DType::bf16, 2), 9);
+}
+
+Expr t5_bias(AttentionCase& c) {
+  c.capture("buckets", random_reals(c, DType::f32, {32, c.spec().q_heads()}));
+  return mods::t5_bias(Capture("buckets", DType::f32, 2), 32, 128, true);
+}
+
+Expr full_bias(AttentionCase& c) {
+  const Dims shape = {c.sequences(), c.spec().q_heads(), c.spec().q_rows, c.spec().kv_rows};
+  c.capture("bias", random_reals(c, DType::f16, shape));
+  const Capture bias("bias", DType::f16, 4);
+  return leaf::score() + bias.at({leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()}, 0.0);
+}
+
+Expr scaled_by_param(AttentionCase& c) {
+  c.options().bindings.params["temperature"] = 0.5;
+  return leaf::score() * param("temperature", ExprType::f32) + to_f32(leaf::kv_idx() % 3);
+}
+
+Expr some_rows_masked(AttentionCase&) { return where(leaf::q_idx() % 4 == 1, -kInfinity, leaf::score()); }
+
+Expr some_elements_poisoned(AttentionCase&) {
+  const Expr poisoned = where(leaf::q_idx() % 2 == 0, kInfinity, kNaN);
+  return where((leaf::q_idx() % 5 == 3) & (leaf::kv_idx() == 1), poisoned, leaf::score());
+}
+
+Expr documents(AttentionCase& c) {
+  const std::vector<std::int32_t> offsets = document_offsets(c);
+  std::vector<std::int32_t> ids;
+  for (std::size_t document = 0; document + 1 < offsets.size(); ++document) {
+    ids.insert(ids.end(), static_cast<std::size_t>(offsets[document + 1] - offsets[document]),
+               static_cast<std::int32_t>(document));
+  }
+  c.capture("ids", integers(ids, DType::i64));
+  return mods::documents(Capture("ids", DType::i64, 1));
+}
+
+Expr documents_from_starts(AttentionCase& c) {
+  c.capture("starts", mods::document_starts(integers(document_offsets(c))));
+  return mods::documents_from_starts(Capture("starts", DType::i32, 1));
+}
+
+Expr prefix_by_sequence(AttentionCase& c) {
+  std::vector<std::int32_t> prefixes;
+  for (std::int64_t b = 0; b < c.sequences(); ++b) prefixes.push_back(static_cast<std::int32_t>(c.below(40)));
+  if (prefixes.empty()) prefixes.push_back(0);
+  c.capture("prefix", integers(prefixes));
+  return mods::prefix_lm(Capture("prefix", DType::i32, 1)(leaf::b()));
+}
+
+Expr tree(AttentionCase& c) {
+  std::vector<std::int32_t> parents;
+  for (std::int64_t i = 0; i < c.positions(); ++i) {
+    parents.push_back(static_cast<std::int32_t>(i == 0 ? -1 : c.below(i)));
+  }
+  const mods::TreeIntervals intervals = mods::tree_intervals(integers(parents));
+  c.capture("enter", intervals.enter);
+  c.capture("last", intervals.last);
+  return mods::tree(Capture("enter", DType::i32, 1), Capture("last", DType::i32, 1));
+}
+
+Expr dense(AttentionCase& c) {
+  Tensor keep = Tensor::empty(DType::boolean, {c.positions(), c.positions()});
+  for (std::int64_t i = 0; i < keep.count(); ++i) {
+    static_cast<std::uint8_t*>(keep.data())[i] = c.below(3) == 0 ? 1 : 0;
+  }
+  c.capture("keep", keep);
+  return Capture("keep", DType::boolean, 2)(max(leaf::q_idx(), 0), leaf::kv_idx());
+}
+
+Expr some_queries_blind(AttentionCase&) { return (leaf::q_idx() % 3 != 0) & (leaf::kv_idx() <= leaf::q_idx() + 20); }
+
+Expr weights_by_key(AttentionCase& c) {
+  c.capture("weights", random_reals(c, DType::f32, {c.positions()}));
+  return Capture("weights", DType::f32, 1)(leaf::kv_idx());
+}
+
+}  // namespace
+
+const std::vector<NamedMod>& score_mods() {
+  static const std::vector<NamedMod> mods = {
+      {"alibi", alibi},
+      {"relative_bias", relative_bias},
+      {"t5_bias", t5_bias},
+      {"softcap", [](AttentionCase&) { return mods::softcap(2.5); }},
+      {"full_bias", full_bias},
+      {"scaled_by_param", scaled_by_param},
+      {"some_rows_masked", some_rows_masked},
+      {"some_elements_poisoned", some_elements_poisoned},
+      {"constant", [](AttentionCase&) { return Expr(0.25); }},
+  };
+  return mods;
+}
+
+const std::vector<NamedMod>& mask_mods() {
+  static const std::vector<NamedMod> mods = {
+      {"causal", [](AttentionCase&) { return mods::causal(); }},
+      {"causal_lower_right", [](AttentionCase&) { return mods::causal_lower_right(); }},
+      {"sliding_window", [](AttentionCase&) { return mods::sliding_window(17, 3); }},
+      {"dilated_window", [](AttentionCase&) { return mods::dilated_window(60, 7); }},
+      {"prefix_lm", [](AttentionCase&) { return mods::prefix_lm(30); }},
+      {"prefix_by_sequence", prefix_by_sequence},
+      {"global_and_window", [](AttentionCase&) { return mods::global_and_window(3, 20); }},
+      {"documents", documents},
+      {"documents_from_starts", documents_from_starts},
+      {"neighbourhood_2d", [](AttentionCase&) { return mods::neighbourhood_2d(12, 2, 3); }},
+      {"tree", tree},
+      {"block_diffusion", [](AttentionCase&) { return mods::block_diffusion(32); }},
+      {"dense", dense},
+      {"some_queries_blind", some_queries_blind},
+      {"not_causal_or_window", [](AttentionCase&) { return ~mods::causal() | mods::sliding_window(2, 2); }},
+      {"by_head", [](AttentionCase&) { return leaf::kv_idx() % (leaf::h() + 2) != 0; }},
+      {"nothing", [](AttentionCase&) { return Expr(false); }},
+  };
+  return mods;
+}
+
+const std::vector<NamedMod>& weight_mods() {
+  static const std::vector<NamedMod> mods = {
+      {"dropout", [](AttentionCase&) { return mods::dropout(0.25, 1234); }},
+      {"weights_by_key", weights_by_key},
+      {"zero", [](AttentionCase&) { return Expr(0.0); }},
+  };
+  return mods;
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,476 @@
+// Every refusal of src/problem, with its sentence.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "expect_error.h"
+#include "heddle/mods.h"
+#include "problem/call.h"
+
+namespace heddle::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Matcher;
+
+// Expects the sentence from a call that `spoil` made wrong.
+void refused(const std::function<void(Call&)>& spoil, const Matcher<std::string>& sentence, Call call = Call(),
+             ErrorCode code = ErrorCode::invalid_argument,
+             std::source_location where = std::source_location::current()) {
+  call.validate_all();  // it was right before
+  spoil(call);
+  expect_error([&] { call.validate_all(); }, code, sentence, where);
+}
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+TEST(Refusals, Ranks) {
+  refused([](Call& c) { c.q(DType::f32, {2, 6, 16}); }, "q has shape [2, 6, 16]; 4 axes [B, Hq, Sq, Dqk] are accepted");
+  refused(
+      [](Call& c) {
+        c.k(DType::f32, {2, 2, 8, 16, 1});
+      },
+      "k has shape [2, 2, 8, 16, 1]; 4 axes [B, Hkv, Skv, Dqk] are accepted");
+  refused([](Call& c) { c.v(DType::f32, {24}); }, "v has shape [24]; 4 axes [B, Hkv, Skv, Dv] are accepted");
+  refused([](Call& c) { c.o(DType::f32, {2, 4, 6}); }, "o has shape [2, 4, 6]; 4 axes [B, Hq, Sq, Dv] are accepted");
+  refused(
+      [](Call& c) {
+        c.lse(DType::f32, {2, 4, 6, 1});
+      },
+      "lse has shape [2, 4, 6, 1]; 3 axes [B, Hq, Sq] are accepted");
+}
+
+TEST(Refusals, Dtypes) {
+  refused([](Call& c) { c.q(DType::i32, {2, 4, 6, 16}); }, "q is i32; f64, f32, f16, bf16, e4m3 and e5m2 are accepted");
+  refused([](Call& c) { c.o(DType::i16, {2, 4, 6, 24}); }, "o is i16; f64, f32, f16, bf16, e4m3 and e5m2 are accepted");
+  const std::string mixture =
+      "; one dtype for all is accepted, or k and v of e4m3 or e5m2 beside q of f16, bf16, e4m3 or e5m2";
+  refused([](Call& c) { c.k(DType::bf16, {2, 2, 8, 16}); }, "q, k, v are f32, bf16, f32" + mixture);
+  refused(
+      [](Call& c) {
+        c.k(DType::e4m3, {2, 2, 8, 16});
+      },
+      "q, k, v are bf16, e4m3, bf16" + mixture, Call(DType::bf16));
+  refused(
+      [](Call& c) {
+        c.k(DType::e4m3, {2, 2, 8, 16});
+        c.v(DType::e5m2, {2, 2, 8, 24});
+      },
+      "q, k, v are f32, e4m3, e5m2" + mixture);
+  refused([](Call& c) { c.lse(DType::bf16, {2, 4, 6}); }, "lse is bf16; f32 is accepted for f32 inputs");
+  refused(
+      [](Call& c) {
+        c.lse(DType::f32, {2, 4, 6});
+      },
+      "lse is f32; f64 is accepted for f64 inputs", Call(DType::f64));
+}
+
+TEST(Refusals, Devices) {
+  refused(
+      [](Call& c) {
+        c.tensors.q.device = {DeviceKind::cuda, 1};
+      },
+      "q is on cuda:1; this build computes on the CPU", Call(), ErrorCode::unsupported);
+  refused(
+      [](Call& c) {
+        c.tensors.o.device = {DeviceKind::rocm, 0};
+      },
+      "o is on rocm:0; this build computes on the CPU", Call(), ErrorCode::unsupported);
+  refused(
+      [](Call& c) {
+        c.capture("slopes", f32s({1, 2, 3, 4}));
+        c.options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
+        c.options.bindings.captures["slopes"].device = {DeviceKind::cuda, 0};
+      },
+      "capture 'slopes' is on cuda:0; this build computes on the CPU", Call(), ErrorCode::unsupported);
+}
+
+TEST(Refusals, ShapesThatDoNotFit) {
+  refused(
+      [](Call& c) {
+        c.q(DType::f32, {2, 3, 6, 16});
+      },
+      "q has 3 heads and k 2; a multiple of k's, of which there is at least one, is accepted");
+  refused(
+      [](Call& c) {
+        c.k(DType::f32, {2, 0, 8, 16});
+        c.v(DType::f32, {2, 0, 8, 24});
+      },
+      "q has 4 heads and k 0; a multiple of k's, of which there is at least one, is accepted");
+  refused([](Call& c) { c.v(DType::f32, {2, 4, 8, 24}); }, "k has 2 heads and v 4; as many are accepted");
+  refused([](Call& c) { c.v(DType::f32, {2, 2, 9, 24}); }, "k has 8 rows and v 9; as many are accepted");
+  refused([](Call& c) { c.k(DType::f32, {2, 2, 8, 8}); }, "q has head dimension 16 and k 8; the same is accepted");
+  refused(
+      [](Call& c) {
+        c.q(DType::f32, {2, 4, 6, 0});
+        c.k(DType::f32, {2, 2, 8, 0});
+      },
+      "q and k have head dimension 0; at least 1 is accepted");
+  refused([](Call& c) { c.v(DType::f32, {2, 2, 8, 0}); }, "v has head dimension 0; at least 1 is accepted");
+  refused(
+      [](Call& c) {
+        c.v(DType::f32, {3, 2, 8, 24});
+      },
+      "q, k, v have batches 2, 2, 3; equal ones are accepted, or 1");
+  refused([](Call& c) { c.o(DType::f32, {2, 4, 6, 16}); }, "o has shape [2, 4, 6, 16]; [2, 4, 6, 24] is accepted");
+  refused([](Call& c) { c.lse(DType::f32, {2, 6, 4}); }, "lse has shape [2, 6, 4]; [2, 4, 6] is accepted");
+}
+
+TEST(Refusals, ExtentsAndSizes) {
+  refused([](Call& c) { c.tensors.q.shape[2] = -6; }, "q has shape [2, 4, -6, 16]; extents of at least 0 are accepted");
+  refused([](Call& c) { c.tensors.k.shape[2] = std::int64_t{1} << 31; },
+          "k has shape [2, 2, 2147483648, 16]; extents up to 2147483647 are accepted, since mods count in i32");
+  refused(
+      [](Call& c) {
+        c.tensors.q.shape = {1 << 30, 1 << 30, 1 << 30, 16};
+        c.tensors.q.strides = {0, 0, 0, 1};
+      },
+      "q has shape [1073741824, 1073741824, 1073741824, 16], whose product overflows 64 bits", Call(),
+      ErrorCode::out_of_memory);
+  refused([](Call& c) { c.tensors.v.strides[0] = std::int64_t{1} << 62; },
+          "v of shape [2, 2, 8, 24] and strides [4611686018427387904, 192, 24, 1] spans more than 2^61 bytes; offsets "
+          "are 64-bit",
+          Call(), ErrorCode::out_of_memory);
+  refused(
+      [](Call& c) {
+        c.tensors.q.strides = Dims{16, 1};
+      },
+      "q has shape [2, 4, 6, 16] and strides [16, 1]; a stride an axis is accepted");
+}
+
+TEST(Refusals, Strides) {
+  refused(
+      [](Call& c) {
+        c.tensors.k.strides = {256, 128, 1, 8};
+      },
+      "k has strides [256, 128, 1, 8]; a last stride of 1 is accepted (permute or copy it)");
+  const std::string accepted = ", so that elements share memory; one place an element is accepted";
+  refused(
+      [](Call& c) {
+        c.tensors.o.strides = {0, 144, 24, 1};
+      },
+      "o has shape [2, 4, 6, 24] and strides [0, 144, 24, 1]" + accepted);
+  refused(
+      [](Call& c) {
+        c.tensors.o.strides = {576, 144, 23, 1};
+      },
+      "o has shape [2, 4, 6, 24] and strides [576, 144, 23, 1]" + accepted);
+  refused(
+      [](Call& c) {
+        c.tensors.lse->strides = {24, 0, 1};
+      },
+      "lse has shape [2, 4, 6] and strides [24, 0, 1]" + accepted);
+  Call one_wide;  // an axis of extent 1 may have any stride
+  one_wide.q(DType::f32, {2, 4, 6, 1});
+  one_wide.k(DType::f32, {2, 2, 8, 1});
+  one_wide.tensors.q.strides = {24, 6, 1, 7};
+  one_wide.validate_all();
+}
+
+TEST(Refusals, Memory) {
+  refused([](Call& c) { c.tensors.v.data = nullptr; }, "v is f32 [2, 2, 8, 24] but its data is null");
+  refused([](Call& c) { c.tensors.o.data = nullptr; }, "o is f32 [2, 4, 6, 24] but its data is null");
+  refused([](Call& c) { c.tensors.q.data = static_cast<const std::byte*>(c.tensors.q.data) + 2; },
+          "q is f32 [2, 4, 6, 16] but its data is not aligned to 4 bytes");
+  Call empty;
+  empty.q(DType::f32, {2, 4, 0, 16});
+  empty.o(DType::f32, {2, 4, 0, 24});
+  empty.without_lse();
+  empty.tensors.q.data = empty.tensors.o.data = nullptr;
+  empty.validate_all();
+}
+
+TEST(Refusals, OverlappingOutput) {
+  const std::string accepted = " in memory; an output that shares no byte with an input is accepted";
+  refused([](Call& c) { c.tensors.o.data = const_cast<void*>(c.tensors.v.data); }, "o overlaps v" + accepted);
+  refused(
+      [](Call& c) {  // the last element of q alone
+        c.tensors.lse->data =
+            const_cast<std::byte*>(static_cast<const std::byte*>(c.tensors.q.data)) + (2 * 4 * 6 * 16 - 1) * 4;
+      },
+      "lse overlaps q" + accepted);
+  refused([](Call& c) { c.tensors.lse->data = c.tensors.o.data; },
+          "o overlaps lse in memory; outputs that share no byte are accepted");
+  refused(
+      [](Call& c) {
+        c.options.sinks = c.keep(f32s({0, 0, 0, 0}));
+        c.tensors.o.data = const_cast<void*>(c.options.sinks->data);
+      },
+      "o overlaps sinks" + accepted);
+  refused(
+      [](Call& c) {
+        c.capture("slopes", Tensor::zeros(DType::f32, {4}));
+        c.options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
+        c.tensors.lse->data = const_cast<void*>(c.options.bindings.captures["slopes"].data);
+      },
+      "lse overlaps capture 'slopes'" + accepted);
+}
+
+TEST(Refusals, Lengths) {
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.keep(i32s({6, 7}));
+      },
+      "q_lengths[1] is 7; lengths from 0 to the padded size 6 are accepted");
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = c.keep(i64s({-1, 8}));
+      },
+      "kv_lengths[0] is -1; lengths from 0 to the padded size 8 are accepted");
+  refused([](Call& c) { c.options.kv_lengths = c.keep(i64s({8})); },
+          "kv_lengths has shape [1]; [2] is accepted, an entry a sequence");
+  refused([](Call& c) { c.options.q_lengths = c.keep(f32s({6, 6})); }, "q_lengths is f32; i32 and i64 are accepted");
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.keep(Tensor::zeros(DType::i32, {2, 1}));
+      },
+      "q_lengths has shape [2, 1]; one axis is accepted");
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.keep(i32s({6, 6}));
+        c.options.q_lengths->data = nullptr;
+      },
+      "q_lengths is i32 [2] but its data is null");
+}
+
+TEST(Refusals, CumulativeLengths) {
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_q = c.keep(i32s({0, 4, 3, 6}));
+      },
+      "cu_seqlens_q[2] is 3 after 4; cumulative lengths never decrease", Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_kv = c.keep(i32s({1, 3, 3, 8}));
+      },
+      "cu_seqlens_kv[0] is 1; cumulative lengths start at 0", Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_kv = c.keep(i64s({0, 3, 3, 9}));
+      },
+      "cu_seqlens_kv ends at 9; the tensor's 8 rows are accepted", Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_q = c.keep(i32s({0, 2, 6}));
+      },
+      "cu_seqlens_q has 3 entries and cu_seqlens_kv 4; the same number is accepted", Call::packed());
+  refused([](Call& c) { c.options.cu_seqlens_q = c.keep(Tensor::zeros(DType::i32, {0})); },
+          "cu_seqlens_q is empty; N + 1 entries are accepted, the first 0", Call::packed());
+  refused([](Call& c) { c.options.cu_seqlens_kv.reset(); },
+          "cu_seqlens_q is given without cu_seqlens_kv; both or none are accepted", Call::packed());
+  refused([](Call& c) { c.options.cu_seqlens_q.reset(); },
+          "cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted", Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.keep(i32s({2, 0, 4}));
+      },
+      "q_lengths is given together with cu_seqlens; a packed batch has no other lengths", Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = c.keep(i32s({3, 0, 5}));
+      },
+      "kv_lengths is given together with cu_seqlens; a packed batch has no other lengths", Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_q = c.keep(i32s({0, 6}));
+        c.options.cu_seqlens_kv = c.keep(i32s({0, 8}));
+      },
+      "q, k, v have batch 2; with cu_seqlens 1 is accepted");
+}
+
+TEST(Refusals, Starts) {
+  refused(
+      [](Call& c) {
+        c.options.q_start = c.keep(i32s({0, 2147483643}));
+      },
+      "q_start[1] is 2147483643; every q_idx = q_start + row must fit i32, so -2147483648 to 2147483642 are "
+      "accepted");
+  refused(
+      [](Call& c) {
+        c.options.q_start = c.keep(i64s({-2147483649, 0}));
+      },
+      "q_start[0] is -2147483649; every q_idx = q_start + row must fit i32, so -2147483648 to 2147483642 are "
+      "accepted");
+  refused([](Call& c) { c.options.q_start = c.keep(i32s({0})); },
+          "q_start has shape [1]; [3] is accepted, an entry a sequence", Call::packed());
+}
+
+TEST(Refusals, ScaleAndThreads) {
+  refused([](Call& c) { c.options.scale = kNaN; }, "scale is nan; finite numbers are accepted");
+  refused([](Call& c) { c.options.scale = -INFINITY; }, "scale is -inf; finite numbers are accepted");
+  refused([](Call& c) { c.options.threads = -1; }, "threads is -1; at least 0 is accepted, 0 for all cores");
+}
+
+TEST(Refusals, Normalizers) {
+  refused([](Call& c) { c.options.normalizer = Normalizer::none; },
+          "lse is asked for with normalizer none; only softmax has one");
+  refused(
+      [](Call& c) {
+        c.without_lse();
+        c.options.sinks = c.keep(f32s({0, 0, 0, 0}));
+        c.options.normalizer = Normalizer::sigmoid;
+      },
+      "sinks are given with normalizer sigmoid; only softmax has them");
+}
+
+TEST(Refusals, Sinks) {
+  refused(
+      [](Call& c) {
+        c.options.sinks = c.keep(f32s({0, 0}));
+      },
+      "sinks has shape [2]; [4] is accepted, an entry a query head");
+  refused([](Call& c) { c.options.sinks = c.keep(Tensor::zeros(DType::bf16, {4})); },
+          "sinks is bf16; f32 is accepted for f32 inputs");
+  refused(
+      [](Call& c) {
+        c.options.sinks = c.keep(f32s({0, 0, 0, 0}));
+      },
+      "sinks is f32; f64 is accepted for f64 inputs", Call(DType::f64));
+}
+
+TEST(Refusals, Descales) {
+  refused(
+      [](Call& c) {
+        c.options.k_descale = c.keep(Tensor::zeros(DType::f32, {2, 2}));
+      },
+      "k_descale is given, but k is f32; only e4m3 and e5m2 have one");
+  refused(
+      [](Call& c) {
+        c.options.q_descale = c.keep(Tensor::zeros(DType::f32, {2, 2}));
+      },
+      "q_descale has shape [2, 2]; [2, 4] is accepted, either of which may be 1", Call(DType::e4m3));
+  refused(
+      [](Call& c) {
+        c.options.v_descale = c.keep(Tensor::zeros(DType::f64, {2, 2}));
+      },
+      "v_descale is f64; f32 is accepted", Call(DType::e5m2));
+  refused([](Call& c) { c.options.v_descale = c.keep(Tensor::zeros(DType::f32, {2})); },
+          "v_descale has shape [2]; [2, 2] is accepted, either of which may be 1", Call(DType::e5m2));
+}
+
+TEST(Refusals, ModsOfTheWrongType) {
+  refused([](Call& c) { c.options.mask_mod = leaf::q_idx() - leaf::kv_idx(); }, HasSubstr("must be bool"));
+  refused([](Call& c) { c.options.score_mod = leaf::q_idx() > leaf::kv_idx(); }, HasSubstr("must be f32 or i32"));
+  refused([](Call& c) { c.options.weight_mod = leaf::q_idx() > leaf::kv_idx(); }, HasSubstr("must be f32 or i32"));
+  refused([](Call& c) { c.options.mask_mod = leaf::score() > 0.0; }, HasSubstr("cannot read the score"));
+  refused([](Call& c) { c.options.weight_mod = leaf::score() * 2.0; }, HasSubstr("cannot read the score"));
+}
+
+TEST(Refusals, NamesWithoutValues) {
+  const Capture slopes("slopes", DType::f32, 1);
+  refused([&](Call& c) { c.options.score_mod = mods::alibi(slopes); }, "capture 'slopes' was given no tensor");
+  refused([&](Call& c) { c.options.mask_mod = leaf::kv_idx() < param("limit", ExprType::i32); },
+          "param 'limit' was given no value");
+  refused(
+      [&](Call& c) {
+        c.options.mask_mod = leaf::kv_idx() < param("limit", ExprType::i32);
+        c.options.bindings.params["limit"] = 2.5;
+      },
+      "param 'limit' must be i32, but was given f32");
+  refused(
+      [&](Call& c) {
+        c.options.score_mod = mods::alibi(slopes);
+        c.capture("slopes", Tensor::zeros(DType::bf16, {4}));
+      },
+      "capture 'slopes' must be f32 of rank 1, but was given bf16 of rank 1");
+  refused(
+      [&](Call& c) {
+        c.options.score_mod = mods::alibi(slopes);
+        c.capture("slopes", Tensor::zeros(DType::f32, {4, 1}));
+      },
+      "capture 'slopes' must be f32 of rank 1, but was given f32 of rank 2");
+}
+
+TEST(Refusals, CaptureReadsOutside) {
+  const auto outside = [](std::string_view read) {
+    return testing::AllOf(HasSubstr(std::string(read)), HasSubstr("outside the tensor's extent"));
+  };
+  refused(
+      [](Call& c) {
+        c.options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
+        c.capture("slopes", f32s({1, 2, 3}));
+      },
+      outside("slopes[h]"));
+  refused(
+      [](Call& c) {
+        c.options.mask_mod = Capture("keep", DType::boolean, 2)(leaf::b(), leaf::kv_idx());
+        c.capture("keep", Tensor::zeros(DType::boolean, {2, 7}));
+      },
+      outside("keep[b, kv_idx]"));
+  refused(
+      [](Call& c) {  // the table's own values are the indices
+        const Capture table("table", DType::i64, 1), weights("weights", DType::f32, 1);
+        c.options.weight_mod = weights(table(leaf::kv_idx()));
+        c.capture("table", i64s({0, 1, 2, 3, 3, 2, 1, 4}));
+        c.capture("weights", f32s({1, 1, 1, 1}));
+      },
+      outside("weights[table[kv_idx]]"));
+  refused(
+      [](Call& c) {  // q_start moves q_idx out
+        c.options.mask_mod = Capture("rows", DType::boolean, 1)(leaf::q_idx());
+        c.capture("rows", Tensor::zeros(DType::boolean, {6}));
+        c.options.q_start = c.keep(i32s({0, 1}));
+      },
+      outside("rows[q_idx]"));
+  refused(
+      [](Call& c) {
+        c.options.weight_mod = Capture("rows", DType::f32, 1)(leaf::q_idx() + param("shift", ExprType::i32));
+        c.capture("rows", f32s({1, 1, 1, 1, 1, 1}));
+        c.options.bindings.params["shift"] = 1;
+      },
+      HasSubstr("outside the tensor's extent of 6"));
+}
+
+TEST(Refusals, BlockMasks) {
+  const MaskShape shape = MaskShape::uniform(2, 4, 6, 8);
+  const auto give = [](Call& c, const Expr& mask, const MaskShape& of) {
+    c.options.block_mask = std::make_shared<BlockMask>(BlockMask::build(mask, of, {4, 4}));
+  };
+  refused([&](Call& c) { give(c, mods::causal(), MaskShape::uniform(2, 3, 6, 8)); },
+          "block_mask covers 3 heads; q's 4 are accepted");
+  refused([&](Call& c) { give(c, mods::causal(), MaskShape::uniform(3, 4, 6, 8)); },
+          "block_mask covers 3 sequences; the batch's 2 are accepted");
+  refused([&](Call& c) { give(c, mods::causal(), MaskShape::uniform(2, 4, 6, 7)); },
+          "block_mask was made for sequence 0 with q_begin 0, q_len 6, kv_begin 0, kv_len 7, q_start 0; this "
+          "attention's 0, 6, 0, 8, 0 are accepted");
+  refused(
+      [&](Call& c) {
+        give(c, mods::causal(), shape);
+        c.options.mask_mod = leaf::kv_idx() < leaf::q_idx();
+      },
+      HasSubstr("but mask_mod is kv_idx < q_idx; the same mask is accepted, or no mask_mod"));
+  refused(
+      [&](Call& c) {
+        c.options.block_mask =
+            std::make_shared<BlockMask>(BlockMask::build(mods::causal(), shape, {4, 4}).transposed());
+      },
+      "block_mask is a transposed one; the rows of queries are accepted");
+  refused([&](Call& c) { give(c, to_f32(leaf::kv_idx()) * 0.1 < 0.5, shape); },
+          "block_mask was made with f32 reals; f64 is accepted for f64 inputs", Call(DType::f64));
+}
+
+TEST(Refusals, RunsThatDoNotFitThePlan) {
+  const Call call;
+  const problem::AttentionProblem problem = call.validate();
+  const auto refused_run = [&](const std::function<void(AttentionTensors&)>& spoil, const std::string& sentence) {
+    AttentionTensors given = call.tensors;
+    spoil(given);
+    expect_error([&] { problem::validate_run(problem, call.tensors, given, call.options, {}); },
+                 ErrorCode::invalid_argument, sentence);
+  };
+  refused_run([](AttentionTensors& t) { t.q.shape[2] = 5; },
+              "q is f32 [2, 4, 5, 16] with strides [384, 96, 16, 1]; the planned f32 [2, 4, 6, 16] with strides [384, "
+              "96, 16, 1] is accepted");
+  refused_run([](AttentionTensors& t) { t.v.strides[2] = 48; },
+              "v is f32 [2, 2, 8, 24] with strides [384, 192, 48, 1]; the planned f32 [2, 2, 8, 24] with strides [384, "
+              "192, 24, 1] is accepted");
+  refused_run([](AttentionTensors& t) { t.o.dtype = DType::f64; },
+              "o is f64 [2, 4, 6, 24] with strides [576, 144, 24, 1]; the planned f32 [2, 4, 6, 24] with strides [576, "
+              "144, 24, 1] is accepted");
+  refused_run([](AttentionTensors& t) { t.lse.reset(); }, "lse is not given; the plan was made with it");
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -42,8 +42,7 @@ LIBRARY_USERS = {
     "CLI/": {"cli"},
 }
 
-STANDARD_HEADERS = set(
-    """
+STANDARD_HEADERS = set("""
     algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
     clocale cmath codecvt compare complex concepts condition_variable coroutine csetjmp csignal cstdarg cstddef cstdint
     cstdio cstdlib cstring ctime cuchar cwchar cwctype deque exception execution filesystem format forward_list fstream
@@ -52,8 +51,7 @@ STANDARD_HEADERS = set(
     semaphore set shared_mutex source_location span sstream stack stdexcept stop_token streambuf string string_view
     syncstream system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray
     variant vector version
-    """.split()
-)
+    """.split())
 
 SUFFIXES = {".h", ".cc", ".def", ".inc"}
 LINES_TO_WARN_AT = 600
@@ -61,8 +59,14 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
 def folder_of(path, root):
-    """The row of the table that a file of src belongs to: its folder, relative to src."""
-    return path.parent.relative_to(root / "src").as_posix()
+    """The row of the table that a file of src belongs to: its folder, or a folder above that has a row. Only the rooms of
+    src/backend each need a row of their own."""
+    folder = path.parent.relative_to(root / "src")
+    for candidate in (folder, *folder.parents):
+        name = candidate.as_posix()
+        if name in MAY_INCLUDE and (candidate == folder or name != "backend"):
+            return name
+    return folder.as_posix()
 
 
 def includes_of(path):
@@ -92,7 +96,9 @@ def breach_in_src(path, text, quoted, root):
             return f"there is no public header '{text}'"
         return None
     for prefix, users in LIBRARY_USERS.items():
-        if text.startswith(prefix) and folder not in users:
+        if text.startswith(prefix):
+            if folder in users:
+                return None
             return f"src/{folder} may not use '{text}': only {', '.join(f'src/{user}' for user in sorted(users))} may"
     if not quoted:
         if folder in WITHOUT_PUBLIC_HEADERS and text not in STANDARD_HEADERS:
@@ -119,9 +125,9 @@ def breach_in_public(text, root):
     return None
 
 
-def breach_in_examples(text, quoted):
-    if quoted and not text.startswith("heddle/"):
-        return f"an example may include public headers only, not '{text}'"
+def breach_in_examples(path, text, quoted):
+    if quoted and not text.startswith("heddle/") and not (path.parent / text).is_file():
+        return f"an example may include public headers and its own folder's only, not '{text}'"
     return None
 
 
@@ -149,7 +155,7 @@ def check(root):
             note(path, line, breach_in_src(path, text, quoted, root))
     for path in sources(root / "examples"):
         for line, text, quoted in includes_of(path):
-            note(path, line, breach_in_examples(text, quoted))
+            note(path, line, breach_in_examples(path, text, quoted))
     for top in ("include", "src", "tests", "examples", "bench"):
         for path in sources(root / top):
             lines = len(path.read_text(encoding="utf-8").splitlines())

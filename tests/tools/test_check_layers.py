@@ -41,7 +41,10 @@ class CheckLayers(unittest.TestCase):
         self.assertIn(sentence, lines[0])
 
     def test_clean_tree(self):
-        self.write("src/backend/cpu/forward.cc", '#include <hwy/highway.h>\n#include "backend/backend.h"\n#include "pack-inl.h"\n')
+        self.write(
+            "src/backend/cpu/forward.cc",
+            '#include "hwy/highway.h"\n#include "backend/backend.h"\n#include "pack-inl.h"\n',
+        )
         self.write("src/backend/cpu/pack-inl.h", "")
         self.write("src/engine/engine.cc", '#include "backend/cpu/pack-inl.h"\n')
         self.write("src/cli/main.cc", '#include <CLI/CLI.hpp>\n#include "heddle/tensor.h"\n#include "options.h"\n')
@@ -52,7 +55,9 @@ class CheckLayers(unittest.TestCase):
 
     def test_upward_include(self):
         self.assert_breach(
-            "src/expr/range.cc", '#include "expr/node.h"\n\n#include "mask/build.h"\n', "src/expr/range.cc:3",
+            "src/expr/range.cc",
+            '#include "expr/node.h"\n\n#include "mask/build.h"\n',
+            "src/expr/range.cc:3",
             "src/expr may not include src/mask ('mask/build.h')",
         )
 
@@ -61,16 +66,22 @@ class CheckLayers(unittest.TestCase):
 
     def test_sideways_include_between_backends(self):
         self.assert_breach(
-            "src/backend/cpu/forward.cc", '#include "backend/reference/forward.h"\n', "src/backend/cpu/forward.cc:1",
+            "src/backend/cpu/forward.cc",
+            '#include "backend/reference/forward.h"\n',
+            "src/backend/cpu/forward.cc:1",
             "src/backend/cpu may not include src/backend/reference",
         )
 
     def test_spaces_in_the_directive(self):
-        self.assert_breach("src/base/a.cc", '  #  include   "expr/node.h"\n', "src/base/a.cc:1", "src/base may not include")
+        self.assert_breach(
+            "src/base/a.cc", '  #  include   "expr/node.h"\n', "src/base/a.cc:1", "src/base may not include"
+        )
 
     def test_public_header_with_a_library(self):
         self.assert_breach(
-            "include/heddle/expr.h", "#include <string>\n#include <fmt/format.h>\n", "include/heddle/expr.h:2",
+            "include/heddle/expr.h",
+            "#include <string>\n#include <fmt/format.h>\n",
+            "include/heddle/expr.h:2",
             "the standard library and public headers only, not 'fmt/format.h'",
         )
 
@@ -78,13 +89,19 @@ class CheckLayers(unittest.TestCase):
         self.assert_breach("include/heddle/expr.h", '#include "expr/node.h"\n', "include/heddle/expr.h:1", "public")
 
     def test_command_line_with_an_internal_header(self):
-        self.assert_breach("src/cli/main.cc", '#include "expr/node.h"\n', "src/cli/main.cc:1", "src/cli may not include src/expr")
+        self.assert_breach(
+            "src/cli/main.cc", '#include "expr/node.h"\n', "src/cli/main.cc:1", "src/cli may not include src/expr"
+        )
 
     def test_shared_with_a_public_header(self):
-        self.assert_breach("src/shared/rows.h", '#include "heddle/tensor.h"\n', "src/shared/rows.h:1", "nothing but itself")
+        self.assert_breach(
+            "src/shared/rows.h", '#include "heddle/tensor.h"\n', "src/shared/rows.h:1", "nothing but itself"
+        )
 
     def test_highway_outside_the_cpu_backend(self):
-        self.assert_breach("src/plan/plan.cc", "#include <hwy/highway.h>\n", "src/plan/plan.cc:1", "only src/backend/cpu may")
+        self.assert_breach(
+            "src/plan/plan.cc", "#include <hwy/highway.h>\n", "src/plan/plan.cc:1", "only src/backend/cpu may"
+        )
 
     def test_missing_header(self):
         self.assert_breach("src/base/a.cc", '#include "base/nowhere.h"\n', "src/base/a.cc:1", "is no file of src")
@@ -95,8 +112,23 @@ class CheckLayers(unittest.TestCase):
     def test_unlisted_folder(self):
         self.assert_breach("src/helpers/a.cc", "", "src/helpers/a.cc:1", "has no row")
 
+    def test_unlisted_backend(self):
+        self.assert_breach("src/backend/cuda/a.cc", "", "src/backend/cuda/a.cc:1", "has no row")
+
+    def test_folder_below_a_listed_one_keeps_its_rules(self):
+        self.write("src/plan/families/cpu.h", '#include "mask/build.h"\n')
+        self.write("src/plan/choose.cc", '#include "plan/families/cpu.h"\n')
+        self.assert_breach(
+            "src/plan/families/cpu.cc",
+            '#include "backend/backend.h"\n',
+            "src/plan/families/cpu.cc:1",
+            "src/plan may not",
+        )
+
     def test_example_with_an_internal_header(self):
-        self.assert_breach("examples/map.cc", '#include "expr/node.h"\n', "examples/map.cc:1", "public headers only")
+        self.assert_breach(
+            "examples/map.cc", '#include "expr/node.h"\n', "examples/map.cc:1", "an example may include public headers"
+        )
 
     def test_long_file_is_a_warning(self):
         self.write("src/base/long.cc", "\n" * 601)

@@ -1,0 +1,146 @@
+#include "arguments.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "heddle/error.h"
+
+namespace heddle::cli {
+namespace {
+
+/// The whole text as a number of type T; nothing when any character is left over or it does not fit.
+template <class T>
+std::optional<T> whole_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+bool looks_integral(std::string_view text) {
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& target, const std::string& kind,
+                      const std::string& help) {
+  return verb.add_option(name, target, help)->option_text(kind);
+}
+
+void add_list(CLI::App& verb, const std::string& name, std::vector<std::string>& target, const std::string& kind,
+              const std::string& help) {
+  verb.add_option(name, target, help)->option_text(kind)->allow_extra_args(false)->group("Names that mods may read");
+}
+
+void add_inputs(CLI::App& verb, AttentionArguments& arguments) {
+  add_text(verb, "IN.safetensors", arguments.input, " ",
+           "holds q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv];\n"
+           "[H, S, D] is read as [1, H, S, D]. Mods may read its other tensors\n"
+           "by their names");
+  for (auto [name, target] : {std::pair{"q", &arguments.q}, {"k", &arguments.k}, {"v", &arguments.v}}) {
+    add_text(verb, fmt::format("--{}", name), *target, "FILE.npy", fmt::format("{}, instead of the input's", name))
+        ->group("Input");
+  }
+  add_text(verb, "--dtype", arguments.dtype, "TYPE", "convert q, k and v on load: f64, f32, f16, bf16, e4m3 or e5m2")
+      ->check(CLI::IsMember({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"}))
+      ->group("Input");
+}
+
+void add_mods(CLI::App& verb, AttentionArguments& arguments) {
+  const std::string group = "Attention";
+  add_text(verb, "--score", arguments.score, "EXPR", "score mod: \"score + slopes[h] * (kv_idx - q_idx)\"")
+      ->group(group);
+  add_text(verb, "--mask", arguments.mask, "EXPR", "mask mod, true attends: \"q_idx >= kv_idx\"")->group(group);
+  add_text(verb, "--weight", arguments.weight, "EXPR", "weight mod, multiplies the probability")->group(group);
+  add_text(verb, "--scale", arguments.scale, "X", "scale of q.k; default 1/sqrt(Dqk)")->group(group);
+  add_text(verb, "--sinks", arguments.sinks, "TENSOR", "one sink logit per query head, f32 [Hq]")->group(group);
+  add_text(verb, "--normalizer", arguments.normalizer, "KIND", "softmax (default), none or sigmoid")
+      ->check(CLI::IsMember({"softmax", "none", "sigmoid"}))
+      ->group(group);
+}
+
+void add_sequences(CLI::App& verb, AttentionArguments& arguments) {
+  const auto add = [&](const std::string& name, std::string& target, const std::string& group,
+                       const std::string& help) { add_text(verb, name, target, "TENSOR", help)->group(group); };
+  const std::string sequences = "Sequences (names of tensors, i32 or i64)";
+  add("--q-lengths", arguments.q_lengths, sequences, "queries of each batch entry [B]; rows past the end give 0");
+  add("--kv-lengths", arguments.kv_lengths, sequences, "keys of each batch entry [B]");
+  add("--cu-seqlens-q", arguments.cu_seqlens_q, sequences, "packed batch: cumulative query lengths [N+1]");
+  add("--cu-seqlens-kv", arguments.cu_seqlens_kv, sequences, "packed batch: cumulative key lengths [N+1]");
+  add("--q-start", arguments.q_start, sequences, "added to q_idx, one per sequence [B]");
+  const std::string descales = "Descales of fp8 inputs (names of tensors, f32)";
+  add("--q-descale", arguments.q_descale, descales, "what a stored q is multiplied by [B, Hq]");
+  add("--k-descale", arguments.k_descale, descales, "the same for k [B, Hkv]");
+  add("--v-descale", arguments.v_descale, descales, "the same for v [B, Hkv]");
+}
+
+}  // namespace
+
+void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::vector<std::string>& params) {
+  add_list(verb, "--capture", captures, "NAME=FILE",
+           "a tensor: NAME=FILE.npy, or NAME=FILE.safetensors:TENSOR;\nmay be repeated");
+  add_list(verb, "--param", params, "NAME=VALUE",
+           "a scalar: 3 is i32, 3.0 is f32, true and false are bool;\nmay be repeated");
+}
+
+void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
+  add_inputs(verb, arguments);
+  add_mods(verb, arguments);
+  add_name_options(verb, arguments.captures, arguments.params);
+  add_sequences(verb, arguments);
+  add_text(verb, "--backend", arguments.backend, "NAME", "automatic (default), cpu, or reference (float64, slow)")
+      ->check(CLI::IsMember({"automatic", "cpu", "reference"}))
+      ->group("Execution");
+  verb.add_option("--threads", arguments.threads, "CPU threads; 0 (default): all cores. The result is the same")
+      ->option_text("N")
+      ->check(CLI::Range(0, 65536))
+      ->group("Execution");
+}
+
+std::pair<std::string, std::string> parse_assignment(std::string_view option, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' is not of the form NAME=VALUE", option, text));
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+ParamValue parse_param_value(const std::string& name, const std::string& text) {
+  if (text == "true" || text == "True") return true;
+  if (text == "false" || text == "False") return false;
+  if (looks_integral(text)) {
+    if (const auto value = whole_number<std::int32_t>(text)) return *value;
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("--param: {} = {} does not fit in i32, which holds {} to {}; write {}.0 for f32", name, text,
+                    std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max(), text));
+  }
+  if (const auto value = whole_number<double>(text)) return *value;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("--param: {} = '{}' is no value; write 3 for i32, 3.0 for f32, true or false for bool", name, text));
+}
+
+double parse_number(std::string_view option, const std::string& text) {
+  if (const auto value = whole_number<double>(text)) return *value;
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' is not a number", option, text));
+}
+
+BlockSize parse_block(const std::string& text) {
+  const std::size_t cross = text.find('x');
+  const std::string_view whole = text;
+  const auto q = whole_number<std::int64_t>(whole.substr(0, cross));
+  const auto kv = cross == std::string::npos ? q : whole_number<std::int64_t>(whole.substr(cross + 1));
+  if (!q || !kv || *q < 1 || *kv < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--block: '{}' is not of the form QxKV with sizes of at least 1, such as 128x128", text));
+  }
+  return {*q, *kv};
+}
+
+}  // namespace heddle::cli

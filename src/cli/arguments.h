@@ -1,0 +1,48 @@
+// What the command line asks of an attention, still as text.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "heddle/block_mask.h"
+#include "heddle/expr.h"
+
+namespace heddle::cli {
+
+/// The arguments that run, check and explain share. Empty: not given.
+struct AttentionArguments {
+  std::string input;                  // .safetensors with q, k, v and captures
+  std::string q, k, v;                // .npy
+  std::vector<std::string> captures;  // NAME=FILE.npy or NAME=FILE.safetensors:TENSOR
+  std::vector<std::string> params;    // NAME=VALUE
+  std::string score, mask, weight;    // text mods
+  std::string scale;
+  std::string normalizer = "softmax";
+  std::string dtype;
+  std::string backend = "automatic";
+  int threads = 0;
+  // Names of tensors among the file's others and the captures.
+  std::string sinks;
+  std::string q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start;
+  std::string q_descale, k_descale, v_descale;
+};
+
+/// Declares the options that fill `arguments`, which must outlive the parse.
+void add_attention_options(CLI::App& verb, AttentionArguments& arguments);
+/// The options for captures and params alone.
+void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::vector<std::string>& params);
+
+// Each throws Error invalid_argument that names the option and what it accepts.
+
+/// "a=b" split at the first '='.
+std::pair<std::string, std::string> parse_assignment(std::string_view option, const std::string& text);
+/// The literal's own type: true and false boolean, 3 i32, 3.0 and inf f32.
+ParamValue parse_param_value(const std::string& name, const std::string& text);
+double parse_number(std::string_view option, const std::string& text);
+/// "128x64" (queries x keys), or "128" for both.
+BlockSize parse_block(const std::string& text);
+
+}  // namespace heddle::cli

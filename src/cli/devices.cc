@@ -1,0 +1,49 @@
+// heddle devices: what this build can compute on.
+#include "heddle/devices.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "output.h"
+#include "verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+int list(bool json) {
+  const auto found = devices();
+  if (json) {
+    Json entries = Json::array();
+    for (const DeviceInfo& device : found) {
+      entries.push_back({{"kind", device.kind},
+                         {"name", device.name},
+                         {"detail", device.detail},
+                         {"memory_bytes", device.memory_bytes}});
+    }
+    print_json(Json{{"verb", "devices"}, {"heddle", version()}, {"devices", entries}});
+    return 0;
+  }
+  std::string text;
+  for (const DeviceInfo& device : found) {
+    text += fmt::format("{}: {}, {}, {:.1f} GiB\n", device.kind, device.name, device.detail,
+                        static_cast<double>(device.memory_bytes) / (1 << 30));
+  }
+  print_text(text);
+  return 0;
+}
+
+}  // namespace
+
+void add_devices(CLI::App& app, Work& chosen) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* verb = app.add_subcommand("devices", "Lists the devices that this build can compute on.");
+  verb->add_flag("--json", *json, "prints JSON");
+  verb->footer(
+      "Example:\n"
+      "  heddle devices --json");
+  verb->callback([json, &chosen] { chosen = [json] { return list(*json); }; });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,132 @@
+#include "job.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "heddle/error.h"
+#include "heddle/files.h"
+
+namespace heddle::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
+
+bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+
+/// q, k or v as given: converted, with a batch axis.
+Tensor prepare(const std::string& name, const Tensor& tensor, const std::string& dtype) {
+  if (tensor.shape().size() != 3 && tensor.shape().size() != 4) {
+    refuse(fmt::format("{} has shape {}; it must be [B, H, S, D], or [H, S, D] for one batch entry", name,
+                       to_string(tensor.shape())));
+  }
+  Tensor converted = tensor;
+  if (!dtype.empty() && parse_dtype(dtype) != tensor.dtype()) converted = tensor.to(parse_dtype(dtype));
+  if (converted.shape().size() == 4) return converted;
+  const Dims& shape = converted.shape();
+  const Dims& strides = converted.view().strides;
+  const TensorView batched(converted.data(), converted.dtype(), Dims{1, shape[0], shape[1], shape[2]},
+                           Dims{shape[0] * shape[1] * shape[2], strides[0], strides[1], strides[2]});
+  return Tensor::adopt(batched, std::make_shared<Tensor>(converted));
+}
+
+void load_inputs(const AttentionArguments& arguments, AttentionJob& job) {
+  TensorFile file;
+  if (!arguments.input.empty()) file = load_safetensors(arguments.input);
+  for (const auto& [name, npy, target] :
+       {std::tuple{"q", &arguments.q, &job.q}, {"k", &arguments.k, &job.k}, {"v", &arguments.v, &job.v}}) {
+    const auto in_file = file.tensors.find(name);
+    if (!npy->empty()) {
+      *target = prepare(name, load_npy(*npy), arguments.dtype);
+    } else if (in_file != file.tensors.end()) {
+      *target = prepare(name, in_file->second, arguments.dtype);
+    } else if (arguments.input.empty()) {
+      refuse(fmt::format("no {0}: give a .safetensors file that holds it, or --{0} FILE.npy", name));
+    } else {
+      refuse(fmt::format("{0} holds no tensor '{1}'; add it, or give --{1} FILE.npy", arguments.input, name));
+    }
+  }
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name != "q" && name != "k" && name != "v") job.names.add_tensor(name, tensor);
+  }
+  job.names.add_captures(arguments.captures);
+  job.names.add_params(arguments.params);
+}
+
+/// Sinks stored in a narrower float are widened to what the library takes; every other type is left to its checks.
+Tensor widened_sinks(const Tensor& sinks, DType inputs) {
+  const DType wanted = inputs == DType::f64 ? DType::f64 : DType::f32;
+  const bool narrower = is_floating(sinks.dtype()) && size_of(sinks.dtype()) < size_of(wanted);
+  return narrower ? sinks.to(wanted) : sinks;
+}
+
+Normalizer parse_normalizer(const std::string& text) {
+  if (text == "none") return Normalizer::none;
+  return text == "sigmoid" ? Normalizer::sigmoid : Normalizer::softmax;
+}
+
+BackendChoice parse_backend(const std::string& text) {
+  if (text == "cpu") return BackendChoice::cpu;
+  return text == "reference" ? BackendChoice::reference : BackendChoice::automatic;
+}
+
+void set_tensor_options(const AttentionArguments& arguments, AttentionJob& job) {
+  AttentionOptions& options = job.options;
+  const auto set = [&](std::string_view option, const std::string& name, std::optional<ConstTensorView>& target) {
+    if (!name.empty()) target = job.names.tensor(option, name);
+  };
+  set("--q-lengths", arguments.q_lengths, options.q_lengths);
+  set("--kv-lengths", arguments.kv_lengths, options.kv_lengths);
+  set("--cu-seqlens-q", arguments.cu_seqlens_q, options.cu_seqlens_q);
+  set("--cu-seqlens-kv", arguments.cu_seqlens_kv, options.cu_seqlens_kv);
+  set("--q-start", arguments.q_start, options.q_start);
+  set("--q-descale", arguments.q_descale, options.q_descale);
+  set("--k-descale", arguments.k_descale, options.k_descale);
+  set("--v-descale", arguments.v_descale, options.v_descale);
+  if (!arguments.sinks.empty()) {
+    job.sinks = widened_sinks(job.names.tensor("--sinks", arguments.sinks), job.q.dtype());
+    options.sinks = job.sinks;
+  }
+}
+
+}  // namespace
+
+AttentionJob load_job(const AttentionArguments& arguments) {
+  AttentionJob job;
+  load_inputs(arguments, job);
+  AttentionOptions& options = job.options;
+  options.score_mod = job.names.parse("--score", arguments.score);
+  options.mask_mod = job.names.parse("--mask", arguments.mask);
+  options.weight_mod = job.names.parse("--weight", arguments.weight);
+  options.bindings = job.names.bindings({options.score_mod, options.mask_mod, options.weight_mod});
+  if (!arguments.scale.empty()) options.scale = parse_number("--scale", arguments.scale);
+  options.normalizer = parse_normalizer(arguments.normalizer);
+  options.backend = parse_backend(arguments.backend);
+  options.threads = arguments.threads;
+  set_tensor_options(arguments, job);
+  return job;
+}
+
+AttentionResult AttentionJob::allocate() const {
+  // Broadcasting inputs have batch 1; whichever differs gives the batch.
+  std::int64_t batch = q.shape()[0];
+  if (batch == 1) batch = k.shape()[0];
+  if (batch == 1) batch = v.shape()[0];
+  AttentionResult result;
+  result.o =
+      Tensor::empty(is_fp8(q.dtype()) ? DType::bf16 : q.dtype(), Dims{batch, q.shape()[1], q.shape()[2], v.shape()[3]});
+  if (options.normalizer == Normalizer::softmax) {
+    result.lse =
+        Tensor::empty(q.dtype() == DType::f64 ? DType::f64 : DType::f32, Dims{batch, q.shape()[1], q.shape()[2]});
+  }
+  return result;
+}
+
+AttentionTensors AttentionJob::tensors(const AttentionResult& result) const {
+  AttentionTensors tensors{q, k, v, result.o, std::nullopt};
+  if (options.normalizer == Normalizer::softmax) tensors.lse = result.lse;
+  return tensors;
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,116 @@
+#include "names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "arguments.h"
+#include "heddle/error.h"
+#include "heddle/files.h"
+
+namespace heddle::cli {
+namespace {
+
+/// The narrowest element type that mods read and that holds every value; u64 above 2^63 saturates.
+DType readable(DType dtype) {
+  switch (dtype) {
+    case DType::i16:
+    case DType::i8:
+    case DType::u16:
+    case DType::u8:
+      return DType::i32;
+    case DType::u32:
+    case DType::u64:
+      return DType::i64;
+    default:
+      return dtype;
+  }
+}
+
+std::string known(const std::map<std::string, Tensor>& tensors) {
+  if (tensors.empty()) return "there are no tensors beside q, k and v";
+  std::vector<std::string> names;
+  names.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  return fmt::format("the tensors are {}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+Tensor load_tensor(const std::string& place) {
+  constexpr std::string_view kSuffix = ".safetensors:";
+  const std::size_t suffix = place.rfind(kSuffix);
+  if (suffix == std::string::npos) return load_npy(place);
+  const std::string file = place.substr(0, suffix + kSuffix.size() - 1);
+  const std::string name = place.substr(suffix + kSuffix.size());
+  const TensorFile content = load_safetensors(file);
+  const auto found = content.tensors.find(name);
+  if (found == content.tensors.end()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} holds no tensor '{}'; {}", file, name, known(content.tensors)));
+  }
+  return found->second;
+}
+
+void Names::add_tensor(const std::string& name, const Tensor& tensor) {
+  if (!tensors_.emplace(name, tensor).second) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--capture: the name '{}' is given twice", name));
+  }
+}
+
+void Names::add_captures(const std::vector<std::string>& assignments) {
+  for (const std::string& text : assignments) {
+    const auto [name, place] = parse_assignment("--capture", text);
+    add_tensor(name, load_tensor(place));
+  }
+}
+
+void Names::add_params(const std::vector<std::string>& assignments) {
+  for (const std::string& text : assignments) {
+    const auto [name, value] = parse_assignment("--param", text);
+    if (tensors_.contains(name) || !params_.emplace(name, parse_param_value(name, value)).second) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("--param: the name '{}' is given twice", name));
+    }
+  }
+}
+
+const Tensor& Names::tensor(std::string_view option, const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: no tensor '{}'; {}", option, name, known(tensors_)));
+  }
+  return found->second;
+}
+
+Expr Names::parse(std::string_view option, const std::string& text) const {
+  if (text.empty()) return {};
+  Bindings scalars;
+  scalars.params = params_;
+  Symbols symbols(scalars);
+  for (const auto& [name, tensor] : tensors_) {
+    symbols.captures[name] = {readable(tensor.dtype()), tensor.shape().size()};
+  }
+  try {
+    return heddle::parse(text, symbols);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+Bindings Names::bindings(std::initializer_list<Expr> mods) {
+  Bindings bound;
+  for (const Expr& mod : mods) {
+    if (mod.empty()) continue;
+    const Symbols read = symbols_of(mod);
+    for (const auto& [name, declaration] : read.captures) {
+      Tensor& tensor = tensors_.at(name);
+      if (tensor.dtype() != declaration.dtype) tensor = tensor.to(declaration.dtype);
+      bound.captures.insert_or_assign(name, tensor);
+    }
+    for (const auto& [name, type] : read.params) bound.params.emplace(name, params_.at(name));
+  }
+  return bound;
+}
+
+}  // namespace heddle::cli

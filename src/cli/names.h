@@ -1,0 +1,42 @@
+// The tensors and scalars that text mods may read by name.
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "heddle/expr.h"
+#include "heddle/tensor.h"
+
+namespace heddle::cli {
+
+/// Tensors that a file or the command line gives, and the params.
+class Names {
+ public:
+  /// Reads each NAME=FILE of --capture. Throws Error: io for the file, invalid_argument for a wrong form or a name
+  /// given twice.
+  void add_captures(const std::vector<std::string>& assignments);
+  void add_params(const std::vector<std::string>& assignments);
+  /// A tensor of the input file.
+  void add_tensor(const std::string& name, const Tensor& tensor);
+
+  /// Throws invalid_argument that lists the known names when there is no such tensor.
+  const Tensor& tensor(std::string_view option, const std::string& name) const;
+
+  /// Empty text gives an empty expression. Errors start with the option's name.
+  Expr parse(std::string_view option, const std::string& text) const;
+  /// Values for what the mods read. Integer types that mods do not know are widened to i32 or i64 here; the views point
+  /// at this object's tensors.
+  Bindings bindings(std::initializer_list<Expr> mods);
+
+ private:
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, ParamValue> params_;
+};
+
+/// FILE.npy, or FILE.safetensors:TENSOR.
+Tensor load_tensor(const std::string& place);
+
+}  // namespace heddle::cli

@@ -1,0 +1,185 @@
+// heddle run, and heddle explain, which stops after the plan.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "heddle/devices.h"
+#include "heddle/error.h"
+#include "heddle/files.h"
+#include "job.h"
+#include "output.h"
+#include "progress.h"
+#include "verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+struct RunArguments {
+  AttentionArguments attention;
+  std::string output;
+  bool json = false, explain = false;
+};
+
+class Stopwatch {
+ public:
+  /// Seconds since the last call.
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+struct Times {
+  double load = 0, plan = 0, run = 0, save = 0;
+};
+
+/// Before hours of work: an output that cannot be written, or that would replace the input.
+void check_output(const RunArguments& arguments) {
+  namespace fs = std::filesystem;
+  const fs::path output = arguments.output;
+  if (output.extension() == ".npy") {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("-o: {} ends in .npy; the result is a .safetensors file", arguments.output));
+  }
+  std::error_code error;
+  if (!arguments.attention.input.empty() && fs::equivalent(arguments.attention.input, output, error)) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("-o: {} is the input", arguments.output));
+  }
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error)) {
+    throw Error(ErrorCode::io,
+                fmt::format("cannot write {}: there is no folder {}", arguments.output, folder.string()));
+  }
+}
+
+void save(const RunArguments& arguments, const AttentionJob& job, const AttentionResult& result) {
+  TensorFile file;
+  file.tensors["o"] = result.o;
+  if (job.options.normalizer == Normalizer::softmax) file.tensors["lse"] = result.lse;
+  file.metadata["heddle"] = version();
+  const auto note = [&](const std::string& key, const Expr& mod) {
+    if (!mod.empty()) file.metadata[key] = print(mod);
+  };
+  note("score", job.options.score_mod);
+  note("mask", job.options.mask_mod);
+  note("weight", job.options.weight_mod);
+  save_safetensors(arguments.output, file);
+}
+
+Json result_json(const RunArguments& arguments, const AttentionJob& job, const AttentionResult& result,
+                 const AttentionPlan& plan, const Times& times) {
+  Json json = {{"verb", "run"},
+               {"heddle", version()},
+               {"backend", name(plan.backend())},
+               {"threads", job.options.threads},
+               {"q", to_json(job.q)},
+               {"k", to_json(job.k)},
+               {"v", to_json(job.v)},
+               {"o", to_json(result.o)},
+               {"lse", nullptr},
+               {"seconds", {{"load", times.load}, {"plan", times.plan}, {"run", times.run}, {"save", times.save}}},
+               {"block_mask", nullptr},
+               {"plan", plan.explain()},
+               {"output", arguments.output}};
+  if (job.options.normalizer == Normalizer::softmax) json["lse"] = to_json(result.lse);
+  if (plan.block_mask() != nullptr) json["block_mask"] = to_json(*plan.block_mask());
+  return json;
+}
+
+std::string result_text(const RunArguments& arguments, const AttentionJob& job, const AttentionResult& result,
+                        const AttentionPlan& plan, const Times& times) {
+  std::string text = fmt::format("q {}, k {}, v {}\n", describe(job.q), describe(job.k), describe(job.v));
+  if (plan.block_mask() != nullptr) text += fmt::format("mask: {}\n", describe(*plan.block_mask()));
+  text += fmt::format("{}: planned in {}, ran in {}\n", name(plan.backend()), describe_seconds(times.plan),
+                      describe_seconds(times.run));
+  text += fmt::format("{}: o {}", arguments.output, describe(result.o));
+  if (job.options.normalizer == Normalizer::softmax) text += fmt::format(", lse {}", describe(result.lse));
+  return text + "\n";
+}
+
+int run(const RunArguments& arguments) {
+  check_output(arguments);
+  Progress progress("load");
+  Times times;
+  Stopwatch watch;
+  AttentionJob job = load_job(arguments.attention);
+  job.options.progress = [&](double fraction) { progress.set(fraction); };
+  times.load = watch.lap();
+
+  progress.stage("plan");
+  const AttentionResult result = job.allocate();
+  const AttentionPlan plan(job.tensors(result), job.options);
+  times.plan = watch.lap();
+
+  progress.stage("run");
+  plan.run(job.tensors(result));
+  times.run = watch.lap();
+
+  progress.stage("save");
+  save(arguments, job, result);
+  times.save = watch.lap();
+  progress.finish();
+
+  if (arguments.json) {
+    print_json(result_json(arguments, job, result, plan, times));
+  } else {
+    if (arguments.explain) print_text(plan.explain());
+    print_text(result_text(arguments, job, result, plan, times));
+  }
+  return 0;
+}
+
+int explain(const RunArguments& arguments) {
+  Progress progress("plan");
+  const AttentionJob job = load_job(arguments.attention);
+  const AttentionResult result = job.allocate();
+  const AttentionPlan plan(job.tensors(result), job.options);
+  progress.finish();
+  if (arguments.json) {
+    print_json(
+        Json{{"verb", "explain"}, {"heddle", version()}, {"backend", name(plan.backend())}, {"plan", plan.explain()}});
+  } else {
+    print_text(plan.explain());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Work& chosen) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* verb = app.add_subcommand("run", "Computes an attention and writes o and lse.");
+  add_attention_options(*verb, arguments->attention);
+  verb->add_option("-o,--output", arguments->output,
+                   "gets o, and lse where the normalizer is softmax; written only\nwhen all went well")
+      ->option_text("FILE.safetensors")
+      ->required()
+      ->group("Result");
+  verb->add_flag("--explain", arguments->explain, "also prints what was decided, stage by stage")->group("Result");
+  verb->add_flag("--json", arguments->json, "prints shapes, times, backend and plan as JSON")->group("Result");
+  verb->footer(
+      "Example: causal attention with ALiBi, whose slopes the file holds\n"
+      "  heddle run examples/data/minilm.safetensors -o out.safetensors \\\n"
+      "      --mask \"q_idx >= kv_idx\" --score \"score + slopes[h] * (kv_idx - q_idx)\"");
+  verb->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
+}
+
+void add_explain(CLI::App& app, Work& chosen) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* verb = app.add_subcommand("explain", "Plans an attention and prints what was decided, without running it.");
+  add_attention_options(*verb, arguments->attention);
+  verb->add_flag("--json", arguments->json, "prints JSON")->group("Result");
+  verb->footer(
+      "Example: what becomes of a sliding window\n"
+      "  heddle explain examples/data/minilm.safetensors --mask \"abs(q_idx - kv_idx) <= 64\"");
+  verb->callback([arguments, &chosen] { chosen = [arguments] { return explain(*arguments); }; });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,183 @@
+"""Wrong usage ends with 2, a failed job with 1; the sentence names what was wrong, and no output is touched."""
+
+import os
+import resource
+import signal
+import subprocess
+import unittest
+
+from program import INPUT, ProgramTest, heddle, noise, small_inputs, write_safetensors
+
+
+class ErrorTest(ProgramTest):
+    """Every test of these ends with the old output as it was, and with no file beside it."""
+
+    def setUp(self):
+        super().setUp()
+        self.out = self.folder / "out.safetensors"
+        self.out.write_text("old", encoding="utf-8")
+
+    def tearDown(self):
+        self.assertEqual(self.out.read_text(encoding="utf-8"), "old")
+        left = {path.name for path in self.folder.iterdir()} - {"out.safetensors", "examples"}
+        self.assertEqual({name for name in left if name.startswith("out.") or "tmp" in name}, set())
+
+    def assert_refused(self, sentence, *arguments):
+        return self.assert_fails(2, sentence, "run", INPUT, "-o", self.out, *arguments)
+
+
+class WrongUsage(ErrorTest):
+    def test_no_verb(self):
+        self.assert_fails(2, "Usage")
+        self.assert_fails(2, "heddle --help", "fly")
+
+    def test_unknown_option(self):
+        self.assertIn("heddle run --help", self.assert_refused("--msk", "--msk", "q_idx >= kv_idx"))
+
+    def test_missing_output(self):
+        self.assert_fails(2, "--output", "run", INPUT)
+
+    def test_caret_under_the_column(self):
+        for option, text, column in (("--mask", "q_idx >= kv_index", 9), ("--score", "score + * 2", 8)):
+            lines = self.assert_refused(f"{option}: ", option, text).splitlines()
+            shown = next(i for i, line in enumerate(lines) if text in line)
+            self.assertEqual(lines[shown + 1].strip("~ "), "^")
+            self.assertEqual(lines[shown + 1].index("^") - lines[shown].index(text), column)
+
+    def test_mod_of_the_wrong_type(self):
+        self.assert_refused("mask_mod", "--mask", "q_idx + kv_idx")
+        self.assert_refused("score_mod", "--score", "q_idx >= kv_idx")
+
+    def test_unknown_names_list_the_known(self):
+        self.assert_refused("slops", "--score", "score + slops[h]")
+        message = self.assert_refused("--sinks: no tensor 'sink'", "--sinks", "sink")
+        for name in ("lengths", "sentence", "slopes"):
+            self.assertIn(name, message)
+
+    def test_capture_index_that_may_fall_outside(self):
+        self.assert_refused("slopes", "--score", "score + slopes[q_idx]")
+
+    def test_params(self):
+        mask = ("--mask", "kv_idx < w")
+        self.assert_refused("NAME=VALUE", *mask, "--param", "w")
+        self.assert_refused("'many' is no value", *mask, "--param", "w=many")
+        self.assert_refused("does not fit in i32", *mask, "--param", "w=3000000000")
+        self.assert_refused("'w' is given twice", *mask, "--param", "w=3", "--param", "w=4")
+        self.assert_refused("'slopes' is given twice", *mask, "--param", "slopes=3")
+        self.assert_refused("w", *mask)
+
+    def test_captures(self):
+        self.assert_refused("NAME=VALUE", "--capture", "x")
+        self.assert_refused("'slopes' is given twice", "--capture", f"slopes={INPUT}:slopes")
+        self.assert_refused("holds no tensor 'y'", "--capture", f"x={INPUT}:y")
+
+    def test_choices(self):
+        self.assert_refused("--normalizer", "--normalizer", "hardmax")
+        self.assert_refused("--dtype", "--dtype", "i32")
+        self.assert_refused("--backend", "--backend", "cuda")
+        self.assert_refused("--threads", "--threads", "-1")
+        self.assert_refused("--scale: 'big' is not a number", "--scale", "big")
+        self.assert_refused("scale", "--scale", "nan")
+
+    def test_output_that_is_the_input(self):
+        path = self.folder / "in.safetensors"
+        write_safetensors(path, small_inputs())
+        before = path.read_bytes()
+        self.assert_fails(2, "is the input", "run", path, "-o", path)
+        self.assertEqual(path.read_bytes(), before)
+
+    def test_output_of_another_format(self):
+        self.assert_fails(2, ".npy", "run", INPUT, "-o", self.folder / "o.npy")
+
+    def test_missing_inputs(self):
+        self.assert_fails(2, "no q: give", "run", "-o", self.out)
+        write_safetensors(self.folder / "in.safetensors", {"q": small_inputs()["q"]})
+        self.assert_fails(2, "holds no tensor 'k'", "run", self.folder / "in.safetensors", "-o", self.out)
+
+    def test_shapes(self):
+        for name, shape, sentence in (
+            ("q", [5, 4], "q has shape [5, 4]"),
+            ("k", [1, 3, 7, 4], "k"),
+            ("k", [1, 1, 7, 5], "k"),
+            ("v", [1, 1, 6, 3], "v"),
+        ):
+            write_safetensors(self.folder / "in.safetensors", {**small_inputs(), name: ("F32", shape, noise(*shape))})
+            self.assert_fails(2, sentence, "run", self.folder / "in.safetensors", "-o", self.out)
+
+    def test_mask_verb(self):
+        size = ("mask", "--q-len", 8, "--kv-len", 8)
+        self.assert_fails(2, "--mask", *size)
+        self.assert_fails(2, "--block: '8y8'", *size, "--mask", "True", "--block", "8y8")
+        self.assert_fails(2, "--block: '0x8'", *size, "--mask", "True", "--block", "0x8")
+        self.assert_fails(2, "--head: 1 is not below --heads 1", *size, "--mask", "True", "--head", 1)
+        self.assert_fails(2, "--entry: 2 is not below --batch 1", *size, "--mask", "True", "--entry", 2)
+        self.assert_fails(2, "--q-len", "mask", "--q-len", -1, "--kv-len", 8, "--mask", "True")
+        self.assert_fails(2, "^", *size, "--mask", "q_idx >")
+        self.assert_fails(2, "score", *size, "--mask", "score > 0.0")
+
+
+class FailedJobs(ErrorTest):
+    def test_damaged_safetensors(self):
+        path = self.folder / "damaged.safetensors"
+        write_safetensors(path, small_inputs())
+        good = path.read_bytes()
+        wrong_type = good.replace(b'"F32"', b'"F99"', 1)
+        for content in (b"", good[:5], good[:40], good[:-1], good + b"\0", b"\xff" * 64, wrong_type):
+            path.write_bytes(content)
+            self.assert_fails(1, "damaged.safetensors", "run", path, "-o", self.out)
+
+    def test_damaged_npy(self):
+        path = self.folder / "q.npy"
+        for content in (b"", b"\x93NUMPY", b"not a tensor at all" * 10):
+            path.write_bytes(content)
+            self.assert_fails(1, "q.npy", "run", INPUT, "--q", path, "-o", self.out)
+
+    def test_missing_files(self):
+        self.assert_fails(1, "nowhere.safetensors", "run", self.folder / "nowhere.safetensors", "-o", self.out)
+        self.assert_fails(
+            1, "nowhere.npy", "run", INPUT, "--capture", f"x={self.folder / 'nowhere.npy'}", "-o", self.out
+        )
+
+    def test_missing_folder(self):
+        self.assert_fails(1, "there is no folder", "run", INPUT, "-o", self.folder / "no" / "where.safetensors")
+
+    def test_output_is_a_folder(self):
+        (self.folder / "taken").mkdir()
+        self.assert_fails(1, "taken", "run", INPUT, "-o", self.folder / "taken")
+
+    def test_folder_that_takes_no_files(self):
+        self.assert_fails(1, "out.safetensors", "run", INPUT, "-o", "/proc/out.safetensors")
+
+    def test_unwritable_folder(self):
+        closed = self.folder / "closed"
+        closed.mkdir()
+        (closed / "old.safetensors").write_text("old", encoding="utf-8")
+        closed.chmod(0o500)
+        self.addCleanup(closed.chmod, 0o700)
+        if os.access(closed, os.W_OK):
+            self.skipTest("this user may write everywhere")
+        self.assert_fails(1, "old.safetensors", "run", INPUT, "-o", closed / "old.safetensors")
+        self.assertEqual((closed / "old.safetensors").read_text(encoding="utf-8"), "old")
+
+    def test_full_disk(self):
+        def little_room():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+        self.assert_fails(1, "out.safetensors", "run", INPUT, "-o", self.out, preexec_fn=little_room)
+        picture = self.folder / "mask.svg"
+        picture.write_text("old", encoding="utf-8")
+        arguments = ("mask", "--q-len", 512, "--kv-len", 512, "--mask", "(q_idx * 7 + kv_idx * 5) // 64 % 3 == 0")
+        self.assert_fails(1, "mask.svg", *arguments, "--block", "8x8", "--svg", picture, preexec_fn=little_room)
+        self.assertEqual(picture.read_text(encoding="utf-8"), "old")
+
+    def test_full_standard_output(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for arguments in (("devices",), ("devices", "--json"), ("--help",), ("run", "--help")):
+                result = heddle(*arguments, stdout=full, stderr=subprocess.PIPE)
+                self.assertEqual(result.returncode, 1, arguments)
+                self.assertIn("standard output", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,206 @@
+"""heddle run, check and explain: what they compute, write and print."""
+
+import math
+import unittest
+
+from program import INPUT, ProgramTest, read_safetensors, small_inputs, write_npy, write_safetensors
+
+
+def attention(tensors, attends=lambda h, i, j: True, score=lambda s, h, i, j: s, scale=None):
+    """o of a batch of one in Python floats, row-major."""
+    (_, heads, queries, dim), q = tensors["q"][1:]
+    (_, kv_heads, keys, _), k = tensors["k"][1:]
+    value_dim, v = tensors["v"][1][3], tensors["v"][2]
+    scale = dim**-0.5 if scale is None else scale
+    out = []
+    for h in range(heads):
+        g = h * kv_heads // heads
+        for i in range(queries):
+            row = {}
+            for j in range(keys):
+                if attends(h, i, j):
+                    dot = sum(q[(h * queries + i) * dim + d] * k[(g * keys + j) * dim + d] for d in range(dim))
+                    row[j] = math.exp(score(scale * dot, h, i, j))
+            total = sum(row.values())
+            for c in range(value_dim):
+                out.append(sum(p * v[(g * keys + j) * value_dim + c] for j, p in row.items()) / total if row else 0.0)
+    return out
+
+
+class Run(ProgramTest):
+    def assert_close(self, values, expected, tolerance=1e-5):
+        self.assertEqual(len(values), len(expected))
+        for i, (value, wanted) in enumerate(zip(values, expected)):
+            self.assertLessEqual(abs(value - wanted), tolerance, f"element {i}: {value}, expected {wanted}")
+
+    def run_small(self, tensors, *arguments):
+        """Runs on a file with these tensors; returns its output's tensors."""
+        write_safetensors(self.folder / "in.safetensors", tensors)
+        self.run_well("run", self.folder / "in.safetensors", "-o", self.folder / "out.safetensors", *arguments)
+        return read_safetensors(self.folder / "out.safetensors")[0]
+
+    def test_plain(self):
+        tensors = small_inputs()
+        out = self.run_small(tensors)
+        self.assertEqual(set(out), {"o", "lse"})
+        self.assertEqual(out["o"][:2], ("F32", [1, 2, 5, 3]))
+        self.assertEqual(out["lse"][:2], ("F32", [1, 2, 5]))
+        self.assert_close(out["o"][2], attention(tensors))
+
+    def test_mods_captures_and_params(self):
+        tensors = {**small_inputs(), "slopes": ("F32", [2], [0.5, 0.25])}
+        mods = ["--mask", "q_idx >= kv_idx - shift", "--score", "score + slopes[h] * (kv_idx - q_idx)"]
+        out = self.run_small(tensors, *mods, "--param", "shift=1")
+        slopes = tensors["slopes"][2]
+        expected = attention(tensors, lambda h, i, j: i >= j - 1, lambda s, h, i, j: s + slopes[h] * (j - i))
+        self.assert_close(out["o"][2], expected)
+
+    def test_param_types_follow_the_literal(self):
+        tensors = small_inputs()
+        for literal, mod in (("3", "kv_idx % w == 0"), ("true", "w"), ("False", "not w"), ("0.5", "tanh(w) < 0.47")):
+            self.run_small(tensors, "--mask", mod, "--param", f"w={literal}")
+
+    def test_scale_weight_and_reference(self):
+        tensors = small_inputs()
+        for backend in ("reference", "cpu"):
+            out = self.run_small(tensors, "--scale", "-0.5", "--weight", "2.0", "--backend", backend)
+            self.assert_close(out["o"][2], [2 * value for value in attention(tensors, scale=-0.5)])
+
+    def test_integer_captures_of_any_width(self):
+        tensors = {**small_inputs(), "group": ("U8", [7], [0, 0, 1, 1, 1, 2, 255])}
+        out = self.run_small(tensors, "--mask", "group[q_idx] == group[kv_idx]")
+        group = tensors["group"][2]
+        self.assert_close(out["o"][2], attention(tensors, lambda h, i, j: group[i] == group[j]))
+
+    def test_rank_3_is_one_batch_entry(self):
+        tensors = small_inputs()
+        flat = {name: (dtype, shape[1:], values) for name, (dtype, shape, values) in tensors.items()}
+        out = self.run_small(flat)
+        self.assertEqual(out["o"][1], [1, 2, 5, 3])
+        self.assert_close(out["o"][2], attention(tensors))
+
+    def test_npy_inputs_equal_safetensors(self):
+        tensors = {**small_inputs(), "slopes": ("F32", [2], [0.5, 0.25])}
+        mods = ["--score", "score * slopes[h]"]
+        from_file = self.run_small(tensors, *mods)
+        for name, (dtype, shape, values) in tensors.items():
+            write_npy(self.folder / f"{name}.npy", dtype, shape, values)
+        inputs = [part for name in "qkv" for part in (f"--{name}", self.folder / f"{name}.npy")]
+        out = self.folder / "npy.safetensors"
+        for place in (self.folder / "slopes.npy", f"{self.folder / 'in.safetensors'}:slopes"):
+            self.run_well("run", *inputs, "--capture", f"slopes={place}", *mods, "-o", out)
+            self.assertEqual(read_safetensors(out)[0], from_file)
+
+    def test_dtype_converts_on_load(self):
+        tensors = small_inputs()
+        exact = attention(tensors)
+        for dtype, stored, tolerance in (
+            ("f64", "F64", 1e-6),
+            ("f16", "F16", 1e-2),
+            ("bf16", "BF16", 5e-2),
+            ("e4m3", "BF16", 0.2),
+        ):
+            out = self.run_small(tensors, "--dtype", dtype)
+            self.assertEqual(out["o"][0], stored, dtype)
+            self.assertEqual(out["lse"][0], "F64" if dtype == "f64" else "F32")
+            self.assert_close(out["o"][2], exact, tolerance)
+
+    def test_sinks(self):
+        tensors = {**small_inputs(), "no_sink": ("F32", [2], [-math.inf] * 2), "deep": ("F16", [2], [1e4, 1e4])}
+        self.assert_close(self.run_small(tensors, "--sinks", "no_sink")["o"][2], attention(tensors))
+        self.assert_close(self.run_small(tensors, "--sinks", "deep")["o"][2], [0.0] * 30)
+
+    def test_normalizers_have_no_lse(self):
+        for normalizer in ("none", "sigmoid"):
+            out = self.run_small(small_inputs(), "--normalizer", normalizer)
+            self.assertEqual(set(out), {"o"})
+
+    def test_lengths(self):
+        tensors = {**small_inputs(), "queries": ("I32", [1], [3]), "keys": ("I64", [1], [4])}
+        out = self.run_small(tensors, "--q-lengths", "queries", "--kv-lengths", "keys")
+        self.assert_close(out["o"][2], attention(tensors, lambda h, i, j: j < 4 and i < 3))
+        self.assertEqual(out["lse"][2][3:5], (-math.inf, -math.inf))
+
+    def test_packed_batch_and_start(self):
+        tensors = {**small_inputs(queries=6, keys=6), "cu": ("I32", [3], [0, 2, 6]), "start": ("I32", [2], [1, 0])}
+        packed = ["--cu-seqlens-q", "cu", "--cu-seqlens-kv", "cu", "--q-start", "start"]
+        out = self.run_small(tensors, *packed, "--mask", "q_idx >= kv_idx")
+        begin, start = [0, 0, 2, 2, 2, 2], [1, 1, 0, 0, 0, 0]
+        expected = attention(tensors, lambda h, i, j: begin[i] == begin[j] and i - begin[i] + start[i] >= j - begin[j])
+        self.assert_close(out["o"][2], expected)
+
+    def test_descales(self):
+        tensors = {**small_inputs(), "two": ("F32", [1, 1], [2.0])}
+        once = self.run_small(tensors, "--dtype", "e5m2")["o"][2]
+        descales = ["--q-descale", "two", "--k-descale", "two", "--v-descale", "two", "--scale", "0.125"]
+        twice = self.run_small(tensors, "--dtype", "e5m2", *descales)["o"][2]
+        self.assertEqual([2 * value for value in once], list(twice))
+
+    def test_json(self):
+        out = self.folder / "out.safetensors"
+        result = self.run_json("run", INPUT, "-o", out, "--mask", "kv_idx < lengths[b]", "--threads", 1)
+        self.assertEqual(result["verb"], "run")
+        self.assertEqual(result["backend"], "cpu")
+        self.assertEqual(result["q"], {"dtype": "f16", "shape": [2, 4, 512, 32]})
+        self.assertEqual(result["o"], result["q"])
+        self.assertEqual(result["lse"], {"dtype": "f32", "shape": [2, 4, 512]})
+        self.assertGreater(result["seconds"]["run"], 0)
+        self.assertGreater(result["block_mask"]["empty"], 0)
+        self.assertIn("lengths", result["plan"])
+        self.assertEqual(result["output"], str(out))
+
+    def test_text_names_what_was_done(self):
+        text = self.run_well("run", INPUT, "-o", self.folder / "out.safetensors", "--mask", "q_idx >= kv_idx")
+        for part in ("q [2, 4, 512, 32] f16", "cpu", "ran in", "out.safetensors", "lse [2, 4, 512] f32", "% of"):
+            self.assertIn(part, text)
+
+    def test_metadata_tells_the_mods(self):
+        out = self.folder / "out.safetensors"
+        self.run_well("run", INPUT, "-o", out, "--mask", "q_idx>=kv_idx")
+        metadata = read_safetensors(out)[1]
+        self.assertEqual(metadata["mask"], "q_idx >= kv_idx")
+        self.assertIn("heddle", metadata)
+
+    def test_two_runs_are_bitwise_equal(self):
+        first, second = self.folder / "1.safetensors", self.folder / "2.safetensors"
+        mods = ["--mask", "abs(q_idx - kv_idx) <= 40", "--score", "tanh(score)"]
+        self.run_well("run", INPUT, "-o", first, *mods, "--threads", 1)
+        self.run_well("run", INPUT, "-o", second, *mods, "--threads", 3)
+        self.assertEqual(first.read_bytes(), second.read_bytes())
+
+    def test_explain(self):
+        mods = ("--mask", "not (kv_idx > q_idx)")
+        text = self.run_well("explain", INPUT, *mods)
+        self.assertIn("kv_idx", text)
+        self.assertEqual(self.run_json("explain", INPUT, *mods)["plan"], text)
+        both = self.run_well("run", INPUT, "-o", self.folder / "out.safetensors", *mods, "--explain")
+        self.assertTrue(both.startswith(text), both)
+        self.assertIn("ran in", both)
+
+    def test_empty_queries(self):
+        out = self.run_small(small_inputs(queries=0))
+        self.assertEqual(out["o"][:2], ("F32", [1, 2, 0, 3]))
+
+
+class Check(ProgramTest):
+    def test_passes_on_real_input(self):
+        result = self.run_json("check", INPUT, "--mask", "sentence[b, q_idx] == sentence[b, kv_idx]")
+        self.assertTrue(result["passed"])
+        self.assertLessEqual(result["o"]["max_error"], result["o"]["max_allowed"])
+        self.assertGreater(result["o"]["max_allowed"], 0)
+        self.assertTrue(result["lse"]["passed"])
+
+    def test_takes_the_arguments_of_run(self):
+        write_safetensors(self.folder / "in.safetensors", small_inputs())
+        out = self.folder / "out.safetensors"
+        text = self.run_well("check", self.folder / "in.safetensors", "-o", out, "--scale", "0.3", "--explain")
+        self.assertIn("cpu", text)
+        self.assertFalse(out.exists())
+
+    def test_without_lse(self):
+        write_safetensors(self.folder / "in.safetensors", small_inputs())
+        self.assertIsNone(self.run_json("check", self.folder / "in.safetensors", "--normalizer", "sigmoid")["lse"])
+
+
+if __name__ == "__main__":
+    unittest.main()

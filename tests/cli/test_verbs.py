@@ -1,0 +1,153 @@
+"""Help texts and their examples, heddle mask, heddle devices, the progress bar."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+import unittest
+from xml.etree import ElementTree
+
+from program import HEDDLE, INPUT, ProgramTest, heddle, noise, write_npy, write_safetensors
+
+VERBS = ("run", "check", "explain", "mask", "devices")
+
+
+def example_of(help_text):
+    """The command that follows the word Example in a help text."""
+    after = help_text[help_text.index("Example") :].split("\n", 1)[1]
+    lines = []
+    for line in after.splitlines():
+        lines.append(line.strip().removesuffix("\\"))
+        if not line.endswith("\\"):
+            break
+    return " ".join(lines)
+
+
+class Help(ProgramTest):
+    def test_program(self):
+        text = self.run_well("--help")
+        for verb in VERBS:
+            self.assertRegex(text, rf"(?m)^  {verb} ")
+        self.assertIn("Exit codes", text)
+        self.assertRegex(self.run_well("--version"), r"^heddle \d+\.\d+\.\d+\n$")
+
+    def test_every_verb_has_an_example_that_runs(self):
+        environment = {**os.environ, "PATH": f"{os.path.dirname(HEDDLE)}:{os.environ['PATH']}"}
+        for verb in VERBS:
+            command = example_of(self.run_well(verb, "--help"))
+            self.assertTrue(command.startswith(f"heddle {verb}"), command)
+            result = subprocess.run(
+                command, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+            )
+            self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}\n{result.stderr}")
+            self.assertTrue(result.stdout.strip(), command)
+
+    def test_lines_fit_a_wide_terminal(self):
+        for verb in VERBS:
+            for line in self.run_well(verb, "--help").splitlines():
+                self.assertLessEqual(len(line), 120, line)
+
+
+class Devices(ProgramTest):
+    def test_text_and_json(self):
+        result = self.run_json("devices")
+        cpu = next(device for device in result["devices"] if device["kind"] == "cpu")
+        self.assertGreater(cpu["memory_bytes"], 1 << 20)
+        self.assertIn(cpu["name"], self.run_well("devices"))
+
+
+class Mask(ProgramTest):
+    def test_figures(self):
+        result = self.run_json("mask", "--q-len", 64, "--kv-len", 64, "--mask", "q_idx >= kv_idx", "--block", "16x16")
+        self.assertEqual([result[kind] for kind in ("blocks", "full", "partial", "empty")], [16, 6, 4, 6])
+        self.assertEqual(result["block"], [16, 16])
+        self.assertEqual(result["mask"], "q_idx >= kv_idx")
+
+    def test_uneven_blocks_heads_and_start(self):
+        arguments = ("--q-len", 10, "--kv-len", 30, "--block", "10x10", "--heads", 2, "--q-start", 15)
+        result = self.run_json("mask", *arguments, "--mask", "q_idx >= kv_idx")
+        self.assertEqual([result[kind] for kind in ("full", "partial", "empty")], [2, 4, 0])
+
+    def test_text(self):
+        size = ("--q-len", 48, "--kv-len", 48, "--block", 16)
+        text = self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--text")
+        for row in ("+..", "#+.", "##+"):
+            self.assertIn(row, text)
+
+    def test_captures_and_params(self):
+        write_npy(self.folder / "doc.npy", "I32", [64], [i // 32 for i in range(64)])
+        write_safetensors(self.folder / "doc.safetensors", {"doc": ("I64", [64], [i // 32 for i in range(64)])})
+        size = ("--q-len", 64, "--kv-len", 64, "--block", "16x16", "--mask", "ids[q_idx] == ids[kv_idx] and kv_idx < n")
+        for place in ("doc.npy", "doc.safetensors:doc"):
+            result = self.run_json("mask", *size, "--capture", f"ids={self.folder / place}", "--param", "n=56")
+            self.assertEqual([result[kind] for kind in ("full", "partial", "empty")], [6, 2, 8])
+
+    def test_svg(self):
+        picture = self.folder / "mask.svg"
+        size = (
+            "--q-len",
+            256,
+            "--kv-len",
+            256,
+            "--block",
+            "32x32",
+            "--batch",
+            2,
+            "--entry",
+            1,
+            "--heads",
+            2,
+            "--head",
+            1,
+        )
+        self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", picture)
+        self.assertTrue(ElementTree.parse(picture).getroot().tag.endswith("svg"))
+
+
+class ProgressBar(ProgramTest):
+    def stderr_on_a_terminal(self, *arguments, enough=None):
+        """What the program writes to a terminal on stderr, until it ends or `enough` matches; and its exit code."""
+        leader, follower = pty.openpty()
+        with subprocess.Popen([HEDDLE, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=follower) as process:
+            os.close(follower)
+            text, deadline = "", time.monotonic() + 120
+            while time.monotonic() < deadline:
+                if select.select([leader], [], [], 0.1)[0]:
+                    try:
+                        text += os.read(leader, 4096).decode()
+                    except OSError:  # the other end closed
+                        break
+                if enough and re.search(enough, text):
+                    process.kill()
+                    break
+            process.wait(timeout=10)
+        os.close(leader)
+        return text, process.returncode
+
+    def test_short_jobs_show_nothing(self):
+        text, code = self.stderr_on_a_terminal("run", INPUT, "-o", self.folder / "out.safetensors")
+        self.assertEqual((text, code), ("", 0))
+
+    def long_job(self):
+        """Takes the reference some seconds."""
+        shapes = {"q": [1, 1, 1500, 64], "k": [1, 1, 1500, 64], "v": [1, 1, 1500, 64]}
+        write_safetensors(
+            self.folder / "in.safetensors", {name: ("F32", shape, noise(*shape)) for name, shape in shapes.items()}
+        )
+        mods = ["--backend", "reference", "--threads", "1", "--score", "sin(cos(sin(cos(score)))) + score"]
+        return ["run", self.folder / "in.safetensors", "-o", self.folder / "out.safetensors", *mods]
+
+    def test_long_jobs_show_a_bar_and_wipe_it(self):
+        text, code = self.stderr_on_a_terminal(*self.long_job())
+        self.assertEqual(code, 0)
+        self.assertRegex(text, r"run \[=* *\] +\d+ %")
+        self.assertTrue(text.endswith("\r\x1b[K"), repr(text[-80:]))
+
+    def test_no_bar_without_a_terminal(self):
+        self.assertEqual(heddle(*self.long_job()).stderr, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,47 @@
+"""An installed heddle is found by find_package, and a program builds and runs against it."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+BUILD = Path(os.environ["HEDDLE_BUILD"])
+CONSUMER = Path(__file__).resolve().parent / "consumer"
+
+
+def run(*command):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
+class Install(unittest.TestCase):
+    def run_well(self, *command):
+        result = run(*command)
+        self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}\n{result.stderr}")
+        return result.stdout
+
+    def test_consumer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            prefix, build = Path(folder) / "prefix", Path(folder) / "build"
+            self.run_well("cmake", "--install", BUILD, "--prefix", prefix)
+            self.run_well(
+                "cmake",
+                "-G",
+                "Ninja",
+                "-S",
+                CONSUMER,
+                "-B",
+                build,
+                f"-DCMAKE_PREFIX_PATH={prefix}",
+                f"-DCMAKE_CXX_FLAGS={os.environ['HEDDLE_CXX_FLAGS']}",
+            )
+            self.run_well("cmake", "--build", build)
+            self.run_well(build / "consumer")
+            self.assertIn("heddle 0.", self.run_well(prefix / "bin" / "heddle", "--version"))
+            installed = {path.name for path in (prefix / "include" / "heddle").iterdir()}
+            self.assertIn("heddle.h", installed)
+            self.assertTrue(all(name.endswith(".h") for name in installed), installed)
+
+
+if __name__ == "__main__":
+    unittest.main()

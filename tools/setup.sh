@@ -1,0 +1,55 @@
+# Sourced by ./demo.sh and ./test.sh: installs what a build needs and is missing (Debian, through apt), and configures.
+
+packages=(g++ cmake ninja-build ccache python3 libhwy-dev libsleef-dev libtbb-dev libfmt-dev libcli11-dev
+  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+
+# step TEXT: says what starts, and when, counted from the script's start.
+step() {
+  printf '\n== %s (after %d s)\n' "$*" "$SECONDS"
+}
+
+# install_missing [PACKAGE...]: the packages above and these.
+install_missing() {
+  local package missing=()
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "No apt here: the build needs what Debian calls ${packages[*]} $*." >&2
+    return
+  fi
+  for package in "${packages[@]}" "$@"; do
+    if [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+      missing+=("$package")
+    fi
+  done
+  if ((${#missing[@]} == 0)); then
+    return
+  fi
+  step "install ${missing[*]}"
+  local as_root=()
+  if ((EUID != 0)); then
+    if ! command -v sudo >/dev/null; then
+      echo "Not root, and no sudo: install these as root, then start again: ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+    >build/apt.log 2>&1 || {
+    tail -20 build/apt.log >&2
+    exit 1
+  }
+}
+
+# build_preset PRESET [TARGET...]: configures build/PRESET and builds the targets (none: everything). A cache that
+# another checkout or an interrupted run left behind is made afresh.
+build_preset() {
+  local preset=$1 log=build/configure-$1.log
+  shift
+  if ! cmake --preset "$preset" >"$log" 2>&1 && ! cmake --preset "$preset" --fresh >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+  fi
+  cmake --build --preset "$preset" -j "$(nproc)" ${1:+--target "$@"}
+}
+
+mkdir -p build

@@ -84,6 +84,41 @@ TEST(BlockMask, DoesNotDependOnThreads) {
   }
 }
 
+TEST(BlockMask, BlocksLargerThanATileAreEvaluatedWhole) {
+  // One element, away from the corners, in a block of several tiles a side; intervals do not see through the hash.
+  constexpr std::int64_t kRows = 9000, kColumns = 300;
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const Expr hash = (q * q * 7919 + kv * kv * 104729 + q * kv * 31) % 1000003;
+  const MaskShape shape = MaskShape::uniform(1, 1, kRows, kColumns);
+  for (const auto& [row, column] :
+       {std::pair<std::int32_t, std::int32_t>{1, 1}, {8998, 298}, {4097, 130}, {4095, 127}}) {
+    expr::Element element;
+    element[expr::Leaf::q_idx] = row;
+    element[expr::Leaf::kv_idx] = column;
+    const auto value = std::get<std::int32_t>(expr::Interpreter(hash, {}, expr::Precision::f32)(element));
+    const Expr lone = (hash == value) & (abs(q - row) + abs(kv - column) < 40);
+    for (const Expr& mask : {lone, !lone}) {
+      const BlockMask built = BlockMask::build(mask, shape, {kRows, kColumns});
+      EXPECT_EQ(built.text(), "+\n") << row << ", " << column;
+      EXPECT_EQ(built.statistics().evaluated_tiles, 1);
+    }
+  }
+  const Expr never = hash % 2 + (hash + 1) % 2 == 2;
+  EXPECT_EQ(BlockMask::build(never, shape, {kRows, kColumns}).text(), ".\n");
+  EXPECT_EQ(BlockMask::build(!never, shape, {kRows, kColumns}).text(), "#\n");
+}
+
+TEST(BlockMask, LongRowsComeInLowStrips) {
+  // So many columns that a strip has few rows, and enough blocks for several batches of strips.
+  const MaskShape shape = MaskShape::uniform(1, 1, 150, 45000);
+  const BlockMask built = BlockMask::build(leaf::kv_idx() <= 300 * leaf::q_idx(), shape, {1, 1});
+  for (std::int32_t r = 0; r < 150; ++r) {
+    const std::span<const heddle::Run> row = built.row(0, 0, r);
+    ASSERT_EQ(row.size(), 1U);
+    EXPECT_EQ(row[0], (heddle::Run{0, std::min(45000, 300 * r + 1), RunKind::full}));
+  }
+}
+
 TEST(BlockMask, WithoutMaskEverythingAttends) {
   const BlockMask mask = BlockMask::build({}, MaskShape::uniform(1, 2, 33, 40), {16, 16});
   EXPECT_EQ(mask.text(), "###\n###\n###\n");

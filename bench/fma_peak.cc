@@ -5,9 +5,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fma_peak.cc"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::bench::HWY_NAMESPACE {

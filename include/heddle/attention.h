@@ -39,37 +39,37 @@ std::string_view name(BackendChoice backend);
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
 /// plan uses them.
 struct AttentionOptions {
-  Expr score_mod;     // f32; empty: s
-  Expr mask_mod;      // boolean; empty: everything attends
-  Expr weight_mod;    // f32; empty: 1
-  Bindings bindings;  // values of the params and captures that the mods read
+  Expr score_mod{};     // f32; empty: s
+  Expr mask_mod{};      // boolean; empty: everything attends
+  Expr weight_mod{};    // f32; empty: 1
+  Bindings bindings{};  // values of the params and captures that the mods read
 
-  std::optional<double> scale;           // default 1 / sqrt(Dqk)
-  std::optional<ConstTensorView> sinks;  // f32 [Hq] (f64 for f64 inputs)
+  std::optional<double> scale{};           // default 1 / sqrt(Dqk)
+  std::optional<ConstTensorView> sinks{};  // f32 [Hq] (f64 for f64 inputs)
   Normalizer normalizer = Normalizer::softmax;
 
   /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf.
-  std::optional<ConstTensorView> q_lengths, kv_lengths;
+  std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
   /// Packed batches: i32 or i64 [N+1]; then B is 1, q is [1, Hq, total_q, Dqk], k and v [1, Hkv, total_kv, D], lse [1,
   /// Hq, total_q]. Both or none.
-  std::optional<ConstTensorView> cu_seqlens_q, cu_seqlens_kv;
+  std::optional<ConstTensorView> cu_seqlens_q{}, cu_seqlens_kv{};
   /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
-  std::optional<ConstTensorView> q_start;
+  std::optional<ConstTensorView> q_start{};
 
   /// fp8 inputs: what a stored value is multiplied by. f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); extents
   /// may be 1. Other dtypes: an error.
-  std::optional<ConstTensorView> q_descale, k_descale, v_descale;
+  std::optional<ConstTensorView> q_descale{}, k_descale{}, v_descale{};
 
   /// Rows that were built before. Its mask must be mask_mod, or mask_mod is empty; its shape (heads, sequences) this
   /// problem's. One that was made by from_lists restricts: keys of unlisted blocks do not attend. Not given: built from
   /// mask_mod.
-  std::shared_ptr<const BlockMask> block_mask;
+  std::shared_ptr<const BlockMask> block_mask{};
 
   BackendChoice backend = BackendChoice::automatic;
   int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
 
   /// Called now and then during a run with the fraction done, from one thread at a time. Empty: never.
-  std::function<void(double)> progress;
+  std::function<void(double)> progress{};
 };
 
 struct AttentionResult {
@@ -89,7 +89,7 @@ void attention_into(const ConstTensorView& q, const ConstTensorView& k, const Co
 struct AttentionTensors {
   ConstTensorView q, k, v;
   TensorView o;
-  std::optional<TensorView> lse;
+  std::optional<TensorView> lse{};
 };
 
 /// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks

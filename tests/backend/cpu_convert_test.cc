@@ -7,7 +7,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu_convert_test.cc"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
 #include "backend/cpu/convert-inl.h"
 

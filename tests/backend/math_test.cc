@@ -10,10 +10,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/math_test.cc"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
+#include <hwy/highway.h>
+
 #include "backend/cpu/math-inl.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -2,6 +2,7 @@
 // must not be touched.
 #pragma once
 
+#include <hwy/targets.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,7 +19,6 @@
 #include "expr/node.h"
 #include "gtest/gtest.h"
 #include "heddle/tensor.h"
-#include "hwy/targets.h"
 
 namespace heddle::cpu::test {
 

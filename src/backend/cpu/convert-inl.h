@@ -9,6 +9,8 @@
 #define HEDDLE_BACKEND_CPU_CONVERT_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +19,6 @@
 #include "base/element.h"
 #include "base/small_float.h"
 #include "heddle/dtype.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -17,6 +17,8 @@
 #define HEDDLE_BACKEND_CPU_FORWARD_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -25,7 +27,6 @@
 #include "backend/cpu/pack-inl.h"
 #include "backend/cpu/softmax-inl.h"
 #include "backend/cpu/tile.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

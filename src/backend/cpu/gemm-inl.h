@@ -11,10 +11,11 @@
 #define HEDDLE_BACKEND_CPU_GEMM_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <cstdint>
 
 #include "backend/cpu/tile.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

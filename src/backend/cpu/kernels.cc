@@ -1,7 +1,7 @@
 // The code that is compiled once for each SIMD target, and its dispatch.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/kernels.cc"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
 #include "backend/cpu/forward-inl.h"
 

@@ -14,11 +14,11 @@
 #define HEDDLE_BACKEND_CPU_MATH_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <cmath>
 #include <cstddef>
 #include <utility>
-
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 

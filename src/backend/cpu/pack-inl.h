@@ -9,13 +9,14 @@
 #define HEDDLE_BACKEND_CPU_PACK_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "backend/cpu/convert-inl.h"
 #include "backend/cpu/tile.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -9,13 +9,14 @@
 #define HEDDLE_BACKEND_CPU_SOFTMAX_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "backend/cpu/math-inl.h"
 #include "backend/cpu/tile.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

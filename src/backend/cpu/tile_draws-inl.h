@@ -7,13 +7,14 @@
 #define HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "backend/cpu/tile_evaluator.h"
 #include "backend/cpu/tile_kernels.h"
-#include "hwy/highway.h"
 #include "shared/philox.h"
 
 HWY_BEFORE_NAMESPACE();

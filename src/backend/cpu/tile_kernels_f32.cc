@@ -3,12 +3,13 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/tile_kernels_f32.cc"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
+#include <hwy/highway.h>
+
 #include "backend/cpu/tile_draws-inl.h"
 #include "backend/cpu/tile_ops-inl.h"
 #include "backend/cpu/tile_reads-inl.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -8,6 +8,8 @@
 #define HEDDLE_BACKEND_CPU_TILE_OPS_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +18,6 @@
 
 #include "backend/cpu/math-inl.h"
 #include "backend/cpu/tile_kernels.h"
-#include "hwy/highway.h"
 #include "shared/philox.h"
 
 HWY_BEFORE_NAMESPACE();

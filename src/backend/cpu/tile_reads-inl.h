@@ -8,6 +8,8 @@
 #define HEDDLE_BACKEND_CPU_TILE_READS_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +18,6 @@
 #include <type_traits>
 
 #include "backend/cpu/tile_kernels.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu {

@@ -11,6 +11,10 @@
 namespace heddle::reference {
 namespace {
 
+// What the cancelled terms of a score count towards the row's exponent: enough that the rounding of two terms that
+// cancel is covered, and so little that in ordinary rows the largest |t| decides.
+constexpr double kCancelledShare = 0.25;
+
 using problem::AttentionProblem;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -109,7 +113,7 @@ class RowAttention {
       const double t = mods_.score(row.position, j, row.scale * product.sum);
       t_[static_cast<std::size_t>(j)] = t;
       if (!std::isfinite(t)) continue;
-      exponent_ = std::max({exponent_, std::abs(t), std::abs(row.scale) * product.terms});
+      exponent_ = std::max({exponent_, std::abs(t), kCancelledShare * std::abs(row.scale) * product.terms});
     }
   }
 

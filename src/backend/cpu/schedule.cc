@@ -23,7 +23,9 @@ Schedule::Schedule(const problem::AttentionProblem& problem, std::int64_t k_batc
       tile_rows_(tile_rows),
       block_keys_(block_mask != nullptr ? block_mask->block().kv : plan::kChunk) {
   for (const Sequence& sequence : problem.sequences) {
-    longest_keys_ = std::max(longest_keys_, sequence.kv_len);
+    if (!plan::cpu_forward_in_place(problem, sequence, tile_rows)) {
+      longest_keys_ = std::max(longest_keys_, sequence.kv_len);
+    }
     // A mask without its rows is a partial run over everything.
     whole_.push_back({0, static_cast<std::int32_t>(plan::round_up(sequence.kv_len, block_keys_) / block_keys_),
                       problem.mask_mod.empty() ? RunKind::full : RunKind::partial});

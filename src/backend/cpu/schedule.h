@@ -76,8 +76,8 @@ class Schedule {
   const BlockMask* block_mask_;
   bool k_shared_, v_shared_;
   std::int64_t tile_rows_, block_keys_;
-  std::int64_t longest_keys_ = 0;
-  std::vector<Run> whole_;  // of each sequence, where there is no block mask
+  std::int64_t longest_keys_ = 0;  // of the sequences whose keys are packed
+  std::vector<Run> whole_;         // of each sequence, where there is no block mask
   std::vector<Pair> pairs_;
   std::vector<std::int64_t> wave_begin_;  // in pairs_; one more entry than waves
 };

@@ -89,9 +89,11 @@ int RangeProgram::step_of(const Node* node) const {
   return found->second;
 }
 
-void RangeProgram::add(const Node& node, const Step& step) {
-  step_of_.insert_or_assign(&node, static_cast<int>(steps_.size()));
-  steps_.push_back(step);
+int RangeProgram::add(const Node& node, Step step) {
+  steps_.push_back(std::move(step));
+  const int position = static_cast<int>(steps_.size()) - 1;
+  step_of_.insert_or_assign(&node, position);
+  return position;
 }
 
 void RangeProgram::compile(const Node& node) {

@@ -15,11 +15,14 @@ namespace heddle::cpu {
 /// Rows of a tile have their columns rounded up to a multiple of this many elements, a whole vector of any target.
 inline constexpr int kColumnStep = 16;
 
-/// No vector is wider.
-inline constexpr int kSpreadBytes = 64;
+/// An element that is spread out for vectors stands as often as it takes to fill two of the widest ones: loops take two
+/// at a time, by the same offsets for spread operands as for others.
+inline constexpr int kSpreadBytes = 128;
+inline constexpr int kSpreadElements = kSpreadBytes / 4;
 
-/// An operand: element (r, c) lies at base + r * row + c * column, in bytes. A `column` of 0 means that a whole vector
-/// of equal elements stands at the row's address, but for reads and draws, which take one element from there.
+/// An operand: element (r, c) lies at base + r * row + c * column, in bytes. A `column` of 0 means that
+/// kSpreadBytes of equal elements stand at the row's address, but for reads and draws, which take one element from
+/// there.
 struct TileOperand {
   const std::byte* base = nullptr;
   std::ptrdiff_t row = 0, column = 0;
@@ -57,7 +60,7 @@ struct TileKernels {
   std::array<TileKernel, 3> copy{}, read{};                    // by form
   std::array<TileKernel, 3> select_lt{}, select_le{}, select_eq{};
   TileKernel mul_add = nullptr, shift_right = nullptr, bit_and = nullptr, draw_row = nullptr;
-  /// Each of `count` elements to a whole vector, kSpreadBytes apart; by form.
+  /// Each of `count` elements as often as kSpreadBytes hold it; by form.
   std::array<void (*)(const std::byte* values, int count, std::byte* out), 3> spread{};
   /// out[i] = first + i * step for i < count, rounded up to a whole vector.
   void (*count_from)(std::int32_t* out, std::int32_t first, std::int32_t step, int count) = nullptr;

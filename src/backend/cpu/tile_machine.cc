@@ -32,7 +32,7 @@ Machine::Machine(const Program& program, expr::Precision precision, const Bindin
       kernels_(precision == expr::Precision::f32 ? &tile_kernels_f32() : &tile_kernels_f64()),
       real_bytes_(precision == expr::Precision::f32 ? 4 : 8) {
   constexpr int kDiagonals = kPanelRows + kMaxColumns + 2 * kColumnStep;
-  const std::array<int, kExtentCount> elements = {kColumnStep, kPanelRows + kColumnStep, kMaxColumns + kColumnStep,
+  const std::array<int, kExtentCount> elements = {kSpreadElements, kPanelRows + kColumnStep, kMaxColumns + kColumnStep,
                                                   kDiagonals, 0};
   std::ptrdiff_t total = 0;
   std::array<std::ptrdiff_t, kExtentCount> begin{};
@@ -56,7 +56,9 @@ Machine::Machine(const Program& program, expr::Precision precision, const Bindin
 
   for (const FixedValue& value : program.fixed) bind_fixed(value, bindings);
   for (const expr::CaptureDecl& capture : program.captures) bind_capture(bindings.captures.at(capture.name));
-  run_flat(program.once, kColumnStep);
+  for (std::size_t extent = 0; extent < kExtentCount; ++extent) steps_[extent] = bind(program.steps[extent]);
+  std::vector<Step> once = bind(program.once);
+  run_flat(once, kSpreadElements);
 }
 
 void Machine::bind_fixed(const FixedValue& value, const Bindings& bindings) {
@@ -71,7 +73,7 @@ void Machine::bind_fixed(const FixedValue& value, const Bindings& bindings) {
     number = std::get<bool>(value.payload);
   }
   std::byte* out = slot(value.out);
-  for (int i = 0; i < kColumnStep; ++i) {
+  for (int i = 0; i < kSpreadElements; ++i) {
     if (const auto* real = std::get_if<double>(&number); real != nullptr && real_bytes_ == 8) {
       reinterpret_cast<double*>(out)[i] = *real;
     } else if (real != nullptr) {
@@ -148,7 +150,7 @@ void Machine::set_leaf(const LeafValue& leaf) {
   const std::int32_t origin = leaf_at_origin(leaf.leaf) + (by_row ? panel_ : 0);
   switch (leaf.out.extent) {
     case Extent::scalar:
-      return kernels_->count_from(out, origin, 0, kColumnStep);
+      return kernels_->count_from(out, origin, 0, kSpreadElements);
     case Extent::row:
       return kernels_->count_from(out, origin, 1, panel_rows_);
     case Extent::column:
@@ -196,7 +198,7 @@ bool Machine::enter(const TilePosition& at) {
   for (const LeafValue& leaf : program_->leaves) {
     if (leaf.out.extent == Extent::scalar) set_leaf(leaf);
   }
-  run_flat(program_->steps[index(Extent::scalar)], kColumnStep);
+  run_flat(steps_[index(Extent::scalar)], kSpreadElements);
   return std::all_of(program_->guards.begin(), program_->guards.end(), [this](const Guard& guard) {
     const std::int64_t first = *reinterpret_cast<const std::int32_t*>(slot(guard.first));
     const std::int64_t down = std::int64_t{guard.per_row} * (at_.rows - 1);
@@ -211,7 +213,7 @@ void Machine::prepare_columns() {
   for (const LeafValue& leaf : program_->leaves) {
     if (leaf.out.extent == Extent::column) set_leaf(leaf);
   }
-  run_flat(program_->steps[index(Extent::column)], columns_);
+  run_flat(steps_[index(Extent::column)], columns_);
 }
 
 void Machine::prepare_panel(int first_row, int rows) {
@@ -220,23 +222,34 @@ void Machine::prepare_panel(int first_row, int rows) {
   for (const LeafValue& leaf : program_->leaves) {
     if (leaf.out.extent == Extent::row || leaf.out.extent == Extent::diagonal) set_leaf(leaf);
   }
-  run_flat(program_->steps[index(Extent::row)], rows);
-  run_flat(program_->steps[index(Extent::diagonal)], rows - 1 + columns_);
+  run_flat(steps_[index(Extent::row)], rows);
+  run_flat(steps_[index(Extent::diagonal)], rows - 1 + columns_);
 }
 
-/// Scalars, rows, columns and diagonals are vectors of elements, computed as tiles of one row.
-void Machine::run_flat(const std::vector<Instruction>& steps, int count) {
-  for (const Instruction& step : steps) {
-    TileArguments arguments{.rows = 1, .columns = round_up(count, kColumnStep), .out = slot(step.out)};
-    for (std::size_t i = 0; i < step.in.size(); ++i) {
-      const Source& source = step.in[i];
-      const bool one = source.extent == Extent::scalar && step.out.extent != Extent::scalar;
+std::vector<Machine::Step> Machine::bind(const std::vector<Instruction>& instructions) const {
+  std::vector<Step> steps;
+  for (const Instruction& instruction : instructions) {
+    TileArguments arguments{};
+    if (instruction.code == Code::read) arguments.capture = &captures_[static_cast<std::size_t>(instruction.capture)];
+    arguments.column_axis = instruction.column_axis;
+    arguments.has_fill = instruction.op == expr::Op::at;
+    // Scalars, rows, columns and diagonals are vectors of elements, computed as tiles of one row.
+    arguments.rows = 1;
+    arguments.out = slot(instruction.out);
+    for (std::size_t i = 0; i < instruction.in.size(); ++i) {
+      const Source& source = instruction.in[i];
+      const bool one = source.extent == Extent::scalar && instruction.out.extent != Extent::scalar;
       arguments.in[i] = {slot(source), 0, one ? 0 : element_bytes(source.type)};
     }
-    arguments.used_columns = arguments.columns;
-    if (step.code == Code::read) arguments.capture = &captures_[static_cast<std::size_t>(step.capture)];
-    arguments.has_fill = step.op == expr::Op::at;
-    kernel(step)(arguments);
+    steps.push_back({&instruction, kernel(instruction), arguments});
+  }
+  return steps;
+}
+
+void Machine::run_flat(std::vector<Step>& steps, int count) {
+  for (Step& step : steps) {
+    step.arguments.columns = step.arguments.used_columns = round_up(count, kColumnStep);
+    step.kernel(step.arguments);
   }
 }
 
@@ -277,16 +290,19 @@ void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, 
     kernels_->spread[static_cast<std::size_t>(source.type)](values, rows, spread);
     spread += spread_bytes_;
   }
-  for (const Instruction& step : program_->steps[index(Extent::tile)]) {
-    const TileOperand to = tile_operand(step.out, step, score, out);
-    TileArguments arguments{
-        .rows = rows, .columns = columns_, .out = const_cast<std::byte*>(to.base), .out_row = to.row};
-    for (std::size_t i = 0; i < step.in.size(); ++i) arguments.in[i] = tile_operand(step.in[i], step, score, out);
+  for (Step& step : steps_[index(Extent::tile)]) {
+    const Instruction& instruction = *step.instruction;
+    TileArguments& arguments = step.arguments;
+    const TileOperand to = tile_operand(instruction.out, instruction, score, out);
+    arguments.rows = rows;
+    arguments.columns = columns_;
     arguments.used_columns = at_.columns;
-    if (step.code == Code::read) arguments.capture = &captures_[static_cast<std::size_t>(step.capture)];
-    arguments.column_axis = step.column_axis;
-    arguments.has_fill = step.op == expr::Op::at;
-    kernel(step)(arguments);
+    arguments.out = const_cast<std::byte*>(to.base);
+    arguments.out_row = to.row;
+    for (std::size_t i = 0; i < instruction.in.size(); ++i) {
+      arguments.in[i] = tile_operand(instruction.in[i], instruction, score, out);
+    }
+    step.kernel(arguments);
   }
 }
 

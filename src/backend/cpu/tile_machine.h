@@ -51,7 +51,14 @@ class Machine {
   void prepare_columns();
   void prepare_panel(int first_row, int rows);
   void run_strip(int panel, int row, int rows, const TileOperand& score, const TileOperand& out);
-  void run_flat(const std::vector<Instruction>& steps, int count);
+  /// An instruction with its kernel and the arguments that stay the same.
+  struct Step {
+    const Instruction* instruction;
+    TileKernel kernel;
+    TileArguments arguments;
+  };
+  std::vector<Step> bind(const std::vector<Instruction>& instructions) const;
+  void run_flat(std::vector<Step>& steps, int count);
 
   void set_leaf(const LeafValue& leaf);
   std::int32_t leaf_at_origin(expr::Leaf leaf) const;
@@ -66,6 +73,7 @@ class Machine {
   const TileKernels* kernels_;
   int real_bytes_;
   std::vector<BoundCapture> captures_;
+  std::array<std::vector<Step>, kExtentCount> steps_;  // by extent
 
   struct FreeAligned {
     void operator()(std::byte* memory) const;

@@ -17,49 +17,15 @@
 #include <utility>
 
 #include "backend/cpu/math-inl.h"
+#include "backend/cpu/tile_division-inl.h"
 #include "backend/cpu/tile_kernels.h"
+#include "backend/cpu/tile_map-inl.h"
 #include "shared/philox.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-/// out = F(in...) over all elements, as many at a time as a vector of Lane has. Rows are short (a tile's 8 vectors at
-/// most), so the loop is opened four times and what remains goes one by one.
-template <class Lane, class F, class Out, class... In, std::size_t... i>
-HWY_INLINE void MapOperands(const TileArguments& t, std::index_sequence<i...>) {
-  const hn::ScalableTag<Lane> d;
-  const std::ptrdiff_t lanes = static_cast<std::ptrdiff_t>(hn::Lanes(d));
-  const std::ptrdiff_t step[] = {t.in[i].column * lanes...};
-  for (int r = 0; r < t.rows; ++r) {
-    const std::byte* in[] = {t.in[i].base + r * t.in[i].row...};
-    Out* HWY_RESTRICT out = reinterpret_cast<Out*>(t.out + r * t.out_row);
-    const auto one = [&](std::ptrdiff_t ahead) HWY_ATTR {
-      hn::StoreU(
-          F::Call(d, hn::LoadU(hn::Rebind<In, decltype(d)>(), reinterpret_cast<const In*>(in[i] + ahead * step[i]))...),
-          hn::Rebind<Out, decltype(d)>(), out + ahead * lanes);
-    };
-    std::ptrdiff_t c = 0;
-    for (; c + 4 * lanes <= t.columns; c += 4 * lanes) {
-      one(0);
-      one(1);
-      one(2);
-      one(3);
-      ((in[i] += 4 * step[i]), ...);
-      out += 4 * lanes;
-    }
-    for (; c < t.columns; c += lanes) {
-      one(0);
-      ((in[i] += step[i]), ...);
-      out += lanes;
-    }
-  }
-}
-template <class Lane, class F, class Out, class... In>
-void Map(const TileArguments& t) {
-  MapOperands<Lane, F, Out, In...>(t, std::index_sequence_for<In...>());
-}
 
 /// The int32_t lanes that go with a vector of reals.
 template <class D>
@@ -82,67 +48,47 @@ HWY_INLINE hn::Mask<D> MaskOf(D d, V boolean) {
   }
 }
 
-// One struct an operation: Call(d, operands...), d being the tag of the widest operand.
-#define HEDDLE_UNARY(Name, expression)                       \
-  struct Name {                                              \
-    template <class D, class V>                              \
-    static HWY_INLINE auto Call([[maybe_unused]] D d, V x) { \
-      return expression;                                     \
-    }                                                        \
-  };
-#define HEDDLE_BINARY(Name, expression)                           \
-  struct Name {                                                   \
-    template <class D, class V>                                   \
-    static HWY_INLINE auto Call([[maybe_unused]] D d, V x, V y) { \
-      return expression;                                          \
-    }                                                             \
-  };
+HEDDLE_TILE_BINARY(Add, hn::Add(x, y))
+HEDDLE_TILE_BINARY(Sub, hn::Sub(x, y))
+HEDDLE_TILE_BINARY(Mul, hn::Mul(x, y))
+HEDDLE_TILE_BINARY(FloorDivReal, hn::Floor(hn::Div(x, y)))
+HEDDLE_TILE_BINARY(MinReal, MinNan(d, x, y))
+HEDDLE_TILE_BINARY(MaxReal, MaxNan(d, x, y))
+HEDDLE_TILE_BINARY(MinInt, hn::Min(x, y))
+HEDDLE_TILE_BINARY(MaxInt, hn::Max(x, y))
+HEDDLE_TILE_BINARY(PowReal, Pow(d, x, y))
+HEDDLE_TILE_UNARY(NegReal, hn::Neg(x))
+HEDDLE_TILE_UNARY(NegInt, hn::Sub(hn::Zero(Int32<D>()), x))
+HEDDLE_TILE_UNARY(AbsReal, hn::Abs(x))
+HEDDLE_TILE_UNARY(AbsInt, hn::Max(x, hn::Sub(hn::Zero(Int32<D>()), x)))
+HEDDLE_TILE_UNARY(FloorReal, hn::Floor(x))
+HEDDLE_TILE_UNARY(SqrtReal, hn::Sqrt(x))
+HEDDLE_TILE_UNARY(RsqrtReal, Rsqrt(d, x))
+HEDDLE_TILE_UNARY(ExpReal, Exp(d, x))
+HEDDLE_TILE_UNARY(Exp2Real, Exp2(d, x))
+HEDDLE_TILE_UNARY(LogReal, Log(d, x))
+HEDDLE_TILE_UNARY(Log2Real, Log2(d, x))
+HEDDLE_TILE_UNARY(TanhReal, Tanh(d, x))
+HEDDLE_TILE_UNARY(SigmoidReal, Sigmoid(d, x))
+HEDDLE_TILE_UNARY(SinReal, Sin(d, x))
+HEDDLE_TILE_UNARY(CosReal, Cos(d, x))
+HEDDLE_TILE_UNARY(ErfReal, Erf(d, x))
 
-HEDDLE_BINARY(Add, hn::Add(x, y))
-HEDDLE_BINARY(Sub, hn::Sub(x, y))
-HEDDLE_BINARY(Mul, hn::Mul(x, y))
-HEDDLE_BINARY(DivReal, hn::Div(x, y))
-HEDDLE_BINARY(FloorDivReal, hn::Floor(hn::Div(x, y)))
-HEDDLE_BINARY(MinReal, MinNan(d, x, y))
-HEDDLE_BINARY(MaxReal, MaxNan(d, x, y))
-HEDDLE_BINARY(MinInt, hn::Min(x, y))
-HEDDLE_BINARY(MaxInt, hn::Max(x, y))
-HEDDLE_BINARY(PowReal, Pow(d, x, y))
-HEDDLE_UNARY(NegReal, hn::Neg(x))
-HEDDLE_UNARY(NegInt, hn::Sub(hn::Zero(Int32<D>()), x))
-HEDDLE_UNARY(AbsReal, hn::Abs(x))
-HEDDLE_UNARY(AbsInt, hn::Max(x, hn::Sub(hn::Zero(Int32<D>()), x)))
-HEDDLE_UNARY(FloorReal, hn::Floor(x))
-HEDDLE_UNARY(SqrtReal, hn::Sqrt(x))
-HEDDLE_UNARY(RsqrtReal, Rsqrt(d, x))
-HEDDLE_UNARY(ExpReal, Exp(d, x))
-HEDDLE_UNARY(Exp2Real, Exp2(d, x))
-HEDDLE_UNARY(LogReal, Log(d, x))
-HEDDLE_UNARY(Log2Real, Log2(d, x))
-HEDDLE_UNARY(TanhReal, Tanh(d, x))
-HEDDLE_UNARY(SigmoidReal, Sigmoid(d, x))
-HEDDLE_UNARY(SinReal, Sin(d, x))
-HEDDLE_UNARY(CosReal, Cos(d, x))
-HEDDLE_UNARY(ErfReal, Erf(d, x))
+HEDDLE_TILE_BINARY(LessReal, BooleanOf(d, hn::Lt(x, y)))
+HEDDLE_TILE_BINARY(LessEqualReal, BooleanOf(d, hn::Le(x, y)))
+HEDDLE_TILE_BINARY(EqualReal, BooleanOf(d, hn::Eq(x, y)))
+HEDDLE_TILE_BINARY(UnequalReal, hn::Not(BooleanOf(d, hn::Eq(x, y))))  // hn::Ne is false with NaN on x86
+HEDDLE_TILE_BINARY(LessInt, hn::VecFromMask(Int32<D>(), hn::Lt(x, y)))
+HEDDLE_TILE_BINARY(LessEqualInt, hn::VecFromMask(Int32<D>(), hn::Not(hn::Lt(y, x))))
+HEDDLE_TILE_BINARY(EqualInt, hn::VecFromMask(Int32<D>(), hn::Eq(x, y)))
+HEDDLE_TILE_BINARY(UnequalInt, hn::VecFromMask(Int32<D>(), hn::Ne(x, y)))
 
-HEDDLE_BINARY(LessReal, BooleanOf(d, hn::Lt(x, y)))
-HEDDLE_BINARY(LessEqualReal, BooleanOf(d, hn::Le(x, y)))
-HEDDLE_BINARY(EqualReal, BooleanOf(d, hn::Eq(x, y)))
-HEDDLE_BINARY(UnequalReal, hn::Not(BooleanOf(d, hn::Eq(x, y))))  // hn::Ne is false with NaN on x86
-HEDDLE_BINARY(LessInt, hn::VecFromMask(Int32<D>(), hn::Lt(x, y)))
-HEDDLE_BINARY(LessEqualInt, hn::VecFromMask(Int32<D>(), hn::Not(hn::Lt(y, x))))
-HEDDLE_BINARY(EqualInt, hn::VecFromMask(Int32<D>(), hn::Eq(x, y)))
-HEDDLE_BINARY(UnequalInt, hn::VecFromMask(Int32<D>(), hn::Ne(x, y)))
-
-HEDDLE_BINARY(And, hn::And(x, y))
-HEDDLE_BINARY(Or, hn::Or(x, y))
-HEDDLE_BINARY(Xor, hn::Xor(x, y))
-HEDDLE_UNARY(NotBoolean, hn::Not(x))
-HEDDLE_UNARY(Same, x)
-HEDDLE_UNARY(BooleanToInt, hn::And(x, hn::Set(Int32<D>(), 1)))
-
-#undef HEDDLE_UNARY
-#undef HEDDLE_BINARY
+HEDDLE_TILE_BINARY(And, hn::And(x, y))
+HEDDLE_TILE_BINARY(Or, hn::Or(x, y))
+HEDDLE_TILE_BINARY(Xor, hn::Xor(x, y))
+HEDDLE_TILE_UNARY(NotBoolean, hn::Not(x))
+HEDDLE_TILE_UNARY(Same, x)
+HEDDLE_TILE_UNARY(BooleanToInt, hn::And(x, hn::Set(Int32<D>(), 1)))
 
 /// fma(-floor(x / y), y, x), the one fused operation of the language.
 struct ModReal {
@@ -165,32 +111,6 @@ struct ModReal {
   }
 };
 
-/// The quotient of doubles is within an ulp of the true one, which is an integer or at least 2^-31 (relatively) away
-/// from the next: its floor is exact.
-template <class D, class V>
-HWY_INLINE V FloorDivVectors(D d, V x, V y) {
-  const Int32<D> di;
-  const V zero = hn::Zero(di);
-  const auto by_zero = hn::Eq(y, zero);
-  const V divisor = hn::IfThenElse(by_zero, hn::Set(di, 1), y);
-  const V quotient = hn::DemoteTo(di, hn::Floor(hn::Div(hn::PromoteTo(d, x), hn::PromoteTo(d, divisor))));
-  // INT_MIN // -1 leaves i32 and wraps.
-  const V wrapped = hn::IfThenElse(hn::Eq(y, hn::Set(di, -1)), hn::Sub(zero, x), quotient);
-  return hn::IfThenZeroElse(by_zero, wrapped);
-}
-struct FloorDivInt {
-  template <class D, class V>
-  static HWY_INLINE V Call(D d, V x, V y) {
-    return FloorDivVectors(d, x, y);
-  }
-};
-struct ModInt {
-  template <class D, class V>
-  static HWY_INLINE V Call(D d, V x, V y) {
-    const auto by_zero = hn::Eq(y, hn::Zero(Int32<D>()));
-    return hn::IfThenZeroElse(by_zero, hn::Sub(x, hn::Mul(FloorDivVectors(d, x, y), y)));
-  }
-};
 /// y holds the same count in every lane.
 struct ShiftRightInt {
   template <class D, class V>
@@ -293,9 +213,10 @@ struct DrawEach {
 template <class T>
 void Spread(const std::byte* values, int count, std::byte* out) {
   const hn::ScalableTag<T> d;
-  for (int i = 0; i < count; ++i) {
-    const T value = reinterpret_cast<const T*>(values)[i];
-    hn::StoreU(hn::Set(d, value), d, reinterpret_cast<T*>(out + i * kSpreadBytes));
+  constexpr std::size_t kElements = kSpreadBytes / sizeof(T);
+  for (int i = 0; i < count; ++i, out += kSpreadBytes) {
+    const auto value = hn::Set(d, reinterpret_cast<const T*>(values)[i]);
+    for (std::size_t k = 0; k < kElements; k += hn::Lanes(d)) hn::StoreU(value, d, reinterpret_cast<T*>(out) + k);
   }
 }
 
@@ -342,8 +263,6 @@ struct OpRows {
   static constexpr TileKernel kInt1 = Map<float, F, Int, Int>;
   template <class F>
   static constexpr TileKernel kInt2 = Map<float, F, Int, Int, Int>;
-  template <class F>
-  static constexpr TileKernel kIntByDouble = Map<double, F, Int, Int, Int>;
 
   // Known by their payload, or by an instruction of their own.
   static constexpr Row constant{}, leaf{}, param{}, read{}, at{};
@@ -353,9 +272,9 @@ struct OpRows {
   static constexpr Row add = {kReal2<Add>, kInt2<Add>};
   static constexpr Row sub = {kReal2<Sub>, kInt2<Sub>};
   static constexpr Row mul = {kReal2<Mul>, kInt2<Mul>};
-  static constexpr Row div = {kReal2<DivReal>};
-  static constexpr Row floor_div = {kReal2<FloorDivReal>, kIntByDouble<FloorDivInt>};
-  static constexpr Row mod = {kReal2<ModReal>, kIntByDouble<ModInt>};
+  static constexpr Row div = {DivideReal<Real>};
+  static constexpr Row floor_div = {kReal2<FloorDivReal>, DivideInt<FloorDivInt, FloorDivByOne>};
+  static constexpr Row mod = {kReal2<ModReal>, DivideInt<ModInt, ModByOne>};
   static constexpr Row neg = {kReal1<NegReal>, kInt1<NegInt>};
   static constexpr Row abs = {kReal1<AbsReal>, kInt1<AbsInt>};
   static constexpr Row min = {kReal2<MinReal>, kInt2<MinInt>};

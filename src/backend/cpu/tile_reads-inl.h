@@ -167,7 +167,7 @@ void ReadAlongRows(const TileArguments& t) {
     int c = 0;
     if (start >= 0 && start + t.used_columns <= extent && (place.inside || !t.has_fill)) {
       if constexpr (Stored::template kVector<Out>) {
-        Out* HWY_RESTRICT out = reinterpret_cast<Out*>(t.out + r * t.out_row);
+        Out* out = reinterpret_cast<Out*>(t.out + r * t.out_row);
         constexpr std::int64_t kSize = sizeof(typename Stored::Raw);
         const std::byte* from = capture.data + (place.offset + start) * kSize;
         for (; c < t.used_columns && start + c + lanes <= extent; c += lanes) {
@@ -194,7 +194,7 @@ void ReadNarrow(const TileArguments& t) {
       const bool varies = t.in[axis].column != 0 || static_cast<int>(axis) == t.column_axis;
       if (!varies) fixed.Add(capture, axis, OperandAt<std::int32_t>(t, axis, r, 0));
     }
-    Out* HWY_RESTRICT out = reinterpret_cast<Out*>(t.out + r * t.out_row);
+    Out* out = reinterpret_cast<Out*>(t.out + r * t.out_row);
     for (int c = 0; c < t.columns; c += lanes) {
       auto offset = hn::Set(di, static_cast<std::int32_t>(fixed.offset));
       auto inside = hn::Eq(hn::Set(di, fixed.inside ? 1 : 0), hn::Set(di, 1));

@@ -1,0 +1,160 @@
+// Divisions by one number a row, which is what mods do (score / cap, q_idx // width): the reciprocal is taken once.
+// Recompiled for each SIMD target.
+#if defined(HEDDLE_BACKEND_CPU_TILE_DIVISION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_TILE_DIVISION_INL_H_
+#undef HEDDLE_BACKEND_CPU_TILE_DIVISION_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_TILE_DIVISION_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/tile_kernels.h"
+#include "backend/cpu/tile_map-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Calls run(rows, divisor) for the rows that share a divisor: all of them, or each alone.
+template <class T, class F>
+HWY_INLINE void ForEachDivisor(const TileArguments& t, F&& run) {
+  const TileOperand& divisors = t.in[1];
+  const auto divisor = [&divisors](int r) { return *reinterpret_cast<const T*>(divisors.base + r * divisors.row); };
+  if (divisors.row == 0) return run(t, divisor(0));
+  TileArguments row = t;
+  row.rows = 1;
+  for (int r = 0; r < t.rows; ++r) {
+    run(row, divisor(r));
+    row.out += t.out_row;
+    row.in[0].base += t.in[0].row;
+  }
+}
+
+/// A number in all lanes of an operand.
+template <class T>
+class Everywhere {
+ public:
+  explicit Everywhere(T x) { std::fill(lanes_, lanes_ + kSpreadBytes / sizeof(T), x); }
+  TileOperand operand() const { return {reinterpret_cast<const std::byte*>(lanes_), 0, 0}; }
+
+ private:
+  alignas(kSpreadBytes) T lanes_[kSpreadBytes / sizeof(T)];
+};
+
+HEDDLE_TILE_BINARY(DivReal, hn::Div(x, y))
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+
+/// x / y from the correctly rounded reciprocal of y: two corrections of the quotient, whose remainders are exact, give
+/// the correctly rounded quotient (Markstein 1990) as long as nothing leaves the normal range. In a fourth of the time.
+struct DivByReciprocal {
+  static constexpr float kSmall = 0x1p-60F, kLarge = 0x1p60F;
+  template <class D, class V>
+  static HWY_INLINE V Call(D d, V x, V y, V reciprocal) {
+    const V size = hn::Abs(x);
+    const auto ordinary = hn::And(hn::Ge(size, hn::Set(d, kSmall)), hn::Le(size, hn::Set(d, kLarge)));
+    if (HWY_UNLIKELY(!hn::AllTrue(d, ordinary))) return hn::Div(x, y);
+    V quotient = hn::Mul(x, reciprocal);
+    quotient = hn::MulAdd(hn::NegMulAdd(quotient, y, x), reciprocal, quotient);
+    return hn::MulAdd(hn::NegMulAdd(quotient, y, x), reciprocal, quotient);
+  }
+};
+
+#endif
+
+template <class Real>
+void DivideReal(const TileArguments& t) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(Real) == 4) {
+    if (t.in[1].column == 0) {
+      return ForEachDivisor<float>(t, [](const TileArguments& rows, float divisor) HWY_ATTR {
+        const float size = std::fabs(divisor);
+        if (size < DivByReciprocal::kSmall || size > DivByReciprocal::kLarge || std::isnan(size)) {
+          TileArguments plain = rows;
+          const Everywhere<float> y(divisor);
+          plain.in[1] = y.operand();
+          return Map<float, DivReal, float, float, float>(plain);
+        }
+        const Everywhere<float> y(divisor), reciprocal(1 / divisor);
+        TileArguments with_reciprocal = rows;
+        with_reciprocal.in[1] = y.operand();
+        with_reciprocal.in[2] = reciprocal.operand();
+        Map<float, DivByReciprocal, float, float, float, float>(with_reciprocal);
+      });
+    }
+  }
+#endif
+  Map<Real, DivReal, Real, Real, Real>(t);
+}
+
+/// The quotient of doubles is within an ulp of the true one, which is an integer or at least 2^-31 (relatively) away
+/// from the next: its floor is exact.
+template <class D, class V>
+HWY_INLINE V FloorDivVectors(D d, V x, V y) {
+  const hn::Rebind<std::int32_t, D> di;
+  const V zero = hn::Zero(di);
+  const auto by_zero = hn::Eq(y, zero);
+  const V divisor = hn::IfThenElse(by_zero, hn::Set(di, 1), y);
+  const V quotient = hn::DemoteTo(di, hn::Floor(hn::Div(hn::PromoteTo(d, x), hn::PromoteTo(d, divisor))));
+  // INT_MIN // -1 leaves i32 and wraps.
+  const V wrapped = hn::IfThenElse(hn::Eq(y, hn::Set(di, -1)), hn::Sub(zero, x), quotient);
+  return hn::IfThenZeroElse(by_zero, wrapped);
+}
+HEDDLE_TILE_BINARY(FloorDivInt, FloorDivVectors(d, x, y))
+struct ModInt {
+  template <class D, class V>
+  static HWY_INLINE V Call(D d, V x, V y) {
+    const auto by_zero = hn::Eq(y, hn::Zero(hn::Rebind<std::int32_t, D>()));
+    return hn::IfThenZeroElse(by_zero, hn::Sub(x, hn::Mul(FloorDivVectors(d, x, y), y)));
+  }
+};
+
+/// floor(x / y) for one y other than 0 and -1: half a unit toward the inside of the quotient's step keeps it off the
+/// integers by more than rounding moves it.
+template <class D, class V, class W>
+HWY_INLINE V FloorDivScaled(D d, V x, W half, W reciprocal) {
+  const hn::Rebind<std::int32_t, D> di;
+  return hn::DemoteTo(di, hn::Floor(hn::Mul(hn::Add(hn::PromoteTo(d, x), half), reciprocal)));
+}
+struct FloorDivByOne {
+  template <class D, class V, class W>
+  static HWY_INLINE V Call(D d, V x, V /*y*/, W half, W reciprocal) {
+    return FloorDivScaled(d, x, half, reciprocal);
+  }
+};
+struct ModByOne {
+  template <class D, class V, class W>
+  static HWY_INLINE V Call(D d, V x, V y, W half, W reciprocal) {
+    return hn::Sub(x, hn::Mul(FloorDivScaled(d, x, half, reciprocal), y));
+  }
+};
+
+/// ByOne where a row has one divisor, General else (and for the divisors 0 and -1).
+template <class General, class ByOne>
+void DivideInt(const TileArguments& t) {
+  using Int = std::int32_t;
+  if (t.in[1].column != 0) return Map<double, General, Int, Int, Int>(t);
+  ForEachDivisor<Int>(t, [](const TileArguments& rows, Int divisor) HWY_ATTR {
+    TileArguments arguments = rows;
+    const Everywhere<Int> y(divisor);
+    arguments.in[1] = y.operand();
+    if (divisor == 0 || divisor == -1) return Map<double, General, Int, Int, Int>(arguments);
+    const Everywhere<double> half(divisor > 0 ? 0.5 : -0.5), reciprocal(1.0 / divisor);
+    arguments.in[2] = half.operand();
+    arguments.in[3] = reciprocal.operand();
+    Map<double, ByOne, Int, Int, Int, double, double>(arguments);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

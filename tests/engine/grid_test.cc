@@ -151,7 +151,8 @@ TEST(Grid, AgreesWithTheReference) {
 }
 
 // Does f32 compute this mod? Compared with f64 at every element of a [b, h, i, j] of these extents, also when the score
-// is off by what a product in f32 may be off. Others say nothing about a backend: their f32 results differ by rights.
+// is off by what a product in f32 may be off, and when every inexact operation errs as far as it may: a jump must not
+// lie that close. Others say nothing about a backend: their f32 results differ by rights.
 class Conditioning {
  public:
   Conditioning(const AttentionCase& c, const Expr& score, const Expr& weight) : c_(c) {
@@ -162,6 +163,10 @@ class Conditioning {
     score_f32_.emplace(own_score, bindings, expr::Precision::f32);
     weight_.emplace(own_weight, bindings, expr::Precision::f64);
     weight_f32_.emplace(own_weight, bindings, expr::Precision::f32);
+    for (const double direction : {-1.0, 1.0}) {
+      score_erring_.emplace_back(erring(own_score, direction), bindings, expr::Precision::f32);
+      weight_erring_.emplace_back(erring(own_weight, direction), bindings, expr::Precision::f32);
+    }
   }
 
   bool good() const {
@@ -179,6 +184,21 @@ class Conditioning {
   }
 
  private:
+  // The expression with every inexact operation off by its stated error.
+  static Expr erring(const Expr& e, double direction) {
+    return expr::rewrite(e, [direction](const expr::Node& node, std::span<const Expr> operands) {
+      const Expr same = expr::with_operands(node, operands);
+      const int ulp = expr::info(node.op).ulp;
+      return ulp == 0 ? same : same * (1 + direction * ulp * 0x1p-23);
+    });
+  }
+
+  static bool near(const std::vector<expr::Interpreter>& erring, const expr::Element& at, double expected) {
+    return std::ranges::all_of(erring, [&](const expr::Interpreter& evaluate) {
+      return std::abs(evaluate.real(at) - expected) <= 0x1p-16 * (1 + std::abs(expected));
+    });
+  }
+
   double score_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     double sum = 0;
     for (std::int64_t d = 0; d < c_.spec().qk_dim; ++d) {
@@ -201,6 +221,7 @@ class Conditioning {
     for (const auto& [leaf, value] : values) at[leaf] = static_cast<std::int32_t>(value);
     const double w = weight_->real(at);
     if (!(std::abs(w) <= 1e3) || !(std::abs(weight_f32_->real(at) - w) <= 0x1p-23 * std::abs(w))) return false;
+    if (!near(weight_erring_, at, w)) return false;
     const double s = score_at(b, h, i, j);
     at.score = s;
     const double t = score_->real(at);
@@ -208,12 +229,14 @@ class Conditioning {
     for (const double off : {-0x1p-22, 0.0, 0x1p-22}) {
       at.score = static_cast<float>(s + off * (1 + std::abs(s)));
       if (!(std::abs(score_f32_->real(at) - t) <= 0x1p-22 * (1 + std::abs(t)))) return false;
+      if (!near(score_erring_, at, t)) return false;
     }
     return true;
   }
 
   const AttentionCase& c_;
   std::optional<expr::Interpreter> score_, score_f32_, weight_, weight_f32_;
+  std::vector<expr::Interpreter> score_erring_, weight_erring_;
 };
 
 // Operations that backends may round differently: a mask that compares their results may differ by rights.

@@ -18,14 +18,14 @@ double Chains(std::int64_t steps, float factor, float* result) {
   const hn::ScalableTag<float> d;
   constexpr int kChains = 12;
   hn::Vec<hn::ScalableTag<float>> x[kChains];
-#pragma GCC unroll 16
+  HWY_UNROLL(16)
   for (int i = 0; i < kChains; ++i) x[i] = hn::Set(d, static_cast<float>(i));
   const auto a = hn::Set(d, factor), b = hn::Set(d, 0.001f);
   for (std::int64_t step = 0; step < steps; ++step) {
-#pragma GCC unroll 16
+    HWY_UNROLL(16)
     for (int i = 0; i < kChains; ++i) x[i] = hn::MulAdd(x[i], a, b);
   }
-#pragma GCC unroll 16
+  HWY_UNROLL(16)
   for (int i = 1; i < kChains; ++i) x[0] = hn::Add(x[0], x[i]);
   *result += hn::GetLane(x[0]);
   return 2.0 * kChains * static_cast<double>(hn::Lanes(d)) * static_cast<double>(steps);

@@ -44,33 +44,33 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& p, std::int64_t row, std::int6
 
   V sum[kRows][kVectors];
   if (p.scales == nullptr) {
-#pragma GCC unroll 8
+    HWY_UNROLL(8)
     for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
+      HWY_UNROLL(8)
       for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
     }
   } else {
-#pragma GCC unroll 8
+    HWY_UNROLL(8)
     for (int i = 0; i < kRows; ++i) {
       const V scale = hn::Set(d, p.scales[row + i]);
-#pragma GCC unroll 8
+      HWY_UNROLL(8)
       for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Mul(scale, hn::Load(d, c + i * p.c_stride + j * lanes));
     }
   }
   for (std::int64_t k = 0; k < p.depth; ++k, b += plan::kPanel) {
     V right[kVectors];
-#pragma GCC unroll 8
+    HWY_UNROLL(8)
     for (int j = 0; j < kVectors; ++j) right[j] = hn::Load(d, b + j * lanes);
-#pragma GCC unroll 8
+    HWY_UNROLL(8)
     for (int i = 0; i < kRows; ++i) {
       const V left = hn::Set(d, a[i * a_stride + k]);
-#pragma GCC unroll 8
+      HWY_UNROLL(8)
       for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
     }
   }
-#pragma GCC unroll 8
+  HWY_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
+    HWY_UNROLL(8)
     for (int j = 0; j < kVectors; ++j) hn::Store(sum[i][j], d, c + i * p.c_stride + j * lanes);
   }
 }

@@ -175,6 +175,7 @@ TEST(CpuForward, OddShapesOfEveryKind) {
       {.q_heads = 5, .q_rows = 13, .kv_rows = 257, .qk_dim = 64, .v_dim = 80},
       {.q_rows = 103, .kv_rows = 63, .qk_dim = 128, .v_dim = 128},
       {.q_rows = 5, .kv_rows = 70, .qk_dim = 576, .v_dim = 512},
+      {.q_rows = 9, .kv_rows = 300, .qk_dim = 200, .v_dim = 8},
   };
   on_every_target([&] {
     for (const Shape& shape : shapes) {
@@ -509,6 +510,9 @@ TEST(CpuForward, RowsThatAttendNothingAndSinks) {
   const Tensor sinks = tensor_of(DType::f32, values);
   a.options.sinks = sinks;
   a.plain.sinks = {0.5, -kInfinity, 80, -80};
+  expect_plain(a);
+  // A value that all other rows of the tile see.
+  poke(a.v, {0, 0, 0, 2}, kNan);
   expect_plain(a);
 }
 

@@ -122,6 +122,12 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
     }
     break;
   }
+  for (const Sequence& sequence : problem.sequences) {
+    if (sequence.q_len == 0 || cpu_forward_in_place(problem, sequence, rows)) continue;
+    plan.rejected.push_back(fmt::format("keys and values in place: {} queries of {} heads share them, more than a tile",
+                                        sequence.q_len, problem.group()));
+    break;
+  }
   plan.tile = {rows, kPanel};
   plan.workspace_bytes =
       cpu_forward_pair_bytes(problem, rows) + plan.threads * cpu_forward_scratch(problem, rows).bytes;

@@ -278,7 +278,7 @@ class CpuForwardKernel final : public backend::Kernel {
 
   std::string describe() const override {
     const bool f64 = forward_.problem.precision == expr::Precision::f64;
-    return fmt::format("{} in {}, {} threads\n{}", forward_.plan.family, f64 ? "f64" : "f32", forward_.plan.threads,
+    return fmt::format("{} in {}, {} threads{}", forward_.plan.family, f64 ? "f64" : "f32", forward_.plan.threads,
                        forward_.programs.text());
   }
 

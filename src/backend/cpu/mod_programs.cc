@@ -32,7 +32,10 @@ ModPrograms::ModPrograms(const problem::AttentionProblem& problem) {
 std::string ModPrograms::text() const {
   std::string text;
   const auto add = [&](const char* title, const std::optional<TileProgram>& program) {
-    if (program) text += fmt::format("{}:\n{}\n", title, program->text());
+    if (!program) return;
+    std::string lines = program->text();
+    while (lines.ends_with('\n')) lines.pop_back();
+    text += fmt::format("\n{}:\n{}", title, lines);
   };
   add("score mod of full runs", full);
   add("mask and score mod of partial runs", partial);

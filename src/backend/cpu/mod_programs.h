@@ -17,6 +17,7 @@ struct ModPrograms {
   std::optional<TileProgram> weight;
 
   explicit ModPrograms(const problem::AttentionProblem& problem);
+  /// A title and its instructions for each, every line after a line break.
   std::string text() const;
 };
 

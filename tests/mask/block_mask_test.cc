@@ -108,6 +108,57 @@ TEST(BlockMask, BlocksLargerThanATileAreEvaluatedWhole) {
   EXPECT_EQ(BlockMask::build(!never, shape, {kRows, kColumns}).text(), "#\n");
 }
 
+TEST(BlockMask, EveryOpenBlockIsEvaluated) {
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const Expr hash = (q * q * 7919 + kv * kv * 104729 + q * kv * 31) % 1000003;
+  const Expr never = hash % 2 + (hash + 1) % 2 == 2;
+  const BlockMask built = BlockMask::build(never, MaskShape::uniform(1, 1, 1024, 1500), {64, 128});
+  EXPECT_EQ(built.statistics().evaluated_tiles, 16 * 12);
+  EXPECT_EQ(built.statistics().empty, 16 * 12);
+}
+
+TEST(BlockMask, PartsOfAnOpenBlockMayAllBeDecided) {
+  // Intervals see over a whole block that either tensor may be 0 or 1, but over its halves that they are equal.
+  std::vector<std::int32_t> halves(256);
+  for (std::size_t i = 0; i < 256; ++i) halves[i] = i / 64 % 2 == 0 ? 0 : 1;
+  Bindings bindings;
+  for (const char* name : {"x", "y"}) bindings.captures[name] = {halves.data(), DType::i32, Dims{256}};
+  const Expr never =
+      (Capture("x", DType::i32, 1)(leaf::q_idx()) == 0) & (Capture("y", DType::i32, 1)(leaf::q_idx()) == 1);
+  const MaskShape shape = MaskShape::uniform(1, 1, 256, 256);
+  for (const auto& [mask, expected] : {std::pair(never, "..\n..\n"), {!never, "##\n##\n"}}) {
+    const BlockMask built = BlockMask::build(mask, shape, {128, 128}, bindings);
+    EXPECT_EQ(built.text(), expected);
+    EXPECT_EQ(built.statistics().evaluated_tiles, 0);
+  }
+}
+
+TEST(BlockMask, TheScalarEvaluatorSeesEveryLeaf) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    RandomMasks random(seed);
+    const Expr mask = expr::bind_params(random.draw(), random.bindings());
+    const MaskShape shape = random.shape();
+    const expr::Interpreter interpreter(mask, random.bindings(), expr::Precision::f32);
+    const mask::EvaluateRectangle evaluate =
+        mask::scalar_evaluator(mask, shape, random.bindings(), expr::Precision::f32);
+    for (std::int64_t b = 0; b < std::ssize(shape.sequences); ++b) {
+      const Sequence& sequence = shape.sequences[static_cast<std::size_t>(b)];
+      if (sequence.q_len == 0 || sequence.kv_len == 0) continue;
+      const BlockSize block{(sequence.q_len + 1) / 2, (sequence.kv_len + 1) / 2};
+      const std::string dense = dense_classes(interpreter, shape, block, b, shape.heads - 1);
+      std::size_t at = 0;
+      for (std::int64_t q = 0; q < sequence.q_len; q += block.q, ++at) {
+        for (std::int64_t kv = 0; kv < sequence.kv_len; kv += block.kv, ++at) {
+          const mask::Content content = evaluate({b, shape.heads - 1, q, std::min(q + block.q, sequence.q_len), kv,
+                                                  std::min(kv + block.kv, sequence.kv_len)});
+          const char found = content == mask::Content::full ? '#' : content == mask::Content::empty ? '.' : '+';
+          EXPECT_EQ(found, dense[at]) << "seed " << seed << ": " << print(mask);
+        }
+      }
+    }
+  }
+}
+
 TEST(BlockMask, LongRowsComeInLowStrips) {
   // So many columns that a strip has few rows, and enough blocks for several batches of strips.
   const MaskShape shape = MaskShape::uniform(1, 1, 150, 45000);

@@ -152,13 +152,31 @@ TEST(ZoneMap, RangesOfOneAxisAreExact) {
       EXPECT_EQ(mapped.bounds(any), scanned(mapped.view, Precision::f32, any)) << name(dtype);
     }
     // Along the longest axis of a tensor whose other axes stand still, wherever that axis is.
-    const Tensor table = random.tensor(dtype, {3, 700, 4});
+    const Dims shape{3, 700, 4, 2};
+    const Tensor table = random.tensor(dtype, shape);
     const Mapped deep(table, Precision::f32);
     for (int i = 0; i < 50; ++i) {
-      std::vector<Range> box = random_box(random, Dims{3, 700, 4});
+      std::vector<Range> box = random_box(random, shape);
       box[0].hi = box[0].lo;
       box[2].hi = box[2].lo;
+      box[3].hi = box[3].lo;
       EXPECT_EQ(deep.bounds(box), scanned(deep.view, Precision::f32, box)) << name(dtype);
+    }
+  }
+}
+
+TEST(ZoneMap, NotAnElementMoreThanTheRange) {
+  // On a ramp every element too many, or too few, is a new bound.
+  std::vector<std::int32_t> ramp(5000);
+  for (std::size_t i = 0; i < ramp.size(); ++i) ramp[i] = static_cast<std::int32_t>(i);
+  const Mapped mapped({ramp.data(), DType::i32, Dims{5000}}, Precision::f32);
+  for (std::int32_t size = 1; size <= 4096; size *= 2) {
+    for (const std::int32_t begin : {0, 1, 63, 64, 65, size / 2, size, 3 * size}) {
+      for (std::int32_t end = begin + size - 1; end <= begin + size + 1 && end <= 5000; ++end) {
+        if (end <= begin) continue;
+        const Range range{static_cast<double>(begin), static_cast<double>(end - 1)};
+        EXPECT_EQ(mapped.bounds({range}), range) << begin << " to " << end;
+      }
     }
   }
 }

@@ -9,7 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
 # Built and run, with HEDDLE_TEST_REDUCED=1, under ASan and UBSan in every run; --full takes all tests.
-asan_tests=()
+asan_tests=(base_tensor_test files_test expr_text_test mask_block_mask_test backend_cpu_forward_test engine_poison_test
+  engine_grid_test)
 
 full=false
 case "${*}" in

@@ -1,7 +1,6 @@
 // What the command line asks of an attention, still as text.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +8,10 @@
 
 #include "heddle/block_mask.h"
 #include "heddle/expr.h"
+
+namespace CLI {
+class App;
+}
 
 namespace heddle::cli {
 

@@ -1,6 +1,7 @@
 // heddle mask: the block mask of a mask mod, as figures and as a picture.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <memory>
 #include <string>

@@ -1,6 +1,7 @@
 // heddle run, and heddle explain, which stops after the plan.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -51,6 +52,9 @@ void check_output(const RunArguments& arguments) {
   std::error_code error;
   if (!arguments.attention.input.empty() && fs::equivalent(arguments.attention.input, output, error)) {
     throw Error(ErrorCode::invalid_argument, fmt::format("-o: {} is the input", arguments.output));
+  }
+  if (fs::is_directory(output, error)) {
+    throw Error(ErrorCode::io, fmt::format("cannot write {}: it is a folder", arguments.output));
   }
   const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, error)) {

@@ -2,8 +2,11 @@
 // returns the exit code 0 or 1 and throws Error.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+namespace CLI {
+class App;
+}
 
 namespace heddle::cli {
 

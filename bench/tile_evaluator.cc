@@ -12,13 +12,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <ctime>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "fma_peak.h"
+#include "heddle/mods.h"
 
 namespace heddle::bench {
 namespace {
@@ -54,7 +54,7 @@ struct Case {
 };
 
 Bindings bindings() {
-  static const Tensor slopes = Tensor::zeros(DType::f32, {kHeads});
+  static const Tensor slopes = mods::alibi_slopes(kHeads);
   static const Tensor documents = [] {
     const Tensor ids = Tensor::zeros(DType::i32, {kLength});
     for (std::int64_t i = 0; i < kLength; ++i) static_cast<std::int32_t*>(ids.data())[i] = static_cast<int>(i / 300);
@@ -82,14 +82,6 @@ std::vector<Case> cases() {
   const Capture bias_bf16("bias_bf16", DType::bf16, 3), allowed("allowed", DType::boolean, 2);
   const Capture table("table", DType::f32, 2), buckets("buckets", DType::f32, 2);
   const auto masked = [&](const Expr& mask) { return where(mask, score, out); };
-  const Expr distance = kv - q, causal = kv <= q;
-  const Expr alibi = score + slopes(h) * distance;
-  const Expr window = causal & (q - 256 <= kv);
-  const Expr same_document = doc(q) == doc(kv);
-  // T5: 32 buckets in two directions, exact up to 8, logarithmic up to 128.
-  const Expr far = 8 + to_i32(log(to_f32(abs(distance)) / 8) * (8 / std::log(16.0)));
-  const Expr bucket = where(distance > 0, 16, 0) + where(abs(distance) < 8, abs(distance), min(far, 15));
-  const Expr draw = random_uniform(param("seed", ExprType::i32), leaf::b(), h, q, kv);
   return {
       {"scale", score * -1.0},
       {"scale_and_shift", score * 0.7 + 0.1},
@@ -101,22 +93,22 @@ std::vector<Case> cases() {
       {"sigmoid", sigmoid(score)},
       {"log", log(score)},
       {"erf", erf(score)},
-      {"softcap", 30.0 * tanh(score / 30.0)},
+      {"softcap", mods::softcap(30)},
       {"compare_select", where(score < 0.5, score, out)},
-      {"causal", masked(causal)},
-      {"window", masked(window)},
-      {"documents", masked(same_document)},
-      {"documents_causal", masked(same_document & causal)},
+      {"causal", masked(mods::causal())},
+      {"window", masked(mods::sliding_window(256))},
+      {"documents", masked(mods::documents(doc))},
+      {"documents_causal", masked(mods::documents(doc) & mods::causal())},
       {"dense_mask", masked(allowed(q, kv))},
-      {"alibi", alibi},
-      {"alibi_causal", where(causal, alibi, out)},
+      {"alibi", mods::alibi(slopes)},
+      {"alibi_causal", where(mods::causal(), mods::alibi(slopes), out)},
       {"bias_f32", score + bias(h, q, kv)},
       {"bias_bf16", score + bias_bf16(h, q, kv)},
-      {"relative_bias", score + table(h, clip(distance, -128, 128) + 128)},
-      {"t5", score + buckets(bucket, h)},
+      {"relative_bias", mods::relative_bias(table, 128)},
+      {"t5", mods::t5_bias(buckets, 32, 128, true)},
       {"gather", score + table(h, (q * kv) % 257)},
       {"block_diagonal", masked(floor_div(q, 48) == floor_div(kv, 48))},
-      {"dropout", where(draw < 0.1, 0.0, 1 / 0.9)},
+      {"dropout", mods::dropout(0.1, param("seed", ExprType::i32))},
   };
 }
 

@@ -52,8 +52,9 @@ HEDDLE_TILE_BINARY(DivReal, hn::Div(x, y))
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
-/// x / y from the correctly rounded reciprocal of y: two corrections of the quotient, whose remainders are exact, give
-/// the correctly rounded quotient (Markstein 1990) as long as nothing leaves the normal range. In a fourth of the time.
+/// x / y from the correctly rounded reciprocal of y. The first correction brings the quotient within an ulp, the second
+/// makes it the correctly rounded one (Markstein 1990): remainders are exact as long as nothing leaves the normal range.
+/// Takes half of a division's time.
 struct DivByReciprocal {
   static constexpr float kSmall = 0x1p-60F, kLarge = 0x1p60F;
   template <class D, class V>

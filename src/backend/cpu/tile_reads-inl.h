@@ -165,7 +165,7 @@ void ReadAlongRows(const TileArguments& t) {
     const std::int64_t start = IndexAt(t, static_cast<std::size_t>(t.column_axis), r, 0);
     const std::int64_t extent = capture.extent[static_cast<std::size_t>(t.column_axis)];
     int c = 0;
-    if (start >= 0 && start + t.used_columns <= extent && (place.inside || !t.has_fill)) {
+    if (start >= 0 && (place.inside || !t.has_fill)) {
       if constexpr (Stored::template kVector<Out>) {
         Out* out = reinterpret_cast<Out*>(t.out + r * t.out_row);
         constexpr std::int64_t kSize = sizeof(typename Stored::Raw);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ranges>
 
 namespace heddle::mask {
 namespace {
@@ -192,7 +191,8 @@ void StripRows::finish(Rows& out) const {
     row.clear();
     for (std::int32_t i = last; i >= 0; i = row.back().left) row.push_back(pieces_[static_cast<std::size_t>(i)]);
     const std::size_t first = out.runs.size();
-    for (const Piece& piece : row | std::views::reverse) {
+    std::reverse(row.begin(), row.end());
+    for (const Piece& piece : row) {
       if (piece.what == Class::empty) continue;
       const RunKind kind = piece.what == Class::full ? RunKind::full : RunKind::partial;
       if (out.runs.size() > first && out.runs.back().end == piece.begin && out.runs.back().kind == kind) {

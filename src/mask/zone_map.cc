@@ -223,13 +223,14 @@ class TypedZones final : public ZoneMap::Zones {
 
   // Levels stand in a table: row level 0 (single rows) or a group level, times a column group level.
   Level& level(int row_level, int column_level) const {
-    return levels_[static_cast<std::size_t>(row_level * column_levels_ + column_level)];
+    return levels_[static_cast<std::size_t>(row_level) * static_cast<std::size_t>(column_levels_) +
+                   static_cast<std::size_t>(column_level)];
   }
 
   void build() const {
     column_levels_ = group_levels(column_.extent);
     const int row_levels = row_.extent > 1 ? 1 + group_levels(row_.extent) : 1;
-    levels_.resize(static_cast<std::size_t>(row_levels * column_levels_));
+    levels_.resize(static_cast<std::size_t>(row_levels) * static_cast<std::size_t>(column_levels_));
     std::int64_t slices = 1;
     for (const Axis& axis : outer_) slices *= axis.extent;
 

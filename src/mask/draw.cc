@@ -20,7 +20,7 @@ constexpr std::int64_t kMostCells = 256;
 constexpr std::int64_t kMostGridded = 48;  // blocks a side up to which lines part them
 constexpr double kLongSide = 560, kShortSide = 48;
 constexpr double kLeft = 92, kTop = 92, kRight = 36, kLegend = 132;
-constexpr std::size_t kLongestTitle = 84;
+constexpr std::size_t kLongestTitle = 80;
 
 using Colour = std::array<int, 3>;
 // Told apart by hue for every kind of colour vision, and by lightness in print.

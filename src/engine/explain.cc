@@ -1,6 +1,8 @@
 // What was decided, stage by stage, as text.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/state.h"
 #include "expr/simplify.h"
 
@@ -27,11 +29,17 @@ std::string describe_rows(const BlockMask& mask) {
       statistics.evaluated_tiles);
 }
 
-std::string indent_lines(std::string text) {
-  for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) {
-    text.insert(at + 1, kIndent);
+// Further lines stand below the first; blank ones go.
+std::string indent_lines(std::string_view text) {
+  std::string indented;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (line.empty()) continue;
+    if (!indented.empty()) indented += fmt::format("\n{}", kIndent);
+    indented += line;
   }
-  return text;
+  return indented;
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -69,6 +68,26 @@ std::vector<std::int64_t> integers_of(std::string_view argument, const ConstTens
 Expr both_documents_agree(std::string_view argument, const Capture& capture) {
   require_integers(argument, capture, 1, 2);
   return capture.rank() == 1 ? capture(q_idx()) == capture(kv_idx()) : capture(b(), q_idx()) == capture(b(), kv_idx());
+}
+
+/// The least distance that T5's formula puts n buckets past the exact ones, of which the logarithm has `buckets`.
+std::int64_t t5_border(std::int64_t n, std::int64_t buckets, std::int64_t exact, std::int64_t max_distance) {
+  const auto bucket_of = [&](std::int64_t distance) {
+    const double position = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
+                            std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
+    return static_cast<std::int64_t>(position * static_cast<double>(buckets));
+  };
+  std::int64_t border = exact;
+  std::int64_t beyond = max_distance;
+  while (border < beyond) {
+    const std::int64_t middle = border + (beyond - border) / 2;
+    if (bucket_of(middle) < n) {
+      border = middle + 1;
+    } else {
+      beyond = middle;
+    }
+  }
+  return border;
 }
 
 }  // namespace
@@ -221,18 +240,11 @@ Expr t5_bias(const Capture& table, std::int64_t buckets, std::int64_t max_distan
   const std::int64_t exact = each_way / 2;
   literal("max_distance of t5_bias", max_distance, exact + 1);
   const Expr distance = bidirectional ? abs(kv_idx() - q_idx()) : max(q_idx() - kv_idx(), 0);
-  const auto buckets_past_exact = [&](std::int64_t d) {
-    const double position = std::log(static_cast<double>(d) / static_cast<double>(exact)) /
-                            std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
-    return static_cast<std::int64_t>(position * static_cast<double>(each_way - exact));
-  };
   // The logarithm is taken here, once a border, and not on the backends: their errors would move distances that lie on
   // a border to either side.
   Expr bucket = min(distance, exact);
   for (std::int64_t n = 1; n < each_way - exact; ++n) {
-    const auto border = std::ranges::partition_point(std::views::iota(exact, max_distance + 1),
-                                                     [&](std::int64_t d) { return buckets_past_exact(d) < n; });
-    bucket = bucket + to_i32(distance >= *border);
+    bucket = bucket + to_i32(distance >= t5_border(n, each_way - exact, exact, max_distance));
   }
   if (bidirectional) bucket = bucket + where(kv_idx() > q_idx(), each_way, 0);
   return score() + table(bucket, h());

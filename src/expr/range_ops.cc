@@ -30,7 +30,6 @@ Interval over_corners(Interval x, Interval y, F&& f) {
 
 Interval abs(Interval x) {
   if (x.lo >= 0) return x;
-  if (x.lo == kI32.lo) return kI32;  // its negative wraps to itself
   return x.hi <= 0 ? negated(x) : Interval{0, std::max(-x.lo, x.hi)};
 }
 

@@ -89,11 +89,9 @@ int RangeProgram::step_of(const Node* node) const {
   return found->second;
 }
 
-int RangeProgram::add(const Node& node, Step step) {
-  steps_.push_back(std::move(step));
-  const int position = static_cast<int>(steps_.size()) - 1;
-  step_of_.insert_or_assign(&node, position);
-  return position;
+void RangeProgram::add(const Node& node, const Step& step) {
+  step_of_.insert_or_assign(&node, static_cast<int>(steps_.size()));
+  steps_.push_back(step);
 }
 
 void RangeProgram::compile(const Node& node) {

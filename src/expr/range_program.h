@@ -82,7 +82,7 @@ class RangeProgram {
   Read compile_read(const Node& node) const;
   Operation compile_operation(const Node& node) const;
   void compile_pair(const Node& node);
-  int add(const Node& node, Step step);
+  void add(const Node& node, const Step& step);
 
   template <bool narrowed>
   bool run_steps(const LeafRanges& leaves, std::span<Range> slots, const Narrowing& narrowing) const;

@@ -192,7 +192,7 @@ Expr extreme_of_edge(const Node& x, Precision precision) {
   const bool is_min = x.op == Op::min;
   for (const std::size_t side : {0U, 1U}) {
     const Node& edge = *x.operands[side];
-    const Expr other = handle(x, 1 - side);
+    Expr other = handle(x, 1 - side);
     if (is_real(edge, is_min ? kInfinity : -kInfinity, precision)) return other;
     if (is_i32(edge, is_min ? kIntMax : kIntMin)) return other;
     if (is_i32(edge, is_min ? kIntMin : kIntMax)) return handle(x, side);

@@ -48,6 +48,16 @@ void check_input_dtypes(DType q, DType k, DType v) {
       name(q), name(k), name(v));
 }
 
+bool count_overflows(const Dims& shape) {
+  std::int64_t count = 1;
+  bool overflow = false;
+  for (std::int64_t extent : shape) {
+    if (extent == 0) return false;
+    overflow = overflow || __builtin_mul_overflow(count, extent, &count);
+  }
+  return overflow;
+}
+
 // The batch that all broadcast to: each has it, or 1.
 std::int64_t common_batch(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
   std::int64_t batch = 1;
@@ -126,18 +136,14 @@ void check_view(std::string_view name, const ConstTensorView& view) {
     refuse("{} has shape {} and strides {}; a stride an axis is accepted", name, to_string(view.shape),
            to_string(view.strides));
   }
-  std::int64_t count = 1;
-  bool overflow = false;
   for (std::int64_t extent : view.shape) {
     if (extent < 0) refuse("{} has shape {}; extents of at least 0 are accepted", name, to_string(view.shape));
-    overflow = overflow || __builtin_mul_overflow(count, extent, &count);
   }
-  const bool empty = std::ranges::find(view.shape, 0) != view.shape.end();
-  if (overflow && !empty) {
+  if (count_overflows(view.shape)) {
     throw Error(ErrorCode::out_of_memory,
                 fmt::format("{} has shape {}, whose product overflows 64 bits", name, to_string(view.shape)));
   }
-  if (!empty) byte_span(name, view);
+  byte_span(name, view);
 }
 
 void check_memory(std::string_view name, const ConstTensorView& view) {
@@ -155,7 +161,12 @@ Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const Con
   check_input_dtypes(q.dtype, k.dtype, v.dtype);
   check_input_shapes(q, k, v);
   const std::int64_t batch = common_batch(q, k, v);
-  return {.o_shape = {batch, q.shape[1], q.shape[2], v.shape[3]},
+  const Dims o_shape = {batch, q.shape[1], q.shape[2], v.shape[3]};
+  if (count_overflows(o_shape)) {
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("q, k, v give an o of shape {}, whose product overflows 64 bits", to_string(o_shape)));
+  }
+  return {.o_shape = o_shape,
           .lse_shape = {batch, q.shape[1], q.shape[2]},
           .o_dtype = is_fp8(q.dtype) ? DType::bf16 : q.dtype,
           .lse_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32};

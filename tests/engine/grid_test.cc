@@ -150,6 +150,22 @@ TEST(Grid, AgreesWithTheReference) {
   }
 }
 
+// Few queries and many keys, as in decoding.
+TEST(Grid, AgreesWithTheReferenceOnManyKeys) {
+  SpecSource source;
+  Deck<std::int64_t> q_rows({1, 1, 2, 5, 13}, 31), kv_rows({1500, 2047, 2048, 2049, 4097, 5000}, 32);
+  for (int i = 0; i < scaled(60); ++i) {
+    CaseSpec spec = source.draw();
+    spec.seed += 1'000'000;
+    spec.q_rows = q_rows.deal();
+    spec.kv_rows = kv_rows.deal();
+    spec.batch = std::min<std::int64_t>(spec.batch, 2);
+    if (spec.q_rows > 2) spec.kv_heads = spec.group = 1;
+    AttentionCase attention_case(spec);
+    run_and_judge(attention_case);
+  }
+}
+
 // Does f32 compute this mod? Compared with f64 at every element of a [b, h, i, j] of these extents, also when the score
 // is off by what a product in f32 may be off, and when every inexact operation errs as far as it may: a jump must not
 // lie that close. Others say nothing about a backend: their f32 results differ by rights.

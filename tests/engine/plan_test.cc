@@ -315,6 +315,7 @@ TEST(Plan, ExplainsWhatWasDecided) {
   EXPECT_THAT(text, HasSubstr("weight   1\n"));
   EXPECT_THAT(text, HasSubstr("plan     "));
   EXPECT_THAT(text, HasSubstr("kernel   "));
+  EXPECT_THAT(text, testing::Not(HasSubstr(" \n")));
 }
 
 TEST(Attention, AllocatesItsOutputs) {

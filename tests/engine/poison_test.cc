@@ -67,7 +67,8 @@ const Chooses kNone = [](auto...) { return false; };
 std::vector<CaseSpec> specs() {
   std::vector<CaseSpec> specs;
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2}) {
-    for (const auto& [rows, keys] : {std::pair(1, 70), std::pair(3, 300), std::pair(130, 129), std::pair(200, 65)}) {
+    for (const auto& [rows, keys] :
+         {std::pair(1, 70), std::pair(3, 300), std::pair(2, 2500), std::pair(130, 129), std::pair(200, 65)}) {
       CaseSpec spec;
       spec.seed = 1000 + static_cast<std::uint64_t>(rows);
       spec.batch = 2;
@@ -112,6 +113,40 @@ TEST(Poison, QueriesThatAttendNothing) {
   for (const CaseSpec& spec : specs()) {
     expect_unreached(
         spec, leaf::q_idx() % 3 != 1, [&](AttentionCase& c) { poison_rows(c.q, blind); }, kNone);
+  }
+}
+
+// A row in which nothing attends is 0 whatever the values are that its neighbours attend.
+TEST(Poison, RowsThatAttendNothingAreZero) {
+  for (const CaseSpec& spec : specs()) {
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    c.options().mask_mod = leaf::q_idx() % 3 != 1;
+    poison_rows(c.v, [](auto...) { return true; });
+    run(c);
+    std::vector<double> empty(static_cast<std::size_t>(spec.v_dim), 0);
+    empty.push_back(-std::numeric_limits<double>::infinity());
+    for (const auto& row : rows_of(c, [](auto, auto, std::int64_t i) { return i % 3 != 1; })) EXPECT_EQ(row, empty);
+  }
+}
+
+// Mods are not asked about masked elements: what they would give there counts nowhere.
+TEST(Poison, ScoresAndWeightsOfMaskedElements) {
+  const Expr masked = leaf::kv_idx() > leaf::q_idx() + 3;
+  for (const double poison : {kNaN, std::numeric_limits<double>::infinity()}) {
+    for (CaseSpec spec : specs()) {
+      for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::none, Normalizer::sigmoid}) {
+        spec.normalizer = normalizer;
+        AttentionCase c(spec);
+        c.options().mask_mod = !masked;
+        run(c);
+        const auto clean = rows_of(c, kNone);
+        c.options().score_mod = where(masked, Expr(poison), leaf::score());
+        c.options().weight_mod = where(masked, Expr(poison), Expr(1.0));
+        run(c);
+        EXPECT_EQ(rows_of(c, kNone), clean) << spec.text();
+      }
+    }
   }
 }
 

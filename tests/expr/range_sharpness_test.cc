@@ -139,6 +139,9 @@ TEST(RangeSharpness, WrappingIsFollowedThroughItsSum) {
   EXPECT_EQ(range_of("q_idx + 1 == kv_idx + 1", integers(0, kIntMax), integers(0, kIntMax)), kOpen);
   EXPECT_EQ(range_of("q_idx + 1 <= q_idx", integers(0, kIntMax), {}), kOpen);
   EXPECT_EQ(range_of("q_idx + 1 <= q_idx", integers(0, kIntMax - 1), {}), kFalse);
+  // Modulo 2^32 an odd factor can be undone, an even one cannot.
+  EXPECT_EQ(range_of("3 * q_idx == 3 * kv_idx + 1", integers(0, kIntMax), integers(0, kIntMax)), kOpen);
+  EXPECT_EQ(range_of("6 * q_idx == 6 * kv_idx + 1", integers(0, kIntMax), integers(0, kIntMax)), kFalse);
   EXPECT_EQ(range_of("65536 * q_idx * 65536", integers(0, kIntMax), {}), integers(0, 0));
   EXPECT_EQ(range_of("abs(q_idx)", integers(kIntMin, 0), {}), integers(kIntMin, kIntMax));
   EXPECT_EQ(range_of("q_idx // -1", integers(kIntMin, kIntMin), {}), integers(kIntMin, kIntMax));

@@ -242,6 +242,8 @@ TEST(Simplify, LeavesWhatNanAndZerosDependOn) {
   expect_simple("not score < 1.0", "not score < 1.0");
   expect_simple("not score == 1.0", "score != 1.0");
   expect_simple("score < score", "False");
+  expect_simple("pow(score, 2.0)", "score * score");
+  expect_simple("pow(score, 2.0)", "pow(score, 2.0)", Precision::f64);
   expect_simple("score / 3.0", "score / 3.0");
   expect_simple("score / 8.0", "score * 0.125");
 }

@@ -140,6 +140,24 @@ TEST(Refusals, ExtentsAndSizes) {
       "q has shape [2, 4, 6, 16] and strides [16, 1]; a stride an axis is accepted");
 }
 
+TEST(Refusals, OutputsTooLargeToCount) {
+  constexpr std::int64_t kLarge = std::int64_t{1} << 30;
+  Call call;
+  call.tensors.q.shape = {kLarge, 4, kLarge, 16};
+  call.tensors.q.strides = {0, 0, 0, 1};
+  call.tensors.k.shape[0] = call.tensors.v.shape[0] = 1;
+  call.tensors.v.shape[3] = 1;
+  call.tensors.k.strides = call.tensors.v.strides = {0, 0, 0, 1};
+  const auto outputs = [&] { return problem::outputs_of(call.tensors.q, call.tensors.k, call.tensors.v); };
+  expect_error(outputs, ErrorCode::out_of_memory,
+               "q has shape [1073741824, 4, 1073741824, 16], whose product overflows 64 bits");
+  call.tensors.q.shape[3] = call.tensors.k.shape[3] = 1;
+  EXPECT_EQ(outputs().o_shape, (Dims{kLarge, 4, kLarge, 1}));
+  call.tensors.v.shape[3] = 16;
+  expect_error(outputs, ErrorCode::out_of_memory,
+               "q, k, v give an o of shape [1073741824, 4, 1073741824, 16], whose product overflows 64 bits");
+}
+
 TEST(Refusals, Strides) {
   refused(
       [](Call& c) {

@@ -19,7 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
 
-#define HEDDLE_UNARY(X) X(Exp) X(Exp2) X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf)
+#define HEDDLE_UNARY(X) \
+  X(Exp) X(Exp2) X(Exp2NoSubnormals) X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf)
 #define HEDDLE_BINARY(X) X(Pow) X(MinNan) X(MaxNan)
 
 // Counts are multiples of the widest vector.
@@ -95,6 +96,8 @@ std::vector<Function<T>> functions() {
   return {
       {"exp", bound(Op::exp), CallExp, [](W x, W) { return std::exp(x); }},
       {"exp2", bound(Op::exp2), CallExp2, [](W x, W) { return std::exp2(x); }},
+      {"exp2 without subnormals", bound(Op::exp2), CallExp2NoSubnormals,
+       [](W x, W) { return x < std::numeric_limits<T>::min_exponent - 1 ? 0 : std::exp2(x); }},
       {"log", bound(Op::log), CallLog, [](W x, W) { return std::log(x); }},
       {"log2", bound(Op::log2), CallLog2, [](W x, W) { return std::log2(x); }},
       {"tanh", bound(Op::tanh), CallTanh, [](W x, W) { return std::tanh(x); }},

@@ -69,14 +69,18 @@ struct ExpConstants<float> {
   // ln 2 in two parts; n * kLn2High is exact for every exponent n.
   static constexpr float kLn2High = 0x1.63p-1f;
   static constexpr float kLn2Low = -0x1.bd0106p-13f;
-  static constexpr float kExpLow = -104.0f, kExpHigh = 89.0f;  // beyond: 0 and inf
-  static constexpr float kExp2Low = -160.0f, kExp2High = 160.0f;
-  static constexpr float kTanhOne = 9.1f;  // tanh rounds to 1 from here on
+  static constexpr float kExpZero = -104.0f, kExpHigh = 89.0f;  // beyond: 0 and inf
+  static constexpr float kExp2Zero = -150.0f, kExp2High = 160.0f;
+  static constexpr float kExp2Normal = -126.0f;  // results are normal numbers from here on
+  static constexpr float kTanhOne = 9.1f;        // tanh rounds to 1 from here on
   // (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative error of e^r 3.1e-9.
   static constexpr float kExp[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f2p-5f, 0x1.1239d4p-7f, 0x1.6a244cp-10f};
   // (2^r - 1) / r on |r| <= 1/2, relative error of 2^r 2.0e-9.
   static constexpr float kExp2[] = {0x1.62e43p-1f,  0x1.ebfbdcp-3f,  0x1.c6aee8p-5f,
                                     0x1.3b2d4cp-7f, 0x1.5f3e52p-10f, 0x1.41fbbcp-13f};
+  // The same on 0 <= r <= 1.
+  static constexpr float kExp2Above[] = {0x1.62e42cp-1f, 0x1.ebfd58p-3f,  0x1.c68912p-5f,
+                                         0x1.3d0b92p-7f, 0x1.46d64ep-10f, 0x1.c54174p-13f};
 };
 
 template <>
@@ -86,8 +90,9 @@ struct ExpConstants<double> {
   static constexpr double kLn2 = 0x1.62e42fefa39efp-1;
   static constexpr double kLn2High = 0x1.62e42feep-1;
   static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-  static constexpr double kExpLow = -746.0, kExpHigh = 710.0;
-  static constexpr double kExp2Low = -1100.0, kExp2High = 1100.0;
+  static constexpr double kExpZero = -746.0, kExpHigh = 710.0;
+  static constexpr double kExp2Zero = -1075.0, kExp2High = 1100.0;
+  static constexpr double kExp2Normal = -1022.0;
   static constexpr double kTanhOne = 20.0;
   // Taylor: 1/2! .. 1/13!, relative error of e^r 4e-18.
   static constexpr double kExp[] = {1.0 / 2,        1.0 / 6,          1.0 / 24,         1.0 / 120,
@@ -106,13 +111,12 @@ HWY_INLINE V Polynomial(D d, V x, const T (&c)[kTerms]) {
   return sum;
 }
 
-/// x limited to [low, high]; NaN stays.
+/// The smaller of x and `high`; NaN stays.
 template <class D, class V, class T>
-HWY_INLINE V Limit(D d, V x, T low, T high) {
+HWY_INLINE V Limit(D d, V x, T high) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
+  return hn::Min(hn::Set(d, high), x);
 #else
-  x = hn::IfThenElse(hn::Lt(x, hn::Set(d, low)), hn::Set(d, low), x);
   return hn::IfThenElse(hn::Gt(x, hn::Set(d, high)), hn::Set(d, high), x);
 #endif
 }
@@ -143,17 +147,39 @@ HWY_INLINE V Scale(D d, V p, V n) {
   return hn::Mul(hn::Mul(p, PowerOfTwo(d, half)), PowerOfTwo(d, hn::Sub(n, half)));
 }
 
+/// 2^r for |r| <= 1/2.
+template <class D, class V>
+HWY_INLINE V Exp2Reduced(D d, V r) {
+  using T = hn::TFromD<D>;
+  const V one = hn::Set(d, T(1));
+  if constexpr (sizeof(T) == 4) {
+    return hn::MulAdd(Polynomial(d, r, ExpConstants<T>::kExp2), r, one);
+  } else {
+    const V y = hn::Mul(r, hn::Set(d, ExpConstants<T>::kLn2));
+    return hn::Add(hn::MulAdd(hn::Mul(y, y), Polynomial(d, y, ExpConstants<T>::kExp), y), one);
+  }
+}
+
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-HWY_INLINE hn::Vec512<float> Scalef(hn::Vec512<float> p, hn::Vec512<float> n) {
-  return hn::Vec512<float>{_mm512_scalef_ps(p.raw, n.raw)};
+/// p * 2^floor(n) where x >= low (or NaN), else 0 and no time lost: the processor takes some 200 cycles for a vector in
+/// which a result leaves the normal range.
+HWY_INLINE hn::Vec512<float> ScaleFrom(float low, hn::Vec512<float> x, hn::Vec512<float> p, hn::Vec512<float> n) {
+  const __mmask16 taken = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(low), _CMP_NLT_UQ);
+  return hn::Vec512<float>{_mm512_maskz_scalef_ps(taken, p.raw, n.raw)};
 }
-HWY_INLINE hn::Vec512<double> Scalef(hn::Vec512<double> p, hn::Vec512<double> n) {
-  return hn::Vec512<double>{_mm512_scalef_pd(p.raw, n.raw)};
+HWY_INLINE hn::Vec512<double> ScaleFrom(double low, hn::Vec512<double> x, hn::Vec512<double> p, hn::Vec512<double> n) {
+  const __mmask8 taken = _mm512_cmp_pd_mask(x.raw, _mm512_set1_pd(low), _CMP_NLT_UQ);
+  return hn::Vec512<double>{_mm512_maskz_scalef_pd(taken, p.raw, n.raw)};
 }
-/// x minus the nearest integer, exactly; 0 for infinities.
-HWY_INLINE hn::Vec512<float> Fraction(hn::Vec512<float> x) { return hn::Vec512<float>{_mm512_reduce_ps(x.raw, 0x08)}; }
-HWY_INLINE hn::Vec512<double> Fraction(hn::Vec512<double> x) {
-  return hn::Vec512<double>{_mm512_reduce_pd(x.raw, 0x08)};
+/// 2^x from x = low on. floor(x) needs no operation of its own, as scalef takes it.
+HWY_INLINE hn::Vec512<float> Exp2From(float low, hn::Vec512<float> x) {
+  const hn::Full512<float> d;
+  const hn::Vec512<float> r{_mm512_reduce_ps(x.raw, 0x09)};  // x - floor(x); 0 for infinities
+  return ScaleFrom(low, x, hn::MulAdd(Polynomial(d, r, ExpConstants<float>::kExp2Above), r, hn::Set(d, 1.0f)), x);
+}
+HWY_INLINE hn::Vec512<double> Exp2From(double low, hn::Vec512<double> x) {
+  const hn::Vec512<double> r{_mm512_reduce_pd(x.raw, 0x08)};  // x minus the nearest integer; 0 for infinities
+  return ScaleFrom(low, x, Exp2Reduced(hn::Full512<double>(), r), hn::Sub(x, r));
 }
 /// x / y within 0.6 ulp for a y in [1, 2], in a third of a division's time: the approximate reciprocal's 14 bits, and a
 /// correction of the quotient.
@@ -168,7 +194,7 @@ HWY_INLINE hn::Vec512<double> DivNear(hn::Vec512<double> x, hn::Vec512<double> y
 HWY_INLINE hn::Vec512<float> TanhByPieces(hn::Vec512<float> x) {
   const hn::Full512<float> d;
   const hn::Full512<std::int32_t> di;
-  const auto size = hn::Min(hn::Set(d, ExpConstants<float>::kTanhOne), hn::Abs(x));  // NaN stays
+  const auto size = Limit(d, hn::Abs(x), ExpConstants<float>::kTanhOne);
   const auto piece = hn::Max(hn::ShiftRight<TanhTable::kShift>(hn::BitCast(di, size)), hn::Set(di, TanhTable::kFirst));
   const auto look_up = [d, piece](const std::array<float, 32>& entries) HWY_ATTR {
     const auto low = hn::Load(d, entries.data()), high = hn::Load(d, entries.data() + 16);
@@ -184,20 +210,7 @@ HWY_INLINE hn::Vec512<float> TanhByPieces(hn::Vec512<float> x) {
 }
 #endif
 
-/// 2^r for |r| <= 1/2.
-template <class D, class V>
-HWY_INLINE V Exp2Reduced(D d, V r) {
-  using T = hn::TFromD<D>;
-  const V one = hn::Set(d, T(1));
-  if constexpr (sizeof(T) == 4) {
-    return hn::MulAdd(Polynomial(d, r, ExpConstants<T>::kExp2), r, one);
-  } else {
-    const V y = hn::Mul(r, hn::Set(d, ExpConstants<T>::kLn2));
-    return hn::Add(hn::MulAdd(hn::Mul(y, y), Polynomial(d, y, ExpConstants<T>::kExp), y), one);
-  }
-}
-
-/// x = n ln 2 + r with an integer n; returns e^r - 1, accurate near 0 too. x was limited.
+/// x = n ln 2 + r with an integer n; returns e^r - 1, accurate near 0 too.
 template <class D, class V>
 HWY_INLINE V Expm1Reduced(D d, V x, V& n) {
   using C = ExpConstants<hn::TFromD<D>>;
@@ -207,32 +220,48 @@ HWY_INLINE V Expm1Reduced(D d, V x, V& n) {
   return hn::MulAdd(hn::Mul(r, r), Polynomial(d, r, C::kExp), r);
 }
 
+/// 2^x from x = low on, below it 0.
+template <class D, class V>
+HWY_INLINE V Exp2FromLow(D d, V x, hn::TFromD<D> low) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(V) == 64) return Exp2From(low, x);
+#endif
+  const auto vanishes = hn::Lt(x, hn::Set(d, low));
+  const V limited = Limit(d, hn::IfThenZeroElse(vanishes, x), ExpConstants<hn::TFromD<D>>::kExp2High);
+  const V n = Round(d, limited);
+  return hn::IfThenZeroElse(vanishes, Scale(d, Exp2Reduced(d, hn::Sub(limited, n)), n));
+}
+
 }  // namespace detail
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp2(D d, V x) {
-  using C = detail::ExpConstants<hn::TFromD<D>>;
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if constexpr (sizeof(V) == 64) {
-    const V r = detail::Fraction(x);
-    return detail::Scalef(detail::Exp2Reduced(d, r), hn::Sub(x, r));
-  }
-#endif
-  x = detail::Limit(d, x, C::kExp2Low, C::kExp2High);
-  const V n = detail::Round(d, x);
-  return detail::Scale(d, detail::Exp2Reduced(d, hn::Sub(x, n)), n);
+  return detail::Exp2FromLow(d, x, detail::ExpConstants<hn::TFromD<D>>::kExp2Zero);
+}
+
+/// exp2 with 0 in the place of results below the normal range: for weights beside a 1, which do not need them, and
+/// where each vector that has one costs as much as a hundred others.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp2NoSubnormals(D d, V x) {
+  return detail::Exp2FromLow(d, x, detail::ExpConstants<hn::TFromD<D>>::kExp2Normal);
 }
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   using T = hn::TFromD<D>;
   using C = detail::ExpConstants<T>;
+  const V one = hn::Set(d, T(1));
   V n;
-  const V p = hn::Add(detail::Expm1Reduced(d, detail::Limit(d, x, C::kExpLow, C::kExpHigh), n), hn::Set(d, T(1)));
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if constexpr (sizeof(V) == 64) return detail::Scalef(p, n);
+  if constexpr (sizeof(V) == 64) {
+    const V p = hn::Add(detail::Expm1Reduced(d, detail::Limit(d, x, C::kExpHigh), n), one);
+    return detail::ScaleFrom(C::kExpZero, x, p, n);
+  }
 #endif
-  return detail::Scale(d, p, n);
+  const auto vanishes = hn::Lt(x, hn::Set(d, C::kExpZero));
+  const V limited = detail::Limit(d, hn::IfThenZeroElse(vanishes, x), C::kExpHigh);
+  const V p = hn::Add(detail::Expm1Reduced(d, limited, n), one);
+  return hn::IfThenZeroElse(vanishes, detail::Scale(d, p, n));
 }
 
 /// (e^2|x| - 1) / (e^2|x| + 1), by e^z - 1 so that small arguments keep their digits.
@@ -242,9 +271,7 @@ HWY_INLINE V Tanh(D d, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   if constexpr (sizeof(V) == 64 && sizeof(T) == 4) return detail::TanhByPieces(x);
 #endif
-  V z = hn::Abs(x);
-  const V one_from = hn::Set(d, detail::ExpConstants<T>::kTanhOne);
-  z = hn::IfThenElse(hn::Gt(z, one_from), one_from, z);
+  const V z = detail::Limit(d, hn::Abs(x), detail::ExpConstants<T>::kTanhOne);
   V n;
   const V q = detail::Expm1Reduced(d, hn::Add(z, z), n);
   const V power = detail::PowerOfTwo(d, n);

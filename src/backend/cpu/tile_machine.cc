@@ -42,7 +42,7 @@ Machine::Machine(const Program& program, expr::Precision precision, const Bindin
     begin[extent] = total;
     total += slot_bytes_[extent] * program.slots[extent];
   }
-  const int most_rows = kRegisterBytes / real_bytes_ / kColumnStep;
+  const int most_rows = std::max(kRowsInPlace, kRegisterBytes / real_bytes_ / kColumnStep);
   spread_bytes_ = std::ptrdiff_t{most_rows} * kSpreadBytes;
   const std::ptrdiff_t spread_begin = total;
   total += spread_bytes_ * static_cast<std::ptrdiff_t>(program.spread.size());
@@ -193,7 +193,6 @@ TileKernel Machine::kernel(const Instruction& step) const {
 bool Machine::enter(const TilePosition& at) {
   at_ = at;
   columns_ = round_up(at.columns, kColumnStep);
-  strip_rows_ = kRegisterBytes / real_bytes_ / columns_;
   panel_ = 0;
   for (const LeafValue& leaf : program_->leaves) {
     if (leaf.out.extent == Extent::scalar) set_leaf(leaf);
@@ -207,6 +206,12 @@ bool Machine::enter(const TilePosition& at) {
     const std::int64_t high = first + std::max<std::int64_t>(down, 0) + std::max<std::int64_t>(across, 0);
     return low >= std::numeric_limits<std::int32_t>::min() && high <= std::numeric_limits<std::int32_t>::max();
   });
+}
+
+int Machine::strip_rows(bool to_caller) const {
+  const bool in_place = to_caller && program_->slots[index(Extent::tile)] == kResult + 1;
+  const int rows = kRegisterBytes / real_bytes_ / columns_;
+  return in_place ? std::max(rows, kRowsInPlace) : rows;
 }
 
 void Machine::prepare_columns() {
@@ -229,7 +234,8 @@ void Machine::prepare_panel(int first_row, int rows) {
 std::vector<Machine::Step> Machine::bind(const std::vector<Instruction>& instructions) const {
   std::vector<Step> steps;
   for (const Instruction& instruction : instructions) {
-    TileArguments arguments{};
+    Step step{&instruction, kernel(instruction), {}, {}};
+    TileArguments& arguments = step.arguments;
     if (instruction.code == Code::read) arguments.capture = &captures_[static_cast<std::size_t>(instruction.capture)];
     arguments.column_axis = instruction.column_axis;
     arguments.has_fill = instruction.op == expr::Op::at;
@@ -238,10 +244,12 @@ std::vector<Machine::Step> Machine::bind(const std::vector<Instruction>& instruc
     arguments.out = slot(instruction.out);
     for (std::size_t i = 0; i < instruction.in.size(); ++i) {
       const Source& source = instruction.in[i];
-      const bool one = source.extent == Extent::scalar && instruction.out.extent != Extent::scalar;
-      arguments.in[i] = {slot(source), 0, one ? 0 : element_bytes(source.type)};
+      arguments.in[i] = fixed_operand(source, instruction);
+      const bool moves = source.extent == Extent::tile || source.extent == Extent::diagonal ||
+                         (source.extent == Extent::row && takes_rows_as_they_are(instruction));
+      if (instruction.out.extent == Extent::tile && moves) step.moving.push_back(i);
     }
-    steps.push_back({&instruction, kernel(instruction), arguments});
+    steps.push_back(std::move(step));
   }
   return steps;
 }
@@ -253,24 +261,25 @@ void Machine::run_flat(std::vector<Step>& steps, int count) {
   }
 }
 
-TileOperand Machine::tile_operand(const Source& source, const Instruction& user, const TileOperand& score,
-                                  const TileOperand& out) const {
+/// An operand that lies at the same place for all strips.
+TileOperand Machine::fixed_operand(const Source& source, const Instruction& user) const {
   const std::ptrdiff_t bytes = element_bytes(source.type);
-  switch (source.extent) {
-    case Extent::scalar:
-      return {slot(source), 0, 0};
-    case Extent::row: {
-      if (user.code == Code::read || user.code == Code::draw_row) return {slot(source) + strip_ * bytes, bytes, 0};
-      const auto& spread = program_->spread;
-      const auto position = std::find(spread.begin(), spread.end(), source) - spread.begin();
-      return {spread_ + position * spread_bytes_, kSpreadBytes, 0};
-    }
-    case Extent::column:
-      return {slot(source), 0, bytes};
-    case Extent::diagonal:
-      return {slot(source) + (panel_rows_ - 1 - strip_) * bytes, -bytes, bytes};
-    case Extent::tile:
-      break;
+  const bool for_tile = user.out.extent == Extent::tile;
+  if (source.extent == Extent::scalar) return {slot(source), 0, user.out.extent == Extent::scalar ? bytes : 0};
+  if (for_tile && source.extent == Extent::row && !takes_rows_as_they_are(user)) {
+    const auto& spread = program_->spread;
+    const auto position = std::find(spread.begin(), spread.end(), source) - spread.begin();
+    return {spread_ + position * spread_bytes_, kSpreadBytes, 0};
+  }
+  return {slot(source), 0, bytes};
+}
+
+/// An operand of the strip at hand.
+TileOperand Machine::moving_operand(const Source& source, const TileOperand& score, const TileOperand& out) const {
+  const std::ptrdiff_t bytes = element_bytes(source.type);
+  if (source.extent == Extent::row) return {slot(source) + strip_ * bytes, bytes, 0};
+  if (source.extent == Extent::diagonal) {
+    return {slot(source) + (panel_rows_ - 1 - strip_) * bytes, -bytes, bytes};
   }
   if (source.index == kScore) {
     return {score.base + std::ptrdiff_t{panel_ + strip_} * score.row, score.row, score.column};
@@ -291,23 +300,18 @@ void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, 
     spread += spread_bytes_;
   }
   for (Step& step : steps_[index(Extent::tile)]) {
-    const Instruction& instruction = *step.instruction;
     TileArguments& arguments = step.arguments;
-    const TileOperand to = tile_operand(instruction.out, instruction, score, out);
+    const TileOperand to = moving_operand(step.instruction->out, score, out);
     arguments.rows = rows;
     arguments.columns = columns_;
     arguments.used_columns = at_.columns;
     arguments.out = const_cast<std::byte*>(to.base);
     arguments.out_row = to.row;
-    for (std::size_t i = 0; i < instruction.in.size(); ++i) {
-      arguments.in[i] = tile_operand(instruction.in[i], instruction, score, out);
-    }
+    for (const std::size_t i : step.moving) arguments.in[i] = moving_operand(step.instruction->in[i], score, out);
     step.kernel(arguments);
   }
 }
 
-TileOperand Machine::result() const {
-  return tile_operand({Extent::tile, program_->type, kResult}, Instruction{}, {}, {});
-}
+TileOperand Machine::result() const { return moving_operand({Extent::tile, program_->type, kResult}, {}, {}); }
 
 }  // namespace heddle::cpu

@@ -25,11 +25,12 @@ class Machine {
   template <class F>
   void run(const TileOperand& score, const TileOperand& out, F&& after) {
     prepare_columns();
+    const int most_rows = strip_rows(out.base != nullptr);
     for (int panel = 0; panel < at_.rows; panel += kPanelRows) {
       const int panel_rows = std::min(kPanelRows, at_.rows - panel);
       prepare_panel(panel, panel_rows);
-      for (int row = 0; row < panel_rows; row += strip_rows_) {
-        const int rows = std::min(strip_rows_, panel_rows - row);
+      for (int row = 0; row < panel_rows; row += most_rows) {
+        const int rows = std::min(most_rows, panel_rows - row);
         run_strip(panel, row, rows, score, out);
         if (!after(panel + row, rows)) return;
       }
@@ -44,18 +45,22 @@ class Machine {
   static constexpr int kPanelRows = 256;
   /// A register holds a strip: 8 KiB of floats, or of half as many doubles.
   static constexpr int kRegisterBytes = 8192;
+  /// Rows of a strip that uses no register, but the caller's memory alone: only what is spread must fit the cache.
+  static constexpr int kRowsInPlace = 64;
 
   void bind_fixed(const FixedValue& value, const Bindings& bindings);
   void bind_capture(const ConstTensorView& view);
 
+  int strip_rows(bool to_caller) const;
   void prepare_columns();
   void prepare_panel(int first_row, int rows);
   void run_strip(int panel, int row, int rows, const TileOperand& score, const TileOperand& out);
-  /// An instruction with its kernel and the arguments that stay the same.
+  /// An instruction with its kernel and its arguments, of which those in `moving` change from strip to strip.
   struct Step {
     const Instruction* instruction;
     TileKernel kernel;
     TileArguments arguments;
+    std::vector<std::size_t> moving;
   };
   std::vector<Step> bind(const std::vector<Instruction>& instructions) const;
   void run_flat(std::vector<Step>& steps, int count);
@@ -63,8 +68,11 @@ class Machine {
   void set_leaf(const LeafValue& leaf);
   std::int32_t leaf_at_origin(expr::Leaf leaf) const;
   TileKernel kernel(const Instruction& step) const;
-  TileOperand tile_operand(const Source& source, const Instruction& user, const TileOperand& score,
-                           const TileOperand& out) const;
+  bool takes_rows_as_they_are(const Instruction& step) const {
+    return step.code == Code::read || step.code == Code::draw_row;
+  }
+  TileOperand fixed_operand(const Source& source, const Instruction& user) const;
+  TileOperand moving_operand(const Source& source, const TileOperand& score, const TileOperand& out) const;
 
   int element_bytes(ExprType type) const { return type == ExprType::f32 ? real_bytes_ : 4; }
   std::byte* slot(const Source& source) const;
@@ -86,9 +94,8 @@ class Machine {
 
   // The tile entered, and where in it the machine is.
   TilePosition at_;
-  int columns_ = 0;     // rounded up to kColumnStep
-  int strip_rows_ = 0;  // of a full strip
-  int panel_ = 0;       // first row of the panel
+  int columns_ = 0;  // rounded up to kColumnStep
+  int panel_ = 0;    // first row of the panel
   int panel_rows_ = 0;
   int strip_ = 0;  // first row of the strip, in the panel
 };

@@ -65,7 +65,7 @@ void ExponentiateRow(T* row, const T* weights, std::int64_t columns, T maximum, 
     auto sum = hn::Mul(hn::Load(d, sums + first), hn::Set(d, scale));
     for (std::int64_t i = first; i < columns; i += kSumLanes<T>) {
       const auto score = hn::Load(d, row + i);
-      const auto p = Exp2(d, hn::Mul(hn::Sub(score, offset), log2e));
+      const auto p = Exp2NoSubnormals(d, hn::Mul(hn::Sub(score, offset), log2e));
       sum = hn::Add(sum, p);
       if constexpr (kWeighted) {
         hn::Store(hn::Mul(p, LoadWeight(d, weights + i, score)), d, row + i);
@@ -103,7 +103,7 @@ void SoftmaxChunk(const ScoreChunk<T>& chunk, T* maxima, T* scales, T* sums) {
       const auto offset = hn::IfThenZeroElse(hn::Eq(maximum, minus_infinity), maximum);
       hn::Store(maximum, d, maxima + first + r);
       hn::Store(offset, d, offsets + r);
-      hn::Store(Exp2(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first + r);
+      hn::Store(Exp2NoSubnormals(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first + r);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       T* row = scores + r * plan::kChunk;

@@ -10,12 +10,12 @@
 //   floor counts for the largest error, the mean one for the mean
 //   (b) no element of a row of o errs by more than 4 u * magnitude + floor + one rounding of o, u the storage dtype's
 //   unit roundoff
-// m is the row's largest |t|, |sink| and half of |scale| * sum |q_d k_d| among what takes part: the last decides
-// only for a score in which nearly everything cancels, which is as uncertain as what cancelled. With normalizer none p
-// is t itself, not its exponential, and floor = 8 * 2^-24 * m
-// * sum |w v|. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32 flushes smaller ones. NaN and
-// infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side of the
-// overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.
+// m is the row's largest |t|, |sink| and half of |scale| * sum |q_d k_d| among what takes part: a score in which much
+// cancels is as uncertain as what cancelled. With normalizer none p is t itself, not its exponential, and floor = 8 *
+// 2^-24 * m * sum |w v|. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32 flushes smaller ones.
+//
+// NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
+// of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.
 //
 // The criterion speaks of mods that f32 can compute: one that amplifies rounding errors of s (exp(50 * score), a jump
 // at score == 0) may fail it on any backend.

@@ -12,9 +12,9 @@ namespace heddle::reference {
 namespace {
 
 // What the terms of a score count towards the row's exponent. A sum of D terms in f32, one after the other, is off by
-// up to about 1.3 * 2^-24 of their magnitudes' sum over the elements of a tensor, and o by up to twice that: half
-// covers it, and still leaves the largest |t| to decide in ordinary rows.
-constexpr double kCancelledShare = 0.5;
+// about 0.6 * 2^-24 of their magnitudes' sum (one sigma; 1.3 was met over the elements of a tensor), and o by up to
+// twice that: half covers it, and still leaves the largest |t| to decide in ordinary rows.
+constexpr double kTermsShare = 0.5;
 
 using problem::AttentionProblem;
 
@@ -45,16 +45,19 @@ double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, 
   return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
 }
 
+// Sums are exact beyond float64 where the machine has more (x86: 64 bits), so that f64 results are judged by more than
+// their own rounding errors.
+using Sum = long double;
+
 struct Dot {
   double sum, terms;  // terms: of absolute values
 };
 
-// The sum is a long double's, since scores in which much cancels are to be exact beyond float64.
 Dot dot(std::span<const double> x, const double* y) {
-  long double sum = 0;
+  Sum sum = 0;
   double terms = 0;
   for (std::size_t d = 0; d < x.size(); ++d) {
-    sum += static_cast<long double>(x[d]) * y[d];
+    sum += static_cast<Sum>(x[d]) * y[d];
     terms += std::abs(x[d] * y[d]);
   }
   return {static_cast<double>(sum), terms};
@@ -69,7 +72,8 @@ class RowAttention {
         flushed_(problem.precision == expr::Precision::f64 ? 0x1p-970 : 0x1p-102),
         o_(static_cast<std::size_t>(problem.v_dim)),
         magnitude_(o_.size()),
-        sensitivity_(o_.size()) {}
+        sensitivity_(o_.size()),
+        sums_(o_.size()) {}
 
   RowResult operator()(const RowInputs& row) {
     clear();
@@ -114,7 +118,7 @@ class RowAttention {
       const double t = mods_.score(row.position, j, row.scale * product.sum);
       t_[static_cast<std::size_t>(j)] = t;
       if (!std::isfinite(t)) continue;
-      exponent_ = std::max({exponent_, std::abs(t), kCancelledShare * std::abs(row.scale) * product.terms});
+      exponent_ = std::max({exponent_, std::abs(t), kTermsShare * std::abs(row.scale) * product.terms});
     }
   }
 
@@ -131,12 +135,13 @@ class RowAttention {
       return kNaN;
     }
     if (m == -kInfinity) return -kInfinity;
-    double l = std::exp(row.sink - m);
+    Sum sum = std::exp(row.sink - m);
     for (double& t : t_) {
       if (t == -kInfinity) continue;
       t = std::exp(t - m);
-      l += t;
+      sum += t;
     }
+    const double l = static_cast<double>(sum);
     accumulate(row);
     for (double& x : o_) x /= l;
     for (double& x : magnitude_) x /= l;
@@ -145,23 +150,26 @@ class RowAttention {
 
   // o = sum(p w v), with p in t_.
   void accumulate(const RowInputs& row) {
+    std::ranges::fill(sums_, Sum{0});
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       const double p = t_[static_cast<std::size_t>(j)];
       if (p == kMasked) continue;
       const double w = mods_.weight(row.position, j);
       const double* v = row.values + j * problem_.v_dim;
       for (std::size_t d = 0; d < o_.size(); ++d) {
-        o_[d] += p * w * v[d];
+        sums_[d] += static_cast<Sum>(p) * w * v[d];
         magnitude_[d] += std::max(std::abs(p), flushed_) * std::abs(w * v[d]);
         sensitivity_[d] += exponent_ * std::abs(w * v[d]);
       }
     }
+    for (std::size_t d = 0; d < o_.size(); ++d) o_[d] = static_cast<double>(sums_[d]);
   }
 
   const AttentionProblem& problem_;
   const ElementMods& mods_;
   const double flushed_;
   std::vector<double> t_, o_, magnitude_, sensitivity_;
+  std::vector<Sum> sums_;
   double exponent_ = 0;
 };
 

@@ -266,6 +266,11 @@ TEST(Refusals, CumulativeLengths) {
       "cu_seqlens_kv ends at 9; the tensor's 8 rows are accepted", Call::packed());
   refused(
       [](Call& c) {
+        c.options.cu_seqlens_q = c.keep(i32s({0, 2, 2, 5}));
+      },
+      "cu_seqlens_q ends at 5; the tensor's 6 rows are accepted", Call::packed());
+  refused(
+      [](Call& c) {
         c.options.cu_seqlens_q = c.keep(i32s({0, 2, 6}));
       },
       "cu_seqlens_q has 3 entries and cu_seqlens_kv 4; the same number is accepted", Call::packed());

@@ -295,7 +295,7 @@ void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, 
   strip_ = row;
   std::byte* spread = spread_;
   for (const Source& source : program_->spread) {
-    const std::byte* values = slot(source) + row * element_bytes(source.type);
+    const std::byte* values = slot(source) + std::ptrdiff_t{row} * element_bytes(source.type);
     kernels_->spread[static_cast<std::size_t>(source.type)](values, rows, spread);
     spread += spread_bytes_;
   }

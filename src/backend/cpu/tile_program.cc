@@ -1,131 +1,21 @@
 #include "backend/cpu/tile_program.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "backend/cpu/tile_facts.h"
 #include "heddle/error.h"
 
 namespace heddle::cpu {
 namespace {
 
-using expr::Kind;
 using expr::Leaf;
 using expr::Node;
 using expr::Op;
-
-bool varies_by_row(Extent extent) { return extent != Extent::scalar && extent != Extent::column; }
-bool varies_by_column(Extent extent) { return extent != Extent::scalar && extent != Extent::row; }
-
-Extent join(Extent x, Extent y) {
-  if (x == Extent::scalar || x == y) return y;
-  return y == Extent::scalar ? x : Extent::tile;
-}
-
-/// What is known of a node before lowering.
-struct Fact {
-  Extent extent = Extent::scalar;
-  /// An i32 that is a scalar + row * per_row + column * per_column, modulo 2^32.
-  bool linear = false;
-  std::uint32_t per_row = 0, per_column = 0;
-  int users = 0;
-};
-
-/// The extent of a linear value. Exact although values wrap: they wrap the same everywhere.
-Extent linear_extent(std::uint32_t per_row, std::uint32_t per_column) {
-  if (per_row == 0 && per_column == 0) return Extent::scalar;
-  if (per_row + per_column == 0) return Extent::diagonal;
-  if (per_column == 0) return Extent::row;
-  return per_row == 0 ? Extent::column : Extent::tile;
-}
-
-bool is_comparison(Op op) { return expr::info(op).kind == Kind::cmp; }
-bool is_equality(Op op) { return op == Op::eq || op == Op::ne; }
-
-class Facts {
- public:
-  Facts(const Expr& root, bool diagonal_comparisons) : diagonal_comparisons_(diagonal_comparisons) {
-    for (const Node* node : expr::post_order(root)) {
-      facts_[node] = learn(*node);
-      for (const auto& below : node->operands) ++facts_[below.get()].users;
-    }
-  }
-  const Fact& operator[](const Node& node) const { return facts_.at(&node); }
-  const Fact& operand(const Node& node, std::size_t i) const { return facts_.at(node.operands[i].get()); }
-
-  /// An ordered comparison that is a diagonal although its sides are not.
-  bool needs_guard(const Node& node) const {
-    return is_comparison(node.op) && !is_equality(node.op) && facts_.at(&node).extent == Extent::diagonal &&
-           join(operand(node, 0).extent, operand(node, 1).extent) == Extent::tile;
-  }
-
- private:
-  Fact learn(const Node& node) const {
-    if (node.op == Op::leaf) return learn_leaf(node.leaf());
-    Fact fact;
-    for (const auto& below : node.operands) fact.extent = join(fact.extent, facts_.at(below.get()).extent);
-    if (is_comparison(node.op)) {
-      compare(node, fact);
-    } else if (node.type == ExprType::i32) {
-      collect(node, fact);
-      if (fact.linear) fact.extent = linear_extent(fact.per_row, fact.per_column);
-    }
-    return fact;
-  }
-
-  static Fact learn_leaf(Leaf leaf) {
-    Fact fact;
-    fact.linear = leaf != Leaf::score;
-    if (leaf == Leaf::q_idx || leaf == Leaf::q_token) fact.per_row = 1;
-    if (leaf == Leaf::kv_idx || leaf == Leaf::kv_token) fact.per_column = 1;
-    fact.extent = fact.linear ? linear_extent(fact.per_row, fact.per_column) : Extent::tile;
-    return fact;
-  }
-
-  void collect(const Node& node, Fact& fact) const {
-    fact.linear = fact.extent == Extent::scalar;
-    if (fact.linear || node.operands.empty()) return;
-    const Fact& x = operand(node, 0);
-    const Fact& y = node.operands.size() > 1 ? operand(node, 1) : x;
-    if (!x.linear || !y.linear) return;
-    const auto set = [&fact](std::uint32_t per_row, std::uint32_t per_column) {
-      fact.linear = true;
-      fact.per_row = per_row;
-      fact.per_column = per_column;
-    };
-    if (node.op == Op::add) set(x.per_row + y.per_row, x.per_column + y.per_column);
-    if (node.op == Op::sub) set(x.per_row - y.per_row, x.per_column - y.per_column);
-    if (node.op == Op::neg) set(0U - x.per_row, 0U - x.per_column);
-    if (node.op != Op::mul) return;
-    for (std::size_t i : {0U, 1U}) {
-      const Node& factor = *node.operands[i];
-      if (factor.op != Op::constant) continue;
-      const auto by = static_cast<std::uint32_t>(factor.i32());
-      set(operand(node, 1 - i).per_row * by, operand(node, 1 - i).per_column * by);
-    }
-  }
-
-  void compare(const Node& node, Fact& fact) const {
-    const Fact& x = operand(node, 0);
-    const Fact& y = operand(node, 1);
-    if (!x.linear || !y.linear) return;
-    const Extent extent = linear_extent(x.per_row - y.per_row, x.per_column - y.per_column);
-    if (is_equality(node.op)) {
-      fact.extent = extent;
-    } else if (diagonal_comparisons_ && fact.extent == Extent::tile && extent == Extent::diagonal) {
-      fact.extent = extent;
-    }
-  }
-
-  bool diagonal_comparisons_;
-  std::unordered_map<const Node*, Fact> facts_;
-};
 
 /// Emits instructions, operands before users. Recursion is as deep as the expression, at most expr::kMaxDepth.
 class Lowering {
@@ -428,64 +318,7 @@ void Lowering::collect_spread() {
   }
 }
 
-std::string_view name(Extent extent) {
-  constexpr std::string_view kNames[] = {"scalar", "row", "column", "diagonal", "tile"};
-  return kNames[static_cast<std::size_t>(extent)];
-}
-
-std::string_view name(Code code) {
-  constexpr std::string_view kNames[] = {"",          "copy",        "mul_add", "select_lt", "select_le",
-                                         "select_eq", "shift_right", "bit_and", "read",      "draw_row"};
-  return kNames[static_cast<std::size_t>(code)];
-}
-
-std::string text(const Source& source) {
-  if (source.extent == Extent::tile && source.index == kScore) return "score";
-  if (source.extent == Extent::tile && source.index == kResult) return "result";
-  return fmt::format("{}{}", name(source.extent), source.index);
-}
-
-std::string text(const expr::Payload& payload) {
-  struct Text {
-    std::string operator()(std::monostate) const { return ""; }
-    std::string operator()(double x) const { return fmt::format("{}", x); }
-    std::string operator()(std::int32_t x) const { return fmt::format("{}", x); }
-    std::string operator()(bool x) const { return x ? "True" : "False"; }
-    std::string operator()(Leaf leaf) const { return std::string(expr::name(leaf)); }
-    std::string operator()(const expr::ParamDecl& param) const { return param.name; }
-    std::string operator()(const expr::CaptureDecl& capture) const { return capture.name; }
-  };
-  return std::visit(Text(), payload);
-}
-
-std::string text(const Instruction& step, const Program& program) {
-  std::string line = fmt::format("{} = ", text(step.out));
-  line += step.code == Code::op ? expr::info(step.op).name : name(step.code);
-  if (step.code == Code::read)
-    line += fmt::format(" {}", program.captures[static_cast<std::size_t>(step.capture)].name);
-  for (std::size_t i = 0; i < step.in.size(); ++i) {
-    line += i == 0 ? " " : ", ";
-    line += text(step.in[i]);
-    if (static_cast<int>(i) == step.column_axis) line += "+";
-  }
-  return line + "\n";
-}
-
 }  // namespace
-
-std::string to_string(const Program& program) {
-  std::string lines;
-  for (const FixedValue& value : program.fixed) lines += fmt::format("{} = {}\n", text(value.out), text(value.payload));
-  for (const Instruction& step : program.once) lines += text(step, program);
-  for (std::size_t extent = 0; extent < kExtentCount; ++extent) {
-    for (const LeafValue& leaf : program.leaves) {
-      if (static_cast<std::size_t>(leaf.out.extent) != extent) continue;
-      lines += fmt::format("{} = {}\n", text(leaf.out), expr::name(leaf.leaf));
-    }
-    for (const Instruction& step : program.steps[extent]) lines += text(step, program);
-  }
-  return lines;
-}
 
 Program lower(const Expr& root, bool diagonal_comparisons) {
   if (root.empty()) throw Error(ErrorCode::invalid_argument, "an empty expression cannot be evaluated");

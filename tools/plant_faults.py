@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests the tests: plants one small fault after another in a copy of the library, and expects a test to fail for each.
 
-usage: plant_faults.py [--only NAME ...] [--list] [--build DIR]
+usage: plant_faults.py [--only NAME ...] [--list] [--fit] [--build DIR]
 
 The faults stand in tools/faults.json: {"name", "file", "find", "replace", "tests"}. `find` must occur exactly once in the
 file, so that a fault that no longer fits the code is an error here and not a silent pass. `tests` is a regular expression
@@ -66,6 +66,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--only", nargs="*", help="names of faults to plant")
     arguments.add_argument("--list", action="store_true", help="print the faults and stop")
+    arguments.add_argument("--fit", action="store_true", help="only check that each fault's text is in its file, once")
     arguments.add_argument("--build", default=str(ROOT / "build" / "faults"), help="folder for the copy")
     given = arguments.parse_args()
 
@@ -76,6 +77,12 @@ def main():
         for fault in faults:
             print(f"{fault['name']:<40} {fault['file']}  -> {fault['tests']}")
         return 0
+
+    if given.fit:
+        unfit = [fault for fault in faults if (ROOT / fault["file"]).read_text().count(fault["find"]) != 1]
+        for fault in unfit:
+            print(f"{fault['file']} does not hold the text of '{fault['name']}' exactly once")
+        return 1 if unfit else 0
 
     tree = pathlib.Path(given.build)
     tree.mkdir(parents=True, exist_ok=True)

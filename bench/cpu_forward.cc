@@ -98,7 +98,7 @@ void measure(const Case& c, int threads, double seconds) {
   const AttentionTensors tensors = {q, k, v, o, {}};
   const AttentionPlan plan(tensors, options);
   const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes()});
-  plan.run(tensors, workspace.data());
+  plan.run(tensors, {.workspace = workspace.data()});
 
   const double flops = 4.0 * static_cast<double>(c.heads * c.q_rows * c.kv_rows * c.dim) * c.attended;
   struct Window {
@@ -114,7 +114,7 @@ void measure(const Case& c, int threads, double seconds) {
     int runs = 0;
     double elapsed = 0;
     do {
-      plan.run(tensors, workspace.data());
+      plan.run(tensors, {.workspace = workspace.data()});
       ++runs;
       elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
     } while (elapsed < 2e-3);

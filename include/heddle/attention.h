@@ -33,7 +33,8 @@ namespace heddle {
 /// there is neither sink nor lse.
 enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 
-enum class BackendChoice : std::uint8_t { automatic, cpu, reference };
+/// automatic: that of the device on which q, k, v, o and lse are.
+enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda };
 std::string_view name(BackendChoice backend);
 
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
@@ -68,7 +69,11 @@ struct AttentionOptions {
   BackendChoice backend = BackendChoice::automatic;
   int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
 
-  /// Called now and then during a run with the fraction done, from one thread at a time. Empty: never.
+  /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute; they return
+  /// before it is done. Null: the legacy default stream.
+  void* stream = nullptr;
+
+  /// Called now and then during a run on the CPU with the fraction done, from one thread at a time. Empty: never.
   std::function<void(double)> progress{};
 };
 
@@ -92,6 +97,17 @@ struct AttentionTensors {
   std::optional<TensorView> lse{};
 };
 
+/// What one run of a plan may bring.
+struct RunOptions {
+  /// 64-byte aligned, workspace_bytes() long, on the plan's device; null: allocated for this run, which on a GPU is an
+  /// error unless workspace_bytes() is 0.
+  void* workspace = nullptr;
+  /// Null: the planned ones. A param or capture of the mask whose content differs from the planned one is an error that
+  /// names it.
+  const Bindings* bindings = nullptr;
+  void* stream = nullptr;  // CUDA: as AttentionOptions::stream
+};
+
 /// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks
 /// the kernel; run() only computes. Copies share the plan. Safe from several threads, also one plan on several threads
 /// at once, each with its own workspace.
@@ -104,10 +120,9 @@ class AttentionPlan {
   /// Bytes of workspace that one run needs.
   std::int64_t workspace_bytes() const;
 
-  /// Runs. Shapes, strides and dtypes must be the planned ones. `workspace`: 64-byte aligned, workspace_bytes() long;
-  /// null: allocated for this run. `bindings` empty: the planned ones. A param or capture of the mask whose content
-  /// differs from the planned one is an error that names it.
-  void run(const AttentionTensors& tensors, void* workspace = nullptr, const Bindings* bindings = nullptr) const;
+  /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
+  /// it allocates, compiles and synchronises nothing, so a CUDA graph may capture it.
+  void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
   /// planned ones. Not during a run.
@@ -115,8 +130,11 @@ class AttentionPlan {
 
   const BlockMask* block_mask() const;  // null when everything attends
   BackendChoice backend() const;
-  /// What was decided, stage by stage: problem, simplified mods, mask summary, plan.
+  /// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with their
+  /// reasons, predicted bytes, flops and time, kernel.
   std::string explain() const;
+  /// The same as a JSON object with those stages as keys.
+  std::string explain_json() const;
 
  private:
   struct State;

@@ -100,6 +100,9 @@ class Tensor {
   /// Uninitialised elements. Throws out_of_memory when the size overflows or the allocation fails.
   static Tensor empty(DType dtype, const Dims& shape);
   static Tensor zeros(DType dtype, const Dims& shape);
+  /// Uninitialised elements on that device, 256-byte aligned on a GPU. Throws unsupported for a device that is not
+  /// there, with the reason.
+  static Tensor empty_on(const Device& device, DType dtype, const Dims& shape);
   /// A tensor over somebody's memory, which `owner` keeps alive.
   static Tensor adopt(const TensorView& view, std::shared_ptr<void> owner);
 
@@ -126,6 +129,8 @@ class Tensor {
   /// to an integer type it truncates and saturates, NaN gives 0; to boolean: x != 0. The same type copies the bits.
   /// Throws unsupported for memory that is not the CPU's.
   Tensor to(DType dtype) const;
+  /// A contiguous copy on another device, complete when this returns. Throws as empty_on does.
+  Tensor to(const Device& device) const;
 
  private:
   TensorView view_;

@@ -17,12 +17,24 @@ struct RunArguments {
   const Bindings* bindings;         // for the mods
   const BlockMask* block_mask;      // null: everything attends
   void* workspace;                  // plan.workspace_bytes
+  void* stream = nullptr;           // CUstream of a GPU's run; null: the legacy default stream
+};
+
+/// What a kernel is prepared from. References live while prepare() runs; what the kernel needs later it keeps itself.
+struct PrepareArguments {
+  const problem::AttentionProblem& problem;
+  const plan::Plan& plan;
+  const AttentionTensors& tensors;  // strides; the memory may be absent
+  const AttentionOptions& options;
+  const Bindings& bindings;
+  const BlockMask* block_mask;  // null: everything attends
 };
 
 /// A prepared attention. Immutable: several runs may go on at once.
 class Kernel {
  public:
   virtual ~Kernel() = default;
+  /// Throws before anything is written. A GPU's only enqueues: no allocation, no synchronisation.
   virtual void launch(const RunArguments& arguments) const = 0;
   /// Lines for explain().
   virtual std::string describe() const = 0;
@@ -32,11 +44,14 @@ struct Backend {
   BackendChoice choice;
   /// Empty when the backend takes the problem; else the reason, a sentence.
   std::string (*refuses)(const problem::AttentionProblem&);
-  std::unique_ptr<Kernel> (*prepare)(const problem::AttentionProblem&, const plan::Plan&, const Bindings&);
+  /// Throws cuda::jit::Rejected (an Error of code compile) when this plan's kernel is not acceptable but another may
+  /// be.
+  std::unique_ptr<Kernel> (*prepare)(const PrepareArguments&);
 };
 
 /// The backends of this build, each in its own folder.
 const Backend& reference_backend();
 const Backend& cpu_backend();
+const Backend& cuda_backend();
 
 }  // namespace heddle::backend

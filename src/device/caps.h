@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace heddle::device {
 
@@ -13,6 +14,23 @@ struct Caps {
   int vector_bytes = 16;  // of that target
   int vector_registers = 16;
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20, l3_bytes = 0, memory_bytes = 0;
+};
+
+struct CudaCaps {
+  int index = 0;
+  std::string name;          // "NVIDIA H200"
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  std::int64_t shared_memory_bytes = 0;  // of a block, opted in
+  std::int64_t l2_bytes = 0, memory_bytes = 0;
+  int driver_version = 0;  // 13000: what cuDriverGetVersion says
+};
+
+/// What one attention may be planned for.
+struct Machine {
+  Caps cpu;
+  std::vector<CudaCaps> cuda;
+  std::string cuda_missing;  // why there is none: a sentence; empty when there is one
 };
 
 }  // namespace heddle::device

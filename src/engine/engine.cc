@@ -24,7 +24,7 @@ const backend::Backend& find_backend(BackendChoice choice) {
   return *found;
 }
 
-std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& problem, const plan::Plan& plan,
+std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& problem, BlockSize block,
                                               const AttentionOptions& options) {
   if (options.block_mask != nullptr) {
     options.block_mask->check_current(options.bindings);
@@ -32,17 +32,16 @@ std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& p
   }
   if (problem.mask_mod.empty()) return nullptr;
   const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
-  return std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, plan.tile,
+  return std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block,
                                                       options.bindings, options.threads, reals));
 }
 
-std::unique_ptr<backend::Kernel> prepare(const problem::AttentionProblem& problem, const plan::Plan& plan,
-                                         const Bindings& bindings) {
-  const backend::Backend& backend = find_backend(plan.backend);
-  if (const std::string reason = backend.refuses(problem); !reason.empty()) {
-    throw Error(ErrorCode::unsupported, fmt::format("backend {}: {}", name(plan.backend), reason));
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments) {
+  const backend::Backend& backend = find_backend(arguments.plan.backend);
+  if (const std::string reason = backend.refuses(arguments.problem); !reason.empty()) {
+    throw Error(ErrorCode::unsupported, fmt::format("backend {}: {}", name(arguments.plan.backend), reason));
   }
-  return backend.prepare(problem, plan, bindings);
+  return backend.prepare(arguments);
 }
 
 void check_workspace(const void* workspace) {
@@ -60,13 +59,19 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.options = options;
   state.problem = problem::validate(tensors, options);
   state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
-  state.plan = plan::choose(state.problem, options.backend, options.threads, cpu::cpu_caps());
-  state.block_mask = analyse_mask(state.problem, state.plan, options);
-  state.kernel = prepare(state.problem, state.plan, options.bindings);
+  const device::Machine machine = {.cpu = cpu::cpu_caps(), .cuda = {}, .cuda_missing = {}};
+  std::vector<plan::Choice> choices = plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) {
+    return analyse_mask(state.problem, block, options);
+  });
+  state.plan = std::move(choices.front().plan);
+  state.block_mask = std::move(choices.front().block_mask);
+  state.kernel = prepare({state.problem, state.plan, tensors, options, options.bindings, state.block_mask.get()});
 }
 
-void AttentionPlan::run(const AttentionTensors& tensors, void* workspace, const Bindings* bindings) const {
+void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
   const State& state = *state_;
+  void* workspace = options.workspace;
+  const Bindings* bindings = options.bindings;
   const Bindings& values = bindings != nullptr ? *bindings : state.options.bindings;
   if (bindings != nullptr || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
   problem::validate_run(state.problem, state.tensors, tensors, state.options, values);
@@ -82,7 +87,8 @@ void AttentionPlan::run(const AttentionTensors& tensors, void* workspace, const 
                         .options = &state.options,
                         .bindings = &values,
                         .block_mask = state.block_mask.get(),
-                        .workspace = workspace});
+                        .workspace = workspace,
+                        .stream = options.stream});
 }
 
 void AttentionPlan::update(const Bindings& bindings) {
@@ -98,7 +104,7 @@ void AttentionPlan::update(const Bindings& bindings) {
     rebuilt->update(merged, state.options.threads);
     block_mask = std::move(rebuilt);
   }
-  state.kernel = prepare(state.problem, state.plan, merged);
+  state.kernel = prepare({state.problem, state.plan, state.tensors, state.options, merged, block_mask.get()});
   state.block_mask = std::move(block_mask);
   state.options.bindings = std::move(merged);
 }

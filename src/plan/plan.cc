@@ -11,9 +11,11 @@ std::string_view name(BackendChoice backend) {
     case BackendChoice::cpu:
       return "cpu";
     case BackendChoice::reference:
+      return "reference";
+    case BackendChoice::cuda:
       break;
   }
-  return "reference";
+  return "cuda";
 }
 
 namespace plan {

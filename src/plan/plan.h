@@ -3,27 +3,55 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device/caps.h"
 #include "heddle/attention.h"
 #include "problem/problem.h"
+#include "shared/forward_sm90.h"
 
 namespace heddle::plan {
 
+/// What the cost model expects of one run.
+struct Prediction {
+  double seconds = 0;
+  double flops = 0;  // of the attended products: 4 * D an attended element (partial blocks count by their area)
+  double bytes = 0;  // through device memory: each input read once, each output written once
+};
+
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
-  std::string family;  // "cpu_forward", "reference"
+  std::string family;  // "cpu_forward", "reference", "forward_sm90"
   BlockSize tile;      // queries x keys of one kernel step; block masks built for this plan have these blocks
   std::int64_t workspace_bytes = 0;
-  int threads = 1;
+  int threads = 1;                                  // CPU
+  int device = 0;                                   // CUDA: its index
+  int grid = 0;                                     // CUDA: CTAs of the launch
+  std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
+  std::optional<Prediction> predicted{};
   std::vector<std::string> rejected;  // alternatives, each with its reason
 };
 
 std::string to_string(const Plan& plan);
 
-/// Picks the kernel family and its numbers: the CPU family unless the reference is asked for. `threads` 0: all cores.
-Plan choose(const problem::AttentionProblem& problem, BackendChoice wanted, int threads, const device::Caps& caps);
+/// A plan and the rows it walks.
+struct Choice {
+  Plan plan;
+  std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
+};
+
+/// Gives the mask's rows in blocks of that size: the caller's own rows where these fit, else rows built from mask_mod;
+/// null where everything attends.
+using RowsOf = std::function<std::shared_ptr<const BlockMask>(BlockSize)>;
+
+/// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic
+/// is the backend of the tensors' device. Throws Error(unsupported), with the reason of each family, when there is
+/// none: never a family on another device.
+std::vector<Choice> choose(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                           const AttentionOptions& options, const device::Machine& machine, const RowsOf& rows_of);
 
 }  // namespace heddle::plan

@@ -624,7 +624,7 @@ TEST(CpuForward, LaunchesInWavesWhereTheWorkspaceIsSmall) {
     Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes});
     std::memset(workspace.data(), 0xff, static_cast<std::size_t>(plan.workspace_bytes));
     backend::cpu_backend()
-        .prepare(problem, plan, {})
+        .prepare({problem, plan, tensors, a.options, {}, nullptr})
         ->launch({tensors, &a.options, &a.options.bindings, nullptr, workspace.data()});
     expect_plain(a, got);
     EXPECT_EQ(bytes_of(got.o), bytes_of(expected.o));

@@ -62,7 +62,7 @@ struct Result {
 Result run_plan(const AttentionPlan& plan, const Inputs& in, const Bindings* bindings = nullptr,
                 void* workspace = nullptr) {
   Result run(in);
-  plan.run(run.tensors(in), workspace, bindings);
+  plan.run(run.tensors(in), {.workspace = workspace, .bindings = bindings});
   return run;
 }
 AttentionPlan make_plan(const Inputs& in) { return {Result(in).tensors(in), in.options}; }

@@ -294,9 +294,8 @@ namespace heddle::backend {
 const Backend& cpu_backend() {
   static const Backend backend = {.choice = BackendChoice::cpu,
                                   .refuses = [](const problem::AttentionProblem&) { return std::string(); },
-                                  .prepare = [](const problem::AttentionProblem& problem, const plan::Plan& plan,
-                                                const Bindings&) -> std::unique_ptr<Kernel> {
-                                    return std::make_unique<cpu::CpuForwardKernel>(problem, plan);
+                                  .prepare = [](const PrepareArguments& arguments) -> std::unique_ptr<Kernel> {
+                                    return std::make_unique<cpu::CpuForwardKernel>(arguments.problem, arguments.plan);
                                   }};
   return backend;
 }

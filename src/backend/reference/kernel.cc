@@ -33,8 +33,8 @@ class ReferenceKernel final : public Kernel {
 
 std::string refuses(const problem::AttentionProblem&) { return {}; }
 
-std::unique_ptr<Kernel> prepare(const problem::AttentionProblem& problem, const plan::Plan&, const Bindings&) {
-  return std::make_unique<ReferenceKernel>(problem);
+std::unique_ptr<Kernel> prepare(const PrepareArguments& arguments) {
+  return std::make_unique<ReferenceKernel>(arguments.problem);
 }
 
 }  // namespace

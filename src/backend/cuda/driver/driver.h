@@ -1,0 +1,21 @@
+// libcuda, opened at run time. No CUDA header is included anywhere: the prototypes that we need are ours (cuda_abi.h).
+#pragma once
+
+#include <string>
+
+#include "backend/cuda/driver/cuda_abi.h"
+
+namespace heddle::cuda {
+
+/// The driver's functions; each a member with the name of the function, without `cu`: driver().MemAlloc(...). Loaded
+/// once, on first use. Throws Error(unsupported) with a sentence that lists where libcuda.so.1 was looked for, or what
+/// was found and is too old (12.0 is the oldest accepted), or which function it lacks.
+const Driver& driver();
+/// Empty when driver() works and there is at least one device; else the reason, a sentence. Never throws.
+std::string driver_missing();
+
+/// Throws Error(device), or out_of_memory for CUDA_ERROR_OUT_OF_MEMORY, with "`doing`: CUDA_ERROR_... (the driver's
+/// words)" unless `result` is success.
+void check(CUresult result, const char* doing);
+
+}  // namespace heddle::cuda

@@ -1,0 +1,43 @@
+// The Hopper forward family: which problems it takes, its candidates, their cost, and how tiles are dealt to CTAs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "shared/forward_sm90.h"
+
+namespace heddle::plan {
+
+/// Empty when the family takes the problem with tensors of these strides; else the reason, a sentence that names what
+/// is not taken and what is: device, dtype, head dims, mods, sequences, and what TMA needs of strides (last 1, others
+/// multiples of 16 bytes, below 2^40).
+std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps);
+
+/// The candidates for a problem, with the predicted time of each, best first; the rest of the configurations stand in
+/// the first one's `rejected`, each with its reason (does not fit the caller's blocks, predicted slower: by how much).
+std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                 const device::CudaCaps& caps, const RowsOf& rows_of);
+
+/// The lists that a launch uploads: tiles dealt to the CTAs, longest first to the least loaded one, heads in sections
+/// whose keys and values fit L2 together.
+struct TileSchedule {
+  std::vector<shared::WorkItem> items;
+  std::vector<int> first_item;  // [grid + 1]
+  std::vector<shared::KvRun> runs;
+  std::vector<int> fills;  // [n][3]: q_tile, head, batch of tiles in which nothing attends
+  int grid() const { return static_cast<int>(first_item.size()) - 1; }
+  double longest = 0;  // cost units of the most loaded CTA
+};
+/// `block_mask` null: everything attends. Its blocks are the tile's, or multiples of them. Rows of queries share runs
+/// where the mask does.
+TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
+                                   const BlockMask* block_mask, const device::CudaCaps& caps);
+
+/// Seconds of one launch by the cost model (docs/notes/forward_sm90.md has the measurements behind its numbers).
+double forward_sm90_seconds(const TileSchedule& schedule, const shared::ForwardSm90Config& config,
+                            const device::CudaCaps& caps);
+
+}  // namespace heddle::plan

@@ -1,0 +1,131 @@
+// forward_sm90: the configuration of one kernel, its shared memory, and what host and device pass each other. Read by
+// the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
+//
+// A CTA has one producer warpgroup (one thread of it issues TMA) and `warpgroups` consumers of 64 query rows each. The
+// host deals the tiles to the CTAs; the producer alone walks a tile's runs of key blocks and leaves one Step beside
+// each key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says.
+#pragma once
+
+namespace heddle::shared {
+
+struct ForwardSm90Config {
+  int head_dim;    // 64, 128 or 256, of queries, keys and values
+  int warpgroups;  // 1 to 3 consumers
+  int kv_block;    // keys of a step: a multiple of 16, at most 256
+  int stages;      // key blocks, and value blocks, in flight
+  int q_buffers;   // 1 or 2 tiles of queries
+  int o_panels;    // panels of 64 columns of o that a warpgroup stages at a time: a divisor of head_dim / 64
+  bool f16;        // storage: f16, else bf16
+  bool lse;        // writes lse
+  bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
+
+  constexpr int rows() const { return 64 * warpgroups; }
+  constexpr int threads() const { return 128 * (warpgroups + 1); }
+  constexpr int panels() const { return head_dim / 64; }
+  // Registers a thread after the warpgroups have traded theirs: 512 a lane of the four schedulers in all.
+  constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 240; }
+  constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 24; }
+  constexpr bool operator==(const ForwardSm90Config&) const = default;
+};
+
+/// One tile of one CTA's list: 64 * warpgroups queries of one head against `steps` blocks of keys.
+struct WorkItem {
+  int q_tile;           // queries from q_tile * rows() on
+  int head, batch;      // query head
+  int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
+  int steps;            // key blocks in all of them; at least 1
+  int reserved[2];      // 32 bytes: two 16-byte loads
+};
+
+/// Key blocks [begin, end), in blocks of kv_block keys. A partial run applies the mask and minds the end of the keys;
+/// the last, ragged block of keys always stands in a partial run.
+struct KvRun {
+  int begin, end;
+  int partial;  // 0 or 1
+};
+
+/// What the producer leaves with a key block.
+struct Step {
+  int kv_first;         // its first key
+  int flags;            // kStep...
+  int q_first;          // of its tile: first query, head, batch
+  int head_batch_slot;  // index of the tile in the CTA's list
+};
+inline constexpr int kStepPartial = 1;  // mask and key bound apply
+inline constexpr int kStepFirst = 2;    // the first of its tile
+inline constexpr int kStepLast = 4;     // the last of its tile
+inline constexpr int kStepSafe = 8;     // its tile is computed with the running maximum
+inline constexpr int kStepDrain = 16;   // no key block: finish the tile in flight and report
+inline constexpr int kStepStop = 32;    // no key block: the end
+
+/// Offsets in bytes from the first 1024-byte boundary of dynamic shared memory.
+struct ForwardSm90Memory {
+  int q;         // [q_buffers][warpgroups][panels][64][64], 128-byte swizzle
+  int k, v;      // [stages][panels][kv_block][64]
+  int o;         // [warpgroups][o_panels][64][64]
+  int steps;     // Step [stages]
+  int barriers;  // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
+                 // done
+  int redo;      // int [warpgroups]: the tile whose row sums left the safe range, -1: none
+  int bytes;     // to ask for, alignment included
+};
+
+constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config) {
+  constexpr int kElement = 2, kPanelRow = 128;
+  ForwardSm90Memory memory{};
+  int at = 0;
+  memory.q = at;
+  at += config.q_buffers * config.rows() * config.head_dim * kElement;
+  memory.k = at;
+  at += config.stages * config.kv_block * config.head_dim * kElement;
+  memory.v = at;
+  at += config.stages * config.kv_block * config.head_dim * kElement;
+  memory.o = at;
+  at += config.rows() * config.o_panels * kPanelRow;
+  memory.steps = at;
+  at += config.stages * static_cast<int>(sizeof(Step));
+  memory.barriers = at;
+  at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 1);
+  memory.redo = at;
+  at += 4 * config.warpgroups;
+  memory.bytes = at + 1024;
+  return memory;
+}
+/// What a CTA may ask for on sm_90.
+inline constexpr int kSm90SharedMemory = 232448;
+
+/// A tensor that a mod reads: element strides, i32 extents. Indices are clamped on the device.
+struct ModCapture {
+  const void* data;
+  long long stride[4];
+  int extent[4];
+};
+inline constexpr int kModParams = 16;   // 4-byte words: f32, i32, or boolean as 0 and 1
+inline constexpr int kModCaptures = 8;  // of rank 4 at most
+
+/// The values behind a mod's leaves, params and captures. In constant memory (a kernel parameter).
+struct ModValues {
+  int q_len, kv_len, q_start;  // of every sequence
+  unsigned params[kModParams];
+  ModCapture captures[kModCaptures];
+};
+
+/// The kernel's parameters beside the four tensor maps (q, k, v, o).
+struct ForwardSm90Params {
+  const WorkItem* items;
+  const int* first_item;  // [grid + 1]: CTA c has items [first_item[c], first_item[c + 1])
+  const KvRun* runs;
+  const int* fills;  // [fill_count][3]: q_tile, head, batch of tiles in which nothing attends
+  int fill_count;
+  int q_len, kv_len;                    // queries and keys of every sequence
+  int group;                            // query heads a key head
+  int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
+  float scale_log2;                     // scale * log2(e)
+  void* o;                              // for fills; element strides of batch, head, row
+  long long o_stride[3];
+  float* lse;
+  long long lse_stride[3];  // batch, head, row
+  ModValues mod;
+};
+
+}  // namespace heddle::shared

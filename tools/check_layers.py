@@ -41,6 +41,17 @@ MAY_INCLUDE = {
 # Headers that the device code will read too: not even the public headers.
 WITHOUT_PUBLIC_HEADERS = {"shared"}
 
+# The same for kernels/cuda, device code that a compiler without headers compiles: nothing but each other, by the path
+# from kernels/cuda, and src/shared. "" is kernels/cuda itself.
+KERNELS_MAY_INCLUDE = {
+    "ptx": (),
+    "mods": ("ptx",),
+    "tile": ("ptx",),
+    "pieces": ("ptx", "mods", "tile"),
+    "families": ("ptx", "mods", "tile", "pieces"),
+    "": ("ptx", "mods", "tile", "pieces", "families"),
+}
+
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
 LIBRARY_USERS = {
     "hwy/": {"backend/cpu"},
@@ -59,7 +70,7 @@ STANDARD_HEADERS = set("""
     variant vector version
     """.split())
 
-SUFFIXES = {".h", ".cc", ".def", ".inc"}
+SUFFIXES = {".h", ".cc", ".cuh", ".def", ".inc"}
 LINES_TO_WARN_AT = 600
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
@@ -123,6 +134,26 @@ def breach_in_src(path, text, quoted, root):
     return None
 
 
+def breach_in_kernels(path, text, quoted, root):
+    kernels = root / "kernels" / "cuda"
+    parent = path.parent.relative_to(kernels)
+    folder = parent.parts[0] if parent.parts else ""
+    room = f"kernels/cuda/{folder}".rstrip("/")
+    if folder not in KERNELS_MAY_INCLUDE:
+        return f"{room} has no row in KERNELS_MAY_INCLUDE of tools/check_layers.py"
+    if not quoted:
+        return f"device code is compiled without headers of the system: '{text}'"
+    if text.startswith("shared/"):
+        return None if (root / "src" / text).is_file() else f"there is no header src/{text}"
+    if not (kernels / text).is_file():
+        return f"'{text}' is no file of kernels/cuda; write the path from there"
+    target = text.split("/")[0] if "/" in text else ""
+    if target == folder or target in KERNELS_MAY_INCLUDE[folder]:
+        return None
+    listed = ", ".join(f"kernels/cuda/{name}" for name in KERNELS_MAY_INCLUDE[folder]) or "no other folder of kernels/cuda"
+    return f"{room} may not include '{text}'; it may include {listed}"
+
+
 def breach_in_public(text, root):
     if text.startswith("heddle/"):
         return None if (root / "include" / text).is_file() else f"there is no public header '{text}'"
@@ -159,10 +190,13 @@ def check(root):
             continue
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_src(path, text, quoted, root))
+    for path in sources(root / "kernels" / "cuda"):
+        for line, text, quoted in includes_of(path):
+            note(path, line, breach_in_kernels(path, text, quoted, root))
     for path in sources(root / "examples"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_examples(path, text, quoted))
-    for top in ("include", "src", "tests", "examples", "bench"):
+    for top in ("include", "src", "kernels", "tests", "examples", "bench"):
         for path in sources(root / top):
             lines = len(path.read_text(encoding="utf-8").splitlines())
             if lines > LINES_TO_WARN_AT:

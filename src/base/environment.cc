@@ -1,0 +1,60 @@
+#include "base/environment.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "heddle/error.h"
+
+namespace heddle::base {
+namespace {
+
+constexpr std::array kOptions{
+    OptionRow{Option::nvrtc, "HEDDLE_NVRTC", "the NVRTC to use: its file, or the folder that holds it"},
+    OptionRow{Option::cuda_driver, "HEDDLE_CUDA_DRIVER",
+              "the CUDA driver to use: its file, or the folder that holds it"},
+    OptionRow{Option::cache_dir, "HEDDLE_CACHE_DIR",
+              "the folder of compiled kernels; default: heddle in the XDG cache"},
+    OptionRow{Option::cache_bytes, "HEDDLE_CACHE_BYTES", "how large that folder may grow: 512M, 2G"},
+    OptionRow{Option::dump, "HEDDLE_DUMP", "a folder that gets source, log and machine code of every compiled kernel"},
+};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kOptions.size(); ++i) {
+    if (static_cast<std::size_t>(kOptions[i].option) != i) return false;
+  }
+  return true;
+}
+static_assert(in_order(), "a row stands at its option's number");
+
+}  // namespace
+
+std::span<const OptionRow> environment_options() { return kOptions; }
+
+const char* name_of(Option option) { return kOptions[static_cast<std::size_t>(option)].name; }
+
+std::string value_of(Option option) {
+  const char* value = std::getenv(name_of(option));
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+std::int64_t bytes_of(Option option, std::int64_t fallback) {
+  const std::string text = value_of(option);
+  if (text.empty()) return fallback;
+  std::int64_t bytes = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  const std::string_view unit(rest, text.data() + text.size());
+  const bool known = unit.empty() || unit == "K" || unit == "M" || unit == "G";
+  const std::int64_t factor = unit == "K" ? 1LL << 10 : unit == "M" ? 1LL << 20 : unit == "G" ? 1LL << 30 : 1;
+  if (error != std::errc() || !known || bytes < 0 || __builtin_mul_overflow(bytes, factor, &bytes)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is '{}'; accepted is a number of bytes below 2^63, which may end in K, M or G",
+                            name_of(option), text));
+  }
+  return bytes;
+}
+
+}  // namespace heddle::base

@@ -1,0 +1,2 @@
+extern "C" int sample_version();
+extern "C" int sample_version() { return SAMPLE_VERSION; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "plan/plan.h"
@@ -36,8 +37,9 @@ class Kernel {
   virtual ~Kernel() = default;
   /// Throws before anything is written. A GPU's only enqueues: no allocation, no synchronisation.
   virtual void launch(const RunArguments& arguments) const = 0;
-  /// Lines for explain().
-  virtual std::string describe() const = 0;
+  /// What explain() and explain_json() tell of the kernel: an object. "summary", one line, comes first; then any names,
+  /// with strings, numbers, or lists of lines.
+  virtual nlohmann::ordered_json facts() const = 0;
 };
 
 struct Backend {

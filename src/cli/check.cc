@@ -52,7 +52,7 @@ int check(const CheckArguments& arguments) {
   if (arguments.json) {
     Json json = {{"verb", "check"},         {"heddle", version()},    {"backend", name(plan.backend())},
                  {"passed", report.passed}, {"o", to_json(report.o)}, {"lse", nullptr}};
-    json["plan"] = plan.explain();
+    json["explanation"] = Json::parse(plan.explain_json());
     if (report.lse) json["lse"] = to_json(*report.lse);
     print_json(json);
   } else {

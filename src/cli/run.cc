@@ -90,7 +90,7 @@ Json result_json(const RunArguments& arguments, const AttentionJob& job, const A
                {"lse", nullptr},
                {"seconds", {{"load", times.load}, {"plan", times.plan}, {"run", times.run}, {"save", times.save}}},
                {"block_mask", nullptr},
-               {"plan", plan.explain()},
+               {"explanation", Json::parse(plan.explain_json())},
                {"output", arguments.output}};
   if (job.options.normalizer == Normalizer::softmax) json["lse"] = to_json(result.lse);
   if (plan.block_mask() != nullptr) json["block_mask"] = to_json(*plan.block_mask());
@@ -147,8 +147,10 @@ int explain(const RunArguments& arguments) {
   const AttentionPlan plan(job.tensors(result), job.options);
   progress.finish();
   if (arguments.json) {
-    print_json(
-        Json{{"verb", "explain"}, {"heddle", version()}, {"backend", name(plan.backend())}, {"plan", plan.explain()}});
+    print_json(Json{{"verb", "explain"},
+                    {"heddle", version()},
+                    {"backend", name(plan.backend())},
+                    {"explanation", Json::parse(plan.explain_json())}});
   } else {
     print_text(plan.explain());
   }
@@ -167,7 +169,8 @@ void add_run(CLI::App& app, Work& chosen) {
       ->required()
       ->group("Result");
   verb->add_flag("--explain", arguments->explain, "also prints what was decided, stage by stage")->group("Result");
-  verb->add_flag("--json", arguments->json, "prints shapes, times, backend and plan as JSON")->group("Result");
+  verb->add_flag("--json", arguments->json, "prints shapes, times, backend and what was decided as\nJSON")
+      ->group("Result");
   verb->footer(
       "Example: causal attention with ALiBi, whose slopes the file holds\n"
       "  heddle run examples/data/minilm.safetensors -o out.safetensors \\\n"

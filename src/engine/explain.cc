@@ -1,60 +1,216 @@
-// What was decided, stage by stage, as text.
+#include "engine/explain.h"
+
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <utility>
 
 #include "engine/state.h"
 #include "expr/simplify.h"
 
 namespace heddle {
+namespace engine {
 namespace {
 
-constexpr std::string_view kIndent = "         ";  // below the text of a stage
+using Json = nlohmann::ordered_json;
 
-std::string describe_mod(std::string_view stage, const Expr& mod, std::string_view absent, expr::Precision precision) {
-  if (mod.empty()) return fmt::format("{:<9}{}\n", stage, absent);
-  std::string text = fmt::format("{:<9}{}\n", stage, print(mod));
-  const Expr simplified = expr::simplify(mod, precision);
-  if (!same(simplified, mod)) text += fmt::format("{}simplified: {}\n", kIndent, print(simplified));
+Json problem_json(const problem::AttentionProblem& problem) {
+  return {{"summary", to_string(problem)},
+          {"device", problem::name(problem.device)},
+          {"pass", "forward"},
+          {"normalizer", problem::name(problem.normalizer)},
+          {"scale", problem.scale},
+          {"batch", problem.batch},
+          {"packed", problem.packed},
+          {"q_heads", problem.q_heads},
+          {"kv_heads", problem.kv_heads},
+          {"q_rows", problem.q_rows},
+          {"kv_rows", problem.kv_rows},
+          {"qk_dim", problem.qk_dim},
+          {"v_dim", problem.v_dim},
+          {"q_dtype", name(problem.q_dtype)},
+          {"k_dtype", name(problem.k_dtype)},
+          {"v_dtype", name(problem.v_dtype)},
+          {"o_dtype", name(problem.o_dtype)},
+          {"lse", problem.with_lse}};
+}
+
+Json mod_json(const Expr& mod, expr::Precision precision) {
+  if (mod.empty()) return nullptr;
+  return {{"given", print(mod)}, {"simplified", print(expr::simplify(mod, precision))}};
+}
+
+Json mask_json(const BlockMask& mask) {
+  const BlockMask::Statistics statistics = mask.statistics();
+  return {{"from_lists", mask.is_from_lists()},
+          {"block", {mask.block().q, mask.block().kv}},
+          {"full", statistics.full},
+          {"partial", statistics.partial},
+          {"empty", statistics.empty},
+          {"density", statistics.density()},
+          {"runs", statistics.runs},
+          {"bytes", statistics.bytes},
+          {"evaluated_tiles", statistics.evaluated_tiles}};
+}
+
+Json config_json(const shared::ForwardSm90Config& config) {
+  return {{"head_dim", config.head_dim},
+          {"warpgroups", config.warpgroups},
+          {"kv_block", config.kv_block},
+          {"stages", config.stages},
+          {"q_buffers", config.q_buffers},
+          {"o_panels", config.o_panels},
+          {"dtype", config.f16 ? "f16" : "bf16"},
+          {"lse", config.lse},
+          {"masked", config.masked},
+          {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
+}
+
+Json plan_json(const plan::Plan& plan) {
+  Json json = {{"family", plan.family}, {"backend", name(plan.backend)}, {"tile", {plan.tile.q, plan.tile.kv}}};
+  if (plan.backend == BackendChoice::cuda) {
+    json["device"] = plan.device;
+    json["grid"] = plan.grid;
+  } else {
+    json["threads"] = plan.threads;
+  }
+  json["workspace_bytes"] = plan.workspace_bytes;
+  if (plan.sm90) json["config"] = config_json(*plan.sm90);
+  return json;
+}
+
+Json predicted_json(const std::optional<plan::Prediction>& predicted) {
+  if (!predicted) return nullptr;
+  return {{"seconds", predicted->seconds}, {"flops", predicted->flops}, {"bytes", predicted->bytes}};
+}
+
+// Text. Stages begin in the first column, what belongs to them stands below their text.
+
+constexpr int kColumn = 11;
+
+std::string plain(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+class Text {
+ public:
+  void line(std::string_view stage, std::string_view text) { text_ += fmt::format("{:<{}}{}\n", stage, kColumn, text); }
+  void below(std::string_view text) { line("", text); }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+// 1.23 and the largest unit that leaves at least 1.
+std::string with_unit(double x, double step, const std::array<std::string_view, 5>& units) {
+  std::size_t unit = 0;
+  for (; x >= step && unit + 1 < units.size(); ++unit) x /= step;
+  return fmt::format("{:.3g} {}", x, units[unit]);
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.3g} us", seconds * 1e6);
+  return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
+}
+
+void add_mod(Text& text, std::string_view stage, const Json& mod, std::string_view absent) {
+  if (mod.is_null()) return text.line(stage, absent);
+  text.line(stage, plain(mod["given"]));
+  if (mod["simplified"] != mod["given"]) text.below("simplified: " + plain(mod["simplified"]));
+}
+
+void add_mask(Text& text, const Json& mask) {
+  if (mask.is_null()) return;
+  text.below(fmt::format(
+      "{}blocks of {} x {}: {} full, {} partial, {} empty (density {:.4g}); {} runs in {} bytes; {} tiles evaluated",
+      mask["from_lists"] ? "given lists, " : "", plain(mask["block"][0]), plain(mask["block"][1]), plain(mask["full"]),
+      plain(mask["partial"]), plain(mask["empty"]), mask["density"].get<double>(), plain(mask["runs"]),
+      plain(mask["bytes"]), plain(mask["evaluated_tiles"])));
+}
+
+// "head_dim 128, warpgroups 2"
+std::string listed(const Json& object) {
+  std::string text;
+  for (const auto& [key, value] : object.items()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, plain(value));
+  }
   return text;
 }
 
-std::string describe_rows(const BlockMask& mask) {
-  const BlockMask::Statistics statistics = mask.statistics();
-  return fmt::format(
-      "{}{}blocks of {} x {}: {} full, {} partial, {} empty (density {:.4g}); {} runs in {} bytes; {} tiles "
-      "evaluated\n",
-      kIndent, mask.is_from_lists() ? "given lists, " : "", mask.block().q, mask.block().kv, statistics.full,
-      statistics.partial, statistics.empty, statistics.density(), statistics.runs, statistics.bytes,
-      statistics.evaluated_tiles);
+void add_plan(Text& text, const Json& plan) {
+  const bool cuda = plan.contains("grid");
+  const std::string where =
+      cuda ? fmt::format("{}:{}", plain(plan["backend"]), plain(plan["device"])) : plain(plan["backend"]);
+  const std::string parallel = cuda ? plain(plan["grid"]) + " CTAs" : plain(plan["threads"]) + " threads";
+  text.line("plan",
+            fmt::format("{} on {}, tile {} queries x {} keys, {}, workspace {} bytes", plain(plan["family"]), where,
+                        plain(plan["tile"][0]), plain(plan["tile"][1]), parallel, plain(plan["workspace_bytes"])));
+  if (plan.contains("config")) text.below(listed(plan["config"]));
 }
 
-// Further lines stand below the first; blank ones go.
-std::string indent_lines(std::string_view text) {
-  std::string indented;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    if (line.empty()) continue;
-    if (!indented.empty()) indented += fmt::format("\n{}", kIndent);
-    indented += line;
+void add_predicted(Text& text, const Json& predicted) {
+  if (predicted.is_null()) return;
+  const double seconds = predicted["seconds"], flops = predicted["flops"], bytes = predicted["bytes"];
+  const std::string rate =
+      seconds > 0 ? fmt::format(": {:.3g} TFLOP/s, {:.3g} GB/s", flops / seconds * 1e-12, bytes / seconds * 1e-9) : "";
+  text.line("predicted", fmt::format("{} for {} and {}{}", time_text(seconds),
+                                     with_unit(flops, 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"}),
+                                     with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}), rate));
+}
+
+void add_kernel(Text& text, const Json& kernel) {
+  if (kernel.is_null()) return text.line("kernel", "none prepared");
+  text.line("kernel", plain(kernel["summary"]));
+  for (const auto& [key, value] : kernel.items()) {
+    if (key == "summary") continue;
+    if (!value.is_array()) {
+      text.below(fmt::format("{}: {}", key, plain(value)));
+      continue;
+    }
+    text.below(key + ":");
+    for (const Json& line : value) text.below(plain(line));
   }
-  return indented;
 }
 
 }  // namespace
 
-std::string AttentionPlan::explain() const {
-  const State& state = *state_;
-  const expr::Precision precision = state.problem.precision;
-  std::string text = fmt::format("{:<9}{}\n", "problem", to_string(state.problem));
-  text += describe_mod("score", state.problem.score_mod, "score", precision);
-  text += describe_mod("mask", state.problem.mask_mod, "everything attends", precision);
-  if (state.block_mask != nullptr) text += describe_rows(*state.block_mask);
-  text += describe_mod("weight", state.problem.weight_mod, "1", precision);
-  text += fmt::format("{:<9}{}\n", "plan", indent_lines(to_string(state.plan)));
-  text += fmt::format("{:<9}{}\n", "kernel", indent_lines(state.kernel->describe()));
-  return text;
+Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const plan::Plan& plan,
+                 const Json& kernel) {
+  const expr::Precision precision = problem.precision;
+  return {{"problem", problem_json(problem)},
+          {"mods",
+           {{"score", mod_json(problem.score_mod, precision)},
+            {"mask", mod_json(problem.mask_mod, precision)},
+            {"weight", mod_json(problem.weight_mod, precision)}}},
+          {"mask", block_mask != nullptr ? mask_json(*block_mask) : Json()},
+          {"plan", plan_json(plan)},
+          {"predicted", predicted_json(plan.predicted)},
+          {"rejected", plan.rejected},
+          {"kernel", kernel}};
 }
+
+std::string to_text(const Json& explanation) {
+  Text text;
+  const Json& mods = explanation["mods"];
+  text.line("problem", fmt::format("{}; on {}", plain(explanation["problem"]["summary"]),
+                                   plain(explanation["problem"]["device"])));
+  add_mod(text, "score", mods["score"], "score");
+  add_mod(text, "mask", mods["mask"], "everything attends");
+  add_mask(text, explanation["mask"]);
+  add_mod(text, "weight", mods["weight"], "1");
+  add_plan(text, explanation["plan"]);
+  add_predicted(text, explanation["predicted"]);
+  std::string_view stage = "rejected";
+  for (const Json& reason : explanation["rejected"]) text.line(std::exchange(stage, ""), plain(reason));
+  add_kernel(text, explanation["kernel"]);
+  return text.take();
+}
+
+}  // namespace engine
+
+std::string AttentionPlan::explain() const { return engine::to_text(state_->explanation()); }
+
+std::string AttentionPlan::explain_json() const { return state_->explanation().dump(2); }
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "engine/explain.h"
 #include "heddle/attention.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
@@ -18,6 +19,10 @@ struct AttentionPlan::State {
   plan::Plan plan;
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
   std::unique_ptr<backend::Kernel> kernel;
+
+  nlohmann::ordered_json explanation() const {
+    return engine::explanation(problem, block_mask.get(), plan, kernel->facts());
+  }
 };
 
 }  // namespace heddle

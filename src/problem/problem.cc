@@ -7,18 +7,6 @@
 namespace heddle::problem {
 namespace {
 
-std::string_view name(Normalizer normalizer) {
-  switch (normalizer) {
-    case Normalizer::softmax:
-      return "softmax";
-    case Normalizer::none:
-      return "none";
-    case Normalizer::sigmoid:
-      break;
-  }
-  return "sigmoid";
-}
-
 std::string describe_sequences(const AttentionProblem& problem) {
   const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
   const auto starts_at_zero = [](const Sequence& s) { return s.q_start == 0; };
@@ -32,6 +20,23 @@ std::string describe_sequences(const AttentionProblem& problem) {
 expr::Range span(double lo, double hi) { return {.lo = lo, .hi = hi}; }
 
 }  // namespace
+
+std::string_view name(Normalizer normalizer) {
+  switch (normalizer) {
+    case Normalizer::softmax:
+      return "softmax";
+    case Normalizer::none:
+      return "none";
+    case Normalizer::sigmoid:
+      break;
+  }
+  return "sigmoid";
+}
+
+std::string name(const Device& device) {
+  if (device.kind == DeviceKind::cpu) return "the CPU";
+  return fmt::format("{}:{}", device.kind == DeviceKind::cuda ? "cuda" : "rocm", device.index);
+}
 
 std::string to_string(const AttentionProblem& problem) {
   const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;

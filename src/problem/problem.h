@@ -12,6 +12,7 @@
 namespace heddle::problem {
 
 struct AttentionProblem {
+  Device device{};         // of q, k, v, o and lse
   std::int64_t batch = 0;  // sequences: B, or N of a packed batch
   std::int64_t q_heads = 0, kv_heads = 0;
   std::int64_t q_rows = 0, kv_rows = 0;  // padded sizes of the tensors: Sq, Skv (packed: the totals)
@@ -33,6 +34,9 @@ struct AttentionProblem {
 
 /// "forward softmax bf16 q[2, 16, 512, 64] k[2, 4, 512, 64] v[2, 4, 512, 64] -> bf16 o, lse; scale 0.125; padded"
 std::string to_string(const AttentionProblem& problem);
+std::string_view name(Normalizer normalizer);
+/// "the CPU", "cuda:0"
+std::string name(const Device& device);
 
 /// Validates everything that does not depend on the memory of q, k, v, o and lse (their data may be null), reads
 /// lengths, cu_seqlens, q_start and the captures that index others, and resolves it all. Each refusal is a sentence

@@ -146,7 +146,7 @@ class Run(ProgramTest):
         self.assertEqual(result["lse"], {"dtype": "f32", "shape": [2, 4, 512]})
         self.assertGreater(result["seconds"]["run"], 0)
         self.assertGreater(result["block_mask"]["empty"], 0)
-        self.assertIn("lengths", result["plan"])
+        self.assertIn("lengths", result["explanation"]["mods"]["mask"]["given"])
         self.assertEqual(result["output"], str(out))
 
     def test_text_names_what_was_done(self):
@@ -172,7 +172,12 @@ class Run(ProgramTest):
         mods = ("--mask", "not (kv_idx > q_idx)")
         text = self.run_well("explain", INPUT, *mods)
         self.assertIn("kv_idx", text)
-        self.assertEqual(self.run_json("explain", INPUT, *mods)["plan"], text)
+        explanation = self.run_json("explain", INPUT, *mods)["explanation"]
+        stages = ["problem", "mods", "mask", "plan", "predicted", "rejected", "kernel"]
+        self.assertEqual(list(explanation), stages)
+        for part in (explanation["problem"]["summary"], explanation["mods"]["mask"]["simplified"],
+                     explanation["kernel"]["summary"]):
+            self.assertIn(part, text)
         both = self.run_well("run", INPUT, "-o", self.folder / "out.safetensors", *mods, "--explain")
         self.assertTrue(both.startswith(text), both)
         self.assertIn("ran in", both)

@@ -307,14 +307,14 @@ TEST(Plan, ExplainsWhatWasDecided) {
   tensors.o = TensorView(nullptr, DType::bf16, in.o_shape());
   const AttentionPlan plan(tensors, in.options);
   const std::string text = plan.explain();
-  EXPECT_THAT(text, HasSubstr("problem  forward softmax bf16 q[2, 4, 150, 24]"));
-  EXPECT_THAT(text, HasSubstr("score    " + print(in.options.score_mod)));
-  EXPECT_THAT(text, HasSubstr("mask     " + print(in.options.mask_mod)));
+  EXPECT_THAT(text, HasSubstr("problem    forward softmax bf16 q[2, 4, 150, 24]"));
+  EXPECT_THAT(text, HasSubstr("score      " + print(in.options.score_mod)));
+  EXPECT_THAT(text, HasSubstr("mask       " + print(in.options.mask_mod)));
   EXPECT_THAT(text, HasSubstr("simplified: "));
   EXPECT_THAT(text, AllOf(HasSubstr("partial"), HasSubstr("density")));
-  EXPECT_THAT(text, HasSubstr("weight   1\n"));
-  EXPECT_THAT(text, HasSubstr("plan     "));
-  EXPECT_THAT(text, HasSubstr("kernel   "));
+  EXPECT_THAT(text, HasSubstr("weight     1\n"));
+  EXPECT_THAT(text, HasSubstr("plan       "));
+  EXPECT_THAT(text, HasSubstr("kernel     "));
   EXPECT_THAT(text, testing::Not(HasSubstr(" \n")));
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
 #include "backend/cpu/caps.h"
@@ -276,10 +277,13 @@ class CpuForwardKernel final : public backend::Kernel {
     }
   }
 
-  std::string describe() const override {
+  nlohmann::ordered_json facts() const override {
     const bool f64 = forward_.problem.precision == expr::Precision::f64;
-    return fmt::format("{} in {}, {} threads{}", forward_.plan.family, f64 ? "f64" : "f32", forward_.plan.threads,
-                       forward_.programs.text());
+    nlohmann::ordered_json facts = {{"summary", fmt::format("{} in {}, {} threads", forward_.plan.family,
+                                                            f64 ? "f64" : "f32", forward_.plan.threads)},
+                                    {"simd", cpu_caps().simd_target}};
+    for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
+    return facts;
   }
 
  private:

@@ -1,8 +1,7 @@
 #include "backend/cpu/mod_programs.h"
 
-#include <fmt/format.h>
-
 #include <limits>
+#include <sstream>
 
 #include "expr/simplify.h"
 
@@ -14,6 +13,15 @@ std::optional<TileProgram> compile(const Expr& mod, expr::Precision precision) {
   const Expr simple = expr::simplify(mod, precision);
   if (same(simple, leaf::score())) return std::nullopt;
   return std::optional<TileProgram>(std::in_place, simple, precision);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
 }
 
 }  // namespace
@@ -29,18 +37,15 @@ ModPrograms::ModPrograms(const problem::AttentionProblem& problem) {
     weight.emplace(expr::simplify(problem.weight_mod, problem.precision), problem.precision);
 }
 
-std::string ModPrograms::text() const {
-  std::string text;
+std::vector<std::pair<std::string, std::vector<std::string>>> ModPrograms::text() const {
+  std::vector<std::pair<std::string, std::vector<std::string>>> programs;
   const auto add = [&](const char* title, const std::optional<TileProgram>& program) {
-    if (!program) return;
-    std::string lines = program->text();
-    while (lines.ends_with('\n')) lines.pop_back();
-    text += fmt::format("\n{}:\n{}", title, lines);
+    if (program) programs.emplace_back(title, lines_of(program->text()));
   };
   add("score mod of full runs", full);
   add("mask and score mod of partial runs", partial);
   add("weight mod", weight);
-  return text;
+  return programs;
 }
 
 WorkerMods::WorkerMods(const ModPrograms& programs, const Bindings& bindings) : programs_(&programs) {

@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backend/cpu/tile.h"
 #include "backend/cpu/tile_evaluator.h"
@@ -17,8 +19,8 @@ struct ModPrograms {
   std::optional<TileProgram> weight;
 
   explicit ModPrograms(const problem::AttentionProblem& problem);
-  /// A title and its instructions for each, every line after a line break.
-  std::string text() const;
+  /// A title and the lines of its instructions for each.
+  std::vector<std::pair<std::string, std::vector<std::string>>> text() const;
 };
 
 /// One worker's registers for the programs of one run.

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "backend/reference/attend.h"
 #include "base/element.h"
 
@@ -18,8 +20,8 @@ class ReferenceKernel final : public Kernel {
                       });
   }
 
-  std::string describe() const override {
-    return "float64, row by row; score and weight mods interpreted unsimplified in float64";
+  nlohmann::ordered_json facts() const override {
+    return {{"summary", "float64, row by row; score and weight mods interpreted unsimplified in float64"}};
   }
 
  private:

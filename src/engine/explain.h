@@ -1,0 +1,21 @@
+// What was decided, stage by stage, as one structure: explain_json() is it, explain() is its text.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "heddle/block_mask.h"
+#include "plan/plan.h"
+#include "problem/problem.h"
+
+namespace heddle::engine {
+
+/// Keys: problem, mods, mask (null: everything attends), plan, predicted (null: the family has no cost model),
+/// rejected, kernel (Kernel::facts(); null: none was prepared).
+nlohmann::ordered_json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
+                                   const plan::Plan& plan, const nlohmann::ordered_json& kernel);
+
+/// A paragraph a stage, its name in the first column.
+std::string to_text(const nlohmann::ordered_json& explanation);
+
+}  // namespace heddle::engine

@@ -1,0 +1,143 @@
+// The text and the JSON of what was decided, to the letter.
+#include "engine/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "heddle/mods.h"
+#include "problem/call.h"
+
+namespace heddle::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+plan::Plan cpu_plan() {
+  plan::Plan plan;
+  plan.backend = BackendChoice::cpu;
+  plan.family = "cpu_forward";
+  plan.tile = {48, 64};
+  plan.threads = 3;
+  plan.workspace_bytes = 4096;
+  return plan;
+}
+
+plan::Plan hopper_plan() {
+  plan::Plan plan;
+  plan.backend = BackendChoice::cuda;
+  plan.family = "forward_sm90";
+  plan.tile = {128, 80};
+  plan.device = 1;
+  plan.grid = 132;
+  plan.sm90 = shared::ForwardSm90Config{.head_dim = 64,
+                                        .warpgroups = 2,
+                                        .kv_block = 80,
+                                        .stages = 2,
+                                        .q_buffers = 1,
+                                        .o_panels = 1,
+                                        .f16 = false,
+                                        .lse = true,
+                                        .masked = true};
+  plan.predicted = plan::Prediction{.seconds = 2.5e-4, .flops = 1.5e11, .bytes = 3 << 20};
+  plan.rejected = {"192 x 80: predicted 12 % slower", "128 x 96: spills 40 bytes"};
+  return plan;
+}
+
+TEST(Explain, SaysWhatIsThere) {
+  const Call call;
+  const Json kernel = {{"summary", "cpu_forward in f32, 3 threads"}};
+  EXPECT_EQ(
+      engine::to_text(engine::explanation(call.validate(), nullptr, cpu_plan(), kernel)),
+      "problem    forward softmax f32 q[2, 4, 6, 16] f32 k[.., 2, 8, 16] f32 v[.., 2, 8, 24] -> f32 o, lse; scale "
+      "0.25; full lengths; on the CPU\n"
+      "score      score\n"
+      "mask       everything attends\n"
+      "weight     1\n"
+      "plan       cpu_forward on cpu, tile 48 queries x 64 keys, 3 threads, workspace 4096 bytes\n"
+      "kernel     cpu_forward in f32, 3 threads\n");
+}
+
+TEST(Explain, ShowsEveryStage) {
+  Call call(DType::bf16);
+  call.options.mask_mod = !(leaf::kv_idx() > leaf::q_idx());
+  call.options.score_mod = leaf::score() * 2.0;
+  const problem::AttentionProblem problem = call.validate();
+  const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
+  const Json kernel = {
+      {"summary", "forward_sm90"}, {"registers", 168}, {"cache", Json::array({"from disk", "folder /tmp/x"})}};
+  const Json explanation = engine::explanation(problem, &mask, hopper_plan(), kernel);
+  EXPECT_EQ(engine::to_text(explanation),
+            "problem    forward softmax bf16 q[2, 4, 6, 16] bf16 k[.., 2, 8, 16] bf16 v[.., 2, 8, 24] -> bf16 o, lse; "
+            "scale 0.25; full lengths; on the CPU\n"
+            "score      score * 2.0\n"
+            "mask       not kv_idx > q_idx\n"
+            "           simplified: q_idx >= kv_idx\n"
+            "           blocks of 4 x 4: 8 full, 16 partial, 8 empty (density 0.75); 3 runs in 76 bytes; 0 tiles "
+            "evaluated\n"
+            "weight     1\n"
+            "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
+            "           head_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, dtype bf16, lse "
+            "true, masked true, shared_memory_bytes " +
+                std::to_string(shared::forward_sm90_memory(*hopper_plan().sm90).bytes) +
+                "\n"
+                "predicted  250 us for 150 GFLOP and 3 MiB: 600 TFLOP/s, 12.6 GB/s\n"
+                "rejected   192 x 80: predicted 12 % slower\n"
+                "           128 x 96: spills 40 bytes\n"
+                "kernel     forward_sm90\n"
+                "           registers: 168\n"
+                "           cache:\n"
+                "           from disk\n"
+                "           folder /tmp/x\n");
+}
+
+TEST(Explain, HasAKeyForEveryFigure) {
+  Call call;
+  call.options.mask_mod = mods::causal();
+  const problem::AttentionProblem problem = call.validate();
+  const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
+  const Json full = engine::explanation(problem, &mask, hopper_plan(), {{"summary", "x"}});
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "rejected", "kernel"}));
+  EXPECT_EQ(keys_of(full["problem"]),
+            Keys({"summary", "device", "pass", "normalizer", "scale", "batch", "packed", "q_heads", "kv_heads",
+                  "q_rows", "kv_rows", "qk_dim", "v_dim", "q_dtype", "k_dtype", "v_dtype", "o_dtype", "lse"}));
+  EXPECT_EQ(keys_of(full["mods"]), Keys({"score", "mask", "weight"}));
+  EXPECT_EQ(keys_of(full["mods"]["mask"]), Keys({"given", "simplified"}));
+  EXPECT_EQ(keys_of(full["mask"]),
+            Keys({"from_lists", "block", "full", "partial", "empty", "density", "runs", "bytes", "evaluated_tiles"}));
+  EXPECT_EQ(keys_of(full["plan"]), Keys({"family", "backend", "tile", "device", "grid", "workspace_bytes", "config"}));
+  EXPECT_EQ(keys_of(full["predicted"]), Keys({"seconds", "flops", "bytes"}));
+  EXPECT_EQ(full["rejected"].size(), 2U);
+  EXPECT_EQ(full["plan"]["config"]["kv_block"], 80);
+
+  const Json least = engine::explanation(Call().validate(), nullptr, cpu_plan(), nullptr);
+  EXPECT_EQ(keys_of(least), keys_of(full));
+  EXPECT_TRUE(least["mods"]["score"].is_null() && least["mask"].is_null() && least["predicted"].is_null());
+  EXPECT_EQ(keys_of(least["plan"]), Keys({"family", "backend", "tile", "threads", "workspace_bytes"}));
+  EXPECT_EQ(least["plan"]["tile"], Json({48, 64}));
+  EXPECT_THAT(engine::to_text(least), testing::HasSubstr("kernel     none prepared\n"));
+}
+
+// Units change where the number would pass 1000 (of 1024 bytes).
+TEST(Explain, WritesPredictionsInUnits) {
+  plan::Plan plan = hopper_plan();
+  const problem::AttentionProblem problem = Call().validate();
+  const auto line = [&](double seconds, double flops, double bytes) {
+    plan.predicted = plan::Prediction{seconds, flops, bytes};
+    const std::string text = engine::to_text(engine::explanation(problem, nullptr, plan, nullptr));
+    const std::size_t begin = text.find("predicted  ") + 11;
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(line(0.002, 1000, 1000), "2 ms for 1 kFLOP and 1e+03 B: 5e-07 TFLOP/s, 0.0005 GB/s");
+  EXPECT_EQ(line(3, 2e12, 2048.0 * 1024 * 1024), "3 s for 2 TFLOP and 2 GiB: 0.667 TFLOP/s, 0.716 GB/s");
+  EXPECT_EQ(line(0, 0, 0), "0 us for 0 FLOP and 0 B");
+}
+
+}  // namespace
+}  // namespace heddle::test

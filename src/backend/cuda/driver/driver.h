@@ -7,9 +7,10 @@
 
 namespace heddle::cuda {
 
-/// The driver's functions; each a member with the name of the function, without `cu`: driver().MemAlloc(...). Loaded
-/// once, on first use. Throws Error(unsupported) with a sentence that lists where libcuda.so.1 was looked for, or what
-/// was found and is too old (12.0 is the oldest accepted), or which function it lacks.
+/// The driver's functions; each a member with the name of the function, without `cu`: driver().MemAlloc(...). Loaded and
+/// started once, on first use. Throws Error(unsupported) with a sentence that lists where libcuda.so.1 was looked for
+/// (the file or folder of HEDDLE_CUDA_DRIVER, else the loader's path and where containers mount it), or what was found
+/// and is too old (12.0 is the oldest accepted), or which function it lacks, or why it does not start.
 const Driver& driver();
 /// Empty when driver() works and there is at least one device; else the reason, a sentence. Never throws.
 std::string driver_missing();

@@ -1,0 +1,388 @@
+// A libcuda.so.1 without a GPU. See fake_driver.h.
+#include "fake_driver.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <type_traits>
+
+#include "backend/cuda/driver/cuda_abi.h"
+
+namespace heddle::cuda {
+namespace {
+
+FakeDriver state{};
+std::atomic<bool> started{false};
+std::atomic<bool> ended{false};
+
+int setting(const char* name, int fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::atoi(text);
+}
+int device_count() {
+  static const int count = setting("FAKE_CUDA_DEVICES", 2);
+  return count;
+}
+std::size_t memory_bytes() {
+  static const int bytes = setting("FAKE_CUDA_BYTES", 1 << 30);
+  return static_cast<std::size_t>(bytes);
+}
+
+// Handles are small numbers at addresses that nobody reads.
+template <class Handle>
+Handle handle_of(int number) {
+  return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(0x1000 * (number + 1)));
+}
+template <class Handle>
+int number_of(Handle handle) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(handle) / 0x1000) - 1;
+}
+
+/// This thread's current contexts. Without a destructor: the library is called while the process ends, too.
+struct ContextStack {
+  CUcontext entries[64];
+  int depth;
+  bool empty() const { return depth == 0; }
+  CUcontext back() const { return entries[depth - 1]; }
+};
+thread_local ContextStack contexts{};
+/// The device of this thread's context; -1 without one.
+int current_device() { return contexts.empty() || contexts.back() == nullptr ? -1 : number_of(contexts.back()); }
+
+struct Block {
+  std::size_t bytes;
+  int device;
+};
+std::mutex mutex;
+std::map<CUdeviceptr, Block> blocks;
+std::map<CUmodule, bool> modules;
+
+const std::pair<const CUdeviceptr, Block>* block_at(CUdeviceptr pointer) {
+  auto after = blocks.upper_bound(pointer);
+  if (after == blocks.begin()) return nullptr;
+  --after;
+  return pointer < after->first + after->second.bytes ? &*after : nullptr;
+}
+/// False for a range that begins in device memory and ends outside of it.
+bool inside(CUdeviceptr pointer, std::size_t bytes) {
+  const auto* block = block_at(pointer);
+  return block == nullptr || pointer + bytes <= block->first + block->second.bytes;
+}
+
+/// What every call but the first few answers when the driver is not up; CUDA_SUCCESS when it is.
+CUresult down() {
+  if (ended) {
+    ++state.after_the_end;
+    return CUDA_ERROR_DEINITIALIZED;
+  }
+  return started ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+/// The same for calls that need a context.
+CUresult down_here() {
+  if (const CUresult result = down(); result != CUDA_SUCCESS) return result;
+  return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+#define NEEDS_DRIVER \
+  if (const CUresult result = down(); result != CUDA_SUCCESS) return result
+#define NEEDS_CONTEXT \
+  if (const CUresult result = down_here(); result != CUDA_SUCCESS) return result
+
+}  // namespace
+
+extern "C" {
+
+const FakeDriver* fake_cuda_driver();
+const FakeDriver* fake_cuda_driver() { return &state; }
+
+CUresult cuInit(unsigned int) {
+  ++state.inits;
+  const CUresult result = setting("FAKE_CUDA_INIT", CUDA_SUCCESS);
+  if (result == CUDA_SUCCESS && !started.exchange(true)) std::atexit([] { ended = true; });
+  return result;
+}
+CUresult cuDriverGetVersion(int* version) {
+  *version = setting("FAKE_CUDA_VERSION", 13000);
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorName(CUresult error, const char** name) {
+  *name = error == CUDA_ERROR_NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : error == 999 ? nullptr : "CUDA_ERROR_FAKE";
+  return *name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult error, const char** words) {
+  *words = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "as the fake says";
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  NEEDS_DRIVER;
+  *count = device_count();
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  NEEDS_DRIVER;
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < device_count() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetName(char* name, int size, CUdevice device) {
+  NEEDS_DRIVER;
+  std::strncpy(name, ("Fake H200 number " + std::to_string(device)).c_str(), static_cast<std::size_t>(size));
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
+  NEEDS_DRIVER;
+  *bytes = memory_bytes();
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  NEEDS_DRIVER;
+  switch (attribute) {
+    case CUdevice_attribute::clock_rate:
+      *value = 1980000;
+      return CUDA_SUCCESS;
+    case CUdevice_attribute::multiprocessor_count:
+      *value = 132;
+      return CUDA_SUCCESS;
+    case CUdevice_attribute::l2_cache_size:
+      *value = 50 << 20;
+      return CUDA_SUCCESS;
+    case CUdevice_attribute::compute_capability_major:
+      *value = 9;
+      return CUDA_SUCCESS;
+    case CUdevice_attribute::compute_capability_minor:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CUdevice_attribute::max_shared_memory_per_block_optin:
+      *value = 227 << 10;
+      return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  NEEDS_DRIVER;
+  ++state.retains;
+  *context = handle_of<CUcontext>(device);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  NEEDS_DRIVER;
+  *context = contexts.empty() ? nullptr : contexts.back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  NEEDS_DRIVER;
+  if (contexts.depth == 64) return CUDA_ERROR_INVALID_CONTEXT;
+  ++state.pushes;
+  contexts.entries[contexts.depth++] = context;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+  NEEDS_CONTEXT;
+  ++state.pops;
+  *context = contexts.back();
+  --contexts.depth;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize() {
+  NEEDS_CONTEXT;
+  ++state.synchronizes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  NEEDS_CONTEXT;
+  const std::scoped_lock lock(mutex);
+  *total = *free = memory_bytes();
+  for (const auto& [pointer, block] : blocks) *free -= block.device == current_device() ? block.bytes : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAlloc_v2(CUdeviceptr* memory, std::size_t bytes) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (const CUresult result = cuMemGetInfo_v2(&free, &total); result != CUDA_SUCCESS) return result;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > free) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::scoped_lock lock(mutex);
+  *memory = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(512, (bytes + 511) / 512 * 512));
+  blocks[*memory] = {bytes, current_device()};
+  ++state.allocations;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFree_v2(CUdeviceptr memory) {
+  NEEDS_CONTEXT;
+  const std::scoped_lock lock(mutex);
+  const auto block = blocks.find(memory);
+  if (block == blocks.end() || block->second.device != current_device()) {
+    ++state.wrong_frees;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::free(reinterpret_cast<void*>(memory));
+  blocks.erase(block);
+  ++state.frees;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream) {
+  NEEDS_CONTEXT;
+  const std::scoped_lock lock(mutex);
+  if (!inside(to, bytes) || !inside(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  ++state.copies;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {
+  return cuMemcpyAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes, nullptr);
+}
+CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t bytes) {
+  return cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), from, bytes, nullptr);
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream) {
+  NEEDS_CONTEXT;
+  const std::scoped_lock lock(mutex);
+  if (block_at(to) == nullptr || !inside(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values,
+                                CUdeviceptr pointer) {
+  NEEDS_DRIVER;
+  const std::scoped_lock lock(mutex);
+  const auto* block = block_at(pointer);
+  for (unsigned int i = 0; i < count; ++i) {
+    const bool type = attributes[i] == CUpointer_attribute::memory_type;
+    const int value = type ? static_cast<int>(CUmemorytype::device) : block == nullptr ? 0 : block->second.device;
+    *static_cast<int*>(values[i]) = block == nullptr ? (type ? 0 : -2) : value;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  NEEDS_DRIVER;
+  {
+    const std::scoped_lock lock(mutex);
+    if (block_at(pointer) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return cuPointerGetAttributes(1, &attribute, &value, pointer);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
+  NEEDS_CONTEXT;
+  if (std::memcmp(image, "good", 4) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::scoped_lock lock(mutex);
+  *module = handle_of<CUmodule>(state.modules++);
+  modules[*module] = true;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module) {
+  NEEDS_CONTEXT;
+  const std::scoped_lock lock(mutex);
+  if (modules.erase(module) == 0) return CUDA_ERROR_INVALID_VALUE;
+  ++state.unloads;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
+  NEEDS_CONTEXT;
+  *function = handle_of<CUfunction>(0);
+  return std::strcmp(name, "kernel") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
+  NEEDS_CONTEXT;
+  *value = 168;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int value) {
+  NEEDS_CONTEXT;
+  if (value > 227 << 10) return CUDA_ERROR_INVALID_VALUE;
+  state.last_shared_bytes = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) {
+  NEEDS_CONTEXT;
+  ++state.launches;
+  return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* number, CUfunction, int, std::size_t) {
+  NEEDS_CONTEXT;
+  *number = 1;
+  return CUDA_SUCCESS;
+}
+
+// Made of nothing but their address, so that a test of arguments can read it back.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, std::uint32_t, void* address,
+                                const std::uint64_t*, const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
+  NEEDS_DRIVER;
+  *map = {};
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  return map->opaque[0] % 16 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  NEEDS_DRIVER;
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  return map->opaque[0] % 16 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamCreate(CUstream* stream, CUstream_flags) {
+  NEEDS_CONTEXT;
+  *stream = handle_of<CUstream>(current_device());
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy_v2(CUstream) { return down_here(); }
+CUresult cuStreamSynchronize(CUstream) {
+  NEEDS_CONTEXT;
+  ++state.synchronizes;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int) { return down_here(); }
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  NEEDS_CONTEXT;
+  *status = CUstreamCaptureStatus::none;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  NEEDS_CONTEXT;
+  *context = stream == nullptr ? contexts.back() : handle_of<CUcontext>(number_of(stream));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent* event, CUevent_flags) {
+  NEEDS_CONTEXT;
+  *event = handle_of<CUevent>(0);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy_v2(CUevent) { return down_here(); }
+CUresult cuEventRecord(CUevent, CUstream) { return down_here(); }
+CUresult cuEventSynchronize(CUevent) {
+  NEEDS_CONTEXT;
+  ++state.synchronizes;
+  return CUDA_SUCCESS;
+}
+#ifndef FAKE_LACKS_A_FUNCTION
+CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
+  NEEDS_CONTEXT;
+  *milliseconds = 1;
+  return CUDA_SUCCESS;
+}
+#endif
+
+// It knows no graphs.
+CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuStreamEndCapture(CUstream, CUgraph*) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec*, CUgraph, unsigned long long) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuGraphLaunch(CUgraphExec, CUstream) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuGraphExecDestroy(CUgraphExec) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuGraphDestroy(CUgraph) { return CUDA_ERROR_INVALID_VALUE; }
+
+}  // extern "C"
+
+#ifndef FAKE_LACKS_A_FUNCTION
+// A function that the table has and the fake has not does not compile; nor one with other parameters.
+#define HEDDLE_DRIVER_FUNCTION(member, symbol, parameters) \
+  static_assert(std::is_same_v<decltype(Driver::member), decltype(&(symbol))>);
+#include "backend/cuda/driver/driver_functions.def"
+#undef HEDDLE_DRIVER_FUNCTION
+#endif
+
+}  // namespace heddle::cuda

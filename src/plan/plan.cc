@@ -19,10 +19,31 @@ std::string_view name(BackendChoice backend) {
 }
 
 namespace plan {
+namespace {
+
+std::string describe_sm90(const Plan& plan) {
+  const shared::ForwardSm90Config& config = *plan.sm90;
+  return fmt::format(
+      "{} on cuda:{}, tile {} queries x {} keys, {} warpgroups, {} stages, {} buffers of queries, {} CTAs, {} bytes of "
+      "shared memory, workspace {} bytes",
+      plan.family, plan.device, plan.tile.q, plan.tile.kv, config.warpgroups, config.stages, config.q_buffers,
+      plan.grid, shared::forward_sm90_memory(config).bytes, plan.workspace_bytes);
+}
+
+std::string describe_cpu(const Plan& plan) {
+  return fmt::format("{} on {}, tile {} queries x {} keys, {} threads, workspace {} bytes", plan.family,
+                     name(plan.backend), plan.tile.q, plan.tile.kv, plan.threads, plan.workspace_bytes);
+}
+
+}  // namespace
 
 std::string to_string(const Plan& plan) {
-  std::string text = fmt::format("{} on {}, tile {} queries x {} keys, {} threads, workspace {} bytes", plan.family,
-                                 name(plan.backend), plan.tile.q, plan.tile.kv, plan.threads, plan.workspace_bytes);
+  std::string text = plan.sm90 ? describe_sm90(plan) : describe_cpu(plan);
+  if (plan.predicted) {
+    const Prediction& predicted = *plan.predicted;
+    text += fmt::format("\n  predicted: {:.4g} ms, {:.4g} GFLOP, {:.4g} MB", predicted.seconds * 1e3,
+                        predicted.flops * 1e-9, predicted.bytes * 1e-6);
+  }
   for (const std::string& reason : plan.rejected) text += fmt::format("\n  rejected: {}", reason);
   return text;
 }

@@ -11,13 +11,14 @@
 namespace heddle::plan {
 
 /// Empty when the family takes the problem with tensors of these strides; else the reason, a sentence that names what
-/// is not taken and what is: device, dtype, head dims, mods, sequences, and what TMA needs of strides (last 1, others
-/// multiples of 16 bytes, below 2^40).
+/// is not taken and what is: device, dtype, head dims, mods, sequences, and what TMA needs of strides (multiples of 16
+/// bytes, below 2^40). Addresses are the launch's to check.
 std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps);
 
-/// The candidates for a problem, with the predicted time of each, best first; the rest of the configurations stand in
-/// the first one's `rejected`, each with its reason (does not fit the caller's blocks, predicted slower: by how much).
+/// The candidates for a problem, with the predicted time of each, best first (those that may spill last); what does not
+/// fit the caller's blocks stands in `rejected` of each, and what is predicted slower in those before it, by how much.
+/// Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps, const RowsOf& rows_of);
 
@@ -25,19 +26,19 @@ std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const
 /// whose keys and values fit L2 together.
 struct TileSchedule {
   std::vector<shared::WorkItem> items;
-  std::vector<int> first_item;  // [grid + 1]
+  std::vector<int> first_item;  // [grid + 1]; a CTA may have none where there are more fills than tiles
   std::vector<shared::KvRun> runs;
   std::vector<int> fills;  // [n][3]: q_tile, head, batch of tiles in which nothing attends
+  /// CTAs to launch; 0 where there is nothing to compute.
   int grid() const { return static_cast<int>(first_item.size()) - 1; }
-  double longest = 0;  // cost units of the most loaded CTA
+  double longest = 0;  // clocks of the most loaded CTA, by the cost model
 };
 /// `block_mask` null: everything attends. Its blocks are the tile's, or multiples of them. Rows of queries share runs
 /// where the mask does.
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps);
 
-/// Seconds of one launch by the cost model (docs/notes/forward_sm90.md has the measurements behind its numbers).
-double forward_sm90_seconds(const TileSchedule& schedule, const shared::ForwardSm90Config& config,
-                            const device::CudaCaps& caps);
+/// Seconds of one launch by the cost model (forward_sm90_costs.h has its numbers).
+double forward_sm90_seconds(const TileSchedule& schedule);
 
 }  // namespace heddle::plan

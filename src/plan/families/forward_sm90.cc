@@ -1,0 +1,176 @@
+#include "plan/families/forward_sm90.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "expr/node.h"
+#include "heddle/error.h"
+#include "plan/families/forward_sm90_costs.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardSm90Config;
+
+constexpr int kElementBytes = 2;
+
+std::string describe(const ForwardSm90Config& config) {
+  return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
+}
+
+ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem) {
+  ForwardSm90Config config = kernel.config();
+  config.f16 = problem.q_dtype == DType::f16;
+  config.lse = problem.with_lse;
+  config.masked = !problem.mask_mod.empty();
+  return config;
+}
+
+// Empty when blocks of the tile divide those of the mask.
+std::string misfit(const ForwardSm90Config& config, BlockSize block) {
+  if (block.q % config.rows() != 0) {
+    return fmt::format("{} queries do not divide the {} of a block of block_mask", config.rows(), block.q);
+  }
+  if (block.kv % config.kv_block != 0) {
+    return fmt::format("{} keys do not divide the {} of a block of block_mask", config.kv_block, block.kv);
+  }
+  return {};
+}
+
+// Registers that hold what a mask computes before its scores are told apart: addresses and values of reads, the steps
+// of divisions and of draws. Comparisons and sums of the indices take their turn in the same few.
+int mask_registers(const Expr& mask) {
+  constexpr int kEach = 4;
+  int registers = 0;
+  for (const expr::Node* node : expr::post_order(mask)) {
+    switch (node->op) {
+      case expr::Op::read:
+      case expr::Op::at:
+      case expr::Op::floor_div:
+      case expr::Op::mod:
+      case expr::Op::random_uniform:
+        registers += kEach;
+        break;
+      default:
+        break;
+    }
+  }
+  return registers;
+}
+
+// A thread's share of the scores, of their 16-bit copy and of o, what every kernel needs beside them, and the mask.
+int expected_registers(const ForwardSm90Config& config, const Expr& mask) {
+  constexpr int kOthers = 30;
+  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.head_dim / 2;
+  return scores + weights + output + kOthers + (mask.empty() ? 0 : mask_registers(mask));
+}
+
+double product_flops(const AttentionProblem& problem, const ForwardSm90Config& config, const TileSchedule& schedule) {
+  const std::int64_t rows = config.rows(), keys = config.kv_block;
+  std::int64_t elements = 0;
+  for (const shared::WorkItem& item : schedule.items) {
+    const shared::KvRun& last = schedule.runs[static_cast<std::size_t>(item.first_run + item.runs - 1)];
+    const std::int64_t beyond = std::max<std::int64_t>(0, last.end * keys - problem.kv_rows);
+    elements += std::min(rows, problem.q_rows - item.q_tile * rows) * (item.steps * keys - beyond);
+  }
+  return 4.0 * config.head_dim * static_cast<double>(elements);
+}
+
+double moved_bytes(const AttentionProblem& problem) {
+  const std::int64_t rows = problem.batch * problem.q_heads * problem.q_rows;
+  const std::int64_t keys = (problem.shared_kv ? 1 : problem.batch) * problem.kv_heads * problem.kv_rows;
+  const std::int64_t bytes = rows * ((problem.qk_dim + problem.v_dim) * kElementBytes + (problem.with_lse ? 4 : 0)) +
+                             keys * (problem.qk_dim + problem.v_dim) * kElementBytes;
+  return static_cast<double>(bytes);
+}
+
+struct Candidate {
+  Choice choice;
+  bool may_spill = false;
+  double seconds() const { return choice.plan.predicted->seconds; }
+};
+
+Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const device::CudaCaps& caps,
+                   const RowsOf& rows_of) {
+  Candidate candidate;
+  Plan& plan = candidate.choice.plan;
+  plan.backend = BackendChoice::cuda;
+  plan.family = "forward_sm90";
+  plan.tile = {config.rows(), config.kv_block};
+  plan.device = caps.index;
+  plan.sm90 = config;
+  candidate.choice.block_mask = rows_of(plan.tile);
+
+  const TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps);
+  const double bytes = moved_bytes(problem);
+  plan.grid = schedule.grid();
+  plan.predicted = {.seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
+                    .flops = product_flops(problem, config, schedule),
+                    .bytes = bytes};
+  candidate.may_spill = expected_registers(config, problem.mask_mod) > config.consumer_registers();
+  return candidate;
+}
+
+std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const BlockMask* callers,
+                                           std::vector<std::string>& rejected) {
+  std::vector<ForwardSm90Config> configs;
+  for (const bool fallback : {false, true}) {
+    for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+      if (kernel.head_dim != problem.qk_dim || kernel.fallback != fallback) continue;
+      const ForwardSm90Config config = config_for(kernel, problem);
+      const std::string reason = callers != nullptr ? misfit(config, callers->block()) : std::string();
+      if (reason.empty()) {
+        configs.push_back(config);
+      } else {
+        rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+      }
+    }
+    if (!configs.empty()) break;
+  }
+  return configs;
+}
+
+// Why `other` stands behind `first`.
+std::string compare(const Candidate& other, const Candidate& first, const AttentionProblem& problem) {
+  const ForwardSm90Config& config = *other.choice.plan.sm90;
+  if (other.may_spill && !first.may_spill) {
+    return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
+                       expected_registers(config, problem.mask_mod), config.consumer_registers());
+  }
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(config), other.seconds() * 1e3,
+                     100 * (other.seconds() / first.seconds() - 1));
+}
+
+}  // namespace
+
+std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionOptions& options,
+                                 const device::CudaCaps& caps, const RowsOf& rows_of) {
+  std::vector<std::string> rejected;
+  std::vector<Candidate> candidates;
+  for (const ForwardSm90Config& config : configs_for(problem, options.block_mask.get(), rejected)) {
+    candidates.push_back(plan_for(problem, config, caps, rows_of));
+  }
+  if (candidates.empty()) {
+    throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
+  }
+  std::ranges::stable_sort(
+      candidates, {}, [](const Candidate& candidate) { return std::pair(candidate.may_spill, candidate.seconds()); });
+
+  std::vector<Choice> choices;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    std::vector<std::string>& reasons = candidates[i].choice.plan.rejected;
+    reasons = rejected;
+    for (std::size_t j = i + 1; j < candidates.size(); ++j) {
+      reasons.push_back(compare(candidates[j], candidates[i], problem));
+    }
+  }
+  for (Candidate& candidate : candidates) choices.push_back(std::move(candidate.choice));
+  return choices;
+}
+
+}  // namespace heddle::plan

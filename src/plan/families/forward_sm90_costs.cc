@@ -1,0 +1,47 @@
+#include "plan/families/forward_sm90_costs.h"
+
+#include <algorithm>
+
+#include "plan/families/forward_sm90.h"
+
+namespace heddle::plan {
+namespace {
+
+constexpr int kElementBytes = 2;
+
+constexpr bool every_kernel_fits() {
+  return std::ranges::all_of(kForwardSm90Kernels, [](const ForwardSm90Kernel& kernel) {
+    return shared::forward_sm90_memory(kernel.config()).bytes <= shared::kSm90SharedMemory;
+  });
+}
+static_assert(every_kernel_fits());
+
+const ForwardSm90Kernel& kernel_of(const shared::ForwardSm90Config& config) {
+  const auto* found = std::ranges::find_if(kForwardSm90Kernels, [&](const ForwardSm90Kernel& kernel) {
+    return kernel.head_dim == config.head_dim && kernel.warpgroups == config.warpgroups &&
+           kernel.kv_block == config.kv_block;
+  });
+  return found != kForwardSm90Kernels.end() ? *found : kUnmeasuredKernel;
+}
+
+// A step that loses nothing: the slowest of its parts.
+double ideal_step(const shared::ForwardSm90Config& config) {
+  const double wgmma = 2.0 * config.warpgroups * config.kv_block * config.head_dim / 16 * kSm90Rates.wgmma_clocks;
+  const double softmax = config.rows() * config.kv_block * kSm90Rates.softmax_clocks;
+  const double loads = 2.0 * config.kv_block * config.head_dim * kElementBytes / kSm90Rates.l2_bytes_per_clock;
+  return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, loads});
+}
+
+}  // namespace
+
+ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
+  const ForwardSm90Kernel& kernel = kernel_of(config);
+  const double step = ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch);
+  return {.full_step = step, .partial_step = step + kernel.partial_clocks, .tile = kernel.tile_clocks};
+}
+
+double forward_sm90_seconds(const TileSchedule& schedule) {
+  return kSm90Rates.launch_seconds + schedule.longest / kSm90Rates.clocks_per_second;
+}
+
+}  // namespace heddle::plan

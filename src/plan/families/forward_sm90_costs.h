@@ -1,0 +1,73 @@
+// The kernels of the Hopper forward family and what they cost. Every number here was measured on one H200 (700 W), by
+// the program of bench/ that its comment names; bench_forward_sm90_costs prints this table anew.
+//
+// A step multiplies two warpgroup products and runs one softmax beside them. A saturated tensor core slows what runs
+// beside it, so a step takes max(products, softmax + products / 3, keys and values through L2), stretched by what one
+// kernel loses over that: waits, issue slots, and the power limit, under which the clock falls.
+#pragma once
+
+#include <array>
+
+#include "shared/forward_sm90.h"
+
+namespace heddle::plan {
+
+/// What the parts of one multiprocessor do, and the whole chip.
+struct Sm90Rates {
+  double clocks_per_second;        // hopper_rates: clock under products without a pause
+  double wgmma_clocks;             // hopper_rates: of m64nNk16, a column of N
+  double softmax_clocks;           // hopper_rates: of a score, nothing beside it
+  double softmax_beside_wgmma;     // hopper_rates: share of the products' time that the softmax beside them loses
+  double l2_bytes_per_clock;       // hopper_rates: TMA loads of distinct tiles by all multiprocessors, for each
+  double memory_bytes_per_second;  // hopper_rates: copies
+  double launch_seconds;           // forward_sm90_costs: what a launch costs beside its tiles
+};
+inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.585e9,
+                                         .wgmma_clocks = 0.5,
+                                         .softmax_clocks = 0.066,
+                                         .softmax_beside_wgmma = 1.0 / 3,
+                                         .l2_bytes_per_clock = 36,
+                                         .memory_bytes_per_second = 4.2e12,
+                                         .launch_seconds = 3e-6};
+
+/// One kernel of the family. Its costs: forward_sm90_costs.
+struct ForwardSm90Kernel {
+  int head_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
+  bool fallback;          // only where a caller's block mask fits no other
+  double stretch;         // of a step, in the kernel without a mask
+  double masked_stretch;  // of a full step, in the kernel with one
+  double partial_clocks;  // what a partial step costs more
+  double tile_clocks;     // what a tile costs beside its steps
+
+  constexpr shared::ForwardSm90Config config() const {
+    return {.head_dim = head_dim,
+            .warpgroups = warpgroups,
+            .kv_block = kv_block,
+            .stages = stages,
+            .q_buffers = q_buffers,
+            .o_panels = o_panels,
+            .f16 = false,
+            .lse = false,
+            .masked = false};
+  }
+};
+inline constexpr std::array<ForwardSm90Kernel, 7> kForwardSm90Kernels = {{
+    // D  WGs keys stages q  o fallback stretch masked partial tile
+    {64, 3, 128, 3, 2, 1, false, 1.107, 1.010, 320, 2820},
+    {64, 2, 128, 3, 2, 1, false, 1.353, 1.370, 400, 1680},
+    {64, 2, 64, 3, 2, 1, true, 1.450, 1.450, 250, 1680},
+    {128, 3, 80, 2, 2, 2, false, 1.082, 1.061, 630, 4580},
+    {128, 2, 128, 2, 2, 2, false, 1.130, 1.066, 630, 4330},
+    {128, 2, 64, 2, 2, 2, true, 1.250, 1.250, 350, 4330},
+    {256, 2, 64, 2, 1, 2, false, 1.059, 1.137, 475, 7530},
+}};
+/// For shapes that stand not in the table.
+inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 500, 4000};
+
+/// What the parts of a kernel's work take, in clocks of kSm90Rates.clocks_per_second.
+struct ForwardSm90Clocks {
+  double full_step, partial_step, tile;
+};
+ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
+
+}  // namespace heddle::plan

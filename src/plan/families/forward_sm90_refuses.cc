@@ -1,0 +1,169 @@
+// What the Hopper forward family does not take, in sentences.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "plan/families/forward_sm90.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+
+constexpr std::int64_t kStrideBytes = 16;                   // what the strides of a tensor map are multiples of
+constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;  // and where they end
+constexpr std::int64_t kLastRow =
+    (std::int64_t{1} << 31) - 1024;  // tiles and key blocks past the end still count in i32
+constexpr std::int64_t kSmallestTile = 128;
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;  // 512 MiB of lists
+
+std::string refuse_device(const device::CudaCaps& caps) {
+  if (caps.major != 9 || caps.minor != 0) {
+    return fmt::format("cuda:{} ({}) has compute capability {}.{}; 9.0 is accepted", caps.index, caps.name, caps.major,
+                       caps.minor);
+  }
+  if (caps.shared_memory_bytes < shared::kSm90SharedMemory) {
+    return fmt::format("cuda:{} ({}) lends a block {} bytes of shared memory; at least {} are accepted", caps.index,
+                       caps.name, caps.shared_memory_bytes, shared::kSm90SharedMemory);
+  }
+  return {};
+}
+
+std::string refuse_types(const AttentionProblem& problem) {
+  const DType dtype = problem.q_dtype;
+  if ((dtype != DType::bf16 && dtype != DType::f16) || problem.k_dtype != dtype || problem.v_dtype != dtype) {
+    return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
+                       name(problem.k_dtype), name(problem.v_dtype));
+  }
+  if (problem.o_dtype != dtype) {
+    return fmt::format("o is {}; {}, which q, k and v are, is accepted", name(problem.o_dtype), name(dtype));
+  }
+  if (problem.qk_dim != problem.v_dim) {
+    return fmt::format("q and k have head dimension {} and v {}; the same is accepted", problem.qk_dim, problem.v_dim);
+  }
+  if (problem.qk_dim != 64 && problem.qk_dim != 128 && problem.qk_dim != 256) {
+    return fmt::format("q, k and v have head dimension {}; 64, 128 and 256 are accepted", problem.qk_dim);
+  }
+  return {};
+}
+
+std::string refuse_options(const AttentionProblem& problem, const AttentionOptions& options) {
+  if (problem.normalizer != Normalizer::softmax) {
+    return fmt::format("normalizer is {}; softmax is accepted",
+                       problem.normalizer == Normalizer::none ? "none" : "sigmoid");
+  }
+  if (options.sinks) return "sinks are given; none are accepted";
+  const std::pair<const char*, const std::optional<ConstTensorView>*> descales[] = {
+      {"q_descale", &options.q_descale}, {"k_descale", &options.k_descale}, {"v_descale", &options.v_descale}};
+  for (const auto& [argument, view] : descales) {
+    if (*view) return fmt::format("{} is given; none is accepted", argument);
+  }
+  if (!problem.score_mod.empty()) return fmt::format("score_mod is {}; none is accepted", print(problem.score_mod));
+  if (!problem.weight_mod.empty()) return fmt::format("weight_mod is {}; none is accepted", print(problem.weight_mod));
+  const auto scale_log2 = static_cast<float>(problem.scale * std::numbers::log2e);
+  if (!(scale_log2 >= std::numeric_limits<float>::min()) || !std::isfinite(scale_log2)) {
+    return fmt::format("scale is {}; positive numbers in the range of f32 are accepted", problem.scale);
+  }
+  return {};
+}
+
+std::string refuse_sequences(const AttentionProblem& problem) {
+  if (problem.packed) return "cu_seqlens_q and cu_seqlens_kv are given; padded batches are accepted";
+  for (std::size_t i = 0; i < problem.sequences.size(); ++i) {
+    const Sequence& sequence = problem.sequences[i];
+    if (sequence.q_len != problem.q_rows || sequence.kv_len != problem.kv_rows) {
+      return fmt::format("sequence {} has {} queries and {} keys; whole ones, {} and {}, are accepted", i,
+                         sequence.q_len, sequence.kv_len, problem.q_rows, problem.kv_rows);
+    }
+    if (sequence.q_start != problem.sequences[0].q_start) {
+      return fmt::format("q_start[{}] is {} and q_start[0] {}; one start for all is accepted", i, sequence.q_start,
+                         problem.sequences[0].q_start);
+    }
+  }
+  return {};
+}
+
+std::string refuse_sizes(const AttentionProblem& problem) {
+  if (problem.q_rows > kLastRow || problem.kv_rows > kLastRow) {
+    return fmt::format("q has {} rows and k {}; up to {} are accepted", problem.q_rows, problem.kv_rows, kLastRow);
+  }
+  const std::int64_t q_tiles = (problem.q_rows + kSmallestTile - 1) / kSmallestTile;
+  const double tiles =
+      static_cast<double>(q_tiles) * static_cast<double>(problem.q_heads) * static_cast<double>(problem.batch);
+  if (tiles > static_cast<double>(kMostTiles)) {
+    return fmt::format("{} sequences of {} heads and {} queries make {:.0f} tiles of {} queries; up to {} are accepted",
+                       problem.batch, problem.q_heads, problem.q_rows, tiles, kSmallestTile, kMostTiles);
+  }
+  return {};
+}
+
+std::string refuse_mask(const Expr& mask, const Bindings& bindings, const Device& device) {
+  if (mask.empty()) return {};
+  const Symbols symbols = symbols_of(mask);
+  if (std::ssize(symbols.params) > shared::kModParams) {
+    return fmt::format("mask_mod reads {} params; up to {} are accepted", symbols.params.size(), shared::kModParams);
+  }
+  if (std::ssize(symbols.captures) > shared::kModCaptures) {
+    return fmt::format("mask_mod reads {} captures; up to {} are accepted", symbols.captures.size(),
+                       shared::kModCaptures);
+  }
+  for (const auto& [name, declaration] : symbols.captures) {
+    if (declaration.rank > 4) {
+      return fmt::format("capture '{}' has {} axes; up to 4 are accepted", name, declaration.rank);
+    }
+    const auto bound = bindings.captures.find(name);
+    if (bound == bindings.captures.end()) continue;
+    const ConstTensorView& view = bound->second;
+    if (!(view.device == device)) {
+      return fmt::format("capture '{}' is on {}; {}, where q is, is accepted", name, problem::name(view.device),
+                         problem::name(device));
+    }
+    for (const std::int64_t extent : view.shape) {
+      if (extent > std::numeric_limits<std::int32_t>::max()) {
+        return fmt::format("capture '{}' has shape {}; extents up to 2147483647 are accepted", name,
+                           to_string(view.shape));
+      }
+    }
+  }
+  return {};
+}
+
+// What a tensor map can describe. Strides of axes with one element say nothing, nor do those of a tensor without any.
+std::string refuse_strides(const char* argument, const ConstTensorView& view) {
+  if (view.count() == 0) return {};
+  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
+    if (view.shape[axis] == 1) continue;
+    const std::int64_t stride = view.strides[axis], unit = kStrideBytes / size_of(view.dtype);
+    if (stride > 0 && stride % unit == 0 && stride < kStrideEnd / size_of(view.dtype)) continue;
+    return fmt::format(
+        "{} has strides {}; but for the last, positive multiples of {} elements below {} are accepted, since TMA takes "
+        "steps of {} bytes{}",
+        argument, to_string(view.strides), unit, kStrideEnd / size_of(view.dtype), kStrideBytes,
+        stride == 0 && axis == 0 ? " (a batch that all share has extent 1)" : "");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps) {
+  std::array<std::string, 10> reasons = {refuse_device(caps),
+                                         refuse_types(problem),
+                                         refuse_options(problem, options),
+                                         refuse_sequences(problem),
+                                         refuse_sizes(problem),
+                                         refuse_mask(problem.mask_mod, options.bindings, problem.device),
+                                         refuse_strides("q", tensors.q),
+                                         refuse_strides("k", tensors.k),
+                                         refuse_strides("v", tensors.v),
+                                         refuse_strides("o", tensors.o)};
+  const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
+  return found == reasons.end() ? std::string() : std::move(*found);
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,280 @@
+// The lists that a launch of the Hopper family walks: every tile once, its runs those of the block mask, dealt evenly.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <string>
+#include <tuple>
+
+#include "heddle/mods.h"
+#include "mask/random_mask.h"
+#include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_costs.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+using plan::TileSchedule;
+using shared::ForwardSm90Config;
+using TileKey = std::tuple<int, int, int>;  // batch, head, q_tile
+
+ForwardSm90Config config_of(int head_dim, int warpgroups, int kv_block, bool masked = false) {
+  return {.head_dim = head_dim,
+          .warpgroups = warpgroups,
+          .kv_block = kv_block,
+          .stages = 2,
+          .q_buffers = 1,
+          .o_panels = 1,
+          .f16 = false,
+          .lse = true,
+          .masked = masked};
+}
+
+std::int64_t blocks(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
+
+/// A tile's key blocks, a character each: '.' not seen, '#' full, '+' partial.
+std::string expected_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
+                             const BlockMask* mask, const TileKey& tile) {
+  const auto& [batch, head, q_tile] = tile;
+  std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), mask == nullptr ? '#' : '.');
+  if (mask != nullptr) {
+    for (const Run& run : mask->row(batch, head, q_tile * config.rows() / mask->block().q)) {
+      for (std::size_t c = 0; c < classes.size(); ++c) {
+        const auto mask_block = static_cast<std::int64_t>(c) * config.kv_block / mask->block().kv;
+        if (mask_block >= run.begin && mask_block < run.end) classes[c] = run.kind == RunKind::full ? '#' : '+';
+      }
+    }
+  }
+  if (problem.kv_rows % config.kv_block != 0 && classes.back() == '#') classes.back() = '+';
+  return classes;
+}
+
+std::string item_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
+                         const TileSchedule& schedule, const shared::WorkItem& item) {
+  std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
+  int steps = 0;
+  const shared::KvRun* left = nullptr;
+  for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+    const shared::KvRun& run = schedule.runs.at(static_cast<std::size_t>(r));
+    EXPECT_LT(run.begin, run.end);
+    EXPECT_GE(run.begin, left == nullptr ? 0 : left->end) << "runs out of order";
+    EXPECT_FALSE(left != nullptr && left->end == run.begin && left->partial == run.partial) << "runs not merged";
+    for (int c = run.begin; c < run.end; ++c) classes.at(static_cast<std::size_t>(c)) = run.partial != 0 ? '+' : '#';
+    steps += run.end - run.begin;
+    left = &run;
+  }
+  EXPECT_EQ(item.steps, steps);
+  return classes;
+}
+
+void expect_every_tile_once(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
+                            const BlockMask* mask, const TileSchedule& schedule) {
+  std::map<TileKey, std::string> found;
+  for (const shared::WorkItem& item : schedule.items) {
+    EXPECT_GE(item.steps, 1);
+    const bool added =
+        found.emplace(TileKey{item.batch, item.head, item.q_tile}, item_classes(problem, config, schedule, item))
+            .second;
+    EXPECT_TRUE(added) << "a tile twice";
+  }
+  const std::string nothing(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
+  ASSERT_EQ(schedule.fills.size() % 3, 0U);
+  for (std::size_t i = 0; i < schedule.fills.size(); i += 3) {
+    const TileKey tile{schedule.fills[i + 2], schedule.fills[i + 1], schedule.fills[i]};
+    EXPECT_TRUE(found.emplace(tile, nothing).second) << "a tile twice";
+  }
+  std::map<TileKey, std::string> expected;
+  for (int b = 0; b < problem.batch; ++b) {
+    for (int h = 0; h < problem.q_heads; ++h) {
+      for (int q = 0; q < blocks(problem.q_rows, config.rows()); ++q) {
+        expected[{b, h, q}] = expected_classes(problem, config, mask, {b, h, q});
+      }
+    }
+  }
+  EXPECT_EQ(found, expected);
+}
+
+double clocks_of(const TileSchedule& schedule, const ForwardSm90Config& config, const shared::WorkItem& item) {
+  const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(config);
+  double sum = clocks.tile;
+  for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+    const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
+    sum += (run.end - run.begin) * (run.partial != 0 ? clocks.partial_step : clocks.full_step);
+  }
+  return sum;
+}
+
+/// Longest tile first to the least loaded CTA leaves none with more than the mean and one tile.
+void expect_balanced(const ForwardSm90Config& config, const TileSchedule& schedule, const device::CudaCaps& caps) {
+  const std::size_t work = std::max(schedule.items.size(), schedule.fills.size() / 3);
+  ASSERT_EQ(schedule.grid(), std::min<int>(caps.multiprocessors, static_cast<int>(work)));
+  ASSERT_EQ(schedule.first_item.front(), 0);
+  ASSERT_EQ(schedule.first_item.back(), std::ssize(schedule.items));
+  double total = 0, largest = 0, longest = 0;
+  for (int cta = 0; cta < schedule.grid(); ++cta) {
+    const int begin = schedule.first_item[static_cast<std::size_t>(cta)];
+    const int end = schedule.first_item[static_cast<std::size_t>(cta) + 1];
+    ASSERT_LE(begin, end);
+    double load = 0;
+    for (int i = begin; i < end; ++i) {
+      const double clocks = clocks_of(schedule, config, schedule.items[static_cast<std::size_t>(i)]);
+      load += clocks;
+      largest = std::max(largest, clocks);
+    }
+    total += load;
+    longest = std::max(longest, load);
+  }
+  EXPECT_NEAR(schedule.longest, longest, 1e-3 * longest);
+  EXPECT_LE(longest, (total / schedule.grid() + largest) * 1.001);
+}
+
+void expect_valid(const problem::AttentionProblem& problem, const ForwardSm90Config& config, const BlockMask* mask,
+                  const device::CudaCaps& caps) {
+  const TileSchedule schedule = plan::forward_sm90_schedule(problem, config, mask, caps);
+  expect_every_tile_once(problem, config, mask, schedule);
+  if (problem.batch * problem.q_heads * problem.q_rows > 0) expect_balanced(config, schedule, caps);
+}
+
+TEST(ForwardSm90Schedule, WalksTheBlocksOfRandomMasks) {
+  constexpr std::array<std::int64_t, 8> lengths{1, 16, 63, 64, 65, 192, 300, 449};
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    RandomMasks random(seed);
+    const auto below = [&](int bound) { return random.below(bound); };
+    const auto length = [&] { return lengths[static_cast<std::size_t>(below(lengths.size()))]; };
+    const std::int64_t kv_heads = 1 + below(2);
+    HopperCall call = {.batch = 1 + below(3),
+                       .q_heads = kv_heads * (1 + below(2)),
+                       .kv_heads = kv_heads,
+                       .q_rows = length(),
+                       .kv_rows = length(),
+                       .shared_kv = below(3) == 0};
+    call.mask = random.draw();
+    call.options.bindings = random.bindings();
+    const ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), true);
+    const BlockMask mask = *call.rows_of({config.rows() * (1 + below(2)), config.kv_block * (1 + below(3))});
+    device::CudaCaps caps = h200();
+    caps.multiprocessors = 1 + below(20);
+    expect_valid(call.problem(), config, &mask, caps);
+  }
+}
+
+TEST(ForwardSm90Schedule, CutsARaggedBlockOffWithoutAMaskToo) {
+  for (const std::int64_t kv_rows : {1, 79, 80, 81, 160, 200, 513}) {
+    SCOPED_TRACE(kv_rows);
+    const HopperCall call = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_rows = 1000, .kv_rows = kv_rows};
+    expect_valid(call.problem(), config_of(128, 3, 80), nullptr, h200());
+    const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config_of(128, 3, 80), nullptr, h200());
+    EXPECT_EQ(schedule.runs.size(), kv_rows > 80 && kv_rows % 80 != 0 ? 2U : 1U);
+  }
+}
+
+TEST(ForwardSm90Schedule, FillsWhereNoKeyIs) {
+  const HopperCall call = {
+      .batch = 2, .q_heads = 3, .kv_heads = 3, .q_rows = 300, .kv_rows = 0, .mask = mods::causal()};
+  const ForwardSm90Config config = config_of(128, 2, 128, true);
+  for (const bool masked : {true, false}) {
+    const std::shared_ptr<const BlockMask> mask = masked ? call.rows_of({128, 128}) : nullptr;
+    const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
+    EXPECT_TRUE(schedule.items.empty());
+    EXPECT_EQ(schedule.fills.size(), 3U * 2 * 3 * 3);
+    EXPECT_EQ(schedule.grid(), 2 * 3 * 3);
+    EXPECT_EQ(schedule.longest, 0);
+  }
+}
+
+TEST(ForwardSm90Schedule, IsEmptyWhereThereIsNothingToCompute) {
+  for (HopperCall call : {HopperCall{.batch = 0}, HopperCall{.q_heads = 0}, HopperCall{.q_rows = 0}}) {
+    const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config_of(128, 2, 128), nullptr, h200());
+    EXPECT_EQ(schedule.grid(), 0);
+    EXPECT_EQ(schedule.first_item, std::vector<int>{0});
+    EXPECT_TRUE(schedule.items.empty());
+    EXPECT_TRUE(schedule.fills.empty());
+  }
+}
+
+/// The order in which tiles are dealt, as one CTA gets them: "batch.head.tile".
+std::string dealt(const HopperCall& call, const ForwardSm90Config& config, std::int64_t l2_bytes) {
+  device::CudaCaps caps = h200();
+  caps.multiprocessors = 1;
+  caps.l2_bytes = l2_bytes;
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({config.rows(), config.kv_block});
+  std::string order;
+  for (const shared::WorkItem& item : plan::forward_sm90_schedule(call.problem(), config, mask.get(), caps).items) {
+    order += fmt::format("{}{}.{}.{}", order.empty() ? "" : " ", item.batch, item.head, item.q_tile);
+  }
+  return order;
+}
+
+// K and V of a head take 256 keys * 128 * 2 * 2 bytes = 128 KiB, and a third of L2 is theirs.
+constexpr std::int64_t kL2ForOneHead = 3 * (128 << 10), kL2ForTwo = 2 * kL2ForOneHead;
+
+TEST(ForwardSm90Schedule, DealsTheLongestFirstInsideSectionsOfHeads) {
+  HopperCall call = {.q_heads = 4, .kv_heads = 4, .q_rows = 256, .kv_rows = 256, .mask = mods::causal()};
+  const ForwardSm90Config config = config_of(128, 2, 128, true);
+  EXPECT_EQ(dealt(call, config, kL2ForOneHead), "0.0.1 0.0.0 0.1.1 0.1.0 0.2.1 0.2.0 0.3.1 0.3.0");
+  EXPECT_EQ(dealt(call, config, kL2ForTwo - 1), "0.0.1 0.0.0 0.1.1 0.1.0 0.2.1 0.2.0 0.3.1 0.3.0");
+  EXPECT_EQ(dealt(call, config, kL2ForTwo), "0.0.1 0.1.1 0.0.0 0.1.0 0.2.1 0.3.1 0.2.0 0.3.0");
+  call.mask = {};
+  EXPECT_EQ(dealt(call, config, kL2ForTwo), "0.0.0 0.0.1 0.1.0 0.1.1 0.2.0 0.2.1 0.3.0 0.3.1");
+}
+
+TEST(ForwardSm90Schedule, KeepsTheHeadsOfOneKeyHeadTogether) {
+  HopperCall call = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 256, .kv_rows = 256, .mask = mods::causal()};
+  const ForwardSm90Config config = config_of(128, 2, 128, true);
+  EXPECT_EQ(dealt(call, config, kL2ForOneHead),
+            "0.0.1 0.1.1 0.0.0 0.1.0 0.2.1 0.3.1 0.2.0 0.3.0 1.0.1 1.1.1 1.0.0 1.1.0 1.2.1 1.3.1 1.2.0 1.3.0");
+  call.shared_kv = true;
+  EXPECT_EQ(dealt(call, config, kL2ForOneHead),
+            "0.0.1 0.1.1 1.0.1 1.1.1 0.0.0 0.1.0 1.0.0 1.1.0 0.2.1 0.3.1 1.2.1 1.3.1 0.2.0 0.3.0 1.2.0 1.3.0");
+}
+
+double milliseconds_of(const HopperCall& call, const ForwardSm90Config& config, const BlockMask* mask) {
+  const problem::AttentionProblem problem = call.problem();
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    plan::forward_sm90_schedule(problem, config, mask, h200());
+    best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+TEST(ForwardSm90Schedule, StaysSmallAndQuickForLongAndForManySequences) {
+  const HopperCall causal = {
+      .q_heads = 16, .kv_heads = 16, .q_rows = 1 << 20, .kv_rows = 1 << 20, .mask = mods::causal()};
+  const ForwardSm90Config config = config_of(128, 2, 128, true);
+  const std::shared_ptr<const BlockMask> mask = causal.rows_of({128, 128});
+  const TileSchedule schedule = plan::forward_sm90_schedule(causal.problem(), config, mask.get(), h200());
+  EXPECT_EQ(schedule.items.size(), 16U * 8192);
+  EXPECT_LE(schedule.runs.size(), 2U * 8192);
+  expect_balanced(config, schedule, h200());
+  const double long_ms = milliseconds_of(causal, config, mask.get());
+
+  const HopperCall many = {.batch = 512, .q_heads = 64, .kv_heads = 64, .q_rows = 512, .kv_rows = 512};
+  const double many_ms = milliseconds_of(many, config, nullptr);
+  std::printf("131072 tiles: causal %.1f ms, of 32768 heads %.1f ms\n", long_ms, many_ms);
+  EXPECT_LT(long_ms, 500);  // of about 5, whatever else the machine does
+  EXPECT_LT(many_ms, 500);
+}
+
+TEST(ForwardSm90Schedule, IsTheSameEachTime) {
+  const HopperCall call = {
+      .batch = 3, .q_heads = 5, .kv_heads = 5, .q_rows = 3000, .kv_rows = 3000, .mask = mods::causal()};
+  const ForwardSm90Config config = config_of(128, 3, 80, true);
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({192, 80});
+  const auto places = [&] {
+    std::vector<TileKey> order;
+    const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
+    for (const shared::WorkItem& item : schedule.items) order.emplace_back(item.batch, item.head, item.q_tile);
+    return std::pair(order, schedule.first_item);
+  };
+  EXPECT_EQ(places(), places());
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,62 @@
+// Problems for the Hopper family and the device that they are planned for, with neither memory nor a GPU.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "device/caps.h"
+#include "plan/plan.h"
+#include "problem/problem.h"
+
+namespace heddle::test {
+
+inline device::CudaCaps h200() {
+  return {.index = 0,
+          .name = "NVIDIA H200",
+          .major = 9,
+          .minor = 0,
+          .multiprocessors = 132,
+          .shared_memory_bytes = 232448,
+          .l2_bytes = 52428800,
+          .memory_bytes = 150'000'000'000,
+          .driver_version = 13000};
+}
+
+/// An attention of contiguous tensors on cuda:0.
+struct HopperCall {
+  std::int64_t batch = 1, q_heads = 1, kv_heads = 1, q_rows = 128, kv_rows = 128, dim = 128;
+  Expr mask{};
+  DType dtype = DType::bf16;
+  bool with_lse = true, shared_kv = false;
+  AttentionOptions options{};
+
+  AttentionTensors tensors() const {
+    const std::int64_t kv_batch = shared_kv ? 1 : batch;
+    AttentionTensors tensors;
+    tensors.q = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
+    tensors.k = tensors.v = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, dim}};
+    tensors.o = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
+    if (with_lse) tensors.lse = TensorView{nullptr, DType::f32, Dims{batch, q_heads, q_rows}};
+    return tensors;
+  }
+  AttentionOptions all_options() const {
+    AttentionOptions all = options;
+    if (!mask.empty()) all.mask_mod = mask;
+    return all;
+  }
+  problem::AttentionProblem problem() const {
+    problem::AttentionProblem problem = problem::validate(tensors(), all_options());
+    problem.device = {DeviceKind::cuda, 0};
+    return problem;
+  }
+  /// What the engine does for a plan.
+  std::shared_ptr<const BlockMask> rows_of(BlockSize block) const {
+    if (options.block_mask != nullptr) return options.block_mask;
+    if (mask.empty()) return nullptr;
+    const problem::AttentionProblem asked = problem();
+    return std::make_shared<BlockMask>(
+        BlockMask::build(mask, {asked.q_heads, asked.sequences}, block, options.bindings));
+  }
+};
+
+}  // namespace heddle::test

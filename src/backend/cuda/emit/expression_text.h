@@ -1,8 +1,10 @@
-// A mod as device code: the graph in order, one assignment a shared node, in the library's own identifiers. User text
-// never reaches a compiler. The functions that it calls (one an operation) stand in kernels/cuda/mods/operations.cuh.
+// A mod as device code: the graph in order, one local a shared node, in the library's own identifiers. User text never
+// reaches a compiler, and values of params and captures are no part of the text. The functions that it calls (one an
+// operation) stand in kernels/cuda/mods.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "heddle/expr.h"
@@ -11,23 +13,43 @@ namespace heddle::cuda::emit {
 
 /// Where each param and capture of a kernel's mods stands in shared::ModValues.
 struct ModLayout {
-  std::vector<std::pair<std::string, ExprType>> params;  // word i
   struct CaptureSlot {
     std::string name;
     DType dtype;
     int rank;
+    bool operator==(const CaptureSlot&) const = default;
   };
+  std::vector<std::pair<std::string, ExprType>> params;  // word i
   std::vector<CaptureSlot> captures;
 };
 /// The layout of all mods together (empty ones count nothing), names sorted. Throws Error(unsupported) past
-/// shared::kModParams params, shared::kModCaptures captures or rank 4.
+/// shared::kModParams params, shared::kModCaptures captures or rank 4, Error(invalid_argument) for a name that two mods
+/// declare differently.
 ModLayout layout_of(const std::vector<Expr>& mods);
 
-/// A device function of a simplified mod:
-///   __device__ __forceinline__ TYPE NAME(const heddle::shared::ModValues& mod, [float score,] int b, int h, int q_idx,
-///                                        int kv_idx)
-/// TYPE is bool, int or float by the mod's type; `score` is there for a mod of type f32 that is a score mod. q_idx
-/// holds q_start already; the other leaves come from `mod` and the arguments.
-std::string function_text(const std::string& name, const Expr& mod, const ModLayout& layout, bool takes_score);
+/// What an element function gets besides the element's indices.
+enum class TakesScore : bool { no, yes };
+
+/// A simplified mod as four functions, so that a kernel computes once a tile what depends on b and h only, once a row
+/// what depends on the query only, once a column what depends on the key only. For the name "mask", in namespace
+/// heddle::mods:
+///
+///   struct MaskUniform { ... };  struct MaskRow { ... };  struct MaskColumn { ... };   // any of them may be empty
+///   __device__ __forceinline__ MaskUniform mask_uniform(const shared::ModValues& mod, int b, int h);
+///   __device__ __forceinline__ MaskRow mask_row(const shared::ModValues& mod, const MaskUniform& u, int b, int h,
+///                                               int q_idx);
+///   __device__ __forceinline__ MaskColumn mask_column(const shared::ModValues& mod, const MaskUniform& u, int b, int
+///   h,
+///                                                     int kv_idx);
+///   __device__ __forceinline__ bool mask_element(const shared::ModValues& mod, const MaskUniform& u, const MaskRow& r,
+///                                                const MaskColumn& c, int b, int h, int q_idx, int kv_idx);
+///
+/// The element function of a mod that takes the score has `float score` after `c`; it returns bool, int or float by the
+/// mod's type. q_idx holds q_start already; the other leaves come from `mod` and the arguments. Every function may be
+/// called with any indices: reads are clamped. `name` is a C++ identifier of small letters.
+///
+/// The text includes "mods/operations.cuh" (and "mods/captures.cuh"); it needs the compiler's option -default-device,
+/// and neither -use_fast_math nor -ftz=true.
+std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score);
 
 }  // namespace heddle::cuda::emit

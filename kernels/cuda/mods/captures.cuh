@@ -1,0 +1,90 @@
+// Elements of captured tensors. An element's offset is the sum of one offset an axis, so that what depends on the row
+// only, say, is computed once a row; then one load.
+#pragma once
+
+#include "mods/instructions.cuh"
+#include "shared/forward_sm90.h"
+
+namespace heddle::ops {
+
+using shared::ModCapture;
+
+// Storage types: how an element lies in memory, and its value.
+struct F64 {
+  using Stored = double;
+  static __device__ __forceinline__ float value(double x) { return __double2float_rn(x); }
+};
+struct F32 {
+  using Stored = float;
+  static __device__ __forceinline__ float value(float x) { return x; }
+};
+struct F16 {
+  using Stored = unsigned short;
+  static __device__ __forceinline__ float value(unsigned short bits) { return from_half(bits); }
+};
+struct Bf16 {
+  using Stored = unsigned short;
+  static __device__ __forceinline__ float value(unsigned short bits) {
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  }
+};
+/// The upper half of an f16.
+struct E5m2 {
+  using Stored = unsigned char;
+  static __device__ __forceinline__ float value(unsigned char bits) {
+    return from_half(static_cast<unsigned short>(bits << 8));
+  }
+};
+/// Three bits of an f16's mantissa under four of its exponent, whose bias is 8 less; all ones are NaN.
+struct E4m3 {
+  using Stored = unsigned char;
+  static __device__ __forceinline__ float value(unsigned char bits) {
+    const unsigned magnitude = bits & 0x7FU, sign = bits & 0x80U;
+    const float x = from_half(static_cast<unsigned short>(sign << 8 | magnitude << 7)) * 256.0F;
+    return magnitude == 0x7FU ? __uint_as_float(0x7FC00000U) : x;
+  }
+};
+/// The low 32 bits; memory is little-endian.
+struct I64 {
+  using Stored = int2;
+  static __device__ __forceinline__ int value(int2 x) { return x.x; }
+};
+struct I32 {
+  using Stored = int;
+  static __device__ __forceinline__ int value(int x) { return x; }
+};
+struct Boolean {
+  using Stored = unsigned char;
+  static __device__ __forceinline__ bool value(unsigned char x) { return x != 0; }
+};
+
+/// What an index adds to an element's offset. Wraps where the index is far outside.
+__device__ __forceinline__ long long offset(const ModCapture& capture, int axis, int index) {
+  return static_cast<long long>(static_cast<unsigned long long>(static_cast<long long>(index)) *
+                                static_cast<unsigned long long>(capture.stride[axis]));
+}
+/// The same of the index nearest to it inside the tensor.
+__device__ __forceinline__ long long clamped_offset(const ModCapture& capture, int axis, int index) {
+  const int below = index < capture.extent[axis] ? index : capture.extent[axis] - 1;
+  return offset(capture, axis, below < 0 ? 0 : below);
+}
+__device__ __forceinline__ bool inside(const ModCapture& capture, int axis, int index) {
+  return static_cast<unsigned>(index) < static_cast<unsigned>(capture.extent[axis]);
+}
+
+/// The element at an offset; 0, and no access, where not `readable`.
+template <class Storage>
+__device__ __forceinline__ auto load_if(const ModCapture& capture, bool readable, long long offset) {
+  typename Storage::Stored element{};
+  if (readable) element = __ldg(static_cast<const typename Storage::Stored*>(capture.data) + offset);
+  return Storage::value(element);
+}
+/// The element at an offset inside the tensor; an empty tensor reads as 0.
+template <class Storage, int kRank>
+__device__ __forceinline__ auto load(const ModCapture& capture, long long offset) {
+  bool any = true;
+  for (int axis = 0; axis < kRank; ++axis) any = any && capture.extent[axis] > 0;
+  return load_if<Storage>(capture, any, offset);
+}
+
+}  // namespace heddle::ops

@@ -1,0 +1,335 @@
+#include "backend/cuda/emit/expression_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <unordered_map>
+
+#include "expr/node.h"
+#include "heddle/error.h"
+
+namespace heddle::cuda::emit {
+namespace {
+
+using expr::Kind;
+using expr::Leaf;
+using expr::LeafSet;
+using expr::Node;
+using expr::Op;
+
+// ---- stages: how often something is computed
+
+enum class Stage : std::uint8_t { uniform, row, column, element };
+constexpr std::array<Stage, 4> kStages = {Stage::uniform, Stage::row, Stage::column, Stage::element};
+
+Stage stage_of(LeafSet uses) {
+  if (uses.has(Leaf::score)) return Stage::element;
+  const bool row = uses.intersects({Leaf::q_idx, Leaf::q_token});
+  const bool column = uses.intersects({Leaf::kv_idx, Leaf::kv_token});
+  return row && column ? Stage::element : row ? Stage::row : column ? Stage::column : Stage::uniform;
+}
+
+/// Of the stage's locals, and of the struct that brings them to later stages.
+std::string letter(Stage stage) { return std::string(1, "urce"[static_cast<int>(stage)]); }
+
+struct StageWords {
+  std::string function, type, extra_parameters, indices;
+};
+StageWords words_of(Stage stage, bool takes_score) {
+  switch (stage) {
+    case Stage::uniform:
+      return {"uniform", "Uniform", "", "int b, int h"};
+    case Stage::row:
+      return {"row", "Row", "const {0}Uniform& u, ", "int b, int h, int q_idx"};
+    case Stage::column:
+      return {"column", "Column", "const {0}Uniform& u, ", "int b, int h, int kv_idx"};
+    case Stage::element:
+      break;
+  }
+  return {
+      "element", "",
+      std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") + (takes_score ? "float score, " : ""),
+      "int b, int h, int q_idx, int kv_idx"};
+}
+
+// ---- words of the language
+
+std::string_view type_text(ExprType type) {
+  return type == ExprType::f32 ? "float" : type == ExprType::i32 ? "int" : "bool";
+}
+
+/// A literal of exactly this number.
+std::string literal(float x) {
+  if (std::isnan(x)) return "ops::f32_param(0x7FC00000U)";
+  if (std::isinf(x)) return x < 0 ? "ops::f32_param(0xFF800000U)" : "ops::f32_param(0x7F800000U)";
+  return fmt::format("{:a}F", x);
+}
+std::string literal(std::int32_t x) { return x == INT32_MIN ? "(-2147483647 - 1)" : fmt::format("{}", x); }
+std::string constant_text(const Node& node) {
+  if (node.type == ExprType::f32) return literal(static_cast<float>(node.f32()));
+  if (node.type == ExprType::i32) return literal(node.i32());
+  return node.boolean() ? "true" : "false";
+}
+
+std::string leaf_text(Leaf leaf) {
+  switch (leaf) {
+    case Leaf::q_token:  // the position without q_start
+      return "ops::sub(q_idx, mod.q_start)";
+    case Leaf::kv_token:
+      return "kv_idx";
+    case Leaf::q_len:
+    case Leaf::kv_len:
+    case Leaf::q_start:
+      return fmt::format("mod.{}", expr::name(leaf));
+    default:
+      return std::string(expr::name(leaf));
+  }
+}
+
+std::string_view storage_text(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "F64";
+    case DType::f32:
+      return "F32";
+    case DType::f16:
+      return "F16";
+    case DType::bf16:
+      return "Bf16";
+    case DType::e4m3:
+      return "E4m3";
+    case DType::e5m2:
+      return "E5m2";
+    case DType::i64:
+      return "I64";
+    case DType::i32:
+      return "I32";
+    case DType::boolean:
+      return "Boolean";
+    default:
+      throw Error(ErrorCode::internal, fmt::format("a capture of {} was read", name(dtype)));
+  }
+}
+
+/// k for an i32 constant of 2^k; else -1.
+int power_of_two(const Node& node) {
+  if (node.op != Op::constant || node.type != ExprType::i32 || node.i32() <= 0) return -1;
+  const auto value = static_cast<std::uint32_t>(node.i32());
+  return std::has_single_bit(value) ? std::countr_zero(value) : -1;
+}
+
+/// A declaration in lines of at most 120 columns, for people who read a kernel's source.
+std::string wrapped(std::string line) {
+  const std::size_t width = 120;
+  for (std::size_t begin = 0; line.size() - begin > width;) {
+    const std::size_t comma = line.rfind(", ", begin + width - 1);
+    line.replace(comma, 2, ",\n    ");
+    begin = comma + 2;
+  }
+  return line;
+}
+
+// ---- the graph
+
+class ModWriter {
+ public:
+  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score)
+      : name_(std::move(name)), mod_(mod), layout_(layout), takes_score_(takes_score) {
+    type_name_ = name_;
+    type_name_[0] = static_cast<char>(type_name_[0] - 'a' + 'A');
+  }
+
+  std::string text() {
+    for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
+    const std::string result = use(values_.at(mod_.node()), Stage::element);
+    std::string text =
+        "#include \"mods/captures.cuh\"\n#include \"mods/operations.cuh\"\n\nnamespace heddle::mods {\n\n";
+    for (const Stage stage : kStages) {
+      if (stage != Stage::element) text += struct_text(stage);
+    }
+    for (const Stage stage : kStages) text += function_text(stage, result);
+    return text + "\n}  // namespace heddle::mods\n";
+  }
+
+ private:
+  /// Something that was computed, or that is so short that it stands wherever it is used (`local` is then -1).
+  struct Value {
+    Stage stage;
+    int local;
+    std::string text;
+  };
+  struct Local {
+    std::string type, text;
+    bool used_later = false;
+  };
+  std::vector<Local>& locals(Stage stage) { return locals_[static_cast<std::size_t>(stage)]; }
+
+  /// A local of a stage; one that is there already when the text is the same (offsets of two reads, say).
+  Value add_local(Stage stage, std::string_view type, std::string text) {
+    std::vector<Local>& all = locals(stage);
+    auto at = std::find_if(all.begin(), all.end(), [&](const Local& local) { return local.text == text; });
+    if (at == all.end()) at = all.insert(all.end(), {std::string(type), std::move(text)});
+    return {stage, static_cast<int>(at - all.begin()), ""};
+  }
+
+  /// How `value` is written in a function of `here`, a stage that sees it.
+  std::string use(const Value& value, Stage here) {
+    if (value.local < 0) return value.text;
+    const std::string name = letter(value.stage) + std::to_string(value.local);
+    if (value.stage == here) return name;
+    locals(value.stage)[static_cast<std::size_t>(value.local)].used_later = true;
+    return letter(value.stage) + "." + name;
+  }
+
+  Value value_of(const Node& node) {
+    const Stage stage = stage_of(node.uses);
+    if (node.op == Op::constant) return {stage, -1, constant_text(node)};
+    if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
+    if (node.op == Op::leaf) return add_local(stage, "int", leaf_text(node.leaf()));
+    if (node.op == Op::param) return {stage, -1, param_text(node)};
+    if (node.op == Op::read) return read_value(node);
+    if (node.op == Op::at) return at_value(node);
+    return add_local(stage, type_text(node.type), operation_text(node, stage));
+  }
+
+  std::string operation_text(const Node& node, Stage stage) {
+    const auto operand = [&](std::size_t i) { return use(values_.at(node.operands[i].get()), stage); };
+    if (node.op == Op::floor_div || node.op == Op::mod) {
+      const int power = power_of_two(*node.operands[1]);
+      if (power >= 0) return fmt::format("ops::{}_power<{}>({})", expr::info(node.op).name, power, operand(0));
+    }
+    std::string list = operand(0);
+    for (std::size_t i = 1; i < node.operands.size(); ++i) list += ", " + operand(i);
+    return fmt::format("ops::{}({})", expr::info(node.op).name, list);
+  }
+
+  std::string param_text(const Node& node) const {
+    const auto at = std::find(layout_.params.begin(), layout_.params.end(), std::pair(node.param().name, node.type));
+    if (at == layout_.params.end()) missing(node.param().name);
+    return fmt::format("ops::{}_param(mod.params[{}])", node.type == ExprType::boolean ? "boolean" : name(node.type),
+                       at - layout_.params.begin());
+  }
+
+  std::string capture_text(const expr::CaptureDecl& capture) const {
+    const auto at = std::find(layout_.captures.begin(), layout_.captures.end(),
+                              ModLayout::CaptureSlot{capture.name, capture.dtype, capture.rank});
+    if (at == layout_.captures.end()) missing(capture.name);
+    return fmt::format("mod.captures[{}]", at - layout_.captures.begin());
+  }
+  [[noreturn]] static void missing(const std::string& name) {
+    throw Error(ErrorCode::internal, fmt::format("'{}' is not in the layout of the mods, or otherwise", name));
+  }
+
+  /// The stage of the indices of a read.
+  Stage read_stage(const Node& node) const {
+    LeafSet uses;
+    for (int axis = 0; axis < node.capture().rank; ++axis)
+      uses = uses | node.operands[static_cast<std::size_t>(axis)]->uses;
+    return stage_of(uses);
+  }
+
+  /// `function` of each axis whose index belongs to `stage`, joined by `joint`.
+  std::string over_axes_of(Stage stage, const Node& node, std::string_view function, std::string_view joint) {
+    std::string text;
+    for (int axis = 0; axis < node.capture().rank; ++axis) {
+      const Node& index = *node.operands[static_cast<std::size_t>(axis)];
+      if (stage_of(index.uses) != stage) continue;
+      append(text, joint,
+             fmt::format("ops::{}({}, {}, {})", function, capture_text(node.capture()), axis,
+                         use(values_.at(&index), stage)));
+    }
+    return text;
+  }
+
+  /// `function` of every axis, joined by `joint`: each stage joins its own axes to those of the stage before, so that
+  /// the read itself is left with little. `nothing` is what no axes give.
+  std::string over_axes(const Node& node, std::string_view function, std::string_view type, std::string_view joint,
+                        std::string_view nothing) {
+    const Stage here = read_stage(node);
+    std::vector<Value> parts;
+    for (const Stage stage : kStages) {
+      std::string text = over_axes_of(stage, node, function, joint);
+      if (stage != here && text.empty()) continue;
+      // A column does not see what belongs to the row.
+      if (stage == Stage::row || stage == here) {
+        for (const Value& part : parts) append(text, joint, use(part, stage));
+        parts.clear();
+      }
+      if (stage == here) return text.empty() ? std::string(nothing) : text;
+      parts.push_back(add_local(stage, type, text));
+    }
+    return std::string(nothing);
+  }
+  static void append(std::string& text, std::string_view joint, const std::string& more) {
+    if (!text.empty()) text += joint;
+    text += more;
+  }
+
+  Value read_value(const Node& node) {
+    const std::string offset = over_axes(node, "clamped_offset", "long long", " + ", "0");
+    return add_local(read_stage(node), type_text(node.type),
+                     fmt::format("ops::load<ops::{}, {}>({}, {})", storage_text(node.capture().dtype),
+                                 node.capture().rank, capture_text(node.capture()), offset));
+  }
+
+  Value at_value(const Node& node) {
+    const Stage here = read_stage(node), stage = stage_of(node.uses);
+    const Value inside = add_local(here, "bool", over_axes(node, "inside", "bool", " && ", "true"));
+    const std::string offset = over_axes(node, "offset", "long long", " + ", "0");
+    const Value element = add_local(here, type_text(node.type),
+                                    fmt::format("ops::load_if<ops::{}>({}, {}, {})", storage_text(node.capture().dtype),
+                                                capture_text(node.capture()), use(inside, here), offset));
+    return add_local(stage, type_text(node.type),
+                     fmt::format("ops::where({}, {}, {})", use(inside, stage), use(element, stage),
+                                 use(values_.at(node.operands.back().get()), stage)));
+  }
+
+  std::string struct_text(Stage stage) {
+    std::string fields;
+    for (std::size_t i = 0; i < locals(stage).size(); ++i) {
+      const Local& local = locals(stage)[i];
+      if (local.used_later) fields += fmt::format("  {} {}{};\n", local.type, letter(stage), i);
+    }
+    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, false).type);
+    return head + (fields.empty() ? "" : "\n") + fields + "};\n";
+  }
+
+  std::string function_text(Stage stage, const std::string& result) {
+    const StageWords words = words_of(stage, takes_score_);
+    const bool last = stage == Stage::element;
+    std::string text =
+        "\n" +
+        wrapped(fmt::format("__device__ __forceinline__ {} {}_{}(const shared::ModValues& mod, {}{}) {{\n",
+                            last ? std::string(type_text(mod_.type())) : type_name_ + words.type, name_, words.function,
+                            fmt::format(fmt::runtime(words.extra_parameters), type_name_), words.indices));
+    std::string later;
+    for (std::size_t i = 0; i < locals(stage).size(); ++i) {
+      const Local& local = locals(stage)[i];
+      text += fmt::format("  const {} {}{} = {};\n", local.type, letter(stage), i, local.text);
+      if (local.used_later) later += fmt::format("{}{}{}", later.empty() ? "" : ", ", letter(stage), i);
+    }
+    return text + fmt::format("  return {};\n}}\n", last ? result : "{" + later + "}");
+  }
+
+  std::string name_, type_name_;
+  const Expr& mod_;
+  const ModLayout& layout_;
+  bool takes_score_;
+  std::unordered_map<const Node*, Value> values_;
+  std::array<std::vector<Local>, kStages.size()> locals_;
+};
+
+}  // namespace
+
+std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score) {
+  if (mod.empty()) throw Error(ErrorCode::internal, "an empty mod has no text");
+  if (takes_score == TakesScore::no && mod.node()->uses.has(Leaf::score)) {
+    throw Error(ErrorCode::internal, fmt::format("{} was given no score, but reads it", expr::quote(mod)));
+  }
+  return ModWriter(name, mod, layout, takes_score == TakesScore::yes).text();
+}
+
+}  // namespace heddle::cuda::emit

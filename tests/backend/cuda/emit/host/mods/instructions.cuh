@@ -1,0 +1,82 @@
+// Stands in for kernels/cuda/mods/instructions.cuh when the host's compiler compiles the text of mods: the device's
+// keywords and functions. The compiler's own transcendentals are replaced by what the interpreter computes, so that
+// whole expressions can be compared bit for bit.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#define __device__
+#define __forceinline__ inline
+
+struct int2 {
+  int x, y;
+};
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+inline float __int2float_rn(int x) { return static_cast<float>(x); }
+inline float __double2float_rn(double x) { return static_cast<float>(x); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+/// As the instruction: truncates, saturates, NaN gives 0.
+inline int __float2int_rz(float x) {
+  if (std::isnan(x)) return 0;
+  if (x >= 2147483648.0F) return std::numeric_limits<int>::max();
+  if (x < -2147483648.0F) return std::numeric_limits<int>::min();
+  return static_cast<int>(x);
+}
+
+#define HEDDLE_HOST_FUNCTION(name, expression) \
+  inline float heddle_##name(float f) {        \
+    const double x = f;                        \
+    return static_cast<float>(expression);     \
+  }
+HEDDLE_HOST_FUNCTION(rsqrtf, 1 / std::sqrt(x))
+HEDDLE_HOST_FUNCTION(expf, std::exp(x))
+HEDDLE_HOST_FUNCTION(exp2f, std::exp2(x))
+HEDDLE_HOST_FUNCTION(logf, std::log(x))
+HEDDLE_HOST_FUNCTION(log2f, std::log2(x))
+HEDDLE_HOST_FUNCTION(tanhf, std::tanh(x))
+HEDDLE_HOST_FUNCTION(sinf, std::sin(x))
+HEDDLE_HOST_FUNCTION(cosf, std::cos(x))
+HEDDLE_HOST_FUNCTION(erff, std::erf(x))
+#undef HEDDLE_HOST_FUNCTION
+#define rsqrtf heddle_rsqrtf
+#define expf heddle_expf
+#define exp2f heddle_exp2f
+#define logf heddle_logf
+#define log2f heddle_log2f
+#define tanhf heddle_tanhf
+#define sinf heddle_sinf
+#define cosf heddle_cosf
+#define erff heddle_erff
+
+namespace heddle::ops {
+
+inline float min_nan(float x, float y) {
+  if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
+  return y < x ? y : x;
+}
+inline float max_nan(float x, float y) {
+  if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
+  return x < y ? y : x;
+}
+inline float from_half(unsigned short bits) {
+  const int exponent = bits >> 10 & 0x1F, mantissa = bits & 0x3FF;
+  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  if (exponent < 31) return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  return mantissa == 0 ? sign * std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+}
+
+}  // namespace heddle::ops

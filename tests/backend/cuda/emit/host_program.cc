@@ -1,0 +1,104 @@
+#include "backend/cuda/emit/host_program.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+namespace heddle::cuda::emit::test {
+namespace {
+
+unsigned word_of(const ParamValue& value) {
+  if (const double* real = std::get_if<double>(&value)) return std::bit_cast<unsigned>(static_cast<float>(*real));
+  if (const std::int32_t* integer = std::get_if<std::int32_t>(&value)) return static_cast<unsigned>(*integer);
+  return std::get<bool>(value) ? 1 : 0;
+}
+
+// After the text of the mods. A call goes the way of a kernel: uniform, row and column, element.
+constexpr const char* kEnd = R"(
+struct Result {{ int type; float real; int integer; }};
+inline void store(Result* result, float x) {{ *result = {{0, x, 0}}; }}
+inline void store(Result* result, int x) {{ *result = {{1, 0, x}}; }}
+inline void store(Result* result, bool x) {{ *result = {{2, 0, x ? 1 : 0}}; }}
+using Call = void (*)(const heddle::shared::ModValues&, float, int, int, int, int, Result*);
+#define CALL(name) [](const heddle::shared::ModValues& mod, float score, int b, int h, int q, int kv, Result* result) {{ \
+  const auto u = heddle::mods::name##_uniform(mod, b, h); \
+  const auto r = heddle::mods::name##_row(mod, u, b, h, q); \
+  const auto c = heddle::mods::name##_column(mod, u, b, h, kv); \
+  store(result, heddle::mods::name##_element(mod, u, r, c, score, b, h, q, kv)); }}
+extern "C" const Call calls[];
+const Call calls[] = {{
+{}}};
+)";
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+shared::ModValues mod_values(const ModLayout& layout, const Bindings& bindings) {
+  shared::ModValues values{};
+  for (std::size_t i = 0; i < layout.params.size(); ++i) {
+    values.params[i] = word_of(bindings.params.at(layout.params[i].first));
+  }
+  for (std::size_t i = 0; i < layout.captures.size(); ++i) {
+    const ConstTensorView& view = bindings.captures.at(layout.captures[i].name);
+    values.captures[i].data = view.data;
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      values.captures[i].stride[axis] = view.strides[axis];
+      values.captures[i].extent[axis] = static_cast<int>(view.shape[axis]);
+    }
+  }
+  return values;
+}
+
+int HostProgram::add(const Expr& mod, const ModLayout& layout) {
+  const std::string name = fmt::format("mod{}", count_);
+  text_ += mod_text(name, mod, layout, TakesScore::yes);
+  table_ += fmt::format("CALL({}),\n", name);
+  return count_++;
+}
+
+void HostProgram::compile() {
+  namespace fs = std::filesystem;
+  static int number = 0;
+  const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("mods-{}-{}", getpid(), number++);
+  const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
+  std::ofstream(source) << text_ << fmt::format(fmt::runtime(kEnd), table_);
+  // The file of this folder goes before that of kernels/cuda under the same name.
+  const std::string command = fmt::format(
+      "'{}' -std=c++20 -O0 -w -ffp-contract=off -fPIC -shared {} -I'{}/tests/backend/cuda/emit/host' "
+      "-I'{}/kernels/cuda' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
+      HEDDLE_CXX, HEDDLE_CXX_TRAPS, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, library, source, log);
+  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw std::runtime_error(dlerror());
+  library_ = std::shared_ptr<void>(handle, dlclose);
+  calls_ = static_cast<const Call*>(dlsym(handle, "calls"));
+  for (const std::string& file : {source, library, log}) fs::remove(file);
+}
+
+expr::Value HostProgram::value(int mod, const shared::ModValues& values, const expr::Element& element) const {
+  using expr::Leaf;
+  shared::ModValues given = values;
+  given.q_len = element[Leaf::q_len];
+  given.kv_len = element[Leaf::kv_len];
+  given.q_start = element[Leaf::q_start];
+  Result result{};
+  calls_[mod](given, static_cast<float>(element.score), element[Leaf::b], element[Leaf::h], element[Leaf::q_idx],
+              element[Leaf::kv_idx], &result);
+  if (result.type == 0) return static_cast<double>(result.real);
+  return result.type == 1 ? expr::Value(result.integer) : expr::Value(result.integer != 0);
+}
+
+}  // namespace heddle::cuda::emit::test

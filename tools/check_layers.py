@@ -70,6 +70,10 @@ STANDARD_HEADERS = set("""
     variant vector version
     """.split())
 
+# What the one public header for C may include.
+C_HEADER = "heddle/c.h"
+C_STANDARD_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}
+
 SUFFIXES = {".h", ".cc", ".cuh", ".def", ".inc"}
 LINES_TO_WARN_AT = 600
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -154,7 +158,11 @@ def breach_in_kernels(path, text, quoted, root):
     return f"{room} may not include '{text}'; it may include {listed}"
 
 
-def breach_in_public(text, root):
+def breach_in_public(path, text, root):
+    if path == root / "include" / C_HEADER:
+        if text in C_STANDARD_HEADERS:
+            return None
+        return f"{C_HEADER} may include {', '.join(sorted(C_STANDARD_HEADERS))} only, not '{text}': C programs read it"
     if text.startswith("heddle/"):
         return None if (root / "include" / text).is_file() else f"there is no public header '{text}'"
     if text not in STANDARD_HEADERS:
@@ -183,7 +191,7 @@ def check(root):
 
     for path in sources(root / "include"):
         for line, text, _ in includes_of(path):
-            note(path, line, breach_in_public(text, root))
+            note(path, line, breach_in_public(path, text, root))
     for path in sources(root / "src"):
         if folder_of(path, root) not in MAY_INCLUDE:
             note(path, 1, f"src/{folder_of(path, root)} has no row in MAY_INCLUDE of tools/check_layers.py")

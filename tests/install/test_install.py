@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 BUILD = Path(os.environ["HEDDLE_BUILD"])
-CONSUMER = Path(__file__).resolve().parent / "consumer"
+HERE = Path(__file__).resolve().parent
 
 
 def run(*command):
@@ -20,26 +20,32 @@ class Install(unittest.TestCase):
         self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}\n{result.stderr}")
         return result.stdout
 
-    def test_consumer(self):
+    def build_consumer(self, source, build, prefix):
+        flags = os.environ["HEDDLE_CXX_FLAGS"]
+        self.run_well(
+            "cmake",
+            "-G",
+            "Ninja",
+            "-S",
+            HERE / source,
+            "-B",
+            build,
+            f"-DCMAKE_PREFIX_PATH={prefix}",
+            f"-DCMAKE_CXX_FLAGS={flags}",
+            f"-DCMAKE_C_FLAGS={flags}",
+        )
+        self.run_well("cmake", "--build", build)
+        return build / "consumer"
+
+    def test_consumers(self):
         with tempfile.TemporaryDirectory() as folder:
-            prefix, build = Path(folder) / "prefix", Path(folder) / "build"
+            prefix = Path(folder) / "prefix"
             self.run_well("cmake", "--install", BUILD, "--prefix", prefix)
-            self.run_well(
-                "cmake",
-                "-G",
-                "Ninja",
-                "-S",
-                CONSUMER,
-                "-B",
-                build,
-                f"-DCMAKE_PREFIX_PATH={prefix}",
-                f"-DCMAKE_CXX_FLAGS={os.environ['HEDDLE_CXX_FLAGS']}",
-            )
-            self.run_well("cmake", "--build", build)
-            self.run_well(build / "consumer")
+            for source in ("consumer", "consumer_c"):
+                self.run_well(self.build_consumer(source, Path(folder) / source, prefix))
             self.assertIn("heddle 0.", self.run_well(prefix / "bin" / "heddle", "--version"))
             installed = {path.name for path in (prefix / "include" / "heddle").iterdir()}
-            self.assertIn("heddle.h", installed)
+            self.assertLessEqual({"heddle.h", "c.h"}, installed)
             self.assertTrue(all(name.endswith(".h") for name in installed), installed)
 
 

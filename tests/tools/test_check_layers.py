@@ -88,6 +88,14 @@ class CheckLayers(unittest.TestCase):
     def test_public_header_with_an_internal_one(self):
         self.assert_breach("include/heddle/expr.h", '#include "expr/node.h"\n', "include/heddle/expr.h:1", "public")
 
+    def test_header_for_c_with_a_header_of_cpp(self):
+        self.assert_breach(
+            "include/heddle/c.h",
+            "#include <stdint.h>\n#include <cstdint>\n",
+            "include/heddle/c.h:2",
+            "heddle/c.h may include stdbool.h, stddef.h, stdint.h only, not 'cstdint'",
+        )
+
     def test_command_line_with_an_internal_header(self):
         self.assert_breach(
             "src/cli/main.cc", '#include "expr/node.h"\n', "src/cli/main.cc:1", "src/cli may not include src/expr"

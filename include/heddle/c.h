@@ -1,0 +1,238 @@
+// Heddle from C, and from every language that calls C: the forward pass of fused attention, with score, mask and weight
+// functions as text. Plain C11.
+//
+//   o = softmax(score_mod(scale * q k^T)) v        where mask_mod says which pairs count
+//
+//   heddle_attention_options options = {.struct_size = sizeof options, .mask_mod = "q_idx >= kv_idx"};
+//   heddle_attention_tensors tensors = {sizeof tensors, &q, &k, &v, &o, NULL};
+//   if (heddle_attention_into(&tensors, &options) != HEDDLE_OK) puts(heddle_last_error());
+//
+// What each argument means, shapes and dtypes stand in attention.h, the language of mods in expr.h.
+//
+// Structs that may grow begin with struct_size: set it to their sizeof and everything you do not use to zero, which is
+// the default. Programs that were compiled against an older version keep working; fields that a library does not know
+// yet are accepted while they are zero. heddle_tensor, heddle_param and heddle_capture never change.
+//
+// All functions may be called from several threads. Texts that they give belong to the library and live until the same
+// thread calls the next one. No C++ exception leaves a function.
+#ifndef HEDDLE_C_H_
+#define HEDDLE_C_H_
+
+#include <stdint.h>
+
+// The version of this interface and of the text form of mods. It grows when something is added.
+#define HEDDLE_C_VERSION 1
+
+#if defined(__GNUC__)
+#define HEDDLE_API __attribute__((visibility("default")))
+#else
+#define HEDDLE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// What a function returns: HEDDLE_OK, or why nothing was done. heddle_last_error() has the sentence.
+typedef int32_t heddle_status;
+enum {
+  HEDDLE_OK = 0,
+  HEDDLE_ERROR_INVALID_ARGUMENT = 1,  // the caller's arguments are wrong
+  HEDDLE_ERROR_UNSUPPORTED = 2,       // well-formed, but this build, machine or backend does not do it
+  HEDDLE_ERROR_OUT_OF_MEMORY = 3,     // an allocation failed, or a size overflows
+  HEDDLE_ERROR_IO = 4,                // a file cannot be read or written, or its bytes are damaged
+  HEDDLE_ERROR_DEVICE = 5,            // the device or its driver failed
+  HEDDLE_ERROR_COMPILE = 6,           // a kernel could not be built; the compiler's log is in the sentence
+  HEDDLE_ERROR_INTERNAL = 7           // a bug in the library
+};
+
+/// Element types, for heddle_tensor.dtype. Attention computes on the first six; captures may also be I32, I64, BOOL.
+enum {
+  HEDDLE_F64 = 0,
+  HEDDLE_F32 = 1,
+  HEDDLE_F16 = 2,
+  HEDDLE_BF16 = 3,
+  HEDDLE_E4M3 = 4,
+  HEDDLE_E5M2 = 5,
+  HEDDLE_I64 = 6,
+  HEDDLE_I32 = 7,
+  HEDDLE_I16 = 8,
+  HEDDLE_I8 = 9,
+  HEDDLE_U64 = 10,
+  HEDDLE_U32 = 11,
+  HEDDLE_U16 = 12,
+  HEDDLE_U8 = 13,
+  HEDDLE_BOOL = 14
+};
+
+/// Where memory is, for heddle_tensor.device_kind.
+enum { HEDDLE_DEVICE_CPU = 0, HEDDLE_DEVICE_CUDA = 1, HEDDLE_DEVICE_ROCM = 2 };
+
+enum { HEDDLE_MAX_RANK = 8 };
+
+/// Memory of the caller's: never owned, never freed. Inputs are only read.
+typedef struct heddle_tensor {
+  void* data;
+  int32_t dtype;                     // HEDDLE_F64 ...
+  int32_t device_kind;               // HEDDLE_DEVICE_CPU ...
+  int32_t device_index;              // 0 for the CPU
+  int32_t rank;                      // 0 to HEDDLE_MAX_RANK
+  int64_t shape[HEDDLE_MAX_RANK];    // the first `rank` count
+  int64_t strides[HEDDLE_MAX_RANK];  // in elements; zero broadcasts
+} heddle_tensor;
+
+/// The type of a param's value, for heddle_param.type.
+enum { HEDDLE_PARAM_F32 = 0, HEDDLE_PARAM_I32 = 1, HEDDLE_PARAM_BOOL = 2 };
+
+/// The value of a scalar that mods read by its name.
+typedef struct heddle_param {
+  const char* name;
+  int32_t type;     // HEDDLE_PARAM_F32 ...
+  int32_t integer;  // of HEDDLE_PARAM_I32; of HEDDLE_PARAM_BOOL, 0 or 1
+  double real;      // of HEDDLE_PARAM_F32
+} heddle_param;
+
+/// A tensor that mods read by its name, at computed indices.
+typedef struct heddle_capture {
+  const char* name;
+  const heddle_tensor* tensor;
+} heddle_capture;
+
+/// What the names in mods stand for. Each name once.
+typedef struct heddle_bindings {
+  uint64_t struct_size;
+  const heddle_param* params;
+  int64_t param_count;
+  const heddle_capture* captures;
+  int64_t capture_count;
+} heddle_bindings;
+
+enum { HEDDLE_NORMALIZER_SOFTMAX = 0, HEDDLE_NORMALIZER_NONE = 1, HEDDLE_NORMALIZER_SIGMOID = 2 };
+
+/// Automatic: that of the device on which the tensors are.
+enum { HEDDLE_BACKEND_AUTOMATIC = 0, HEDDLE_BACKEND_CPU = 1, HEDDLE_BACKEND_REFERENCE = 2, HEDDLE_BACKEND_CUDA = 3 };
+
+/// Everything about an attention but its tensors. Zero everywhere but in struct_size is plain attention: softmax over
+/// all keys, scale 1 / sqrt(Dqk). Memory of tensors must stay alive while the call or the plan uses it; the structs and
+/// texts themselves need not.
+typedef struct heddle_attention_options {
+  uint64_t struct_size;
+
+  const char* score_mod;   // text in UTF-8, f32; NULL: score
+  const char* mask_mod;    // boolean; NULL: everything attends
+  const char* weight_mod;  // f32; NULL: 1
+  const heddle_bindings* bindings;
+
+  const double* scale;         // NULL: 1 / sqrt(Dqk)
+  const heddle_tensor* sinks;  // NULL: none. f32 [Hq] (f64 for f64 inputs)
+
+  // NULL: full sequences from position 0. Lengths and q_start i32 or i64 [B], cu_seqlens (both or none) [N + 1].
+  const heddle_tensor* q_lengths;
+  const heddle_tensor* kv_lengths;
+  const heddle_tensor* cu_seqlens_q;
+  const heddle_tensor* cu_seqlens_kv;
+  const heddle_tensor* q_start;
+
+  // NULL: 1. Factors of fp8 inputs, f32, q's [B, Hq], k's and v's [B, Hkv].
+  const heddle_tensor* q_descale;
+  const heddle_tensor* k_descale;
+  const heddle_tensor* v_descale;
+
+  int32_t normalizer;  // HEDDLE_NORMALIZER_SOFTMAX ...
+  int32_t backend;     // HEDDLE_BACKEND_AUTOMATIC ...
+  int32_t threads;     // of the CPU; 0: all cores. The result does not depend on it.
+  int32_t reserved;    // 0
+
+  // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into, which returns before it is done. NULL: the
+  // legacy default stream.
+  void* stream;
+
+  // Called now and then during a run on the CPU with the fraction done, from one thread at a time. It may not throw.
+  void (*progress)(double fraction, void* context);
+  void* progress_context;
+} heddle_attention_options;
+
+/// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
+/// lse [B, Hq, Sq] or NULL. Any strides with a unit last one.
+typedef struct heddle_attention_tensors {
+  uint64_t struct_size;
+  const heddle_tensor* q;
+  const heddle_tensor* k;
+  const heddle_tensor* v;
+  const heddle_tensor* o;
+  const heddle_tensor* lse;
+} heddle_attention_tensors;
+
+/// What one run of a plan may bring.
+typedef struct heddle_run_options {
+  uint64_t struct_size;
+  // 64-byte aligned, heddle_plan_workspace_bytes long, on the plan's device. NULL: allocated for this run, which on a
+  // GPU is an error unless that is 0.
+  void* workspace;
+  // NULL: the planned ones. What the mask reads must have the planned values.
+  const heddle_bindings* bindings;
+  void* stream;  // CUDA: as heddle_attention_options.stream
+} heddle_run_options;
+
+/// An attention planned once and run many times.
+typedef struct heddle_plan heddle_plan;
+
+/// HEDDLE_C_VERSION of the library that runs. It serves programs compiled against that version and all before.
+HEDDLE_API int32_t heddle_c_version(void);
+/// "0.1.0". Never NULL; lives for ever.
+HEDDLE_API const char* heddle_version(void);
+/// Why this thread's last call failed, a sentence; "" when it did not. Never NULL; lives until the thread's next call.
+/// This function, heddle_version and heddle_c_version leave it as it is.
+HEDDLE_API const char* heddle_last_error(void);
+
+/// The devices that the library can compute on, as JSON:
+/// {"heddle": "0.1.0", "devices": [{"kind": "cpu", "name": "...", "detail": "...", "memory_bytes": 1}]}
+HEDDLE_API heddle_status heddle_devices_json(const char** json);
+
+/// Plans and computes in one call. `options` may be NULL.
+HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* tensors,
+                                               const heddle_attention_options* options);
+
+/// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
+/// and the captures of the mask are read now; score params, descales, sinks and score captures are read by each run.
+/// `options` may be NULL. *plan is NULL after a failure.
+HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
+                                            const heddle_attention_options* options, heddle_plan** plan);
+/// NULL is accepted. Not during a run.
+HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
+
+/// Runs. Shapes, strides, dtypes and devices must be the planned ones. On a GPU it enqueues on the stream and returns;
+/// it allocates, compiles and synchronises nothing, so a CUDA graph may capture it. One plan may run on several threads
+/// and streams at once, each run with its own workspace. `options` may be NULL.
+HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
+                                         const heddle_run_options* options);
+/// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
+/// planned ones. Names that are not given keep their values. Not during a run.
+HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
+
+/// Bytes of workspace that one run needs.
+HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
+/// The backend that was chosen: HEDDLE_BACKEND_CPU ...
+HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);
+/// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives, kernel.
+HEDDLE_API heddle_status heddle_plan_explain(const heddle_plan* plan, const char** text);
+/// The same as a JSON object with those stages as keys.
+HEDDLE_API heddle_status heddle_plan_explain_json(const heddle_plan* plan, const char** json);
+
+/// Merges `count` results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). Writes
+/// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. CPU.
+HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
+                                             int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
+
+/// Holds o and lse of `tensors`, as computed with these options, to the criterion of check.h, against attention in
+/// float64 (slow). *passed becomes 0 or 1; a result that fails is no error. *report, unless `report` is NULL: a table
+/// of the errors and of what is allowed. CPU. `options` may be NULL.
+HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
+                                                const heddle_attention_options* options, int32_t* passed,
+                                                const char** report);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // HEDDLE_C_H_

@@ -1,0 +1,83 @@
+// The functions of c.h that need no plan.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "convert.h"
+#include "errors.h"
+#include "heddle/check.h"
+#include "heddle/devices.h"
+#include "heddle/error.h"
+
+namespace heddle::capi {
+namespace {
+
+std::vector<ConstTensorView> to_parts(const char* name, const heddle_tensor* parts, std::int64_t count) {
+  require(parts, name, "array of heddle_tensor");
+  std::vector<ConstTensorView> views;
+  for (std::int64_t i = 0; i < count; ++i) {
+    views.emplace_back(to_view(std::string(name) + "[" + std::to_string(i) + "]", parts + i));
+  }
+  return views;
+}
+
+std::string devices_json() {
+  auto entries = nlohmann::ordered_json::array();
+  for (const DeviceInfo& device : devices()) {
+    entries.push_back({{"kind", device.kind},
+                       {"name", device.name},
+                       {"detail", device.detail},
+                       {"memory_bytes", device.memory_bytes}});
+  }
+  return nlohmann::ordered_json{{"heddle", version()}, {"devices", entries}}.dump();
+}
+
+}  // namespace
+}  // namespace heddle::capi
+
+using namespace heddle::capi;
+
+int32_t heddle_c_version(void) { return HEDDLE_C_VERSION; }
+
+const char* heddle_version(void) {
+  static const std::string version = heddle::version();
+  return version.c_str();
+}
+
+heddle_status heddle_devices_json(const char** json) {
+  return call([&] {
+    require(json, "json", "place for a text");
+    *json = keep_text(devices_json());
+  });
+}
+
+heddle_status heddle_attention_into(const heddle_attention_tensors* tensors, const heddle_attention_options* options) {
+  return call([&] {
+    const heddle::AttentionTensors views = to_tensors(tensors);
+    heddle::attention_into(views.q, views.k, views.v, views.o, views.lse, to_options(options));
+  });
+}
+
+heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts, int64_t count,
+                                  const heddle_tensor* o, const heddle_tensor* lse) {
+  return call([&] {
+    if (count < 1) {
+      throw heddle::Error(heddle::ErrorCode::invalid_argument,
+                          "count is " + std::to_string(count) + "; at least 1 is accepted");
+    }
+    heddle::merge_states(to_parts("o_parts", o_parts, count), to_parts("lse_parts", lse_parts, count), to_view("o", o),
+                         to_optional_view("lse", lse));
+  });
+}
+
+heddle_status heddle_check_attention(const heddle_attention_tensors* tensors, const heddle_attention_options* options,
+                                     int32_t* passed, const char** report) {
+  return call([&] {
+    require(passed, "passed", "place for an int32_t");
+    const heddle::AttentionTensors views = to_tensors(tensors);
+    const heddle::CheckReport result =
+        heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse);
+    if (report != nullptr) *report = keep_text(result.text());
+    *passed = result.passed ? 1 : 0;
+  });
+}

@@ -1,0 +1,172 @@
+#include "convert.h"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+
+#include "heddle/error.h"
+#include "structs.h"
+
+namespace heddle::capi {
+namespace {
+
+// The numbers of c.h are the C++ enums': a cast converts them.
+template <class Enum>
+constexpr bool same(int number, Enum value) {
+  return number == static_cast<int>(value);
+}
+static_assert(same(HEDDLE_F64, DType::f64) && same(HEDDLE_F32, DType::f32) && same(HEDDLE_F16, DType::f16) &&
+              same(HEDDLE_BF16, DType::bf16) && same(HEDDLE_E4M3, DType::e4m3) && same(HEDDLE_E5M2, DType::e5m2) &&
+              same(HEDDLE_I64, DType::i64) && same(HEDDLE_I32, DType::i32) && same(HEDDLE_I16, DType::i16) &&
+              same(HEDDLE_I8, DType::i8) && same(HEDDLE_U64, DType::u64) && same(HEDDLE_U32, DType::u32) &&
+              same(HEDDLE_U16, DType::u16) && same(HEDDLE_U8, DType::u8) && same(HEDDLE_BOOL, DType::boolean) &&
+              kDTypeCount == 15);
+static_assert(same(HEDDLE_DEVICE_CPU, DeviceKind::cpu) && same(HEDDLE_DEVICE_CUDA, DeviceKind::cuda) &&
+              same(HEDDLE_DEVICE_ROCM, DeviceKind::rocm));
+static_assert(same(HEDDLE_NORMALIZER_SOFTMAX, Normalizer::softmax) && same(HEDDLE_NORMALIZER_NONE, Normalizer::none) &&
+              same(HEDDLE_NORMALIZER_SIGMOID, Normalizer::sigmoid));
+static_assert(same(HEDDLE_BACKEND_AUTOMATIC, BackendChoice::automatic) &&
+              same(HEDDLE_BACKEND_CPU, BackendChoice::cpu) &&
+              same(HEDDLE_BACKEND_REFERENCE, BackendChoice::reference) &&
+              same(HEDDLE_BACKEND_CUDA, BackendChoice::cuda));
+static_assert(HEDDLE_MAX_RANK == kMaxRank);
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class Enum>
+Enum to_enum(std::string_view name, std::string_view field, int number, Enum last) {
+  if (number < 0 || number > static_cast<int>(last)) {
+    refuse("{}.{} is {}; 0 to {} are accepted", name, field, number, static_cast<int>(last));
+  }
+  return static_cast<Enum>(number);
+}
+
+std::span<const std::int64_t> known_axes(const std::int64_t (&values)[HEDDLE_MAX_RANK], int rank) {
+  return std::span<const std::int64_t>(values).first(static_cast<std::size_t>(rank));
+}
+
+void check_count(std::string_view name, std::int64_t count, const void* entries) {
+  if (count < 0) refuse("bindings.{}_count is {}; at least 0 is accepted", name, count);
+  if (count > 0 && entries == nullptr) refuse("bindings.{0}_count is {1}, but bindings.{0}s is null", name, count);
+}
+
+void check_name(const Bindings& bound, std::string_view list, std::int64_t index, const char* name) {
+  if (name == nullptr || *name == '\0') {
+    refuse("bindings.{}[{}].name is {}; a name is accepted", list, index, name == nullptr ? "null" : "empty");
+  }
+  if (bound.params.contains(name) || bound.captures.contains(name)) {
+    refuse("bindings.{}[{}].name is '{}', which is given twice", list, index, name);
+  }
+}
+
+ParamValue to_value(const heddle_param& param) {
+  switch (param.type) {
+    case HEDDLE_PARAM_F32:
+      return param.real;
+    case HEDDLE_PARAM_I32:
+      return param.integer;
+    case HEDDLE_PARAM_BOOL:
+      if (param.integer == 0 || param.integer == 1) return param.integer == 1;
+      refuse("param '{}' is a boolean of value {}; 0 and 1 are accepted", param.name, param.integer);
+    default:
+      refuse("param '{}' has type {}; 0 (f32), 1 (i32) and 2 (bool) are accepted", param.name, param.type);
+  }
+}
+
+// Errors start with the option's name, as the text is one of three.
+Expr to_mod(std::string_view option, const char* text, const Symbols& symbols) {
+  if (text == nullptr) return {};
+  try {
+    return parse(text, symbols);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+}  // namespace
+
+void require(const void* pointer, std::string_view name, std::string_view type) {
+  if (pointer == nullptr) refuse("{} is null; a {} is accepted", name, type);
+}
+
+TensorView to_view(std::string_view name, const heddle_tensor* tensor) {
+  require(tensor, name, "heddle_tensor");
+  if (tensor->rank < 0 || tensor->rank > HEDDLE_MAX_RANK) {
+    refuse("{}.rank is {}; 0 to {} are accepted", name, tensor->rank, static_cast<int>(HEDDLE_MAX_RANK));
+  }
+  const Device device = {to_enum(name, "device_kind", tensor->device_kind, DeviceKind::rocm), tensor->device_index};
+  return {tensor->data, to_enum(name, "dtype", tensor->dtype, DType::boolean),
+          Dims(known_axes(tensor->shape, tensor->rank)), Dims(known_axes(tensor->strides, tensor->rank)), device};
+}
+
+std::optional<TensorView> to_optional_view(std::string_view name, const heddle_tensor* tensor) {
+  if (tensor == nullptr) return std::nullopt;
+  return to_view(name, tensor);
+}
+
+AttentionTensors to_tensors(const heddle_attention_tensors* tensors) {
+  require(tensors, "tensors", "heddle_attention_tensors");
+  const auto given = known_fields("tensors", tensors);
+  return {to_view("q", given.q), to_view("k", given.k), to_view("v", given.v), to_view("o", given.o),
+          to_optional_view("lse", given.lse)};
+}
+
+Bindings to_bindings(const heddle_bindings* bindings) {
+  Bindings bound;
+  if (bindings == nullptr) return bound;
+  const auto given = known_fields("bindings", bindings);
+  check_count("param", given.param_count, given.params);
+  for (std::int64_t i = 0; i < given.param_count; ++i) {
+    const heddle_param& param = given.params[i];
+    check_name(bound, "params", i, param.name);
+    bound.params.emplace(param.name, to_value(param));
+  }
+  check_count("capture", given.capture_count, given.captures);
+  for (std::int64_t i = 0; i < given.capture_count; ++i) {
+    const heddle_capture& capture = given.captures[i];
+    check_name(bound, "captures", i, capture.name);
+    bound.captures.emplace(capture.name, to_view(fmt::format("capture '{}'", capture.name), capture.tensor));
+  }
+  return bound;
+}
+
+AttentionOptions to_options(const heddle_attention_options* options) {
+  AttentionOptions result;
+  if (options == nullptr) return result;
+  const auto given = known_fields("options", options);
+  if (given.reserved != 0) refuse("options.reserved is {}; 0 is accepted", given.reserved);
+
+  result.bindings = to_bindings(given.bindings);
+  const Symbols symbols(result.bindings);
+  result.score_mod = to_mod("score_mod", given.score_mod, symbols);
+  result.mask_mod = to_mod("mask_mod", given.mask_mod, symbols);
+  result.weight_mod = to_mod("weight_mod", given.weight_mod, symbols);
+
+  if (given.scale != nullptr) result.scale = *given.scale;
+  result.sinks = to_optional_view("sinks", given.sinks);
+  result.q_lengths = to_optional_view("q_lengths", given.q_lengths);
+  result.kv_lengths = to_optional_view("kv_lengths", given.kv_lengths);
+  result.cu_seqlens_q = to_optional_view("cu_seqlens_q", given.cu_seqlens_q);
+  result.cu_seqlens_kv = to_optional_view("cu_seqlens_kv", given.cu_seqlens_kv);
+  result.q_start = to_optional_view("q_start", given.q_start);
+  result.q_descale = to_optional_view("q_descale", given.q_descale);
+  result.k_descale = to_optional_view("k_descale", given.k_descale);
+  result.v_descale = to_optional_view("v_descale", given.v_descale);
+
+  result.normalizer = to_enum("options", "normalizer", given.normalizer, Normalizer::sigmoid);
+  result.backend = to_enum("options", "backend", given.backend, BackendChoice::cuda);
+  result.threads = given.threads;
+  result.stream = given.stream;
+  if (given.progress != nullptr) {
+    result.progress = [report = given.progress, context = given.progress_context](double done) {
+      report(done, context);
+    };
+  }
+  return result;
+}
+
+}  // namespace heddle::capi

@@ -1,0 +1,25 @@
+// The structs of c.h as what the C++ interface takes. Each function throws Error(invalid_argument) that names the
+// field.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "heddle/attention.h"
+#include "heddle/c.h"
+
+namespace heddle::capi {
+
+/// Throws "<name> is null; a <type> is accepted".
+void require(const void* pointer, std::string_view name, std::string_view type);
+
+TensorView to_view(std::string_view name, const heddle_tensor* tensor);
+std::optional<TensorView> to_optional_view(std::string_view name, const heddle_tensor* tensor);
+
+AttentionTensors to_tensors(const heddle_attention_tensors* tensors);
+/// Null: the defaults.
+AttentionOptions to_options(const heddle_attention_options* options);
+/// Null: no names.
+Bindings to_bindings(const heddle_bindings* bindings);
+
+}  // namespace heddle::capi

@@ -8,12 +8,17 @@
 namespace heddle {
 
 struct DeviceInfo {
-  std::string kind;    // "cpu"
-  std::string name;    // "Intel(R) Xeon(R) Processor"
-  std::string detail;  // "AVX3, 16 floats a vector, 2 cores, L1 48 KiB, L2 2 MiB"
+  std::string kind;  // "cpu", "cuda"
+  std::string name;  // "Intel(R) Xeon(R) Processor", "NVIDIA H200"
+  /// "AVX3, 16 floats a vector, 2 cores, L1 48 KiB, L2 2 MiB"; of a GPU also what its kernels need: "compute capability
+  /// 9.0, 132 SMs, 227 KiB shared memory a block, L2 50 MiB, driver of CUDA 13.0, NVRTC 13.0"
+  std::string detail;
   std::int64_t memory_bytes = 0;
 };
+/// The CPU, then the GPUs in the driver's order.
 std::vector<DeviceInfo> devices();
+/// Why there is no CUDA device: a sentence. Empty when there is one.
+std::string cuda_missing();
 
 /// "0.1.0"
 std::string version();

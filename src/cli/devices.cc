@@ -23,7 +23,9 @@ int list(bool json) {
                          {"detail", device.detail},
                          {"memory_bytes", device.memory_bytes}});
     }
-    print_json(Json{{"verb", "devices"}, {"heddle", version()}, {"devices", entries}});
+    Json result{{"verb", "devices"}, {"heddle", version()}, {"devices", entries}};
+    if (const std::string missing = cuda_missing(); !missing.empty()) result["cuda_missing"] = missing;
+    print_json(result);
     return 0;
   }
   std::string text;
@@ -31,6 +33,7 @@ int list(bool json) {
     text += fmt::format("{}: {}, {}, {:.1f} GiB\n", device.kind, device.name, device.detail,
                         static_cast<double>(device.memory_bytes) / (1 << 30));
   }
+  if (const std::string missing = cuda_missing(); !missing.empty()) text += fmt::format("no CUDA: {}\n", missing);
   print_text(text);
   return 0;
 }

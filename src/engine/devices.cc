@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/cpu/caps.h"
+#include "engine/machine.h"
 
 namespace heddle {
 namespace {
@@ -13,17 +13,35 @@ std::string cache_size(std::int64_t bytes) {
                                               : fmt::format("{} KiB", bytes >> 10);
 }
 
+DeviceInfo cpu_info(const device::Caps& caps) {
+  return {
+      .kind = "cpu",
+      .name = caps.name,
+      .detail = fmt::format("{}, {} floats a vector, {} cores, L1 {}, L2 {}", caps.simd_target, caps.vector_bytes / 4,
+                            caps.cores, cache_size(caps.l1_bytes), cache_size(caps.l2_bytes)),
+      .memory_bytes = caps.memory_bytes};
+}
+
+DeviceInfo cuda_info(const device::CudaCaps& caps) {
+  return {
+      .kind = "cuda",
+      .name = caps.name,
+      .detail = fmt::format("compute capability {}.{}, {} SMs, {} shared memory a block, L2 {}, driver of CUDA {}.{}",
+                            caps.major, caps.minor, caps.multiprocessors, cache_size(caps.shared_memory_bytes),
+                            cache_size(caps.l2_bytes), caps.driver_version / 1000, caps.driver_version % 1000 / 10),
+      .memory_bytes = caps.memory_bytes};
+}
+
 }  // namespace
 
 std::vector<DeviceInfo> devices() {
-  const device::Caps& caps = cpu::cpu_caps();
-  return {
-      {.kind = "cpu",
-       .name = caps.name,
-       .detail = fmt::format("{}, {} floats a vector, {} cores, L1 {}, L2 {}", caps.simd_target, caps.vector_bytes / 4,
-                             caps.cores, cache_size(caps.l1_bytes), cache_size(caps.l2_bytes)),
-       .memory_bytes = caps.memory_bytes}};
+  const device::Machine& machine = engine::machine();
+  std::vector<DeviceInfo> all{cpu_info(machine.cpu)};
+  for (const device::CudaCaps& caps : machine.cuda) all.push_back(cuda_info(caps));
+  return all;
 }
+
+std::string cuda_missing() { return engine::machine().cuda_missing; }
 
 std::string version() { return HEDDLE_VERSION; }
 

@@ -57,6 +57,24 @@ class Devices(ProgramTest):
         self.assertGreater(cpu["memory_bytes"], 1 << 20)
         self.assertIn(cpu["name"], self.run_well("devices"))
 
+    def test_no_driver_is_said_and_no_error(self):
+        environment = dict(os.environ, HEDDLE_CUDA_DRIVER="/no/such/libcuda.so.1")
+        result = self.run_json("devices", env=environment)
+        self.assertEqual([device["kind"] for device in result["devices"]], ["cpu"])
+        self.assertIn("HEDDLE_CUDA_DRIVER is '/no/such/libcuda.so.1'", result["cuda_missing"])
+        self.assertIn("no CUDA: " + result["cuda_missing"], self.run_well("devices", env=environment))
+
+    def test_gpus_are_listed_as_their_driver_tells(self):
+        environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"], FAKE_CUDA_VERSION="12080")
+        result = self.run_json("devices", env=environment)
+        self.assertNotIn("cuda_missing", result)
+        first, second = (device for device in result["devices"] if device["kind"] == "cuda")
+        self.assertEqual((first["name"], second["name"]), ("Fake H200 number 0", "Fake H200 number 1"))
+        self.assertEqual(second["memory_bytes"], 1 << 30)
+        facts = "compute capability 9.0, 132 SMs, 227 KiB shared memory a block, L2 50 MiB, driver of CUDA 12.8"
+        self.assertTrue(second["detail"].startswith(facts), second["detail"])
+        self.assertIn(f"cuda: Fake H200 number 1, {second['detail']}, 1.0 GiB", self.run_well("devices", env=environment))
+
 
 class Mask(ProgramTest):
     def test_figures(self):

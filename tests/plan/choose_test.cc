@@ -1,6 +1,8 @@
 // Which family is taken, and how a plan prints.
 #include <gtest/gtest.h>
 
+#include "expect_error.h"
+#include "plan/hopper.h"
 #include "plan/plan.h"
 #include "problem/call.h"
 
@@ -43,6 +45,96 @@ TEST(Choose, DoesNotLetThreadsChangeTheTile) {
   for (const int threads : {0, 2, 7, 64}) {
     EXPECT_EQ(first_choice(problem, BackendChoice::cpu, threads, caps).tile, tile);
   }
+}
+
+plan::Plan chosen(const HopperCall& call, const Device& device, BackendChoice wanted, const device::Machine& machine) {
+  problem::AttentionProblem problem = call.problem();
+  problem.device = device;
+  AttentionOptions options = call.all_options();
+  options.backend = wanted;
+  return plan::choose(problem, call.tensors(), options, machine, [&](BlockSize block) { return call.rows_of(block); })
+      .front()
+      .plan;
+}
+
+const Device kCpu{}, kCuda{DeviceKind::cuda, 0};
+const device::Machine kNoGpu = {.cpu = {}, .cuda = {}, .cuda_missing = "libcuda.so.1 was not found"};
+
+device::Machine machine_with(const device::CudaCaps& caps) { return {.cpu = {}, .cuda = {caps}, .cuda_missing = {}}; }
+
+TEST(Choose, GoesByTheTensorsDevice) {
+  const device::Machine machine = machine_with(h200());
+  for (const BackendChoice wanted : {BackendChoice::automatic, BackendChoice::cuda}) {
+    EXPECT_EQ(chosen({}, kCuda, wanted, machine).family, "forward_sm90");
+  }
+  EXPECT_EQ(chosen({}, kCpu, BackendChoice::automatic, machine).family, "cpu_forward");
+  EXPECT_EQ(chosen({}, kCpu, BackendChoice::automatic, kNoGpu).family, "cpu_forward");
+}
+
+TEST(Choose, TakesTheDeviceOfThatIndex) {
+  device::Machine machine = machine_with(h200());
+  machine.cuda.push_back(h200());
+  machine.cuda[1].index = 1;
+  machine.cuda[1].multiprocessors = 78;
+  const HopperCall call = {.q_heads = 32, .kv_heads = 32, .q_rows = 2048};
+  for (const int index : {0, 1}) {
+    const plan::Plan plan = chosen(call, {DeviceKind::cuda, index}, BackendChoice::automatic, machine);
+    EXPECT_EQ(plan.device, index);
+    EXPECT_EQ(plan.grid, index == 0 ? 132 : 78);
+  }
+  expect_error(
+      [&] {
+        chosen(call, {DeviceKind::cuda, 2}, BackendChoice::automatic, machine);
+      },
+      ErrorCode::unsupported, "q is on cuda:2; this machine has 2 CUDA devices");
+}
+
+TEST(Choose, NeverFallsBackToAnotherDevice) {
+  const device::Machine machine = machine_with(h200());
+  const auto expect_refusal = [](const Device& device, BackendChoice wanted, const device::Machine& on,
+                                 const std::string& sentence) {
+    expect_error([&] { chosen({}, device, wanted, on); }, ErrorCode::unsupported, sentence);
+  };
+  expect_refusal(kCuda, BackendChoice::cpu, machine, "q is on cuda:0; backend cpu takes tensors on the CPU");
+  expect_refusal(kCuda, BackendChoice::reference, machine,
+                 "q is on cuda:0; backend reference takes tensors on the CPU");
+  expect_refusal(kCpu, BackendChoice::cuda, machine, "q is on the CPU; backend cuda takes tensors on a CUDA device");
+  expect_refusal(
+      kCpu, BackendChoice::cuda, kNoGpu,
+      "q is on the CPU; backend cuda takes tensors on a CUDA device, and this machine has none: libcuda.so.1 "
+      "was not found");
+  expect_refusal(kCuda, BackendChoice::automatic, kNoGpu,
+                 "q is on cuda:0, but this machine has no CUDA device: libcuda.so.1 was not found");
+  expect_refusal({DeviceKind::rocm, 1}, BackendChoice::automatic, machine,
+                 "q is on rocm:1; tensors on the CPU or on a CUDA device are accepted");
+}
+
+TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
+  device::CudaCaps old = h200();
+  old.major = 8;
+  old.name = "NVIDIA A100";
+  expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
+               "backend cuda has one family, forward_sm90: cuda:0 (NVIDIA A100) has compute capability 8.0; 9.0 is "
+               "accepted");
+  expect_error([&] { chosen({.dim = 96}, kCuda, BackendChoice::automatic, machine_with(h200())); },
+               ErrorCode::unsupported,
+               "backend cuda has one family, forward_sm90: q, k and v have head dimension 96; 64, 128 and 256 are "
+               "accepted");
+}
+
+TEST(Plan, PrintsAHopperKernel) {
+  const HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 256, .kv_rows = 512};
+  plan::Plan plan = chosen(call, kCuda, BackendChoice::automatic, machine_with(h200()));
+  ASSERT_EQ(plan.tile, (BlockSize{128, 128}));
+  plan.predicted->seconds = 1.25e-5;
+  plan.rejected = {"192 queries x 80 keys, 3 warpgroups: predicted 0.02 ms, 60.0 % slower"};
+  EXPECT_EQ(
+      to_string(plan),
+      "forward_sm90 on cuda:0, tile 128 queries x 128 keys, 2 warpgroups, 2 stages, 2 buffers of queries, 4 CTAs, " +
+          std::to_string(shared::forward_sm90_memory(*plan.sm90).bytes) +
+          " bytes of shared memory, workspace 0 bytes\n"
+          "  predicted: 0.0125 ms, 0.1342 GFLOP, 0.7885 MB\n"
+          "  rejected: 192 queries x 80 keys, 3 warpgroups: predicted 0.02 ms, 60.0 % slower");
 }
 
 TEST(Plan, PrintsWhatItIsAndWhatWasRejected) {

@@ -1,0 +1,235 @@
+// What the Hopper family does not take, sentence by sentence; and what it just takes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "heddle/mods.h"
+#include "plan/families/forward_sm90.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+/// A call that is taken, to be spoilt. Changes of the problem come after validation, which refuses many of them itself.
+struct Refusal {
+  HopperCall call{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 100, .kv_rows = 50, .dim = 64};
+  device::CudaCaps caps = h200();
+  problem::AttentionProblem problem = call.problem();
+  AttentionTensors tensors = call.tensors();
+  AttentionOptions options{};
+
+  std::string sentence() const { return plan::forward_sm90_refuses(problem, tensors, options, caps); }
+};
+
+TEST(ForwardSm90Refuses, NothingThatItTakes) {
+  EXPECT_EQ(Refusal().sentence(), "");
+  for (const std::int64_t dim : {64, 128, 256}) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      for (const bool with_lse : {true, false}) {
+        Refusal r{.call = {.batch = 3, .dim = dim, .mask = mods::causal(), .dtype = dtype, .with_lse = with_lse}};
+        EXPECT_EQ(r.sentence(), "") << dim << name(dtype);
+      }
+    }
+  }
+}
+
+TEST(ForwardSm90Refuses, NoEmptyTensors) {
+  for (const HopperCall& call : {HopperCall{.batch = 0}, HopperCall{.q_heads = 0}, HopperCall{.q_rows = 0},
+                                 HopperCall{.kv_rows = 0, .mask = mods::causal()}}) {
+    EXPECT_EQ(Refusal{.call = call}.sentence(), "");
+  }
+}
+
+TEST(ForwardSm90Refuses, OtherDevices) {
+  Refusal r;
+  r.caps.major = 8;
+  r.caps.name = "NVIDIA A100";
+  EXPECT_EQ(r.sentence(), "cuda:0 (NVIDIA A100) has compute capability 8.0; 9.0 is accepted");
+  r.caps.major = 9;
+  r.caps.minor = 1;
+  EXPECT_EQ(r.sentence(), "cuda:0 (NVIDIA A100) has compute capability 9.1; 9.0 is accepted");
+  r.caps = h200();
+  r.caps.shared_memory_bytes = 166912;
+  EXPECT_EQ(r.sentence(),
+            "cuda:0 (NVIDIA H200) lends a block 166912 bytes of shared memory; at least 232448 are accepted");
+}
+
+TEST(ForwardSm90Refuses, OtherTypes) {
+  Refusal r;
+  r.problem.v_dtype = DType::f16;
+  EXPECT_EQ(r.sentence(), "q, k, v are bf16, bf16, f16; bf16 for all or f16 for all is accepted");
+  r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::f32;
+  EXPECT_EQ(r.sentence(), "q, k, v are f32, f32, f32; bf16 for all or f16 for all is accepted");
+  r = {};
+  r.problem.o_dtype = DType::f32;
+  EXPECT_EQ(r.sentence(), "o is f32; bf16, which q, k and v are, is accepted");
+}
+
+TEST(ForwardSm90Refuses, OtherHeadDimensions) {
+  Refusal r;
+  r.problem.qk_dim = 192;
+  r.problem.v_dim = 128;
+  EXPECT_EQ(r.sentence(), "q and k have head dimension 192 and v 128; the same is accepted");
+  for (const std::int64_t dim : {1, 32, 80, 96, 192, 512}) {
+    r.problem.qk_dim = r.problem.v_dim = dim;
+    EXPECT_EQ(r.sentence(), fmt::format("q, k and v have head dimension {}; 64, 128 and 256 are accepted", dim));
+  }
+}
+
+TEST(ForwardSm90Refuses, OptionsOfOtherKernels) {
+  Refusal r;
+  r.problem.normalizer = Normalizer::sigmoid;
+  EXPECT_EQ(r.sentence(), "normalizer is sigmoid; softmax is accepted");
+  r.problem.normalizer = Normalizer::none;
+  EXPECT_EQ(r.sentence(), "normalizer is none; softmax is accepted");
+  const ConstTensorView view(nullptr, DType::f32, {4});
+  r = {};
+  r.options.sinks = view;
+  EXPECT_EQ(r.sentence(), "sinks are given; none are accepted");
+  r = {};
+  r.options.q_descale = view;
+  EXPECT_EQ(r.sentence(), "q_descale is given; none is accepted");
+  r = {};
+  r.options.k_descale = view;
+  EXPECT_EQ(r.sentence(), "k_descale is given; none is accepted");
+  r = {};
+  r.options.v_descale = view;
+  EXPECT_EQ(r.sentence(), "v_descale is given; none is accepted");
+  r = {};
+  r.problem.score_mod = leaf::score() * 2.0F;
+  EXPECT_EQ(r.sentence(), fmt::format("score_mod is {}; none is accepted", print(r.problem.score_mod)));
+  r = {};
+  r.problem.weight_mod = Expr(0.5F);
+  EXPECT_EQ(r.sentence(), "weight_mod is 0.5; none is accepted");
+}
+
+TEST(ForwardSm90Refuses, ScalesThatTurnOrLoseTheOrderOfScores) {
+  Refusal r;
+  for (const double scale : {-0.125, 0.0, 1e-40, 1e39}) {
+    r.problem.scale = scale;
+    EXPECT_EQ(r.sentence(), fmt::format("scale is {}; positive numbers in the range of f32 are accepted", scale));
+  }
+  for (const double scale : {1e-37, 1.0, 1e38}) {
+    r.problem.scale = scale;
+    EXPECT_EQ(r.sentence(), "");
+  }
+}
+
+TEST(ForwardSm90Refuses, RaggedBatches) {
+  Refusal r;
+  r.problem.packed = true;
+  EXPECT_EQ(r.sentence(), "cu_seqlens_q and cu_seqlens_kv are given; padded batches are accepted");
+  r = {};
+  r.problem.sequences[1].q_len = 99;
+  EXPECT_EQ(r.sentence(), "sequence 1 has 99 queries and 50 keys; whole ones, 100 and 50, are accepted");
+  r = {};
+  r.problem.sequences[0].kv_len = 0;
+  EXPECT_EQ(r.sentence(), "sequence 0 has 100 queries and 0 keys; whole ones, 100 and 50, are accepted");
+  r = {};
+  r.problem.sequences[0].q_start = r.problem.sequences[1].q_start = -50;
+  EXPECT_EQ(r.sentence(), "");
+  r.problem.sequences[1].q_start = 7;
+  EXPECT_EQ(r.sentence(), "q_start[1] is 7 and q_start[0] -50; one start for all is accepted");
+}
+
+TEST(ForwardSm90Refuses, MoreThanItsListsCount) {
+  constexpr std::int64_t kLast = (std::int64_t{1} << 31) - 1024;
+  Refusal r{.call = {.q_rows = kLast, .kv_rows = kLast}};
+  EXPECT_EQ(r.sentence(), "");
+  r = Refusal{.call = {.q_rows = kLast + 1}};
+  EXPECT_EQ(r.sentence(), "q has 2147482625 rows and k 128; up to 2147482624 are accepted");
+  r = Refusal{.call = {.kv_rows = kLast + 1}};
+  EXPECT_EQ(r.sentence(), "q has 128 rows and k 2147482625; up to 2147482624 are accepted");
+  r = Refusal{.call = {.batch = 1 << 18, .q_heads = 64, .q_rows = 128}};
+  EXPECT_EQ(r.sentence(), "");
+  r = Refusal{.call = {.batch = 1 << 18, .q_heads = 64, .q_rows = 129}};
+  EXPECT_EQ(r.sentence(),
+            "262144 sequences of 64 heads and 129 queries make 33554432 tiles of 128 queries; up to 16777216 are "
+            "accepted");
+}
+
+TEST(ForwardSm90Refuses, MasksThatReadTooMuch) {
+  Refusal r;
+  Expr params = leaf::q_idx() >= leaf::kv_idx();
+  for (int i = 0; i < shared::kModParams; ++i) params = params & param(fmt::format("p{}", i), ExprType::boolean);
+  r.problem.mask_mod = params;
+  EXPECT_EQ(r.sentence(), "");
+  r.problem.mask_mod = params & param("one_more", ExprType::boolean);
+  EXPECT_EQ(r.sentence(), "mask_mod reads 17 params; up to 16 are accepted");
+
+  Expr captures = leaf::q_idx() >= leaf::kv_idx();
+  const auto read = [](int i) { return Capture(fmt::format("c{}", i), DType::boolean, 1)(leaf::q_idx()); };
+  for (int i = 0; i < shared::kModCaptures; ++i) captures = captures & read(i);
+  r.problem.mask_mod = captures;
+  EXPECT_EQ(r.sentence(), "");
+  r.problem.mask_mod = captures & read(99);
+  EXPECT_EQ(r.sentence(), "mask_mod reads 9 captures; up to 8 are accepted");
+}
+
+TEST(ForwardSm90Refuses, CapturesThatTheMaskCannotReach) {
+  const Device cuda{DeviceKind::cuda, 0};
+  const Capture flags("flags", DType::boolean, 1);
+  Refusal r;
+  r.problem.mask_mod = flags(leaf::kv_idx());
+  ConstTensorView view(nullptr, DType::boolean, Dims{50}, cuda);
+  const auto sentence_with = [&](const ConstTensorView& capture) {
+    r.options.bindings.captures["flags"] = capture;
+    return r.sentence();
+  };
+  EXPECT_EQ(sentence_with(view), "");
+  view.device = {};
+  EXPECT_EQ(sentence_with(view), "capture 'flags' is on the CPU; cuda:0, where q is, is accepted");
+  view.device = {DeviceKind::cuda, 1};
+  EXPECT_EQ(sentence_with(view), "capture 'flags' is on cuda:1; cuda:0, where q is, is accepted");
+  EXPECT_EQ(sentence_with(ConstTensorView(nullptr, DType::boolean, Dims{std::int64_t{1} << 31}, cuda)),
+            "capture 'flags' has shape [2147483648]; extents up to 2147483647 are accepted");
+  const Expr zero = 0;
+  r.problem.mask_mod = Capture("deep", DType::boolean, 5).read({zero, zero, zero, zero, leaf::kv_idx()});
+  EXPECT_EQ(r.sentence(), "capture 'deep' has 5 axes; up to 4 are accepted");
+  // What a mask does not read may be anywhere.
+  r.problem.mask_mod = mods::causal();
+  EXPECT_EQ(sentence_with(ConstTensorView(nullptr, DType::boolean, Dims{50})), "");
+}
+
+TEST(ForwardSm90Refuses, StridesThatATensorMapCannotDescribe) {
+  // q and o are [2, 4, 100, 64], k and v [2, 2, 50, 64].
+  const auto sentence_with = [](ConstTensorView AttentionTensors::*input, const Dims& strides) {
+    Refusal r;
+    (r.tensors.*input).strides = strides;
+    return r.sentence();
+  };
+  constexpr std::int64_t kEnd = std::int64_t{1} << 39;  // elements of 2 bytes
+  const auto expected = [](const std::string& argument, const Dims& strides, const std::string& hint = "") {
+    return fmt::format(
+        "{} has strides {}; but for the last, positive multiples of 8 elements below 549755813888 are accepted, since "
+        "TMA takes steps of 16 bytes{}",
+        argument, to_string(strides), hint);
+  };
+  for (const Dims& taken :
+       {Dims{25600, 64, 256, 1}, Dims{25600, 6400, 72, 1}, Dims{kEnd - 8, 6400, 64, 1}, Dims{25600, 6400, 64, 1}}) {
+    EXPECT_EQ(sentence_with(&AttentionTensors::q, taken), "") << to_string(taken);
+  }
+  for (const Dims& refused : {Dims{25600, 6400, 65, 1}, Dims{25604, 6400, 64, 1}, Dims{25600, 6401, 64, 1},
+                              Dims{25600, 6400, -64, 1}, Dims{25600, 0, 64, 1}, Dims{kEnd, 6400, 64, 1}}) {
+    EXPECT_EQ(sentence_with(&AttentionTensors::q, refused), expected("q", refused));
+    EXPECT_EQ(sentence_with(&AttentionTensors::k, refused), expected("k", refused));
+    EXPECT_EQ(sentence_with(&AttentionTensors::v, refused), expected("v", refused));
+    Refusal r;
+    r.tensors.o.strides = refused;
+    EXPECT_EQ(r.sentence(), expected("o", refused));
+  }
+  const Dims expanded = {0, 3200, 64, 1};
+  EXPECT_EQ(sentence_with(&AttentionTensors::k, expanded),
+            expected("k", expanded, " (a batch that all share has extent 1)"));
+}
+
+TEST(ForwardSm90Refuses, NoStrideThatSaysNothing) {
+  Refusal r{.call = {.q_rows = 1, .kv_rows = 50, .dim = 64}};  // batch, heads and queries 1
+  r.tensors.q.strides = r.tensors.o.strides = {-1, 0, 7, 1};
+  EXPECT_EQ(r.sentence(), "");
+  r = Refusal{.call = {.batch = 2, .kv_rows = 0}};  // no keys
+  r.tensors.k.strides = r.tensors.v.strides = {0, 1, 3, 1};
+  EXPECT_EQ(r.sentence(), "");
+}
+
+}  // namespace
+}  // namespace heddle::test

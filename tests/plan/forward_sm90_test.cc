@@ -1,0 +1,234 @@
+// The candidates of the Hopper family: which, in which order, with which reasons; and the cost model's choice.
+#include "plan/families/forward_sm90.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "expect_error.h"
+#include "heddle/mods.h"
+#include "plan/families/forward_sm90_costs.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+using plan::Choice;
+using shared::ForwardSm90Config;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::MatchesRegex;
+
+std::vector<Choice> choices_of(const HopperCall& call) {
+  return plan::forward_sm90(call.problem(), call.all_options(), h200(),
+                            [&](BlockSize block) { return call.rows_of(block); });
+}
+
+std::vector<BlockSize> tiles_of(const std::vector<Choice>& choices) {
+  std::vector<BlockSize> tiles;
+  for (const Choice& choice : choices) tiles.push_back(choice.plan.tile);
+  return tiles;
+}
+
+/// The benchmark's: 16384 tokens in sequences of `length`, heads that add up to 2048 columns.
+HopperCall grid_call(std::int64_t dim, std::int64_t length, bool causal) {
+  HopperCall call = {.batch = 16384 / length,
+                     .q_heads = 2048 / dim,
+                     .kv_heads = 2048 / dim,
+                     .q_rows = length,
+                     .kv_rows = length,
+                     .dim = dim};
+  if (causal) call.mask = mods::causal();
+  return call;
+}
+
+TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
+  const BlockSize wide64 = {192, 128}, narrow64 = {128, 128}, wide128 = {192, 80}, narrow128 = {128, 128};
+  const auto best = [](std::int64_t dim, std::int64_t length, bool causal) {
+    return choices_of(grid_call(dim, length, causal)).front().plan.tile;
+  };
+  for (const std::int64_t length : {2048, 8192, 16384}) {
+    SCOPED_TRACE(length);
+    EXPECT_EQ(best(64, length, false), wide64);
+    EXPECT_EQ(best(64, length, true), wide64);
+    EXPECT_EQ(best(128, length, false), wide128);
+    EXPECT_EQ(best(128, length, true), narrow128);
+    EXPECT_EQ(best(256, length, false), (BlockSize{128, 64}));
+    EXPECT_EQ(best(256, length, true), (BlockSize{128, 64}));
+  }
+  EXPECT_EQ(best(64, 512, true), narrow64);
+  EXPECT_EQ(best(128, 512, false), narrow128);
+  EXPECT_EQ(best(128, 512, true), narrow128);
+}
+
+// What the prototype of these kernels took on the same grid, in milliseconds. The model is there to choose, not to
+// foretell, but it should not be far off.
+TEST(ForwardSm90Choice, PredictsTheMeasuredTimes) {
+  const auto predicted = [](std::int64_t dim, std::int64_t length, bool causal) {
+    return choices_of(grid_call(dim, length, causal)).front().plan.predicted->seconds * 1e3;
+  };
+  const auto expect_near = [](double got, double want) { EXPECT_NEAR(got, want, 0.08 * want); };
+  expect_near(predicted(64, 8192, false), 2.040);
+  expect_near(predicted(64, 8192, true), 0.985);
+  expect_near(predicted(64, 512, false), 0.186);
+  expect_near(predicted(64, 512, true), 0.135);
+  expect_near(predicted(128, 8192, false), 1.517);
+  expect_near(predicted(128, 8192, true), 0.746);
+  expect_near(predicted(128, 512, false), 0.131);
+  expect_near(predicted(128, 512, true), 0.099);
+  expect_near(predicted(256, 8192, false), 1.439);
+  expect_near(predicted(256, 8192, true), 0.850);
+  expect_near(predicted(256, 512, false), 0.126);
+}
+
+TEST(ForwardSm90Choice, FillsInTheWholePlan) {
+  HopperCall call = {.batch = 2, .q_heads = 8, .kv_heads = 2, .q_rows = 1000, .kv_rows = 520, .dtype = DType::f16};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_EQ(choices.size(), 2U);
+  for (const Choice& choice : choices) {
+    const plan::Plan& plan = choice.plan;
+    EXPECT_EQ(plan.backend, BackendChoice::cuda);
+    EXPECT_EQ(plan.family, "forward_sm90");
+    EXPECT_EQ(plan.device, 0);
+    EXPECT_EQ(plan.workspace_bytes, 0);
+    EXPECT_EQ(choice.block_mask, nullptr);
+    const ForwardSm90Config& config = plan.sm90.value();
+    EXPECT_EQ(plan.tile, (BlockSize{config.rows(), config.kv_block}));
+    EXPECT_EQ(config.head_dim, 128);
+    EXPECT_TRUE(config.f16);
+    EXPECT_TRUE(config.lse);
+    EXPECT_FALSE(config.masked);
+    const std::int64_t tiles = 2 * 8 * ((1000 + config.rows() - 1) / config.rows());
+    EXPECT_EQ(plan.grid, std::min<std::int64_t>(132, tiles));
+    EXPECT_EQ(plan.predicted->flops, 4.0 * 128 * 2 * 8 * 1000 * 520);
+    EXPECT_EQ(plan.predicted->bytes, 2.0 * 2 * 8 * 1000 * (2 * 128 * 2 + 4) / 2 + 2.0 * 2 * 520 * 2 * 128 * 2);
+  }
+  call.with_lse = false;
+  call.dtype = DType::bf16;
+  call.mask = mods::causal();
+  const Choice masked = choices_of(call).front();
+  EXPECT_FALSE(masked.plan.sm90->f16);
+  EXPECT_FALSE(masked.plan.sm90->lse);
+  EXPECT_TRUE(masked.plan.sm90->masked);
+  EXPECT_EQ(masked.block_mask->block(), masked.plan.tile);
+}
+
+TEST(ForwardSm90Choice, CountsPartialBlocksByTheirArea) {
+  const HopperCall call = {.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};
+  const std::vector<Choice> choices = choices_of(call);
+  const auto narrow = std::ranges::find(choices, BlockSize{128, 128}, [](const Choice& c) { return c.plan.tile; });
+  ASSERT_NE(narrow, choices.end());
+  EXPECT_EQ(narrow->plan.predicted->flops, 4.0 * 128 * (128 * 128 + 128 * 256 + 44 * 300));
+}
+
+TEST(ForwardSm90Choice, PredictsNoLessThanMemoryTakes) {
+  // One query a head: nearly no products, all keys and values.
+  const HopperCall call = {.batch = 64, .q_heads = 64, .kv_heads = 64, .q_rows = 1, .kv_rows = 8192};
+  const plan::Prediction predicted = choices_of(call).front().plan.predicted.value();
+  EXPECT_GE(predicted.seconds, predicted.bytes / plan::kSm90Rates.memory_bytes_per_second);
+  EXPECT_GT(predicted.bytes, 2.0 * 64 * 64 * 8192 * 128 * 2);
+}
+
+TEST(ForwardSm90Choice, SharesKeysOfTheWholeBatchOnce) {
+  HopperCall call = {.batch = 4, .q_rows = 128, .kv_rows = 1024, .with_lse = false};
+  const double separate = choices_of(call).front().plan.predicted->bytes;
+  call.shared_kv = true;
+  EXPECT_EQ(separate - choices_of(call).front().plan.predicted->bytes, 3.0 * 1024 * 2 * 128 * 2);
+}
+
+TEST(ForwardSm90Choice, HoldsEveryKernelInSharedMemory) {
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    const ForwardSm90Config config = kernel.config();
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_EQ(config.kv_block % 16, 0);
+    EXPECT_EQ(config.panels() % config.o_panels, 0);
+  }
+}
+
+TEST(ForwardSm90Choice, SaysHowMuchSlowerTheRestIs) {
+  const std::vector<Choice> choices = choices_of(grid_call(64, 8192, false));
+  ASSERT_THAT(tiles_of(choices), ElementsAre(BlockSize{192, 128}, BlockSize{128, 128}));
+  EXPECT_LT(choices[0].plan.predicted->seconds, choices[1].plan.predicted->seconds);
+  EXPECT_THAT(
+      choices[0].plan.rejected,
+      ElementsAre(MatchesRegex("128 queries x 128 keys, 2 warpgroups: predicted [0-9.]+ ms, [0-9.]+ % slower")));
+  EXPECT_THAT(choices[1].plan.rejected, IsEmpty());
+}
+
+TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
+  HopperCall call = grid_call(64, 8192, false);
+  const Tensor starts = Tensor::zeros(DType::i32, {8192});
+  call.mask = mods::documents_from_starts(Capture("starts", DType::i32, 1)) & mods::causal();
+  call.options.bindings.captures["starts"] = starts;
+  const std::vector<Choice> choices = choices_of(call);
+  EXPECT_THAT(tiles_of(choices), ElementsAre(BlockSize{128, 128}, BlockSize{192, 128}));
+  EXPECT_THAT(choices[0].plan.rejected,
+              ElementsAre(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
+                                       "that a thread has")));
+}
+
+HopperCall call_with_blocks(std::int64_t dim, BlockSize block) {
+  HopperCall call = {.q_rows = 1000, .kv_rows = 1000, .dim = dim};
+  const Expr mask = mods::causal();
+  call.options.block_mask =
+      std::make_shared<BlockMask>(BlockMask::build(mask, MaskShape::uniform(1, 1, 1000, 1000), block));
+  call.mask = mask;
+  return call;
+}
+
+TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
+  for (const BlockSize block : {BlockSize{128, 128}, BlockSize{256, 128}, BlockSize{512, 384}}) {
+    const std::vector<Choice> choices = choices_of(call_with_blocks(128, block));
+    ASSERT_THAT(tiles_of(choices), ElementsAre(BlockSize{128, 128})) << block.q;
+    EXPECT_EQ(choices[0].block_mask->block(), block);
+    EXPECT_THAT(choices[0].plan.rejected, ElementsAre(HasSubstr("192 queries do not divide the ")));
+  }
+  const BlockSize both = {384, 640};
+  EXPECT_EQ(choices_of(call_with_blocks(128, both)).size(), 2U);
+  // 64 keys a block need the kernels of last resort.
+  EXPECT_THAT(tiles_of(choices_of(call_with_blocks(128, {128, 64}))), ElementsAre(BlockSize{128, 64}));
+  EXPECT_THAT(tiles_of(choices_of(call_with_blocks(64, {128, 64}))), ElementsAre(BlockSize{128, 64}));
+  EXPECT_THAT(tiles_of(choices_of(call_with_blocks(256, {128, 64}))), ElementsAre(BlockSize{128, 64}));
+}
+
+TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
+  expect_error(
+      [] {
+        choices_of(call_with_blocks(128, {128, 96}));
+      },
+      ErrorCode::unsupported,
+      "no kernel of forward_sm90 fits: 192 queries x 80 keys, 3 warpgroups: 192 queries do not divide the 128 "
+      "of a block of block_mask; 128 queries x 128 keys, 2 warpgroups: 128 keys do not divide the 96 of a "
+      "block of block_mask; 128 queries x 64 keys, 2 warpgroups: 64 keys do not divide the 96 of a block of "
+      "block_mask");
+  expect_error(
+      [] {
+        choices_of(call_with_blocks(256, {64, 64}));
+      },
+      ErrorCode::unsupported,
+      "no kernel of forward_sm90 fits: 128 queries x 64 keys, 2 warpgroups: 128 queries do not divide the 64 "
+      "of a block of block_mask");
+}
+
+TEST(ForwardSm90Costs, GrowWithTheWork) {
+  const ForwardSm90Config narrow = plan::kForwardSm90Kernels[4].config();
+  ASSERT_EQ(narrow.kv_block, 128);
+  const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(narrow);
+  EXPECT_GE(clocks.full_step, 2048);  // what the tensor cores alone take
+  EXPECT_GT(clocks.partial_step, clocks.full_step);
+  EXPECT_GT(clocks.tile, 0);
+  EXPECT_EQ(plan::forward_sm90_seconds({}), plan::kSm90Rates.launch_seconds);
+  plan::TileSchedule schedule;
+  schedule.longest = 1e6;
+  EXPECT_DOUBLE_EQ(plan::forward_sm90_seconds(schedule),
+                   plan::kSm90Rates.launch_seconds + 1e6 / plan::kSm90Rates.clocks_per_second);
+  // A shape that nobody measured is no error.
+  ForwardSm90Config other = narrow;
+  other.kv_block = 112;
+  EXPECT_GT(plan::forward_sm90_clocks(other).full_step, 1792);
+}
+
+}  // namespace
+}  // namespace heddle::test

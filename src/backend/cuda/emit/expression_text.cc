@@ -220,7 +220,8 @@ class ModWriter {
     return fmt::format("mod.captures[{}]", at - layout_.captures.begin());
   }
   [[noreturn]] static void missing(const std::string& name) {
-    throw Error(ErrorCode::internal, fmt::format("'{}' is not in the layout of the mods, or otherwise", name));
+    throw Error(ErrorCode::internal,
+                fmt::format("'{}' is not in the layout of the mods, or is another type there", name));
   }
 
   /// The stage of the indices of a read.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "mods/instructions.cuh"
+#include "mods/pow.cuh"
 #include "shared/philox.h"
 
 namespace heddle::ops {
@@ -62,7 +63,7 @@ __device__ __forceinline__ float max(float x, float y) { return max_nan(x, y); }
 __device__ __forceinline__ float sqrt(float x) { return __fsqrt_rn(x); }
 
 // The compiler's own functions; their largest errors, in ulp, as its documentation gives them: rsqrtf 2, expf 1, exp2f
-// 2, logf 1, log2f 1, tanhf 2, sinf 2, cosf 2, erff 2.
+// 2, logf 1, log2f 1, tanhf 2, sinf 2, cosf 2, erff 2. (pow: mods/pow.cuh)
 __device__ __forceinline__ float rsqrt(float x) { return rsqrtf(x); }
 __device__ __forceinline__ float exp(float x) { return expf(x); }
 __device__ __forceinline__ float exp2(float x) { return exp2f(x); }
@@ -76,10 +77,6 @@ __device__ __forceinline__ float erf(float x) { return erff(x); }
 __device__ __forceinline__ float sigmoid(float x) {
   const float small = expf(-fabsf(x));
   return __fdiv_rn(x < 0 ? small : 1.0F, __fadd_rn(1.0F, small));
-}
-/// powf errs by up to 4 ulp, more than the bound.
-__device__ __forceinline__ float pow(float x, float y) {
-  return __double2float_rn(::pow(static_cast<double>(x), static_cast<double>(y)));
 }
 
 // ---- comparisons (false with NaN, ne true), logic, choice, casts

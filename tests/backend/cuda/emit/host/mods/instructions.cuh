@@ -27,6 +27,11 @@ inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
+inline float __frcp_rn(float x) { return 1 / x; }
+inline double __fma_rn(double x, double y, double z) { return std::fma(x, y, z); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 /// As the instruction: truncates, saturates, NaN gives 0.
 inline int __float2int_rz(float x) {

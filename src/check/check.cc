@@ -10,6 +10,7 @@
 #include "base/element.h"
 #include "check/criterion.h"
 #include "check/plain.h"
+#include "problem/run.h"
 
 namespace heddle {
 namespace {
@@ -96,7 +97,7 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   AttentionTensors tensors = {q, k, v, as_output(o), {}};
   if (lse) tensors.lse = as_output(*lse);
   const problem::AttentionProblem problem = problem::validate(tensors, options);
-  problem::validate_run(problem, tensors, tensors, options, options.bindings);
+  problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
 
   const backend::RunArguments arguments = {.tensors = tensors,
                                            .options = &options,

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "backend/cpu/caps.h"
+#include "engine/machine.h"
+#include "engine/prepare.h"
 #include "engine/state.h"
 #include "heddle/error.h"
 
@@ -12,17 +13,6 @@ namespace heddle {
 namespace {
 
 constexpr std::uintptr_t kWorkspaceAlignment = 64;
-
-const backend::Backend& find_backend(BackendChoice choice) {
-  const backend::Backend* found = nullptr;
-  for (const backend::Backend* candidate : {&backend::cpu_backend(), &backend::reference_backend()}) {
-    if (candidate->choice != choice) continue;
-    if (found != nullptr) throw Error(ErrorCode::internal, fmt::format("two backends are called {}", name(choice)));
-    found = candidate;
-  }
-  if (found == nullptr) throw Error(ErrorCode::internal, fmt::format("no backend is called {}", name(choice)));
-  return *found;
-}
 
 std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& problem, BlockSize block,
                                               const AttentionOptions& options) {
@@ -36,18 +26,20 @@ std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& p
                                                       options.bindings, options.threads, reals));
 }
 
-std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments) {
-  const backend::Backend& backend = find_backend(arguments.plan.backend);
-  if (const std::string reason = backend.refuses(arguments.problem); !reason.empty()) {
-    throw Error(ErrorCode::unsupported, fmt::format("backend {}: {}", name(arguments.plan.backend), reason));
+// The caller's workspace, or one for this run, which a GPU's does not get: it would have to be waited for.
+void* workspace_of(const Device& device, std::int64_t bytes, void* given, Tensor& allocated) {
+  if (reinterpret_cast<std::uintptr_t>(given) % kWorkspaceAlignment != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("workspace is at {}; an address that 64 divides is accepted", fmt::ptr(given)));
   }
-  return backend.prepare(arguments);
-}
-
-void check_workspace(const void* workspace) {
-  if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment == 0) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("workspace is at {}; an address that 64 divides is accepted", fmt::ptr(workspace)));
+  if (given != nullptr || bytes == 0) return given;
+  if (device.kind != DeviceKind::cpu) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("workspace is null; {} bytes on {} are accepted, since a run on a GPU allocates nothing",
+                            bytes, problem::name(device)));
+  }
+  allocated = Tensor::empty(DType::u8, {bytes});
+  return allocated.data();
 }
 
 }  // namespace
@@ -55,34 +47,35 @@ void check_workspace(const void* workspace) {
 AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options)
     : state_(std::make_shared<State>()) {
   State& state = *state_;
-  state.tensors = tensors;
   state.options = options;
   state.problem = problem::validate(tensors, options);
+  state.planned = problem::PlannedTensors(tensors);
   state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
-  const device::Machine machine = {.cpu = cpu::cpu_caps(), .cuda = {}, .cuda_missing = {}};
+  // The driver takes its time to start: only what may use a GPU looks for one.
+  const bool on_gpu = state.problem.device.kind != DeviceKind::cpu || options.backend == BackendChoice::cuda;
+  const device::Machine& machine = on_gpu ? engine::machine() : engine::cpu_machine();
   std::vector<plan::Choice> choices = plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) {
     return analyse_mask(state.problem, block, options);
   });
-  state.plan = std::move(choices.front().plan);
-  state.block_mask = std::move(choices.front().block_mask);
-  state.kernel = prepare({state.problem, state.plan, tensors, options, options.bindings, state.block_mask.get()});
+  engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
+    return engine::prepare({state.problem, choice.plan, tensors, options, options.bindings, choice.block_mask.get()});
+  });
+  state.plan = std::move(prepared.plan);
+  state.block_mask = std::move(prepared.block_mask);
+  state.kernel = std::move(prepared.kernel);
 }
 
 void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
   const State& state = *state_;
-  void* workspace = options.workspace;
-  const Bindings* bindings = options.bindings;
-  const Bindings& values = bindings != nullptr ? *bindings : state.options.bindings;
-  if (bindings != nullptr || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
-  problem::validate_run(state.problem, state.tensors, tensors, state.options, values);
+  const Bindings& values = options.bindings != nullptr ? *options.bindings : state.options.bindings;
+  const bool known =
+      options.bindings == nullptr || problem::fits_planned(state.problem, state.options.bindings, *options.bindings);
+  if (!known || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
+  problem::validate_run(state.problem, state.planned, tensors, state.options, values);
   if (state.block_mask != nullptr) state.block_mask->check_current(values);
 
   Tensor allocated;
-  if (workspace == nullptr && state.plan.workspace_bytes > 0) {
-    allocated = Tensor::empty(DType::u8, {state.plan.workspace_bytes});
-    workspace = allocated.data();
-  }
-  check_workspace(workspace);
+  void* workspace = workspace_of(state.problem.device, state.plan.workspace_bytes, options.workspace, allocated);
   state.kernel->launch({.tensors = tensors,
                         .options = &state.options,
                         .bindings = &values,
@@ -104,7 +97,8 @@ void AttentionPlan::update(const Bindings& bindings) {
     rebuilt->update(merged, state.options.threads);
     block_mask = std::move(rebuilt);
   }
-  state.kernel = prepare({state.problem, state.plan, state.tensors, state.options, merged, block_mask.get()});
+  state.kernel =
+      engine::prepare({state.problem, state.plan, state.planned.tensors, state.options, merged, block_mask.get()});
   state.block_mask = std::move(block_mask);
   state.options.bindings = std::move(merged);
 }

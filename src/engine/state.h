@@ -7,12 +7,12 @@
 #include "engine/explain.h"
 #include "heddle/attention.h"
 #include "plan/plan.h"
-#include "problem/problem.h"
+#include "problem/run.h"
 
 namespace heddle {
 
 struct AttentionPlan::State {
-  AttentionTensors tensors;  // shapes, strides and dtypes; the memory may be gone
+  problem::PlannedTensors planned;
   AttentionOptions options;
   problem::AttentionProblem problem;
   bool reads_depend_on_values = false;  // capture indices must be proven again by each run

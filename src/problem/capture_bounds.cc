@@ -34,7 +34,8 @@ void widen(expr::Range& range, const ConstTensorView& view, int axis, std::int64
 expr::Range WholeCaptureBounds::bounds(const expr::CaptureDecl& capture, std::span<const expr::Range>) const {
   const ConstTensorView& view = bindings_.captures.at(capture.name);
   const ExprType type = expr::read_type(capture.dtype);
-  if (type == ExprType::f32 || view.count() == 0) return expr::Range::any(type);
+  const bool readable = view.device.kind == DeviceKind::cpu && view.count() > 0;
+  if (type == ExprType::f32 || !readable) return expr::Range::any(type);
   auto [found, fresh] = scanned_.try_emplace(capture.name);
   if (fresh) {
     found->second = {.lo = std::numeric_limits<double>::infinity(), .hi = -std::numeric_limits<double>::infinity()};

@@ -5,6 +5,7 @@
 
 #include "expr/verify.h"
 #include "problem/capture_bounds.h"
+#include "problem/places.h"
 #include "problem/refuse.h"
 
 namespace heddle::problem {
@@ -56,12 +57,27 @@ Expr resolve_mask(const AttentionProblem& problem, const AttentionOptions& optio
   return mask;
 }
 
+bool reads(const Expr& mod, const std::string& capture) {
+  return !mod.empty() && symbols_of(mod).captures.contains(capture);
+}
+
+// Captures are beside q; those that only the mask reads may be on the CPU too, where block masks are built.
 void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
   for (const std::string& name : problem.captures) {
     const std::string argument = fmt::format("capture '{}'", name);
-    check_view(argument, bindings.captures.at(name));
-    check_memory(argument, bindings.captures.at(name));
+    const ConstTensorView& view = bindings.captures.at(name);
+    check_view(argument, view);
+    const bool of_a_run = reads(problem.score_mod, name) || reads(problem.weight_mod, name);
+    if (of_a_run || view.device.kind != DeviceKind::cpu) check_beside(argument, view, problem.device);
+    check_memory(argument, view);
   }
+}
+
+// Sorted, each once.
+void make_set(std::vector<std::string>& names) {
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::unique(names);
+  names.erase(repeated.begin(), repeated.end());
 }
 
 }  // namespace
@@ -102,11 +118,12 @@ void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {
   if (!options.weight_mod.empty()) problem.weight_mod = expr::as_role(options.weight_mod, expr::Role::weight);
   for (const Expr* mod : mods_of(problem)) {
     if (mod->empty()) continue;
-    for (const auto& [name, declaration] : symbols_of(*mod).captures) problem.captures.push_back(name);
+    const Symbols symbols = symbols_of(*mod);
+    for (const auto& [name, declaration] : symbols.captures) problem.captures.push_back(name);
+    for (const auto& [name, type] : symbols.params) problem.params.push_back(name);
   }
-  std::ranges::sort(problem.captures);
-  const auto repeated = std::ranges::unique(problem.captures);
-  problem.captures.erase(repeated.begin(), repeated.end());
+  make_set(problem.captures);
+  make_set(problem.params);
   validate_bindings(problem, options.bindings);
 }
 

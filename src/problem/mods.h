@@ -5,7 +5,7 @@
 
 namespace heddle::problem {
 
-/// Fills the problem's score_mod, mask_mod, weight_mod and captures. Everything else of the problem is set.
+/// Fills the problem's score_mod, mask_mod, weight_mod, captures and params. Everything else of the problem is set.
 void resolve_mods(AttentionProblem& problem, const AttentionOptions& options);
 
 }  // namespace heddle::problem

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <numeric>
-#include <vector>
 
 #include "heddle/error.h"
 
@@ -19,16 +19,27 @@ struct Term {
   std::int64_t stride, most;
 };
 
+// As many terms as two tensors can have, each with one for the bytes of an element.
+struct Terms {
+  std::array<Term, 2 * (kMaxRank + 1)> values;
+  std::size_t count = 0;
+
+  void push_back(const Term& term) { values[count++] = term; }
+  Term* begin() { return values.data(); }
+  Term* end() { return values.data() + count; }
+};
+
 // Is there a choice of counts with sum(count * stride) = target? Largest stride first, what the smaller ones can still
 // add bounds each count, so that nested layouts leave a few candidates a level.
 class Sums {
  public:
-  explicit Sums(std::vector<Term> terms) : terms_(std::move(terms)) {
+  explicit Sums(const Terms& terms) : terms_(terms) {
     std::sort(terms_.begin(), terms_.end(), [](const Term& x, const Term& y) { return x.stride > y.stride; });
     merge_equal_strides();
-    rest_.resize(terms_.size() + 1, {0, 0});
-    for (std::size_t i = terms_.size(); i-- > 0;) {
-      rest_[i] = {rest_[i + 1].most + terms_[i].stride * terms_[i].most, std::gcd(rest_[i + 1].gcd, terms_[i].stride)};
+    rest_[terms_.count] = {0, 0};
+    for (std::size_t i = terms_.count; i-- > 0;) {
+      const auto [stride, most] = terms_.values[i];
+      rest_[i] = {rest_[i + 1].most + stride * most, std::gcd(rest_[i + 1].gcd, stride)};
     }
   }
 
@@ -43,22 +54,22 @@ class Sums {
   };
 
   void merge_equal_strides() {
-    std::vector<Term> merged;
+    Terms merged;
     for (const Term& term : terms_) {
-      if (!merged.empty() && merged.back().stride == term.stride) {
-        merged.back().most += term.most;
+      if (merged.count > 0 && merged.end()[-1].stride == term.stride) {
+        merged.end()[-1].most += term.most;
       } else {
         merged.push_back(term);
       }
     }
-    terms_ = std::move(merged);
+    terms_ = merged;
   }
 
   bool search(std::size_t i, std::int64_t target) {
     if (target < 0 || target > rest_[i].most) return false;
-    if (i == terms_.size() || target == 0) return target == 0;
+    if (i == terms_.count || target == 0) return target == 0;
     if (target % rest_[i].gcd != 0) return false;
-    const auto [stride, most] = terms_[i];
+    const auto [stride, most] = terms_.values[i];
     const std::int64_t below = std::max<std::int64_t>(0, target - rest_[i + 1].most);
     const std::int64_t first = (below + stride - 1) / stride;
     const std::int64_t last = std::min(most, target / stride);
@@ -68,23 +79,14 @@ class Sums {
     return false;
   }
 
-  std::vector<Term> terms_;
-  std::vector<Rest> rest_;
+  Terms terms_;
+  std::array<Rest, 2 * (kMaxRank + 1) + 1> rest_;
   int budget_ = 0;
 };
 
 std::uintptr_t address(const ConstTensorView& view) { return reinterpret_cast<std::uintptr_t>(view.data); }
 
-// The lowest element's offset in bytes (negative strides go below the data pointer).
-std::int64_t lowest(const ConstTensorView& view) {
-  std::int64_t offset = 0;
-  for (int axis = 0; axis < view.rank(); ++axis) {
-    if (view.strides[axis] < 0) offset += (view.shape[axis] - 1) * view.strides[axis] * size_of(view.dtype);
-  }
-  return offset;
-}
-
-void append_terms(std::vector<Term>& terms, const ConstTensorView& view) {
+void append_terms(Terms& terms, const ConstTensorView& view) {
   for (int axis = 0; axis < view.rank(); ++axis) {
     const std::int64_t stride = std::abs(view.strides[axis]) * size_of(view.dtype);
     if (stride != 0 && view.shape[axis] > 1) terms.push_back({stride, view.shape[axis] - 1});
@@ -94,46 +96,52 @@ void append_terms(std::vector<Term>& terms, const ConstTensorView& view) {
 
 }  // namespace
 
-std::int64_t byte_span(std::string_view name, const ConstTensorView& view) {
-  if (view.count() == 0) return 0;
+Footprint footprint_of(std::string_view name, const ConstTensorView& view) {
+  if (view.count() == 0) return {};
   const std::int64_t size = size_of(view.dtype);
-  std::int64_t span = size;
+  Footprint footprint = {.lowest = 0, .bytes = size};
   for (int axis = 0; axis < view.rank(); ++axis) {
     if (view.shape[axis] == 1) continue;
     std::int64_t reach = 0;
     if (view.strides[axis] == INT64_MIN ||
         __builtin_mul_overflow(view.shape[axis] - 1, std::abs(view.strides[axis]), &reach) ||
-        __builtin_mul_overflow(reach, size, &reach) || __builtin_add_overflow(span, reach, &span) ||
-        span >= kLargestSpan) {
+        __builtin_mul_overflow(reach, size, &reach) ||
+        __builtin_add_overflow(footprint.bytes, reach, &footprint.bytes) || footprint.bytes >= kLargestSpan) {
       throw Error(ErrorCode::out_of_memory,
                   fmt::format("{} of shape {} and strides {} spans more than 2^61 bytes; offsets are 64-bit", name,
                               to_string(view.shape), to_string(view.strides)));
     }
+    if (view.strides[axis] < 0) footprint.lowest -= reach;
   }
-  return span;
+  return footprint;
+}
+
+bool ranges_meet(const ConstTensorView& x, const Footprint& x_at, const ConstTensorView& y, const Footprint& y_at) {
+  if (x_at.bytes == 0 || y_at.bytes == 0) return false;
+  const std::uintptr_t x_first = address(x) + static_cast<std::uintptr_t>(x_at.lowest);
+  const std::uintptr_t y_first = address(y) + static_cast<std::uintptr_t>(y_at.lowest);
+  return x_first <= y_first ? y_first - x_first < static_cast<std::uintptr_t>(x_at.bytes)
+                            : x_first - y_first < static_cast<std::uintptr_t>(y_at.bytes);
 }
 
 bool overlaps(const ConstTensorView& x, const ConstTensorView& y) {
-  const std::int64_t x_span = byte_span("tensor", x);
-  const std::int64_t y_span = byte_span("tensor", y);
-  if (x_span == 0 || y_span == 0) return false;
-  const std::uintptr_t x_first = address(x) + static_cast<std::uintptr_t>(lowest(x));
-  const std::uintptr_t y_first = address(y) + static_cast<std::uintptr_t>(lowest(y));
+  const Footprint x_at = footprint_of("tensor", x), y_at = footprint_of("tensor", y);
+  if (!ranges_meet(x, x_at, y, y_at)) return false;
+  const std::uintptr_t x_first = address(x) + static_cast<std::uintptr_t>(x_at.lowest);
+  const std::uintptr_t y_first = address(y) + static_cast<std::uintptr_t>(y_at.lowest);
   const bool x_lower = x_first <= y_first;
   const std::uintptr_t gap = x_lower ? y_first - x_first : x_first - y_first;
-  if (gap >= static_cast<std::uintptr_t>(x_lower ? x_span : y_span)) return false;
 
   // lower + a = gap + b with a, b sums of the lower's and the upper's terms; b = span - 1 - b', b' a sum as well.
-  const ConstTensorView& upper = x_lower ? y : x;
-  std::vector<Term> terms;
+  Terms terms;
   append_terms(terms, x);
   append_terms(terms, y);
-  return Sums(std::move(terms)).reach(static_cast<std::int64_t>(gap) + byte_span("tensor", upper) - 1);
+  return Sums(terms).reach(static_cast<std::int64_t>(gap) + (x_lower ? y_at : x_at).bytes - 1);
 }
 
 bool overlaps_itself(const ConstTensorView& x) {
   if (x.count() == 0) return false;
-  std::vector<Term> axes;  // in elements
+  Terms axes;  // in elements
   for (int axis = 0; axis < x.rank(); ++axis) {
     if (x.shape[axis] == 1) continue;
     if (x.strides[axis] == 0) return true;
@@ -141,14 +149,17 @@ bool overlaps_itself(const ConstTensorView& x) {
   }
   // Two elements with equal offsets differ first in some axis i, by d_i >= 1, and by d_j in [-most, most] in later
   // ones: (d_i - 1) * stride_i + sum (d_j + most_j) * stride_j = sum most_j * stride_j - stride_i.
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    std::vector<Term> terms = {{axes[i].stride, axes[i].most - 1}};
-    std::int64_t target = -axes[i].stride;
-    for (std::size_t j = i + 1; j < axes.size(); ++j) {
-      terms.push_back({axes[j].stride, 2 * axes[j].most});
-      target += axes[j].most * axes[j].stride;
+  for (std::size_t i = 0; i < axes.count; ++i) {
+    const Term& first = axes.values[i];
+    Terms terms;
+    terms.push_back({first.stride, first.most - 1});
+    std::int64_t target = -first.stride;
+    for (std::size_t j = i + 1; j < axes.count; ++j) {
+      const auto [stride, most] = axes.values[j];
+      terms.push_back({stride, 2 * most});
+      target += most * stride;
     }
-    if (Sums(std::move(terms)).reach(target)) return true;
+    if (Sums(terms).reach(target)) return true;
   }
   return false;
 }

@@ -28,6 +28,7 @@ struct AttentionProblem {
 
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
   std::vector<std::string> captures;     // the names that they read, sorted
+  std::vector<std::string> params;
 
   std::int64_t group() const { return q_heads / kv_heads; }
 };
@@ -43,11 +44,6 @@ std::string name(const Device& device);
 /// that names the argument, what was given and what is accepted. Every refusal of the library about an attention's
 /// arguments stands in this folder.
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
-
-/// What a run may change must still fit the plan: same shapes, dtypes and strides, memory present and aligned, no
-/// overlap of o or lse with what the run reads or with each other.
-void validate_run(const AttentionProblem& problem, const AttentionTensors& planned, const AttentionTensors& given,
-                  const AttentionOptions& options, const Bindings& bindings);
 
 /// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its
 /// tensor.

@@ -21,7 +21,7 @@ inline std::string describe(const ConstTensorView& view) {
   return fmt::format("{} {}", name(view.dtype), to_string(view.shape));
 }
 
-/// What every tensor argument must obey: on the CPU, extents not negative, a span that 64 bits can address.
+/// What every tensor argument must obey: a stride an axis, extents not negative, a span that 64 bits can address.
 void check_view(std::string_view name, const ConstTensorView& view);
 /// Memory present and aligned to the element size, when there is an element.
 void check_memory(std::string_view name, const ConstTensorView& view);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/element.h"
+#include "problem/places.h"
 #include "problem/refuse.h"
 
 namespace heddle::problem {
@@ -13,6 +14,7 @@ using Int32 = std::numeric_limits<std::int32_t>;
 // An i32 or i64 vector of the options, checked, as 64-bit integers.
 std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& view) {
   check_view(name, view);
+  check_on_cpu(name, view);
   if (view.rank() != 1) refuse("{} has shape {}; one axis is accepted", name, to_string(view.shape));
   if (view.dtype != DType::i32 && view.dtype != DType::i64) {
     refuse("{} is {}; i32 and i64 are accepted", name, heddle::name(view.dtype));

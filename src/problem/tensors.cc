@@ -1,9 +1,6 @@
 #include "problem/tensors.h"
 
-#include <algorithm>
-#include <array>
 #include <limits>
-#include <utility>
 
 #include "problem/overlap.h"
 #include "problem/refuse.h"
@@ -12,10 +9,6 @@ namespace heddle::problem {
 namespace {
 
 constexpr std::int64_t kLargestExtent = std::numeric_limits<std::int32_t>::max();  // indices of mods are i32
-
-std::string_view device_name(DeviceKind kind) {
-  return kind == DeviceKind::cpu ? "cpu" : kind == DeviceKind::cuda ? "cuda" : "rocm";
-}
 
 bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
 
@@ -86,52 +79,9 @@ void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, cons
   if (v.shape[3] == 0) refuse("v has head dimension 0; at least 1 is accepted");
 }
 
-// Strides of axes with at most one element say nothing, nor do those of a tensor without elements.
-bool same_layout(const ConstTensorView& x, const ConstTensorView& y) {
-  if (x.dtype != y.dtype || !(x.device == y.device) || !(x.shape == y.shape)) return false;
-  if (x.count() == 0) return true;
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    if (x.shape[axis] > 1 && x.strides[axis] != y.strides[axis]) return false;
-  }
-  return true;
-}
-
-void check_planned(std::string_view name, const ConstTensorView& planned, const ConstTensorView& given) {
-  if (same_layout(planned, given)) return;
-  refuse("{} is {} with strides {}; the planned {} with strides {} is accepted", name, describe(given),
-         to_string(given.strides), describe(planned), to_string(planned.strides));
-}
-
-struct NamedView {
-  std::string name;
-  ConstTensorView view;
-};
-
-// Everything that one run reads.
-std::vector<NamedView> inputs_of(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                 const AttentionOptions& options, const Bindings& bindings) {
-  std::vector<NamedView> inputs = {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}};
-  const std::pair<std::string_view, const std::optional<ConstTensorView>*> optional_inputs[] = {
-      {"sinks", &options.sinks},
-      {"q_descale", &options.q_descale},
-      {"k_descale", &options.k_descale},
-      {"v_descale", &options.v_descale}};
-  for (const auto& [name, view] : optional_inputs) {
-    if (*view) inputs.push_back({std::string(name), **view});
-  }
-  for (const std::string& name : problem.captures) {
-    inputs.push_back({fmt::format("capture '{}'", name), bindings.captures.at(name)});
-  }
-  return inputs;
-}
-
 }  // namespace
 
 void check_view(std::string_view name, const ConstTensorView& view) {
-  if (view.device.kind != DeviceKind::cpu) {
-    throw Error(ErrorCode::unsupported, fmt::format("{} is on {}:{}; this build computes on the CPU", name,
-                                                    device_name(view.device.kind), view.device.index));
-  }
   if (view.strides.size() != view.rank()) {
     refuse("{} has shape {} and strides {}; a stride an axis is accepted", name, to_string(view.shape),
            to_string(view.strides));
@@ -143,7 +93,7 @@ void check_view(std::string_view name, const ConstTensorView& view) {
     throw Error(ErrorCode::out_of_memory,
                 fmt::format("{} has shape {}, whose product overflows 64 bits", name, to_string(view.shape)));
   }
-  byte_span(name, view);
+  footprint_of(name, view);
 }
 
 void check_memory(std::string_view name, const ConstTensorView& view) {
@@ -193,36 +143,6 @@ void check_outputs(const AttentionTensors& tensors, const Outputs& expected) {
   if (overlaps_itself(*tensors.lse)) {
     refuse("lse has shape {} and strides {}, so that elements share memory; one place an element is accepted",
            to_string(tensors.lse->shape), to_string(tensors.lse->strides));
-  }
-}
-
-void validate_run(const AttentionProblem& problem, const AttentionTensors& planned, const AttentionTensors& given,
-                  const AttentionOptions& options, const Bindings& bindings) {
-  check_planned("q", planned.q, given.q);
-  check_planned("k", planned.k, given.k);
-  check_planned("v", planned.v, given.v);
-  check_planned("o", planned.o, given.o);
-  if (planned.lse.has_value() != given.lse.has_value()) {
-    refuse("lse is {}; the plan was made {} it", given.lse ? "given" : "not given", planned.lse ? "with" : "without");
-  }
-  std::vector<NamedView> outputs = {{"o", given.o}};
-  if (given.lse) {
-    check_planned("lse", *planned.lse, *given.lse);
-    outputs.push_back({"lse", *given.lse});
-  }
-  const std::vector<NamedView> inputs = inputs_of(problem, given, options, bindings);
-  for (const NamedView& input : inputs) check_memory(input.name, input.view);
-  for (const NamedView& output : outputs) {
-    check_memory(output.name, output.view);
-    for (const NamedView& input : inputs) {
-      if (overlaps(output.view, input.view)) {
-        refuse("{} overlaps {} in memory; an output that shares no byte with an input is accepted", output.name,
-               input.name);
-      }
-    }
-  }
-  if (given.lse && overlaps(given.o, *given.lse)) {
-    refuse("o overlaps lse in memory; outputs that share no byte are accepted");
   }
 }
 

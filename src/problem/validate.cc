@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "problem/mods.h"
+#include "problem/places.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
 #include "problem/sequences.h"
@@ -26,6 +27,7 @@ void check_normalizer(const AttentionOptions& options, bool with_lse) {
 void check_sinks(const AttentionProblem& problem, const std::optional<ConstTensorView>& sinks) {
   if (!sinks) return;
   check_view("sinks", *sinks);
+  check_beside("sinks", *sinks, problem.device);
   const DType dtype = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
   if (sinks->dtype != dtype) {
     refuse("sinks is {}; {} is accepted for {} inputs", name(sinks->dtype), name(dtype), name(problem.q_dtype));
@@ -45,6 +47,7 @@ struct Descaled {
 void check_descale(const AttentionProblem& problem, const Descaled& of, const std::optional<ConstTensorView>& factor) {
   if (!factor) return;
   check_view(of.argument, *factor);
+  check_beside(of.argument, *factor, problem.device);
   if (of.dtype != DType::e4m3 && of.dtype != DType::e5m2) {
     refuse("{} is given, but {} is {}; only e4m3 and e5m2 have one", of.argument, of.tensor, name(of.dtype));
   }
@@ -63,6 +66,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   check_outputs(tensors, outputs);
 
   AttentionProblem problem;
+  problem.device = device_of(tensors);
   problem.q_heads = tensors.q.shape[1];
   problem.kv_heads = tensors.k.shape[1];
   problem.q_rows = tensors.q.shape[2];

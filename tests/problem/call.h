@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "heddle/attention.h"
-#include "problem/problem.h"
+#include "problem/run.h"
 
 namespace heddle::test {
 
@@ -57,7 +57,10 @@ struct Call {
 
   problem::AttentionProblem validate() const { return problem::validate(tensors, options); }
   /// What a call does: planning's checks, then a run's.
-  void validate_all() const { problem::validate_run(validate(), tensors, tensors, options, options.bindings); }
+  void validate_all() const {
+    const problem::AttentionProblem problem = validate();
+    problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
+  }
 
   TensorView keep(const Tensor& tensor) {
     kept_.push_back(tensor);

@@ -185,8 +185,10 @@ TEST(Overlap, AgreesWithSetsOfBytes) {
 
 TEST(Overlap, NothingSharesWithNothing) {
   EXPECT_FALSE(problem::overlaps(view_at(0, DType::f32, {0, 5, 8}, {8, 64, 1}), view_at(0, DType::f32, {2}, {1})));
-  EXPECT_EQ(problem::byte_span("x", view_at(0, DType::f32, {0, 5, 8}, {8, 64, 1})), 0);
-  EXPECT_EQ(problem::byte_span("x", view_at(0, DType::f32, {2, 3}, {-10, 1})), 4 * (10 + 2 + 1));
+  EXPECT_EQ(problem::footprint_of("x", view_at(0, DType::f32, {0, 5, 8}, {8, 64, 1})).bytes, 0);
+  const problem::Footprint below = problem::footprint_of("x", view_at(0, DType::f32, {2, 3}, {-10, 1}));
+  EXPECT_EQ(below.bytes, 4 * (10 + 2 + 1));
+  EXPECT_EQ(below.lowest, -40);
 }
 
 }  // namespace

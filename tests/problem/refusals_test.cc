@@ -67,24 +67,95 @@ TEST(Refusals, Dtypes) {
       "lse is f32; f64 is accepted for f64 inputs", Call(DType::f64));
 }
 
-TEST(Refusals, Devices) {
+constexpr Device kGpu = {DeviceKind::cuda, 0};
+
+// A call whose tensors all are on the first GPU, as far as their views say.
+Call on_gpu(DType dtype = DType::bf16) {
+  Call call(dtype);
+  for (ConstTensorView* view : {&call.tensors.q, &call.tensors.k, &call.tensors.v}) view->device = kGpu;
+  call.tensors.o.device = call.tensors.lse->device = kGpu;
+  return call;
+}
+
+TEST(Refusals, TensorsOnSeveralDevices) {
+  const std::string accepted = "; one device for q, k, v, o and lse is accepted";
+  refused([](Call& c) { c.tensors.q.device = {DeviceKind::cuda, 1}; }, "q is on cuda:1 and k on the CPU" + accepted);
   refused(
       [](Call& c) {
-        c.tensors.q.device = {DeviceKind::cuda, 1};
+        c.tensors.k.device = {DeviceKind::cuda, 1};
       },
-      "q is on cuda:1; this build computes on the CPU", Call(), ErrorCode::unsupported);
+      "q is on cuda:0 and k on cuda:1" + accepted, on_gpu());
+  refused([](Call& c) { c.tensors.v.device = {}; }, "q is on cuda:0 and v on the CPU" + accepted, on_gpu());
+  refused([](Call& c) { c.tensors.o.device = {}; }, "q is on cuda:0 and o on the CPU" + accepted, on_gpu());
+  refused([](Call& c) { c.tensors.lse->device = kGpu; }, "q is on the CPU and lse on cuda:0" + accepted);
+  EXPECT_EQ(on_gpu().validate().device, kGpu);
+  EXPECT_EQ(Call().validate().device, Device{});
+}
+
+TEST(Refusals, SmallTensorsOnAnotherDevice) {
+  const auto on = [](ConstTensorView view, const Device& device) {
+    view.device = device;
+    return view;
+  };
+  refused(
+      [&](Call& c) {
+        c.options.kv_lengths = on(c.keep(i32s({5, 8})), kGpu);
+      },
+      "kv_lengths is on cuda:0; the CPU is accepted, where it is read", on_gpu());
+  refused(
+      [&](Call& c) {
+        c.options.q_start = on(c.keep(i32s({5, 8})), kGpu);
+      },
+      "q_start is on cuda:0; the CPU is accepted, where it is read", on_gpu());
+  refused(
+      [&](Call& c) {
+        c.options.sinks = c.keep(f32s({1, 2, 3, 4}));
+      },
+      "sinks is on the CPU; cuda:0 is accepted, where q is", on_gpu());
+  refused(
+      [&](Call& c) {
+        c.options.sinks = on(c.keep(f32s({1, 2, 3, 4})), kGpu);
+      },
+      "sinks is on cuda:0; the CPU is accepted, where q is");
+  refused(
+      [&](Call& c) {
+        c.options.k_descale = on(c.keep(Tensor::zeros(DType::f32, {1, 1})), {DeviceKind::cuda, 1});
+      },
+      "k_descale is on cuda:1; cuda:0 is accepted, where q is", on_gpu(DType::e4m3));
+}
+
+TEST(Refusals, CapturesOnAnotherDevice) {
+  const auto read_slopes = [](Call& c, const Device& device) {
+    c.capture("slopes", f32s({1, 2, 3, 4}));
+    c.options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
+    c.options.bindings.captures["slopes"].device = device;
+  };
+  refused([&](Call& c) { read_slopes(c, kGpu); }, "capture 'slopes' is on cuda:0; the CPU is accepted, where q is");
+  refused([&](Call& c) { read_slopes(c, Device{}); }, "capture 'slopes' is on the CPU; cuda:0 is accepted, where q is",
+          on_gpu());
+  Call call = on_gpu();
+  read_slopes(call, kGpu);
+  call.validate_all();
+
+  // What only the mask reads may stay where masks are built.
+  Call masked = on_gpu();
+  masked.capture("ids", i32s({0, 0, 0, 1, 1, 1, 1, 1}));
+  masked.options.mask_mod = mods::documents(Capture("ids", DType::i32, 1));
+  masked.validate_all();
+  masked.options.bindings.captures["ids"].device = kGpu;
+  masked.validate_all();
   refused(
       [](Call& c) {
-        c.tensors.o.device = {DeviceKind::rocm, 0};
+        c.options.bindings.captures["ids"].device = {DeviceKind::cuda, 3};
       },
-      "o is on rocm:0; this build computes on the CPU", Call(), ErrorCode::unsupported);
-  refused(
-      [](Call& c) {
-        c.capture("slopes", f32s({1, 2, 3, 4}));
-        c.options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
-        c.options.bindings.captures["slopes"].device = {DeviceKind::cuda, 0};
-      },
-      "capture 'slopes' is on cuda:0; this build computes on the CPU", Call(), ErrorCode::unsupported);
+      "capture 'ids' is on cuda:3; cuda:0 is accepted, where q is", masked);
+
+  // Indices that come from memory which the host cannot read are not known to be inside.
+  masked.options.bindings.captures["ids"].device = kGpu;
+  masked.capture("table", f32s({1, 2}));
+  masked.options.bindings.captures["table"].device = kGpu;
+  masked.options.score_mod = Capture("table", DType::f32, 1)(Capture("ids", DType::i32, 1)(leaf::kv_idx()));
+  expect_error([&] { masked.validate(); }, ErrorCode::invalid_argument, HasSubstr("outside the tensor's extent of 2"));
 }
 
 TEST(Refusals, ShapesThatDoNotFit) {
@@ -475,8 +546,9 @@ TEST(Refusals, RunsThatDoNotFitThePlan) {
   const auto refused_run = [&](const std::function<void(AttentionTensors&)>& spoil, const std::string& sentence) {
     AttentionTensors given = call.tensors;
     spoil(given);
-    expect_error([&] { problem::validate_run(problem, call.tensors, given, call.options, {}); },
-                 ErrorCode::invalid_argument, sentence);
+    expect_error(
+        [&] { problem::validate_run(problem, problem::PlannedTensors(call.tensors), given, call.options, {}); },
+        ErrorCode::invalid_argument, sentence);
   };
   refused_run([](AttentionTensors& t) { t.q.shape[2] = 5; },
               "q is f32 [2, 4, 5, 16] with strides [384, 96, 16, 1]; the planned f32 [2, 4, 6, 16] with strides [384, "
@@ -487,6 +559,7 @@ TEST(Refusals, RunsThatDoNotFitThePlan) {
   refused_run([](AttentionTensors& t) { t.o.dtype = DType::f64; },
               "o is f64 [2, 4, 6, 24] with strides [576, 144, 24, 1]; the planned f32 [2, 4, 6, 24] with strides [576, "
               "144, 24, 1] is accepted");
+  refused_run([](AttentionTensors& t) { t.o.device = kGpu; }, "o is on cuda:0; the CPU, as planned, is accepted");
   refused_run([](AttentionTensors& t) { t.lse.reset(); }, "lse is not given; the plan was made with it");
 }
 

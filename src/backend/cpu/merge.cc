@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "heddle/attention.h"
 #include "problem/overlap.h"
+#include "problem/places.h"
 #include "problem/refuse.h"
 
 namespace heddle {
@@ -28,6 +29,7 @@ struct Part {
 
 void check_o(const std::string& name, const ConstTensorView& o, const Dims& expected) {
   problem::check_view(name, o);
+  problem::check_on_cpu(name, o);
   if (o.rank() != 4) refuse("{} has shape {}; 4 axes [B, Hq, Sq, Dv] are accepted", name, to_string(o.shape));
   if (!is_floating(o.dtype)) {
     refuse("{} is {}; f64, f32, f16, bf16, e4m3 and e5m2 are accepted", name, heddle::name(o.dtype));
@@ -43,6 +45,7 @@ void check_o(const std::string& name, const ConstTensorView& o, const Dims& expe
 
 void check_lse(const std::string& name, const ConstTensorView& lse, const Dims& o_shape) {
   problem::check_view(name, lse);
+  problem::check_on_cpu(name, lse);
   if (lse.dtype != DType::f32 && lse.dtype != DType::f64) {
     refuse("{} is {}; f32 and f64 are accepted", name, heddle::name(lse.dtype));
   }

@@ -1,0 +1,84 @@
+// Which of the planned kernels is taken when the compiler makes the first ones badly.
+#include "engine/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "backend/cuda/jit/jit.h"
+#include "expect_error.h"
+
+namespace heddle::test {
+namespace {
+
+class NamedKernel final : public backend::Kernel {
+ public:
+  explicit NamedKernel(std::string name) : name_(std::move(name)) {}
+  void launch(const backend::RunArguments&) const override {}
+  nlohmann::ordered_json facts() const override { return {{"summary", name_}}; }
+
+ private:
+  std::string name_;
+};
+
+plan::Choice choice(std::int64_t keys, std::vector<std::string> rejected = {}) {
+  plan::Plan plan;
+  plan.family = "forward_sm90";
+  plan.tile = {128, keys};
+  plan.rejected = std::move(rejected);
+  return {plan, std::make_shared<BlockMask>()};
+}
+
+// Prepares tiles of so many keys or fewer; the compiler rejects the others.
+engine::Prepare accepts_up_to(std::int64_t keys) {
+  return [keys](const plan::Choice& choice) -> std::unique_ptr<backend::Kernel> {
+    const std::int64_t own = choice.plan.tile.kv;
+    if (own > keys) {
+      throw cuda::jit::Rejected(ErrorCode::compile, std::to_string(own) + " bytes are spilled\nptxas info: long log");
+    }
+    return std::make_unique<NamedKernel>(std::to_string(own));
+  };
+}
+
+TEST(Prepare, TakesTheFirstThatTheCompilerMakesWell) {
+  std::vector<plan::Choice> choices = {choice(176, {"128 x 64: slower"}), choice(128), choice(96)};
+  const auto rows = choices[1].block_mask;
+  const engine::Prepared first = engine::prepare_first(choices, accepts_up_to(200));
+  EXPECT_EQ(first.plan.tile.kv, 176);
+  EXPECT_EQ(first.plan.rejected, std::vector<std::string>({"128 x 64: slower"}));
+
+  const engine::Prepared second = engine::prepare_first(choices, accepts_up_to(128));
+  EXPECT_EQ(second.plan.tile.kv, 128);
+  EXPECT_EQ(second.block_mask, rows);
+  EXPECT_EQ(second.kernel->facts()["summary"], "128");
+  EXPECT_EQ(second.plan.rejected,
+            std::vector<std::string>({"forward_sm90 with tile 128 x 176: 176 bytes are spilled", "128 x 64: slower"}));
+}
+
+TEST(Prepare, SaysWhyNoneIsTaken) {
+  expect_error(
+      [] {
+        engine::prepare_first({choice(176), choice(128)}, accepts_up_to(0));
+      },
+      ErrorCode::compile,
+      "the compiler makes none of the planned kernels well:\n"
+      "forward_sm90 with tile 128 x 176: 176 bytes are spilled\nptxas info: long log\n"
+      "forward_sm90 with tile 128 x 128: 128 bytes are spilled\nptxas info: long log");
+}
+
+TEST(Prepare, PassesOtherErrorsOn) {
+  int asked = 0;
+  const engine::Prepare fails = [&](const plan::Choice&) -> std::unique_ptr<backend::Kernel> {
+    ++asked;
+    throw Error(ErrorCode::out_of_memory, "no memory");
+  };
+  expect_error(
+      [&] {
+        engine::prepare_first({choice(176), choice(128)}, fails);
+      },
+      ErrorCode::out_of_memory, "no memory");
+  EXPECT_EQ(asked, 1);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -21,9 +21,9 @@ struct Header {
 struct Source {
   std::string name;  // for people: "forward_sm90 bf16 d128 128x128"; also that of the dumped files
   std::string text;  // the file to compile
-  std::vector<Header> headers;
+  std::vector<Header> headers{};
   std::string architecture = "sm_90a";
-  std::vector<std::string> options;  // further options of NVRTC
+  std::vector<std::string> options{};  // further options of NVRTC
 };
 
 struct Cubin {
@@ -48,7 +48,8 @@ class Rejected : public Error {
 /// damaged is never an error: the kernel is compiled, and cache_notes() says so.
 std::shared_ptr<const Cubin> build(const Source& source);
 
-/// The kernel's name in the cache: a hash of all its text, the options, the architecture and the compiler's version.
+/// The kernel's name in the cache: a hash of its name, its text, the headers that it includes, the options, the
+/// architecture and the compiler's version. Throws as build() does where there is no compiler.
 std::string key_of(const Source& source);
 
 /// Empty when NVRTC was found and is new enough; else the reason, a sentence. Never throws.
@@ -59,12 +60,13 @@ std::string compiler_version();
 /// Where the cache is, and what went wrong with it so far: lines for explain().
 std::string cache_notes();
 
-/// How often build() answered from where, since the process began.
+/// Since the process began: how often the compiler ran, how often build() answered from memory and from disk, and how
+/// often it threw Rejected.
 struct Counts {
   std::int64_t compiled = 0, from_memory = 0, from_disk = 0, rejected = 0;
 };
 Counts counts();
-/// Forgets what is in memory (not on disk): for tests and cold measurements.
+/// Forgets what is in memory (not on disk), and looks for the cache's folder again: for tests and cold measurements.
 void forget();
 
 }  // namespace heddle::cuda::jit

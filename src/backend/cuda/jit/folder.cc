@@ -1,0 +1,193 @@
+#include "backend/cuda/jit/folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <utility>
+
+namespace heddle::cuda::jit {
+namespace {
+
+constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
+constexpr const char* kTemporaryPrefix = ".writing-";
+
+std::string words(int error) { return std::strerror(error); }
+
+/// An open file, closed with this object.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+  bool close() { return ::close(release()) == 0; }
+
+ private:
+  int value_;
+};
+
+/// mkdir -p; 0, or the error.
+int make_folders(const std::filesystem::path& path, mode_t mode) {
+  std::filesystem::path so_far;
+  int error = 0;
+  for (const std::filesystem::path& part : path) {
+    so_far /= part;
+    error = ::mkdir(so_far.c_str(), mode) == 0 ? 0 : errno;
+  }
+  return error == EEXIST ? 0 : error;
+}
+
+bool laid_by_another(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != ::geteuid() &&
+         status.st_uid != 0;
+}
+
+int open_folder(const std::filesystem::path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+
+/// Why what is open there cannot be trusted; empty when it can.
+std::string not_mine(const struct stat& status) {
+  if (status.st_uid != ::geteuid()) {
+    return fmt::format("belongs to user {}, not to user {}", status.st_uid, ::geteuid());
+  }
+  if ((status.st_mode & 022) != 0) return fmt::format("others may write to it (mode {:o})", status.st_mode & 07777);
+  return "";
+}
+
+bool write_all(int descriptor, std::span<const char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+bool read_all(int descriptor, std::span<char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::read(descriptor, bytes.data(), bytes.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got == 0) errno = EIO;  // it was longer a moment ago
+    if (got <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+/// Of this process, this thread and this call alone.
+std::string temporary_name() {
+  static std::atomic<std::uint64_t> calls{0};
+  return fmt::format("{}{}-{}-{:08x}", kTemporaryPrefix, ::getpid(), calls++, std::random_device()());
+}
+
+}  // namespace
+
+bool is_temporary(const std::string& name) { return name.starts_with(kTemporaryPrefix); }
+
+std::optional<Folder> Folder::open(const std::filesystem::path& path, Whose whose, std::string& why) {
+  const bool mine = whose == Whose::mine;
+  if (mine && laid_by_another(path)) {
+    why = "is a symbolic link of another user";
+    return std::nullopt;
+  }
+  int descriptor = open_folder(path);
+  if (descriptor < 0 && errno == ENOENT) {
+    const int error = make_folders(path, mine ? 0700 : 0777);
+    if (error == 0) descriptor = open_folder(path);
+    if (error != 0) errno = error;
+  }
+  if (descriptor < 0) {
+    why = "cannot be used: " + words(errno);
+    return std::nullopt;
+  }
+  Folder folder(descriptor, whose);
+  struct stat status {};
+  if (mine && ::fstat(descriptor, &status) != 0) why = "cannot be used: " + words(errno);
+  if (mine && why.empty()) why = not_mine(status);
+  if (!why.empty()) return std::nullopt;
+  return folder;
+}
+
+Folder::~Folder() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Folder::Folder(Folder&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), whose_(other.whose_) {}
+
+std::optional<std::vector<char>> Folder::read(const std::string& name, std::string& why) const {
+  // Without waiting: what stands there may be a pipe.
+  const Descriptor file(::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) {
+    if (errno != ENOENT) why = errno == ELOOP ? "is a symbolic link" : "cannot be read: " + words(errno);
+    return std::nullopt;
+  }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) {
+    why = "cannot be read: " + words(errno);
+  } else if (!S_ISREG(status.st_mode)) {
+    why = "is no regular file";
+  } else if (whose_ == Whose::mine) {
+    why = not_mine(status);
+  }
+  if (why.empty() && status.st_size > kLargestFile) why = fmt::format("is {} bytes long", status.st_size);
+  if (!why.empty()) return std::nullopt;
+  std::vector<char> bytes(static_cast<std::size_t>(status.st_size));
+  if (!read_all(file.get(), bytes)) {
+    why = "cannot be read: " + words(errno);
+    return std::nullopt;
+  }
+  ::futimens(file.get(), nullptr);  // where the folder is read-only, files keep their times
+  return bytes;
+}
+
+bool Folder::write(const std::string& name, std::span<const char> bytes, std::string& why) const {
+  const std::string temporary = temporary_name();
+  Descriptor file(::openat(descriptor_, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                           whose_ == Whose::mine ? 0600 : 0666));
+  if (file.get() < 0) {
+    why = "cannot be written: " + words(errno);
+    return false;
+  }
+  // A full disk may show when the file is closed only. Nothing is synced: what a crash leaves behind, readers detect.
+  if (write_all(file.get(), bytes) && file.close() &&
+      ::renameat(descriptor_, temporary.c_str(), descriptor_, name.c_str()) == 0) {
+    return true;
+  }
+  why = "cannot be written: " + words(errno);
+  remove(temporary);
+  return false;
+}
+
+void Folder::remove(const std::string& name) const { ::unlinkat(descriptor_, name.c_str(), 0); }
+
+std::vector<Folder::Entry> Folder::entries() const {
+  std::vector<Entry> entries;
+  Descriptor again(::openat(descriptor_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (again.get() < 0) return entries;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(again.get()), ::closedir);
+  if (listing == nullptr) return entries;
+  again.release();
+  while (const dirent* entry = ::readdir(listing.get())) {
+    struct stat status {};
+    if (::fstatat(descriptor_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
+    entries.push_back(
+        {entry->d_name, status.st_size, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
+  }
+  return entries;
+}
+
+}  // namespace heddle::cuda::jit

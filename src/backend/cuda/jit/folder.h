@@ -1,0 +1,49 @@
+// A folder of files that come and go whole: what the disk cache and the dumps are written with.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace heddle::cuda::jit {
+
+/// An open folder. Functions that fail say why in a sentence's end: "cannot be written: No space left on device".
+class Folder {
+ public:
+  enum class Whose : std::uint8_t {
+    mine,  // belongs to this user, nobody else may write into it or its files; what is made has mode 0700 and 0600
+    any,
+  };
+  /// Makes the folder, and those above it, where they are not there. A symbolic link that another user laid is refused.
+  static std::optional<Folder> open(const std::filesystem::path& path, Whose whose, std::string& why);
+  ~Folder();
+  Folder(Folder&& other) noexcept;
+  Folder& operator=(Folder&&) = delete;
+
+  /// A file's bytes, and marks it as used now; links are not followed. Nothing and an empty `why`: there is none.
+  std::optional<std::vector<char>> read(const std::string& name, std::string& why) const;
+  /// The file appears, or replaces the old one, when it is whole.
+  bool write(const std::string& name, std::span<const char> bytes, std::string& why) const;
+  void remove(const std::string& name) const;
+
+  struct Entry {
+    std::string name;
+    std::int64_t bytes;
+    std::int64_t used_ns;  // since 1970
+  };
+  /// Of regular files.
+  std::vector<Entry> entries() const;
+
+ private:
+  Folder(int descriptor, Whose whose) : descriptor_(descriptor), whose_(whose) {}
+  int descriptor_;
+  Whose whose_;
+};
+
+/// How the files are called that write() has not finished, or that a process left behind which did not live to do so.
+bool is_temporary(const std::string& name);
+
+}  // namespace heddle::cuda::jit

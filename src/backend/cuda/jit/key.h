@@ -1,0 +1,18 @@
+// What a kernel is compiled with, and so what its name in the cache is made of.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/jit/jit.h"
+
+namespace heddle::cuda::jit {
+
+/// Every option that NVRTC gets for a source: the only list of them.
+std::vector<std::string> options_of(const Source& source);
+
+/// 32 hexadecimal digits over name, text, headers in use, options and `compiler`.
+std::string key_of(const Source& source, std::string_view compiler);
+
+}  // namespace heddle::cuda::jit

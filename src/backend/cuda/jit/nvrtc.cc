@@ -1,0 +1,200 @@
+#include "backend/cuda/jit/nvrtc.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "backend/cuda/driver/library.h"
+#include "backend/cuda/jit/includes.h"
+#include "backend/cuda/jit/key.h"
+
+namespace heddle::cuda::jit {
+namespace {
+
+// The oldest that was tried with what the kernels use of sm_90a.
+constexpr int kOldestMajor = 12, kOldestMinor = 3;
+
+using Program = struct ProgramHandle*;
+
+/// NVRTC's functions, as its ABI has them since 11.1.
+struct Functions {
+  int (*version)(int* major, int* minor);
+  const char* (*error_string)(int result);
+  int (*create)(Program*, const char* text, const char* name, int headers, const char* const* header_texts,
+                const char* const* header_names);
+  int (*compile)(Program, int options, const char* const* option_texts);
+  int (*log_size)(Program, std::size_t*);
+  int (*log)(Program, char*);
+  int (*cubin_size)(Program, std::size_t*);
+  int (*cubin)(Program, char*);
+  int (*ptx_size)(Program, std::size_t*);
+  int (*ptx)(Program, char*);
+  int (*destroy)(Program*);
+};
+
+/// The name of the first function that the library lacks; null when all are there.
+const char* find_all(const Library& library, Functions& f) {
+  const char* missing = nullptr;
+  const auto find = [&](auto& function, const char* name) {
+    if (!library.find(function, name) && missing == nullptr) missing = name;
+  };
+  find(f.version, "nvrtcVersion");
+  find(f.error_string, "nvrtcGetErrorString");
+  find(f.create, "nvrtcCreateProgram");
+  find(f.compile, "nvrtcCompileProgram");
+  find(f.log_size, "nvrtcGetProgramLogSize");
+  find(f.log, "nvrtcGetProgramLog");
+  find(f.cubin_size, "nvrtcGetCUBINSize");
+  find(f.cubin, "nvrtcGetCUBIN");
+  find(f.ptx_size, "nvrtcGetPTXSize");
+  find(f.ptx, "nvrtcGetPTX");
+  find(f.destroy, "nvrtcDestroyProgram");
+  return missing;
+}
+
+struct Nvrtc {
+  Functions functions{};
+  Compiler compiler;
+};
+
+/// Empty when the library will do, and `nvrtc` is it.
+std::string refuse(const Library& library, Nvrtc& nvrtc) {
+  if (const char* missing = find_all(library, nvrtc.functions)) return fmt::format("has no function {}", missing);
+  Compiler& compiler = nvrtc.compiler;
+  if (nvrtc.functions.version(&compiler.major, &compiler.minor) != 0) return "does not say its version";
+  if (std::pair(compiler.major, compiler.minor) < std::pair(kOldestMajor, kOldestMinor)) {
+    return fmt::format("is version {}; {}.{} is the oldest accepted", compiler.version(), kOldestMajor, kOldestMinor);
+  }
+  compiler.path = library.path();
+  return "";
+}
+
+Nvrtc load() {
+  constexpr std::array<std::string_view, 2> kWheels{"cu13", "cuda_nvrtc"};
+  LibrarySearch search{
+      "NVRTC", base::Option::nvrtc, {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, toolkit_folders()};
+  for (std::filesystem::path& folder : wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
+  Nvrtc nvrtc;
+  open_library(search, [&](const Library& library) { return refuse(library, nvrtc); });
+  // NVRTC gives no patch level, but another build of it hardly has the same size.
+  std::error_code ignored;
+  const auto size = std::filesystem::file_size(nvrtc.compiler.path, ignored);
+  nvrtc.compiler.identity = fmt::format("NVRTC {} {}", nvrtc.compiler.version(), size);
+  return nvrtc;
+}
+
+const Nvrtc& nvrtc() {
+  struct Loaded {
+    std::optional<Nvrtc> nvrtc;
+    std::optional<Error> error;
+  };
+  static const Loaded loaded = [] {
+    Loaded result;
+    try {
+      result.nvrtc = load();
+    } catch (const Error& error) {
+      result.error = error;
+    }
+    return result;
+  }();
+  if (loaded.error) throw Error(*loaded.error);
+  return *loaded.nvrtc;
+}
+
+/// NVRTC opens a second library by name alone, and may not find it, or find another build's, when it was itself opened
+/// by path. Opened here first, the one that stands beside it is taken.
+void open_builtins(const Compiler& compiler) {
+  static const bool once = [&] {
+    std::error_code error;
+    const std::filesystem::path real = std::filesystem::canonical(compiler.path, error);
+    if (error) return false;
+    const auto file = real.parent_path() / fmt::format("libnvrtc-builtins.so.{}", compiler.version());
+    return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr;
+  }();
+  static_cast<void>(once);
+}
+
+void require_text(const std::string& text, const std::string& what) {
+  if (text.find('\0') == std::string::npos) return;
+  throw Error(ErrorCode::internal, fmt::format("{} holds a zero byte; NVRTC would end there", what));
+}
+
+/// One program, destroyed with this object.
+class OpenProgram {
+ public:
+  OpenProgram(const Functions& functions, const Source& source) : functions_(functions) {
+    std::vector<std::string> texts;
+    std::vector<const char*> text_pointers, name_pointers;
+    require_text(source.text, source.name);
+    for (const Header* header : headers_in_use(source)) {
+      texts.emplace_back(header->text);
+      require_text(texts.back(), header->name);
+      name_pointers.push_back(header->name.c_str());
+    }
+    for (const std::string& text : texts) text_pointers.push_back(text.c_str());
+    const int result = functions_.create(&program_, source.text.c_str(), (source.name + ".cu").c_str(),
+                                         static_cast<int>(texts.size()), text_pointers.data(), name_pointers.data());
+    if (result == 0) return;
+    throw Error(result == kOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::compile,
+                fmt::format("NVRTC makes no program of '{}': {}", source.name, functions_.error_string(result)));
+  }
+  ~OpenProgram() { functions_.destroy(&program_); }
+  OpenProgram(const OpenProgram&) = delete;
+  OpenProgram& operator=(const OpenProgram&) = delete;
+
+  Program get() const { return program_; }
+
+  template <class Bytes>
+  Bytes fetch(int (*size_of)(Program, std::size_t*), int (*copy)(Program, char*)) const {
+    std::size_t size = 0;
+    if (size_of(program_, &size) != 0 || size == 0) return {};
+    Bytes bytes(size, '\0');
+    if (copy(program_, bytes.data()) != 0) return {};
+    return bytes;
+  }
+
+ private:
+  const Functions& functions_;
+  Program program_ = nullptr;
+};
+
+/// Without the zero byte at its end, and blank lines.
+std::string trimmed(std::string text) {
+  text.resize(text.find_last_not_of(std::string_view("\0\n ", 3)) + 1);
+  return text;
+}
+
+}  // namespace
+
+std::string Compiler::version() const { return fmt::format("{}.{}", major, minor); }
+
+const Compiler& compiler() { return nvrtc().compiler; }
+
+Compilation compile(const Source& source, bool want_ptx) {
+  const Functions& functions = nvrtc().functions;
+  open_builtins(nvrtc().compiler);
+  const auto begin = std::chrono::steady_clock::now();
+  const OpenProgram program(functions, source);
+  const std::vector<std::string> options = options_of(source);
+  std::vector<const char*> option_pointers;
+  for (const std::string& option : options) option_pointers.push_back(option.c_str());
+  Compilation compilation;
+  compilation.result =
+      functions.compile(program.get(), static_cast<int>(option_pointers.size()), option_pointers.data());
+  compilation.result_text = functions.error_string(compilation.result);
+  compilation.log = trimmed(program.fetch<std::string>(functions.log_size, functions.log));
+  if (compilation.result == 0) {
+    compilation.cubin = program.fetch<std::vector<char>>(functions.cubin_size, functions.cubin);
+  }
+  if (want_ptx) compilation.ptx = trimmed(program.fetch<std::string>(functions.ptx_size, functions.ptx));
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  compilation.milliseconds = time.count();
+  return compilation;
+}
+
+}  // namespace heddle::cuda::jit

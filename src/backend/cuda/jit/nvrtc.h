@@ -1,0 +1,37 @@
+// libnvrtc, opened at run time. No CUDA header is included anywhere: the prototypes that we need are ours.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/cuda/jit/jit.h"
+
+namespace heddle::cuda::jit {
+
+/// What NVRTC made of one source.
+struct Compilation {
+  int result = 0;           // nvrtcResult
+  std::string result_text;  // "NVRTC_ERROR_COMPILATION"
+  std::string log;
+  std::vector<char> cubin;
+  std::string ptx;  // where it was asked for
+  double milliseconds = 0;
+};
+inline constexpr int kOutOfMemory = 1, kBuiltinsMissing = 7;  // values of nvrtcResult
+
+struct Compiler {
+  int major = 0, minor = 0;
+  std::string path;
+  std::string identity;  // of this very build, as far as one can tell without running it: for keys
+
+  std::string version() const;
+};
+
+/// The compiler of this process, looked for once. Throws Error(unsupported) with a sentence that lists where it was
+/// looked for, or what was found and is too old.
+const Compiler& compiler();
+
+/// Runs it. A source that does not compile is no error here: `result` and `log` say so.
+Compilation compile(const Source& source, bool want_ptx);
+
+}  // namespace heddle::cuda::jit

@@ -1,0 +1,225 @@
+// build() over a compiler that does as it is told.
+#include <chrono>
+#include <latch>
+#include <thread>
+
+#include "backend/cuda/jit/jit_case.h"
+#include "expect_error.h"
+
+namespace heddle::cuda::jit {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::SizeIs;
+using testing::StartsWith;
+
+class Build : public JitCase {
+ protected:
+  Counts before_;
+
+  static void SetUpTestSuite() { ::setenv("HEDDLE_NVRTC", FAKE_NVRTC, 1); }
+  void SetUp() override {
+    JitCase::SetUp();
+    ::setenv("FAKE_NVRTC_COUNT", compilations_file().c_str(), 1);
+    before_ = counts();
+  }
+
+  fs::path compilations_file() const { return folder_ / "compilations"; }
+  std::size_t compilations() const { return get(compilations_file()).size(); }
+
+  void expect_counts(const Counts& expected) const {
+    const Counts now = counts();
+    EXPECT_EQ(now.compiled - before_.compiled, expected.compiled);
+    EXPECT_EQ(now.from_memory - before_.from_memory, expected.from_memory);
+    EXPECT_EQ(now.from_disk - before_.from_disk, expected.from_disk);
+    EXPECT_EQ(now.rejected - before_.rejected, expected.rejected);
+    EXPECT_EQ(compilations(), static_cast<std::size_t>(expected.compiled));
+  }
+};
+
+/// Throws Rejected, and nothing else.
+std::string rejection_of(const Source& source) {
+  try {
+    build(source);
+  } catch (const Rejected& rejected) {
+    EXPECT_EQ(rejected.code(), ErrorCode::compile);
+    return rejected.what();
+  }
+  ADD_FAILURE() << "not rejected";
+  return "";
+}
+
+TEST_F(Build, CompilesOnceThenRemembers) {
+  const Source source = fake_source("once");
+  const auto compiled = build(source), memory = build(source);
+  forget();
+  const auto disk = build(source), again = build(source);
+  EXPECT_EQ(compiled->from, Cubin::From::compiler);
+  EXPECT_EQ(memory->from, Cubin::From::memory);
+  EXPECT_EQ(disk->from, Cubin::From::disk);
+  EXPECT_EQ(again->from, Cubin::From::memory);
+  for (const auto& cubin : {compiled, memory, disk, again}) {
+    EXPECT_EQ(text_of(*cubin), source.text);
+    EXPECT_EQ(cubin->registers, 40);
+    EXPECT_EQ(cubin->spill_bytes, 0);
+    EXPECT_EQ(cubin->stack_bytes, 16);
+    EXPECT_EQ(cubin->static_shared_bytes, 128);
+    EXPECT_THAT(cubin->log, AllOf(StartsWith("ptxas info"), EndsWith("128 bytes smem")));
+    EXPECT_EQ(cubin->compile_ms, compiled->compile_ms);
+  }
+  expect_counts({.compiled = 1, .from_memory = 2, .from_disk = 1});
+}
+
+TEST_F(Build, OfOtherSourcesIsAnotherKernel) {
+  Source source = fake_source("one");
+  build(source);
+  source.text += "changed";
+  EXPECT_THAT(text_of(*build(source)), EndsWith("changed"));
+  source.options.push_back("-DX");
+  build(source);
+  expect_counts({.compiled = 3});
+  EXPECT_THAT(listing(cache()), SizeIs(3));
+}
+
+TEST_F(Build, ByManyThreadsCompilesOnce) {
+  constexpr int kThreads = 16;
+  const Source source = fake_source("shared", "//sleep 100\n");
+  std::latch start(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      start.arrive_and_wait();
+      EXPECT_EQ(text_of(*build(source)), source.text);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect_counts({.compiled = 1, .from_memory = kThreads - 1});
+}
+
+TEST_F(Build, OfDifferentKernelsDoesNotWait) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([i] { build(fake_source("kernel" + std::to_string(i), "//sleep 500\n")); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2500));
+  expect_counts({.compiled = 8});
+}
+
+TEST_F(Build, FailuresAreEveryThreadsOwnAndNotKept) {
+  constexpr int kThreads = 8;
+  const Source source = fake_source("broken", "//sleep 100\n//log k.cu(1): error: expected a ';'\n//result 6\n");
+  std::latch start(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      start.arrive_and_wait();
+      expect_error([&] { build(source); }, ErrorCode::compile,
+                   AllOf(StartsWith("kernel 'broken' does not compile with NVRTC 13.0 ("),
+                         HasSubstr("NVRTC_ERROR_COMPILATION\nk.cu(1): error: expected a ';'")));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::size_t compiled = compilations();
+  EXPECT_LT(compiled, std::size_t{kThreads}) << "threads that wait do not compile again";
+  EXPECT_ANY_THROW(build(source));
+  EXPECT_EQ(compilations(), compiled + 1) << "a later call does";
+  EXPECT_FALSE(fs::exists(cache()) && !listing(cache()).empty());
+}
+
+TEST_F(Build, FailuresHaveTheirCodes) {
+  expect_error([] { build(fake_source("a", "//result 1\n")); }, ErrorCode::out_of_memory,
+               HasSubstr("ran out of memory"));
+  expect_error([] { build(fake_source("b", "//result 7\n")); }, ErrorCode::unsupported,
+               HasSubstr("does not find libnvrtc-builtins.so.13.0"));
+  expect_error([] { build(fake_source("c", "//result 5\n")); }, ErrorCode::compile, HasSubstr("NVRTC_ERROR"));
+  expect_error([] { build({.name = "d", .text = "//result 0\n"}); }, ErrorCode::compile,
+               HasSubstr("neither the log nor the machine code"));
+  expect_error([] { build({.name = "e", .text = std::string("a\0b", 3)}); }, ErrorCode::internal,
+               HasSubstr("e holds a zero byte"));
+}
+
+constexpr const char* kSpills =
+    "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+    "//log ptxas         .     8 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n"
+    "//log ptxas info    : Used 168 registers\n";
+constexpr const char* kSerialises = "//log ptxas info    : (C7512) Potential Performance Loss: serialized\n";
+
+TEST_F(Build, RejectsKernelsThatSpill) {
+  const std::string sentence = rejection_of({.name = "spilling", .text = kSpills});
+  EXPECT_THAT(sentence, StartsWith("kernel 'spilling' is rejected: 20 bytes are spilled\nptxas info"));
+  EXPECT_THAT(sentence, HasSubstr("12 bytes spill stores")) << "the log is in the sentence";
+}
+
+TEST_F(Build, RejectsKernelsThatSerialise) {
+  EXPECT_THAT(rejection_of(fake_source("k", kSerialises)),
+              StartsWith("kernel 'k' is rejected: (C7512) Potential Performance Loss: serialized\n"));
+  EXPECT_THAT(rejection_of({.name = "l", .text = std::string(kSerialises) + kSpills}),
+              StartsWith("kernel 'l' is rejected: 20 bytes are spilled; (C7512) Potential"));
+  EXPECT_THAT(rejection_of({.name = "m", .text = "//log ptxas fatal : (C7602) needs 300\n//result 6\n"}),
+              StartsWith("kernel 'm' is rejected: (C7602) needs 300\n"));
+}
+
+TEST_F(Build, AddedWaitsDoNotReject) {
+  EXPECT_THAT(build(fake_source("k", "//log ptxas info    : (C7517) warpgroup.wait is injected\n"))->log,
+              HasSubstr("(C7517)"));
+}
+
+TEST_F(Build, RemembersRejectionsInMemoryAndOnDisk) {
+  const Source source = fake_source("k", kSerialises);
+  const std::string sentence = rejection_of(source);
+  EXPECT_EQ(rejection_of(source), sentence);
+  forget();
+  EXPECT_EQ(rejection_of(source), sentence);
+  expect_counts({.compiled = 1, .rejected = 3});
+}
+
+TEST_F(Build, DoesNotTrustADamagedFile) {
+  const Source source = fake_source("k");
+  build(source);
+  const fs::path file = cache() / listing(cache()).at(0);
+  const std::string whole = get(file);
+  // Every byte in turn; the kernel is the same each time, the file is whole again each time.
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    put(file, i % 2 == 0 ? damaged : whole.substr(0, i));
+    forget();
+    const auto cubin = build(source);
+    ASSERT_EQ(cubin->from, Cubin::From::compiler) << i;
+    ASSERT_EQ(text_of(*cubin), source.text) << i;
+  }
+  EXPECT_THAT(cache_notes(), HasSubstr(file.string()));
+  forget();
+  EXPECT_EQ(build(source)->from, Cubin::From::disk);
+}
+
+TEST_F(Build, WorksWithoutACacheFolder) {
+  put(cache(), "a file");
+  const Source source = fake_source("k");
+  EXPECT_EQ(build(source)->from, Cubin::From::compiler);
+  EXPECT_EQ(build(source)->from, Cubin::From::memory);
+  EXPECT_THAT(cache_notes(), HasSubstr("cannot be used: Not a directory; kernels are not kept"));
+}
+
+TEST_F(Build, ForgetWhileOthersBuildHarmsNobody) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([i] {
+      const Source good = fake_source("good" + std::to_string(i % 2)), bad = fake_source("bad", "//result 6\n");
+      for (int round = 0; round < 20; ++round) {
+        EXPECT_EQ(text_of(*build(good)), good.text);
+        EXPECT_THROW(build(bad), Error);
+        if (round % 5 == i % 5) forget();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace heddle::cuda::jit

@@ -1,0 +1,100 @@
+// A compiler with NVRTC's functions that does what the source says, line by line:
+//   //log TEXT     a line of the log           //sleep N    takes so many milliseconds
+//   //result N     the result of compiling     //cubin FILE this file's bytes; else the text itself is the "cubin"
+// FAKE_NVRTC_VERSION ("12.2") is its version, 13.0 when not set; FAKE_NVRTC_COUNT is a file that grows by one byte with
+// each compilation.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+
+namespace {
+
+struct Program {
+  std::string text, log, cubin;
+  int result = 0;
+};
+
+void count() {
+  const char* file = std::getenv("FAKE_NVRTC_COUNT");
+  if (file == nullptr) return;
+  const int descriptor = open(file, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (write(descriptor, "x", 1) != 1) std::abort();
+  close(descriptor);
+}
+
+void obey(const std::string& line, Program& program) {
+  const auto argument = [&](const char* word) {
+    return line.starts_with(word) ? line.substr(std::strlen(word)) : std::string();
+  };
+  if (const std::string log = argument("//log "); !log.empty()) program.log += log + "\n";
+  if (const std::string result = argument("//result "); !result.empty()) program.result = std::stoi(result);
+  if (const std::string time = argument("//sleep "); !time.empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(time)));
+  }
+  if (const std::string file = argument("//cubin "); !file.empty()) {
+    std::ifstream stream(file, std::ios::binary);
+    program.cubin.assign(std::istreambuf_iterator<char>(stream), {});
+  }
+}
+
+int give(const std::string& text, std::size_t zero, std::size_t* size) {
+  *size = text.size() + zero;
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int nvrtcVersion(int* major, int* minor) {
+  const char* version = std::getenv("FAKE_NVRTC_VERSION");
+  return std::sscanf(version == nullptr ? "13.0" : version, "%d.%d", major, minor) == 2 ? 0 : 11;
+}
+
+const char* nvrtcGetErrorString(int result) { return result == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
+
+int nvrtcCreateProgram(Program** program, const char* text, const char*, int, const char* const*, const char* const*) {
+  *program = new Program{text, "", "", 0};
+  return 0;
+}
+
+int nvrtcCompileProgram(Program* program, int, const char* const*) {
+  count();
+  std::istringstream lines(program->text);
+  for (std::string line; std::getline(lines, line);) obey(line, *program);
+  if (program->cubin.empty()) program->cubin = program->text;
+  return program->result;
+}
+
+int nvrtcGetProgramLogSize(Program* program, std::size_t* size) { return give(program->log, 1, size); }
+int nvrtcGetProgramLog(Program* program, char* log) {
+  std::memcpy(log, program->log.c_str(), program->log.size() + 1);
+  return 0;
+}
+int nvrtcGetCUBINSize(Program* program, std::size_t* size) { return give(program->cubin, 0, size); }
+int nvrtcGetCUBIN(Program* program, char* cubin) {
+  program->cubin.copy(cubin, program->cubin.size());
+  return 0;
+}
+int nvrtcGetPTXSize(Program* program, std::size_t* size) { return give("// PTX of " + program->text, 1, size); }
+int nvrtcGetPTX(Program* program, char* ptx) {
+  const std::string text = "// PTX of " + program->text;
+  std::memcpy(ptx, text.c_str(), text.size() + 1);
+  return 0;
+}
+int nvrtcDestroyProgram(Program** program) {
+  delete *program;
+  *program = nullptr;
+  return 0;
+}
+
+}  // extern "C"

@@ -88,18 +88,18 @@ const std::vector<std::string>& weight_names() {
 
 std::string CaseSpec::text() const {
   const char* normalizers[] = {"softmax", "none", "sigmoid"};
-  const char* layouts[] = {"bhsd", "bshd", "gaps", "sliced", "reversed", "expanded"};
+  const char* layouts[] = {"bhsd", "bshd", "gaps", "sliced", "padded", "reversed", "expanded"};
   return fmt::format(
       "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
       "sequences {} "
-      "q_start {} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} scale {} descale {} "
-      "threads "
-      "{}",
+      "q_start {} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} scale {} descale "
+      "{} "
+      "{} threads {}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
-      share_kv_batch ? "kv" : "", sequences, q_start, score, mask, weight, sinks, rows,
-      normalizers[static_cast<int>(normalizer)], spread, scale ? fmt::format("{}", *scale) : "default", descale,
-      threads);
+      share_kv_batch ? "kv" : "", sequences, q_start, score, mask, weight, sinks,
+      block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
+      spread, late, scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse", threads);
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
@@ -148,7 +148,9 @@ void AttentionCase::make_sequences() {
     options_.kv_lengths = keep(i32_tensor(kv_lengths_).to(DType::i64));
   }
   std::vector<std::int64_t> starts(q_lengths_.size(), 0);
+  const std::int64_t common = spec_.q_start == "uniform" ? below(300) - 100 : 0;
   for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (spec_.q_start == "uniform") starts[i] = common;
     if (spec_.q_start == "ahead") starts[i] = below(100);
     if (spec_.q_start == "aligned") starts[i] = std::max<std::int64_t>(0, kv_lengths_[i] - q_lengths_[i]);
     positions_ = std::max({positions_, starts[i] + q_lengths_[i], kv_lengths_[i]});
@@ -168,7 +170,8 @@ void AttentionCase::fill(const GuardedTensor& tensor, double spread) {
       const bool shared = tensor.view().shape[0] == 1 && !lengths.empty();
       if (index[2] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
     }
-    const double x = std::clamp(spread * normal(rng_), -limit, limit);
+    const bool is_late = &tensor == &k && 4 * index[2] >= 3 * spec_.kv_rows;
+    const double x = std::clamp((is_late ? spec_.late : 1) * spread * normal(rng_), -limit, limit);
     base::store_element(tensor.view().data, dtype, offset, x);
   });
 }
@@ -211,7 +214,7 @@ void AttentionCase::make_rows() {
   const MaskShape shape = {problem.q_heads, problem.sequences};
   const DType reals = spec_.q_dtype == DType::f64 ? DType::f64 : DType::f32;
   if (spec_.rows == "given" || spec_.sequences != "whole") {
-    const BlockSize block = {1 + below(70), 1 + below(200)};
+    const BlockSize odd = {1 + below(70), 1 + below(200)}, block = spec_.block.value_or(odd);
     options_.block_mask =
         std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, options_.bindings, 1, reals));
     return;
@@ -237,23 +240,30 @@ void AttentionCase::make_rows() {
 
 AttentionTensors AttentionCase::tensors() const {
   AttentionTensors tensors = {q.view(), k.view(), v.view(), o.view(), {}};
-  if (spec_.normalizer == Normalizer::softmax) tensors.lse = lse_view(lse_rows);
+  if (spec_.normalizer == Normalizer::softmax && spec_.with_lse) tensors.lse = lse_view(lse_rows);
   return tensors;
 }
 
 BackendChoice backend_under_test() {
-  const char* text = std::getenv("HEDDLE_TEST_BACKEND");
-  return text != nullptr && std::string_view(text) == "reference" ? BackendChoice::reference : BackendChoice::cpu;
+  const char* given = std::getenv("HEDDLE_TEST_BACKEND");
+  const std::string_view text = given != nullptr ? given : "";
+  if (text == "cuda") return BackendChoice::cuda;
+  return text == "reference" ? BackendChoice::reference : BackendChoice::cpu;
+}
+
+void judge(const AttentionCase& c) {
+  const AttentionTensors tensors = c.tensors();
+  EXPECT_TRUE(c.o.gaps_untouched());
+  EXPECT_TRUE(c.lse_rows.gaps_untouched());
+  const CheckReport report = check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse);
+  EXPECT_TRUE(report.passed) << report.text();
 }
 
 void run_and_judge(AttentionCase& c) {
   SCOPED_TRACE(c.spec().text());
   const AttentionTensors tensors = c.tensors();
   attention_into(tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse, c.options());
-  EXPECT_TRUE(c.o.gaps_untouched());
-  EXPECT_TRUE(c.lse_rows.gaps_untouched());
-  const CheckReport report = check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse);
-  EXPECT_TRUE(report.passed) << report.text();
+  judge(c);
 }
 
 Outputs outputs_of(const AttentionCase& c) { return {c.o.bytes(), c.lse_rows.bytes()}; }

@@ -23,12 +23,15 @@ struct CaseSpec {
   Layout layout = Layout::bhsd;
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
   std::string sequences = "whole";                     // whole, lengths, packed
-  std::string q_start = "none";                        // none, ahead, aligned (kv_len - q_len)
+  std::string q_start = "none";                        // none, ahead, aligned (kv_len - q_len), uniform
   std::string score, mask, weight;                     // names of mods_by_name(), or empty
   std::string sinks = "none";                          // none, normal, large, small
-  std::string rows = "built";                          // built from the mask, given (odd blocks), lists
+  std::string rows = "built";                          // built from the mask, given (odd blocks, or `block`), lists
+  std::optional<BlockSize> block;
   Normalizer normalizer = Normalizer::softmax;
   double spread = 1;  // scores are about spread * N(0, 1)
+  double late = 1;    // what the last quarter of the keys is multiplied by
+  bool with_lse = true;
   std::optional<double> scale;
   bool descale = false;
   int threads = 2;
@@ -85,9 +88,10 @@ class AttentionCase {
   std::int64_t positions_ = 1, sequences_ = 1;
 };
 
-/// Runs the case on the backend under test (HEDDLE_TEST_BACKEND, else cpu) and expects what every run owes: the
-/// criterion, and nothing written outside o and lse.
+/// Runs the case on the backend under test (HEDDLE_TEST_BACKEND, else cpu) and expects what every run owes.
 void run_and_judge(AttentionCase& attention_case);
+/// What a run owes: the criterion, and nothing written outside o and lse.
+void judge(const AttentionCase& attention_case);
 BackendChoice backend_under_test();
 
 /// Copies of the outputs, to compare runs bit by bit.

@@ -113,6 +113,13 @@ Expr dense(AttentionCase& c) {
   return Capture("keep", DType::boolean, 2)(max(leaf::q_idx(), 0), leaf::kv_idx());
 }
 
+Expr window_by_params(AttentionCase& c) {
+  c.options().bindings.params = {{"before", static_cast<std::int32_t>(c.below(150))}, {"after", 3}, {"open", true}};
+  const Expr inside = (leaf::q_idx() - leaf::kv_idx() <= param("before", ExprType::i32)) &
+                      (leaf::kv_idx() - leaf::q_idx() <= param("after", ExprType::i32));
+  return inside & param("open", ExprType::boolean);
+}
+
 Expr some_queries_blind(AttentionCase&) { return (leaf::q_idx() % 3 != 0) & (leaf::kv_idx() <= leaf::q_idx() + 20); }
 
 Expr weights_by_key(AttentionCase& c) {
@@ -153,6 +160,7 @@ const std::vector<NamedMod>& mask_mods() {
       {"block_diffusion", [](AttentionCase&) { return mods::block_diffusion(32); }},
       {"dense", dense},
       {"some_queries_blind", some_queries_blind},
+      {"window_by_params", window_by_params},
       {"not_causal_or_window", [](AttentionCase&) { return ~mods::causal() | mods::sliding_window(2, 2); }},
       {"by_head", [](AttentionCase&) { return leaf::kv_idx() % (leaf::h() + 2) != 0; }},
       {"nothing", [](AttentionCase&) { return Expr(false); }},

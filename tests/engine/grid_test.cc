@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/attention_case.h"
+#include "engine/deck.h"
 #include "expr/random_expression.h"
 
 namespace heddle::test {
@@ -18,25 +19,6 @@ int scaled(int count) {
   if (std::getenv("HEDDLE_TEST_FULL") != nullptr) return count * 10;
   return std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? std::max(1, count / 10) : count;
 }
-
-// Deals the values of a list like cards: all of them before any comes again, in a new order each time.
-template <class T>
-class Deck {
- public:
-  Deck(std::vector<T> values, std::uint64_t seed) : values_(std::move(values)), next_(values_.size()), rng_(seed) {}
-  const T& deal() {
-    if (next_ == values_.size()) {
-      std::shuffle(values_.begin(), values_.end(), rng_);
-      next_ = 0;
-    }
-    return values_[next_++];
-  }
-
- private:
-  std::vector<T> values_;
-  std::size_t next_;
-  std::mt19937_64 rng_;
-};
 
 // As many empty names as full ones.
 std::vector<std::string> half_empty(std::vector<std::string> names) {

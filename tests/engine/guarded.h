@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <vector>
 
 #include "heddle/tensor.h"
@@ -54,6 +55,7 @@ enum class Layout : std::uint8_t {
   bshd,      // heads beside each other in a token's row
   gaps,      // row-major with unused elements after each row, head and batch entry
   sliced,    // a slice of a wider [B, S, H + 2, D + 8] tensor
+  padded,    // as gaps, in multiples of 8 elements
   reversed,  // row-major, the last row of a head first
   expanded,  // all batch entries and heads are the same memory (for inputs)
 };
@@ -75,6 +77,8 @@ inline Dims strides_of(Layout layout, const Dims& shape) {
       return {heads * (rows * (columns + 3) + 5) + 7, rows * (columns + 3) + 5, columns + 3, 1};
     case Layout::sliced:
       return {rows * (heads + 2) * (columns + 8), columns + 8, (heads + 2) * (columns + 8), 1};
+    case Layout::padded:
+      return {heads * (rows * (columns + 8) + 16) + 24, rows * (columns + 8) + 16, columns + 8, 1};
     case Layout::reversed:
       return {heads * rows * columns, rows * columns, -columns, 1};
     case Layout::expanded:
@@ -111,6 +115,9 @@ class GuardedTensor {
 
   /// The bytes as they are, to see later what was written.
   std::vector<std::byte> bytes() const { return {memory_->data(), memory_->data() + bytes_}; }
+  /// All memory that the elements span, and where among it the first element is.
+  std::span<std::byte> memory() const { return {memory_->data(), static_cast<std::size_t>(bytes_)}; }
+  std::int64_t first_byte() const { return first_ * size_of(view_.dtype); }
 
   /// True when every byte between the elements still is 0xff.
   bool gaps_untouched() const {

@@ -1,0 +1,144 @@
+#include "engine/gpu_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "backend/cuda/driver/driver.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr std::int64_t kGuard = 1024;  // bytes before and behind
+
+bool on_gpu() { return gpu_backend() == BackendChoice::cuda; }
+
+}  // namespace
+
+BackendChoice gpu_backend() {
+  return std::getenv("HEDDLE_TEST_BACKEND") == nullptr ? BackendChoice::cuda : backend_under_test();
+}
+
+std::string gpu_missing() {
+  if (!on_gpu()) return {};
+  if (std::string reason = cuda::driver_missing(); !reason.empty()) return reason;
+  const device::CudaCaps& caps = cuda::devices().front();
+  if (caps.major == 9 && caps.minor == 0) return {};
+  return fmt::format("{} has compute capability {}.{}; these tests need 9.0", caps.name, caps.major, caps.minor);
+}
+
+Stream::Stream() {
+  if (!on_gpu()) return;
+  const cuda::ContextScope scope(0);
+  cuda::check(cuda::driver().StreamCreate(&handle_, cuda::CUstream_flags::non_blocking), "creating a stream");
+}
+
+Stream::~Stream() {
+  if (handle_ == nullptr) return;
+  const cuda::ContextScope scope(0);
+  cuda::driver().StreamDestroy(handle_);
+}
+
+void Stream::wait() const {
+  if (handle_ == nullptr) return;
+  const cuda::ContextScope scope(0);
+  cuda::check(cuda::driver().StreamSynchronize(handle_), "waiting for a stream");
+}
+
+DeviceTensor::DeviceTensor(const GuardedTensor& host, std::int64_t shift)
+    : host_(host),
+      begin_(kGuard + shift),
+      memory_(0, host.memory().size() + static_cast<std::size_t>(2 * kGuard + shift)) {}
+
+TensorView DeviceTensor::view() const {
+  TensorView view = host_.view();
+  view.data = static_cast<std::byte*>(memory_.data()) + begin_ + host_.first_byte();
+  view.device = {DeviceKind::cuda, 0};
+  return view;
+}
+
+void DeviceTensor::upload() {
+  std::vector<std::byte> bytes(memory_.bytes(), std::byte{0xff});
+  std::ranges::copy(host_.memory(), bytes.begin() + begin_);
+  cuda::copy_and_wait(0, memory_.data(), bytes.data(), bytes.size());
+}
+
+void DeviceTensor::download() {
+  std::vector<std::byte> bytes(memory_.bytes());
+  cuda::copy_and_wait(0, bytes.data(), memory_.data(), bytes.size());
+  const auto span = bytes.begin() + begin_, end = span + std::ssize(host_.memory());
+  const auto untouched = [](std::byte byte) { return byte == std::byte{0xff}; };
+  EXPECT_TRUE(std::all_of(bytes.begin(), span, untouched)) << "written before the tensor";
+  EXPECT_TRUE(std::all_of(end, bytes.end(), untouched)) << "written behind the tensor";
+  std::copy(span, end, host_.memory().begin());
+}
+
+GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
+  options().backend = gpu_backend();
+  if (!on_gpu()) return;
+  for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
+    copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17)));
+  }
+}
+
+AttentionTensors GpuCase::tensors() const {
+  AttentionTensors tensors = host_.tensors();
+  if (copies_.empty()) return tensors;
+  const auto place = [&](auto& view, std::size_t i) {
+    view.data = copies_[i]->view().data;
+    view.device = copies_[i]->view().device;
+  };
+  place(tensors.q, 0);
+  place(tensors.k, 1);
+  place(tensors.v, 2);
+  place(tensors.o, 3);
+  if (tensors.lse) place(*tensors.lse, 4);
+  return tensors;
+}
+
+void GpuCase::upload() {
+  for (const auto& copy : copies_) copy->upload();
+}
+
+void GpuCase::download() {
+  for (std::size_t i = 3; i < copies_.size(); ++i) copies_[i]->download();
+}
+
+void GpuCase::run() {
+  const AttentionPlan plan(tensors(), options());
+  const Stream stream;
+  upload();
+  plan.run(tensors(), {.stream = stream.handle()});
+  stream.wait();
+  download();
+}
+
+void GpuCase::run_and_judge() {
+  run();
+  judge(host_);
+}
+
+void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < specs.size(); i = next++) {
+      SCOPED_TRACE(specs[i].text());
+      try {
+        body(specs[i]);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
+  for (unsigned i = 1; i < count; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,75 @@
+// Attention cases in a GPU's memory, poisoned around and between the elements as on the host, and streams to run them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/driver/device.h"
+#include "engine/attention_case.h"
+
+namespace heddle::test {
+
+/// Why the tests of the cuda backend cannot run here: a sentence. Empty when they can, or when HEDDLE_TEST_BACKEND=cpu
+/// sends the same cases through the CPU.
+std::string gpu_missing();
+/// What these tests run on: cuda unless HEDDLE_TEST_BACKEND names another.
+BackendChoice gpu_backend();
+
+/// A stream that waits for no other. Null where the cases run on the CPU.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cuda::CUstream handle() const { return handle_; }
+  void wait() const;
+
+ private:
+  cuda::CUstream handle_ = nullptr;
+};
+
+/// A device's copy of a guarded tensor: 0xff before and behind what the elements span.
+class DeviceTensor {
+ public:
+  /// `shift`: bytes between a multiple of 256 and the first one spanned.
+  DeviceTensor(const GuardedTensor& host, std::int64_t shift);
+  TensorView view() const;
+  /// What the host has, elements and gaps; 0xff around it.
+  void upload();
+  /// To the host's tensor; expects 0xff around it.
+  void download();
+
+ private:
+  GuardedTensor host_;
+  std::int64_t begin_;  // of the span, in memory_
+  cuda::DeviceMemory memory_;
+};
+
+/// A case and its copy on the first GPU; on the host alone where the cases run on the CPU.
+class GpuCase {
+ public:
+  explicit GpuCase(const CaseSpec& spec);
+
+  AttentionCase& host() { return host_; }
+  AttentionOptions& options() { return host_.options(); }
+  AttentionTensors tensors() const;
+  void upload();
+  void download();
+
+  /// Plans, uploads, runs on a stream of its own, downloads.
+  void run();
+  /// The same, and expects what every run owes.
+  void run_and_judge();
+
+ private:
+  AttentionCase host_;
+  std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse
+};
+
+/// Calls body(spec) for each on as many threads as there are cores; what it throws is a failure of its case.
+void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body);
+
+}  // namespace heddle::test

@@ -1,0 +1,203 @@
+// The grid of the cuda backend: attention over shapes, types, layouts, masks, kernels and scores against the reference,
+// by the one criterion. HEDDLE_TEST_REDUCED=1 draws a tenth and small sizes; HEDDLE_TEST_BACKEND=cpu sends the same
+// cases through the CPU.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "engine/deck.h"
+#include "engine/gpu_case.h"
+#include "plan/families/forward_sm90_costs.h"
+
+namespace heddle::test {
+namespace {
+
+bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+int scaled(int count) { return reduced() ? count / 10 : count; }
+
+class GpuGrid : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// Scores that a case may cost in the reference.
+constexpr std::int64_t kElements = 400'000;
+
+void shrink_to_budget(CaseSpec& spec) {
+  const auto too_large = [&] {
+    return spec.batch * spec.q_heads() * spec.q_rows * spec.kv_rows > (reduced() ? kElements / 8 : kElements);
+  };
+  if (too_large()) spec.batch = spec.share_q_batch || spec.share_kv_batch ? 2 : 1;
+  if (too_large()) spec.kv_heads = 1;
+  while (too_large() && spec.q_rows > 200) spec.q_rows -= 64;
+  while (too_large() && spec.kv_rows > 200) spec.kv_rows -= 64;
+  if (too_large()) spec.group = std::min<std::int64_t>(spec.group, 3);
+}
+
+// Blocks that one kernel of the family takes and, but for the fallbacks, no other.
+std::vector<BlockSize> kernel_blocks(std::int64_t head_dim) {
+  std::vector<BlockSize> blocks;
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    if (kernel.head_dim == head_dim) blocks.push_back({kernel.config().rows(), kernel.kv_block});
+  }
+  return blocks;
+}
+
+class SpecSource {
+ public:
+  explicit SpecSource(std::uint64_t first_seed = 0) : seed_(first_seed) {}
+
+  CaseSpec draw() {
+    CaseSpec spec;
+    spec.seed = ++seed_;
+    spec.threads = 1;  // the cases themselves are in parallel
+    spec.qk_dim = spec.v_dim = dim_.deal();
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype_.deal();
+    spec.q_rows = q_rows_.deal();
+    spec.kv_rows = kv_rows_.deal();
+    spec.kv_heads = kv_heads_.deal();
+    spec.group = group_.deal();
+    spec.batch = batch_.deal();
+    const int shared = spec.batch > 1 ? shared_.deal() : 0;
+    spec.share_q_batch = shared == 1;
+    spec.share_kv_batch = shared == 2;
+    spec.layout = layout_.deal();
+    spec.mask = mask_.deal();
+    spec.q_start = q_start_.deal();
+    spec.spread = spread_.deal();
+    spec.late = late_.deal();
+    spec.with_lse = with_lse_.deal() != 0;
+    spec.scale = scale_.deal();
+    if (given_rows_.deal() != 0) {
+      spec.rows = "given";
+      spec.block = blocks_of(spec.qk_dim).deal();
+    }
+    shrink_to_budget(spec);
+    return spec;
+  }
+
+ private:
+  Deck<BlockSize>& blocks_of(std::int64_t head_dim) {
+    return head_dim == 64 ? blocks_64_ : head_dim == 128 ? blocks_128_ : blocks_256_;
+  }
+
+  std::uint64_t seed_;
+  Deck<std::int64_t> dim_{{64, 128, 256}, 1};
+  Deck<DType> dtype_{{DType::bf16, DType::bf16, DType::f16}, 2};
+  Deck<std::int64_t> q_rows_{{1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 257, 300, 385, 449, 0}, 3};
+  Deck<std::int64_t> kv_rows_{
+      {1, 2, 16, 63, 64, 65, 79, 80, 81, 127, 128, 129, 159, 160, 161, 192, 257, 320, 385, 500, 641, 0}, 4};
+  Deck<std::int64_t> kv_heads_{{1, 2, 3}, 5}, group_{{1, 2, 3, 5}, 6}, batch_{{1, 2, 3}, 7};
+  Deck<int> shared_{{0, 0, 1, 2}, 8};
+  Deck<Layout> layout_{{Layout::bhsd, Layout::bshd, Layout::bshd, Layout::padded, Layout::sliced}, 9};
+  Deck<std::string> mask_{{"",
+                           "",
+                           "",
+                           "",
+                           "",
+                           "",
+                           "causal",
+                           "causal",
+                           "causal",
+                           "causal_lower_right",
+                           "causal_lower_right",
+                           "sliding_window",
+                           "sliding_window",
+                           "dilated_window",
+                           "prefix_lm",
+                           "global_and_window",
+                           "neighbourhood_2d",
+                           "block_diffusion",
+                           "some_queries_blind",
+                           "window_by_params",
+                           "window_by_params",
+                           "not_causal_or_window",
+                           "by_head",
+                           "nothing"},
+                          10};
+  Deck<std::string> q_start_{{"none", "none", "uniform"}, 11};
+  Deck<double> spread_{{1, 1, 1, 30, 1000}, 12}, late_{{1, 1, 1, 1, 100}, 13};
+  Deck<int> with_lse_{{1, 1, 0}, 14}, given_rows_{{0, 1}, 15};
+  Deck<std::optional<double>> scale_{{std::nullopt, std::nullopt, 0.02, 0.5}, 16};
+  Deck<BlockSize> blocks_64_{kernel_blocks(64), 17}, blocks_128_{kernel_blocks(128), 18},
+      blocks_256_{kernel_blocks(256), 19};
+};
+
+TEST_F(GpuGrid, AgreesWithTheReference) {
+  SpecSource source;
+  std::vector<CaseSpec> specs;
+  for (int i = 0; i < scaled(240); ++i) specs.push_back(source.draw());
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// Each kernel of the table with either type, masked and not, with and without lse, at the edges of its tile.
+TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 10'000;
+  Deck<std::int64_t> edge({-1, 0, 1}, 20);
+  Deck<int> tiles({1, 2, 3}, 21);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      for (const char* mask : {"", "causal", "by_head"}) {
+        for (const bool with_lse : {true, false}) {
+          CaseSpec spec;
+          spec.seed = ++seed;
+          spec.threads = 1;
+          spec.qk_dim = spec.v_dim = kernel.head_dim;
+          spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+          spec.mask = mask;
+          spec.with_lse = with_lse;
+          spec.layout = with_lse ? Layout::bshd : Layout::bhsd;
+          spec.rows = "given";
+          spec.block = {kernel.config().rows(), kernel.kv_block};
+          spec.group = 2;
+          spec.q_rows = kernel.config().rows() * (1 + tiles.deal() % 2) + edge.deal();
+          spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();
+          specs.push_back(spec);
+        }
+      }
+    }
+  }
+  if (reduced()) {
+    std::vector<CaseSpec> some;
+    for (std::size_t i = 0; i < specs.size(); i += 11) some.push_back(specs[i]);
+    specs = some;
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// More tiles than CTAs, and rows of many steps: persistent CTAs take several tiles each, in a changed order.
+TEST_F(GpuGrid, ManyTilesAndManySteps) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 20'000;
+  for (const std::int64_t dim : {64, 128, 256}) {
+    for (const char* mask : {"", "causal", "sliding_window"}) {
+      CaseSpec many;
+      many.seed = ++seed;
+      many.threads = 1;
+      many.qk_dim = many.v_dim = dim;
+      many.q_dtype = many.k_dtype = many.v_dtype = DType::bf16;
+      many.layout = Layout::bshd;
+      many.mask = mask;
+      many.batch = reduced() ? 2 : 20;
+      many.kv_heads = 2;
+      many.group = 5;
+      many.q_rows = 130;
+      many.kv_rows = 66;
+      specs.push_back(many);
+      CaseSpec longer = many;
+      longer.seed = ++seed;
+      longer.batch = longer.kv_heads = 1;
+      longer.group = 1;
+      longer.q_rows = reduced() ? 200 : 700;
+      longer.kv_rows = reduced() ? 500 : 2100;
+      specs.push_back(longer);
+    }
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <bit>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,12 +12,6 @@
 
 namespace heddle::cuda::emit::test {
 namespace {
-
-unsigned word_of(const ParamValue& value) {
-  if (const double* real = std::get_if<double>(&value)) return std::bit_cast<unsigned>(static_cast<float>(*real));
-  if (const std::int32_t* integer = std::get_if<std::int32_t>(&value)) return static_cast<unsigned>(*integer);
-  return std::get<bool>(value) ? 1 : 0;
-}
 
 // After the text of the mods. A call goes the way of a kernel: uniform, row and column, element.
 constexpr const char* kEnd = R"(
@@ -46,22 +39,6 @@ std::string contents(const std::filesystem::path& path) {
 
 }  // namespace
 
-shared::ModValues mod_values(const ModLayout& layout, const Bindings& bindings) {
-  shared::ModValues values{};
-  for (std::size_t i = 0; i < layout.params.size(); ++i) {
-    values.params[i] = word_of(bindings.params.at(layout.params[i].first));
-  }
-  for (std::size_t i = 0; i < layout.captures.size(); ++i) {
-    const ConstTensorView& view = bindings.captures.at(layout.captures[i].name);
-    values.captures[i].data = view.data;
-    for (int axis = 0; axis < view.rank(); ++axis) {
-      values.captures[i].stride[axis] = view.strides[axis];
-      values.captures[i].extent[axis] = static_cast<int>(view.shape[axis]);
-    }
-  }
-  return values;
-}
-
 int HostProgram::add(const Expr& mod, const ModLayout& layout) {
   const std::string name = fmt::format("mod{}", count_);
   text_ += mod_text(name, mod, layout, TakesScore::yes);
@@ -88,17 +65,23 @@ void HostProgram::compile() {
   for (const std::string& file : {source, library, log}) fs::remove(file);
 }
 
-expr::Value HostProgram::value(int mod, const shared::ModValues& values, const expr::Element& element) const {
+std::vector<expr::Value> HostProgram::values(int mod, const shared::ModValues& bound,
+                                             std::span<const expr::Element> elements) const {
   using expr::Leaf;
-  shared::ModValues given = values;
-  given.q_len = element[Leaf::q_len];
-  given.kv_len = element[Leaf::kv_len];
-  given.q_start = element[Leaf::q_start];
-  Result result{};
-  calls_[mod](given, static_cast<float>(element.score), element[Leaf::b], element[Leaf::h], element[Leaf::q_idx],
-              element[Leaf::kv_idx], &result);
-  if (result.type == 0) return static_cast<double>(result.real);
-  return result.type == 1 ? expr::Value(result.integer) : expr::Value(result.integer != 0);
+  shared::ModValues given = bound;
+  std::vector<expr::Value> all;
+  for (const expr::Element& element : elements) {
+    given.q_len = element[Leaf::q_len];
+    given.kv_len = element[Leaf::kv_len];
+    given.q_start = element[Leaf::q_start];
+    Result result{};
+    calls_[mod](given, static_cast<float>(element.score), element[Leaf::b], element[Leaf::h], element[Leaf::q_idx],
+                element[Leaf::kv_idx], &result);
+    all.push_back(result.type == 0   ? expr::Value(static_cast<double>(result.real))
+                  : result.type == 1 ? expr::Value(result.integer)
+                                     : expr::Value(result.integer != 0));
+  }
+  return all;
 }
 
 }  // namespace heddle::cuda::emit::test

@@ -2,26 +2,30 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/expression_text.h"
+#include "backend/cuda/emit/bound_values.h"
 #include "expr/interpret.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::cuda::emit::test {
 
-/// The values behind a layout, as a launch packs them. The tensors must outlive it.
-shared::ModValues mod_values(const ModLayout& layout, const Bindings& bindings);
-
 class HostProgram {
  public:
+  /// Its transcendentals are the interpreter's.
+  static constexpr bool kAsInterpreter = true;
+
   /// The number of the mod, for value().
   int add(const Expr& mod, const ModLayout& layout);
   /// All mods so far, in one file. Undefined behaviour in the text ends the process.
   void compile();
-  /// What the staged functions of a mod give together. Of the element's sequence, `values` holds the lengths.
-  expr::Value value(int mod, const shared::ModValues& values, const expr::Element& element) const;
+  /// What a run reads of these tensors.
+  shared::ModValues bind(const ModLayout& layout, const Bindings& bindings) { return bound_values(layout, bindings); }
+  /// What the staged functions of a mod give together, for each element. The lengths of the sequence are the elements'.
+  std::vector<expr::Value> values(int mod, const shared::ModValues& bound,
+                                  std::span<const expr::Element> elements) const;
 
  private:
   struct Result {

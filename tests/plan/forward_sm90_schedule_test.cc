@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <ctime>
 #include <map>
 #include <numeric>
 #include <string>
@@ -219,6 +220,8 @@ TEST(ForwardSm90Schedule, DealsTheLongestFirstInsideSectionsOfHeads) {
   EXPECT_EQ(dealt(call, config, kL2ForOneHead), "0.0.1 0.0.0 0.1.1 0.1.0 0.2.1 0.2.0 0.3.1 0.3.0");
   EXPECT_EQ(dealt(call, config, kL2ForTwo - 1), "0.0.1 0.0.0 0.1.1 0.1.0 0.2.1 0.2.0 0.3.1 0.3.0");
   EXPECT_EQ(dealt(call, config, kL2ForTwo), "0.0.1 0.1.1 0.0.0 0.1.0 0.2.1 0.3.1 0.2.0 0.3.0");
+  // Three fit, but sections of 3 and 1 would be uneven.
+  EXPECT_EQ(dealt(call, config, 3 * kL2ForOneHead), dealt(call, config, kL2ForTwo));
   call.mask = {};
   EXPECT_EQ(dealt(call, config, kL2ForTwo), "0.0.0 0.0.1 0.1.0 0.1.1 0.2.0 0.2.1 0.3.0 0.3.1");
 }
@@ -233,13 +236,26 @@ TEST(ForwardSm90Schedule, KeepsTheHeadsOfOneKeyHeadTogether) {
             "0.0.1 0.1.1 1.0.1 1.1.1 0.0.0 0.1.0 1.0.0 1.1.0 0.2.1 0.3.1 1.2.1 1.3.1 0.2.0 0.3.0 1.2.0 1.3.0");
 }
 
+// Causal tiles differ 64 times in length; a section has one head. Without exchanges the longest CTA has 11 % more than
+// the mean.
+TEST(ForwardSm90Schedule, IsEvenWhereSectionsAreShort) {
+  const HopperCall call = {
+      .batch = 2, .q_heads = 8, .kv_heads = 8, .q_rows = 8192, .kv_rows = 8192, .dim = 256, .mask = mods::causal()};
+  const ForwardSm90Config config = config_of(256, 2, 64, true);
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({128, 64});
+  const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
+  double total = 0;
+  for (const shared::WorkItem& item : schedule.items) total += clocks_of(schedule, config, item);
+  EXPECT_LE(schedule.longest, 1.01 * total / 132);
+}
+
 double milliseconds_of(const HopperCall& call, const ForwardSm90Config& config, const BlockMask* mask) {
   const problem::AttentionProblem problem = call.problem();
   double best = 1e9;
   for (int i = 0; i < 3; ++i) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
     plan::forward_sm90_schedule(problem, config, mask, h200());
-    best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(best, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
   }
   return best;
 }
@@ -258,8 +274,8 @@ TEST(ForwardSm90Schedule, StaysSmallAndQuickForLongAndForManySequences) {
   const HopperCall many = {.batch = 512, .q_heads = 64, .kv_heads = 64, .q_rows = 512, .kv_rows = 512};
   const double many_ms = milliseconds_of(many, config, nullptr);
   std::printf("131072 tiles: causal %.1f ms, of 32768 heads %.1f ms\n", long_ms, many_ms);
-  EXPECT_LT(long_ms, 500);  // of about 5, whatever else the machine does
-  EXPECT_LT(many_ms, 500);
+  EXPECT_LT(long_ms, 100);  // of about 6
+  EXPECT_LT(many_ms, 100);
 }
 
 TEST(ForwardSm90Schedule, IsTheSameEachTime) {

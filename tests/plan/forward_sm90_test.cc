@@ -213,12 +213,16 @@ TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
 }
 
 TEST(ForwardSm90Costs, GrowWithTheWork) {
-  const ForwardSm90Config narrow = plan::kForwardSm90Kernels[4].config();
+  ForwardSm90Config narrow = plan::kForwardSm90Kernels[4].config();
   ASSERT_EQ(narrow.kv_block, 128);
   const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(narrow);
   EXPECT_GE(clocks.full_step, 2048);  // what the tensor cores alone take
-  EXPECT_GT(clocks.partial_step, clocks.full_step);
+  EXPECT_EQ(clocks.partial_step, clocks.full_step);
   EXPECT_GT(clocks.tile, 0);
+  narrow.masked = true;
+  const plan::ForwardSm90Clocks masked = plan::forward_sm90_clocks(narrow);
+  EXPECT_GE(masked.full_step, 2048);
+  EXPECT_GT(masked.partial_step, masked.full_step);
   EXPECT_EQ(plan::forward_sm90_seconds({}), plan::kSm90Rates.launch_seconds);
   plan::TileSchedule schedule;
   schedule.longest = 1e6;

@@ -1,9 +1,10 @@
 // Tiles dealt to CTAs. Three steps: the mask's rows become runs of the tile's key blocks, each with its cost; the tiles
-// of one section of heads after the other are put in order, the longest first; each goes to the CTA that has the least.
+// of one section of heads after the other are put in order, the longest first; they are dealt in this order.
 #include <algorithm>
 #include <limits>
 #include <span>
 
+#include "plan/deal.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_costs.h"
 
@@ -31,31 +32,33 @@ class KeyRows {
           const BlockMask* block_mask)
       : kv_blocks_(block_count(problem.kv_rows, config.kv_block)),
         ragged_(problem.kv_rows % config.kv_block != 0),
-        clocks_(forward_sm90_clocks(config)) {
+        clocks_(forward_sm90_clocks(config)),
+        row_of_tile_(static_cast<std::size_t>(block_count(problem.q_rows, config.rows())), 0) {
     if (block_mask == nullptr) {
       const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
       add_row({&whole, kv_blocks_ > 0 ? 1U : 0U}, 1);
     } else {
-      q_blocks_ = block_mask->q_blocks(0);
-      tiles_a_block_ = block_mask->block().q / config.rows();
-      heads_ = block_mask->shared_by_heads() ? 1 : problem.q_heads;
+      const BlockSize block = block_mask->block();
+      const std::int64_t q_blocks = block_mask->q_blocks(0);
+      const std::int64_t heads = block_mask->shared_by_heads() ? 1 : problem.q_heads;
       const std::int64_t sequences = block_mask->shared_by_batch() ? 1 : problem.batch;
       for (std::int64_t b = 0; b < sequences; ++b) {
-        for (std::int64_t h = 0; h < heads_; ++h) {
-          for (std::int64_t q = 0; q < q_blocks_; ++q) {
-            add_row(block_mask->row(b, h, q), block_mask->block().kv / config.kv_block);
-          }
+        for (std::int64_t h = 0; h < heads; ++h) {
+          for (std::int64_t q = 0; q < q_blocks; ++q) add_row(block_mask->row(b, h, q), block.kv / config.kv_block);
         }
       }
-      batch_stride_ = block_mask->shared_by_batch() ? 0 : heads_ * q_blocks_;
-      head_stride_ = block_mask->shared_by_heads() ? 0 : q_blocks_;
+      batch_stride_ = sequences == 1 ? 0 : heads * q_blocks;
+      head_stride_ = heads == 1 ? 0 : q_blocks;
+      for (std::size_t tile = 0; tile < row_of_tile_.size(); ++tile) {
+        row_of_tile_[tile] = static_cast<std::int64_t>(tile) * config.rows() / block.q;
+      }
     }
     rank_rows();
   }
 
   const KeyRow& of(std::int64_t batch, std::int64_t head, std::int64_t q_tile) const {
-    const std::int64_t q_block = tiles_a_block_ == 0 ? 0 : q_tile / tiles_a_block_;
-    return rows_[static_cast<std::size_t>(batch * batch_stride_ + head * head_stride_ + q_block)];
+    const std::int64_t row = row_of_tile_[static_cast<std::size_t>(q_tile)];
+    return rows_[static_cast<std::size_t>(batch * batch_stride_ + head * head_stride_ + row)];
   }
   int ranks() const { return ranks_; }
   std::vector<shared::KvRun> take_runs() { return std::move(runs_); }
@@ -104,7 +107,8 @@ class KeyRows {
   std::int64_t kv_blocks_;
   bool ragged_;
   ForwardSm90Clocks clocks_;
-  std::int64_t q_blocks_ = 1, tiles_a_block_ = 0, heads_ = 1, batch_stride_ = 0, head_stride_ = 0;
+  std::vector<std::int64_t> row_of_tile_;  // of the first head and sequence
+  std::int64_t batch_stride_ = 0, head_stride_ = 0;
   std::vector<KeyRow> rows_;
   std::vector<shared::KvRun> runs_;
   int ranks_ = 0;
@@ -135,16 +139,25 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
   return heads;
 }
 
-std::int64_t heads_a_section(const problem::AttentionProblem& problem, const device::CudaCaps& caps) {
+/// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many: a last one of
+/// few heads would have too few tiles to even out the CTAs' loads.
+std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, const device::CudaCaps& caps) {
   const std::int64_t budget = caps.l2_bytes > 0 ? std::min(kSectionBytes, caps.l2_bytes / 3) : kSectionBytes;
-  const std::int64_t keys_of_a_head =
+  const std::int64_t head_bytes =
       std::max<std::int64_t>(1, problem.kv_rows * (problem.qk_dim + problem.v_dim) * kElementBytes);
-  const std::int64_t sharing = problem.group() * (problem.shared_kv ? problem.batch : 1);
-  return std::max<std::int64_t>(1, budget / keys_of_a_head) * std::max<std::int64_t>(1, sharing);
+  const std::int64_t fitting = std::max<std::int64_t>(1, budget / head_bytes);
+  const std::int64_t kv_heads = problem.kv_heads * (problem.shared_kv ? 1 : problem.batch);
+  const std::int64_t sections = block_count(kv_heads, fitting);
+  const std::int64_t heads = problem.batch * problem.q_heads / kv_heads;  // that read the same keys
+  std::vector<std::size_t> ends;
+  for (std::int64_t i = 1; i <= sections; ++i)
+    ends.push_back(static_cast<std::size_t>(kv_heads * i / sections * heads));
+  return ends;
 }
 
 struct Tile {
   int q_tile, head, batch;
+  const KeyRow* row;
 };
 
 /// The tiles of some heads in the order of their rows' ranks; equal ones stay by head. Those without a step are fills.
@@ -154,15 +167,15 @@ class SectionSorter {
 
   void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<int>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
-    for_tiles(section, [&](const Tile&, const KeyRow& row) {
-      if (row.steps > 0) ++first_[static_cast<std::size_t>(row.rank) + 1];
+    for_tiles(section, [&](const Tile& tile) {
+      if (tile.row->steps > 0) ++first_[static_cast<std::size_t>(tile.row->rank) + 1];
     });
     for (std::size_t rank = 1; rank < first_.size(); ++rank) first_[rank] += first_[rank - 1];
     const std::size_t base = sorted.size();
     sorted.resize(base + first_.back());
-    for_tiles(section, [&](const Tile& tile, const KeyRow& row) {
-      if (row.steps > 0) {
-        sorted[base + first_[static_cast<std::size_t>(row.rank)]++] = tile;
+    for_tiles(section, [&](const Tile& tile) {
+      if (tile.row->steps > 0) {
+        sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
       } else {
         fills.insert(fills.end(), {tile.q_tile, tile.head, tile.batch});
       }
@@ -174,7 +187,7 @@ class SectionSorter {
   void for_tiles(std::span<const HeadOfBatch> section, F&& f) const {
     for (const HeadOfBatch& at : section) {
       for (int q_tile = 0; q_tile < q_tiles_; ++q_tile) {
-        f(Tile{q_tile, at.head, at.batch}, rows_.of(at.batch, at.head, q_tile));
+        f(Tile{q_tile, at.head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
       }
     }
   }
@@ -184,65 +197,30 @@ class SectionSorter {
   std::vector<std::size_t> first_;
 };
 
-/// A heap of the CTAs by load, then by number. Each entry is one word: load, number.
-class LeastLoaded {
- public:
-  explicit LeastLoaded(int ctas) {
-    for (int cta = 0; cta < ctas; ++cta) heap_.push_back(static_cast<std::uint64_t>(cta));
-  }
+void deal_tiles(const std::vector<Tile>& tiles, int grid, TileSchedule& schedule) {
+  std::vector<std::int64_t> clocks;
+  clocks.reserve(tiles.size());
+  for (const Tile& tile : tiles) clocks.push_back(tile.row->clocks);
+  const Deal dealt = deal(clocks, grid);
+  schedule.longest = static_cast<double>(*std::ranges::max_element(dealt.loads));
 
-  /// Adds to the least loaded CTA and returns its number.
-  int add(std::int64_t load) {
-    const std::uint64_t top = heap_[0] + (static_cast<std::uint64_t>(load) << kNumberBits);
-    std::size_t at = 0;
-    for (std::size_t child = 1; child < heap_.size(); child = 2 * at + 1) {
-      if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
-      if (top < heap_[child]) break;
-      heap_[at] = heap_[child];
-      at = child;
-    }
-    heap_[at] = top;
-    return static_cast<int>(top & kNumberMask);
-  }
-
-  std::int64_t largest() const {
-    return heap_.empty() ? 0 : static_cast<std::int64_t>(*std::ranges::max_element(heap_) >> kNumberBits);
-  }
-
- private:
-  static constexpr int kNumberBits = 16;
-  static constexpr std::uint64_t kNumberMask = (1U << kNumberBits) - 1;
-  std::vector<std::uint64_t> heap_;
-};
-
-/// Gives each tile, in this order, to the CTA with the least to do.
-void deal(const std::vector<Tile>& tiles, const KeyRows& rows, int grid, TileSchedule& schedule) {
-  LeastLoaded loads(grid);
-  std::vector<std::uint16_t> owners;
-  owners.reserve(tiles.size());
+  // A CTA's list keeps the order of the tiles.
   std::vector<int>& first = schedule.first_item;
   first.assign(static_cast<std::size_t>(grid) + 1, 0);
-  for (const Tile& tile : tiles) {
-    const int owner = loads.add(rows.of(tile.batch, tile.head, tile.q_tile).clocks);
-    owners.push_back(static_cast<std::uint16_t>(owner));
-    ++first[static_cast<std::size_t>(owner) + 1];
-  }
+  for (const std::uint16_t cta : dealt.workers) ++first[cta + 1U];
   for (std::size_t cta = 1; cta < first.size(); ++cta) first[cta] += first[cta - 1];
-
   schedule.items.resize(tiles.size());
   std::vector<int> next = first;
   for (std::size_t i = 0; i < tiles.size(); ++i) {
-    const Tile& tile = tiles[i];
-    const KeyRow& row = rows.of(tile.batch, tile.head, tile.q_tile);
-    schedule.items[static_cast<std::size_t>(next[owners[i]]++)] = {.q_tile = tile.q_tile,
-                                                                   .head = tile.head,
-                                                                   .batch = tile.batch,
-                                                                   .first_run = row.first_run,
-                                                                   .runs = row.runs,
-                                                                   .steps = row.steps,
-                                                                   .reserved = {}};
+    const KeyRow& row = *tiles[i].row;
+    schedule.items[static_cast<std::size_t>(next[dealt.workers[i]]++)] = {.q_tile = tiles[i].q_tile,
+                                                                          .head = tiles[i].head,
+                                                                          .batch = tiles[i].batch,
+                                                                          .first_run = row.first_run,
+                                                                          .runs = row.runs,
+                                                                          .steps = row.steps,
+                                                                          .reserved = {}};
   }
-  schedule.longest = static_cast<double>(loads.largest());
 }
 
 }  // namespace
@@ -256,17 +234,18 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   KeyRows rows(problem, config, block_mask);
   const std::vector<HeadOfBatch> heads = heads_by_keys(problem);
   const std::int64_t q_tiles = block_count(problem.q_rows, config.rows());
-  const auto section = static_cast<std::size_t>(heads_a_section(problem, caps));
   std::vector<Tile> tiles;
   tiles.reserve(heads.size() * static_cast<std::size_t>(q_tiles));
   SectionSorter sorter(rows, q_tiles);
-  for (std::size_t begin = 0; begin < heads.size(); begin += section) {
-    sorter.append(std::span(heads).subspan(begin, std::min(section, heads.size() - begin)), tiles, schedule.fills);
+  std::size_t begin = 0;
+  for (const std::size_t end : section_ends(problem, caps)) {
+    sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
+    begin = end;
   }
   // Fills are spread over the CTAs too.
   const std::size_t work = std::max(tiles.size(), schedule.fills.size() / 3);
   const auto grid = static_cast<int>(std::min(work, static_cast<std::size_t>(std::max(1, caps.multiprocessors))));
-  deal(tiles, rows, grid, schedule);
+  deal_tiles(tiles, grid, schedule);
   schedule.runs = rows.take_runs();
   return schedule;
 }

@@ -1,0 +1,323 @@
+// What do the steps, tiles and launches of the Hopper kernels cost? The table of
+// src/plan/families/forward_sm90_costs.h.
+//
+//   bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--dry-run]
+//
+// Runs every kernel of the table, without and with a mask, on problems that differ in steps a tile and tiles a CTA, all
+// of them in turn, N rounds of S seconds each; a block mask of the kernel's own tile makes the planner take it. The
+// medians are fitted by least squares, by the longest CTA of each schedule: steps, partial steps, tiles, launch.
+// Printed are the costs beside those that are compiled in, rows to paste into the table, and the planner's choice on
+// the grid of the measured problems: what it loses to the fastest kernel.
+//
+// --dry-run takes the model's own times, on no GPU: the fit must give the table back.
+#include "plan/families/forward_sm90_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpu_timer.h"
+#include "heddle/heddle.h"
+#include "least_squares.h"
+#include "plan/families/forward_sm90.h"
+
+namespace heddle::bench {
+namespace {
+
+using plan::ForwardSm90Kernel;
+using shared::ForwardSm90Config;
+
+constexpr std::int64_t kTokens = 16384, kColumns = 2048;  // of q, k, v and o
+
+struct Problem {
+  std::string_view mask;  // "full", "causal", "window"
+  std::int64_t length, tokens;
+};
+
+// The grid of bench/compare.py, and smaller ones, which tell the launch from the tiles.
+std::vector<Problem> problems(bool masked) {
+  std::vector<Problem> all;
+  for (const std::string_view mask :
+       masked ? std::vector<std::string_view>{"causal", "window"} : std::vector<std::string_view>{"full"}) {
+    for (const std::int64_t length : {512, 2048, 8192, 16384}) all.push_back({mask, length, kTokens});
+    all.push_back({mask, 512, kTokens / 8});
+    all.push_back({mask, 2048, kTokens / 4});
+  }
+  return all;
+}
+
+Expr mask_of(const Problem& problem) {
+  if (problem.mask == "causal") return mods::causal();
+  if (problem.mask == "window") return mods::sliding_window(problem.length / 4);
+  return {};
+}
+
+/// Views of [B, S, H, D] memory as attention reads it.
+AttentionTensors tensors_of(const Problem& problem, int dim, const std::vector<Tensor>& memory) {
+  const std::int64_t batch = problem.tokens / problem.length, heads = kColumns / dim;
+  const auto view = [&](std::size_t i) {
+    return permute(
+        TensorView(memory[i].data(), DType::bf16, {batch, problem.length, heads, dim}, memory[i].view().device),
+        {0, 2, 1, 3});
+  };
+  return {view(0), view(1), view(2), view(3),
+          TensorView(memory[4].data(), DType::f32, {batch, heads, problem.length}, memory[4].view().device)};
+}
+
+struct Case {
+  const ForwardSm90Kernel* kernel;
+  Problem problem;
+  ForwardSm90Config config;
+  std::shared_ptr<const BlockMask> rows;
+  plan::TileSchedule schedule;
+  Observation<4> observation;  // full steps, partial steps, tiles, 1; of the longest CTA
+
+  std::vector<double> seconds{};
+  double median() const {
+    std::vector<double> sorted = seconds;
+    std::ranges::sort(sorted);
+    return sorted[sorted.size() / 2];
+  }
+};
+
+std::array<double, 4> longest_cta(const plan::TileSchedule& schedule, const ForwardSm90Config& config) {
+  const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(config);
+  std::array<double, 4> longest{};
+  double most = -1;
+  for (int cta = 0; cta < schedule.grid(); ++cta) {
+    std::array<double, 4> own = {0, 0, 0, 1};
+    for (int i = schedule.first_item[static_cast<std::size_t>(cta)];
+         i < schedule.first_item[static_cast<std::size_t>(cta) + 1]; ++i) {
+      const shared::WorkItem& item = schedule.items[static_cast<std::size_t>(i)];
+      own[2] += 1;
+      for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+        const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
+        // Without a mask every last block may be partial, which a fit cannot tell from the tile.
+        own[config.masked && run.partial != 0 ? 1 : 0] += run.end - run.begin;
+      }
+    }
+    const double load = own[0] * clocks.full_step + own[1] * clocks.partial_step + own[2] * clocks.tile;
+    if (load > most) longest = own;
+    most = std::max(most, load);
+  }
+  return longest;
+}
+
+Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const device::CudaCaps& caps) {
+  Case c = {
+      .kernel = &kernel, .problem = problem, .config = kernel.config(), .rows = {}, .schedule = {}, .observation = {}};
+  c.config.lse = true;
+  c.config.masked = problem.mask != "full";
+  const std::int64_t heads = kColumns / kernel.head_dim, batch = problem.tokens / problem.length;
+  c.rows = std::make_shared<BlockMask>(
+      BlockMask::build(mask_of(problem), MaskShape::uniform(batch, heads, problem.length, problem.length),
+                       {c.config.rows(), c.config.kv_block}));
+  problem::AttentionProblem asked;
+  asked.batch = batch;
+  asked.q_heads = asked.kv_heads = heads;
+  asked.q_rows = asked.kv_rows = problem.length;
+  asked.qk_dim = asked.v_dim = kernel.head_dim;
+  c.schedule = plan::forward_sm90_schedule(asked, c.config, c.rows.get(), caps);
+  c.observation.terms = longest_cta(c.schedule, c.config);
+  return c;
+}
+
+/// Times all cases in turn.
+void measure(std::vector<Case>& cases, int device, int rounds, double seconds) {
+  GpuTimer timer(device);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
+  auto* values = static_cast<float*>(some.data());
+  constexpr std::int64_t kDistinct = 1 << 20;
+  for (std::int64_t i = 0; i < kDistinct; ++i) values[i] = normal(random);
+  for (std::int64_t i = kDistinct; i < some.count(); ++i) values[i] = values[i - kDistinct];
+  const Device place = {DeviceKind::cuda, device};
+  std::vector<Tensor> memory;
+  for (int i = 0; i < 4; ++i) memory.push_back(some.to(DType::bf16).to(place));
+  memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
+
+  struct Runner {
+    Case* of;
+    AttentionTensors tensors;
+    AttentionPlan plan;
+    int times;
+  };
+  std::vector<Runner> runners;
+  RunOptions on_stream;
+  on_stream.stream = timer.stream();
+  for (Case& c : cases) {
+    AttentionOptions options;
+    options.block_mask = c.rows;
+    const AttentionTensors tensors = tensors_of(c.problem, c.config.head_dim, memory);
+    try {
+      runners.push_back({&c, tensors, AttentionPlan(tensors, options), 1});
+    } catch (const Error& error) {
+      fmt::print(stderr, "D {}, {} x {} on {}: {}\n", c.config.head_dim, c.config.rows(), c.config.kv_block,
+                 c.problem.mask, error.what());
+      continue;
+    }
+    Runner& runner = runners.back();
+    const auto run = [&] { runner.plan.run(runner.tensors, on_stream); };
+    timer.seconds(1, run);
+    runner.times = std::max(1, static_cast<int>(seconds / timer.seconds(3, run)));
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (const Runner& runner : runners) {
+      const auto run = [&] { runner.plan.run(runner.tensors, on_stream); };
+      timer.seconds(1, run);
+      runner.of->seconds.push_back(timer.seconds(runner.times, run));
+    }
+  }
+  std::erase_if(cases, [](const Case& c) { return c.seconds.empty(); });
+}
+
+struct Fit {
+  double stretch = 0, partial = 0, tile = 0, launch = 0, worst = 0;
+};
+
+Fit fit(const std::vector<Case>& cases, const ForwardSm90Kernel& kernel, bool masked) {
+  std::vector<Observation<4>> observations;
+  ForwardSm90Config config = kernel.config();
+  config.masked = masked;
+  for (const Case& c : cases) {
+    if (c.kernel != &kernel || c.config.masked != masked) continue;
+    observations.push_back({c.observation.terms, c.median()});
+    // Each partial step is a step and something more.
+    observations.back().terms[0] += observations.back().terms[1];
+  }
+  const std::array<double, 4> costs = least_squares<4>(observations);
+  Fit result;
+  const double clock = plan::kSm90Rates.clocks_per_second;
+  const double compiled = masked ? kernel.masked_stretch : kernel.stretch;
+  result.stretch = costs[0] * clock * compiled / plan::forward_sm90_clocks(config).full_step;
+  result.partial = costs[1] * clock;
+  result.tile = costs[2] * clock;
+  result.launch = costs[3];
+  for (const Observation<4>& o : observations) {
+    double predicted = 0;
+    for (std::size_t i = 0; i < 4; ++i) predicted += o.terms[i] * costs[i];
+    result.worst = std::max(result.worst, std::abs(predicted / o.value - 1));
+  }
+  return result;
+}
+
+void print_costs(const std::vector<Case>& cases) {
+  fmt::print("{:24} {:>16} {:>16} {:>16} {:>10} {:>8}\n", "kernel (measured/table)", "stretch", "partial clocks",
+             "tile clocks", "launch us", "worst");
+  std::string rows;
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    const Fit full = fit(cases, kernel, false), masked = fit(cases, kernel, true);
+    for (const auto& [form, costs, stretch] :
+         {std::tuple("full", full, kernel.stretch), std::tuple("masked", masked, kernel.masked_stretch)}) {
+      fmt::print("{:24} {:16} {:16} {:16} {:10.2f} {:6.1f} %\n",
+                 fmt::format("D {} {} x {} {}", kernel.head_dim, kernel.config().rows(), kernel.kv_block, form),
+                 fmt::format("{:.3f} / {:.3f}", costs.stretch, stretch),
+                 fmt::format("{:.0f} / {:.0f}", costs.partial, kernel.partial_clocks),
+                 fmt::format("{:.0f} / {:.0f}", costs.tile, kernel.tile_clocks), costs.launch * 1e6, 100 * costs.worst);
+    }
+    rows += fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}}},\n", kernel.head_dim,
+                        kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
+                        kernel.fallback, full.stretch, masked.stretch, masked.partial, (full.tile + masked.tile) / 2);
+  }
+  fmt::print("\nRows for the table:\n{}\n", rows);
+}
+
+// What the table's choice loses on each problem: by the times measured now.
+void print_choices(const std::vector<Case>& cases) {
+  fmt::print("{:4} {:8} {:>6} {:>7}  {:40} {:>9}\n", "D", "mask", "S", "tokens",
+             "measured ms (predicted), of all kernels", "loss");
+  for (const int dim : {64, 128, 256}) {
+    for (const bool masked : {false, true}) {
+      for (const Problem& problem : problems(masked)) {
+        const Case *fastest = nullptr, *chosen = nullptr;
+        std::string times;
+        for (const Case& c : cases) {
+          if (c.config.head_dim != dim || c.problem.mask != problem.mask || c.problem.length != problem.length ||
+              c.problem.tokens != problem.tokens || c.kernel->fallback) {
+            continue;
+          }
+          const double predicted = plan::forward_sm90_seconds(c.schedule);
+          times += fmt::format("{}x{}: {:.3f} ({:.3f})  ", c.config.rows(), c.config.kv_block, c.median() * 1e3,
+                               predicted * 1e3);
+          if (fastest == nullptr || c.median() < fastest->median()) fastest = &c;
+          if (chosen == nullptr || predicted < plan::forward_sm90_seconds(chosen->schedule)) chosen = &c;
+        }
+        if (chosen == nullptr) continue;
+        fmt::print("{:<4} {:8} {:6} {:7}  {:40} {:7.1f} %\n", dim, problem.mask, problem.length, problem.tokens, times,
+                   100 * (chosen->median() / fastest->median() - 1));
+      }
+    }
+  }
+}
+
+int run(int rounds, double seconds, int device, bool dry_run) {
+  device::CudaCaps caps = {.index = 0,
+                           .name = "H200",
+                           .major = 9,
+                           .minor = 0,
+                           .multiprocessors = 132,
+                           .shared_memory_bytes = 232448,
+                           .l2_bytes = 52428800};
+  if (!dry_run) {
+    if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
+      fmt::print(stderr, "no CUDA device: {}\n", reason);
+      return 2;
+    }
+    caps = cuda::devices().at(static_cast<std::size_t>(device));
+  }
+  std::vector<Case> cases;
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const bool masked : {false, true}) {
+      for (const Problem& problem : problems(masked)) cases.push_back(make_case(kernel, problem, caps));
+    }
+  }
+  if (dry_run) {
+    for (Case& c : cases) c.seconds.push_back(plan::forward_sm90_seconds(c.schedule));
+  } else {
+    measure(cases, device, rounds, seconds);
+  }
+  fmt::print("{}, {} multiprocessors\n\n", caps.name, caps.multiprocessors);
+  print_costs(cases);
+  print_choices(cases);
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int argc, char** argv) {
+  int rounds = 7, device = 0;
+  double seconds = 0.01;
+  bool dry_run = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--dry-run") {
+      dry_run = true;
+    } else if (argument == "--rounds" && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (argument == "--seconds" && i + 1 < argc) {
+      seconds = std::atof(argv[++i]);
+    } else if (argument == "--device" && i + 1 < argc) {
+      device = std::atoi(argv[++i]);
+    } else {
+      fmt::print(stderr, "usage: bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--dry-run]\n");
+      return 2;
+    }
+  }
+  try {
+    return heddle::bench::run(rounds, seconds, device, dry_run);
+  } catch (const heddle::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

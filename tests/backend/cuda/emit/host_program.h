@@ -16,6 +16,7 @@ class HostProgram {
  public:
   /// Its transcendentals are the interpreter's.
   static constexpr bool kAsInterpreter = true;
+  static std::string missing() { return {}; }
 
   /// The number of the mod, for value().
   int add(const Expr& mod, const ModLayout& layout);

@@ -147,7 +147,13 @@ inline std::vector<std::array<float, 2>> operand_pairs(int count) {
 }
 
 template <class Program>
-class ModValues : public testing::Test {};
+class ModValues : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string missing = Program::missing();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
+};
 TYPED_TEST_SUITE_P(ModValues);
 
 TYPED_TEST_P(ModValues, ExpressionsDrawnAtRandom) {

@@ -1,0 +1,149 @@
+#include "backend/cuda/emit/device_program.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+
+#include "backend/cuda/driver/driver.h"
+#include "backend/cuda/emit/embedded.h"
+
+namespace heddle::cuda::emit::test {
+namespace {
+
+constexpr int kDevice = 0;
+constexpr unsigned kThreads = 128;
+
+/// As the kernel below has it.
+struct Place {
+  float score;
+  int b, h, q_idx, kv_idx, q_len, kv_len, q_start;
+};
+
+// Around the mods. A call goes the way of a kernel: uniform, row and column, element. Results are bits.
+constexpr const char* kBegin = R"(#include "shared/forward_sm90.h"
+
+struct Place {
+  float score;
+  int b, h, q_idx, kv_idx, q_len, kv_len, q_start;
+};
+__device__ unsigned bits(float x) { return __float_as_uint(x); }
+__device__ unsigned bits(int x) { return static_cast<unsigned>(x); }
+__device__ unsigned bits(bool x) { return x ? 1 : 0; }
+#define EVALUATE(number, name) case number: { \
+    const auto u = name##_uniform(mod, at.b, at.h); \
+    const auto r = name##_row(mod, u, at.b, at.h, at.q_idx); \
+    const auto c = name##_column(mod, u, at.b, at.h, at.kv_idx); \
+    results[i] = bits(name##_element(mod, u, r, c, at.score, at.b, at.h, at.q_idx, at.kv_idx)); \
+    break; }
+)";
+constexpr const char* kKernel = R"(
+namespace heddle::mods {
+extern "C" __global__ void evaluate(int which, const Place* places, unsigned* results, int count,
+                                    const __grid_constant__ shared::ModValues bound) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  const Place at = places[i];
+  shared::ModValues mod = bound;
+  mod.q_len = at.q_len;
+  mod.kv_len = at.kv_len;
+  mod.q_start = at.q_start;
+  switch (which) {
+)";
+constexpr const char* kEnd = "  }\n}\n}  // namespace heddle::mods\n";
+
+std::vector<Place> places_of(std::span<const expr::Element> elements) {
+  using expr::Leaf;
+  std::vector<Place> places;
+  for (const expr::Element& at : elements) {
+    places.push_back({static_cast<float>(at.score), at[Leaf::b], at[Leaf::h], at[Leaf::q_idx], at[Leaf::kv_idx],
+                      at[Leaf::q_len], at[Leaf::kv_len], at[Leaf::q_start]});
+  }
+  return places;
+}
+
+/// The bytes of memory that a view spans, and where its first element is among them.
+struct Extent {
+  std::int64_t begin, bytes;
+};
+Extent extent_of(const ConstTensorView& view) {
+  std::int64_t low = 0, high = 0;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (view.shape[axis] == 0) return {0, 0};
+    const std::int64_t reach = (view.shape[axis] - 1) * view.strides[axis];
+    (reach < 0 ? low : high) += reach;
+  }
+  return {low * size_of(view.dtype), (high - low + 1) * size_of(view.dtype)};
+}
+
+}  // namespace
+
+std::string DeviceProgram::missing() {
+  const std::string no_driver = driver_missing();
+  return no_driver.empty() ? jit::compiler_missing() : no_driver;
+}
+
+int DeviceProgram::add(const Expr& mod, const ModLayout& layout) {
+  const int number = static_cast<int>(types_.size());
+  const std::string name = fmt::format("mod{}", number);
+  text_ += mod_text(name, mod, layout, TakesScore::yes);
+  cases_ += fmt::format("    EVALUATE({}, {})\n", number, name);
+  types_.push_back(mod.type());
+  return number;
+}
+
+jit::Source DeviceProgram::source() const {
+  jit::Source source{
+      .name = "mods", .text = kBegin + text_ + kKernel + cases_ + kEnd, .headers = embedded_headers(), .options = {}};
+  if (!devices().empty())
+    source.architecture = fmt::format("sm_{}{}", devices()[kDevice].major, devices()[kDevice].minor);
+  return source;
+}
+
+void DeviceProgram::compile() {
+  module_ = std::make_unique<Module>(kDevice, std::span<const char>(jit::build(source())->bytes));
+}
+
+shared::ModValues DeviceProgram::bind(const ModLayout& layout, const Bindings& bindings) {
+  shared::ModValues values = bound_values(layout, bindings);
+  for (std::size_t i = 0; i < layout.captures.size(); ++i) {
+    const ConstTensorView& view = bindings.captures.at(layout.captures[i].name);
+    const Extent extent = extent_of(view);
+    if (extent.bytes == 0) continue;
+    const auto* first = static_cast<const std::byte*>(view.data);
+    const DeviceMemory& memory = memory_.emplace_back(kDevice, static_cast<std::size_t>(extent.bytes));
+    copy_and_wait(kDevice, memory.data(), first + extent.begin, memory.bytes());
+    values.captures[i].data = static_cast<const std::byte*>(memory.data()) - extent.begin;
+  }
+  return values;
+}
+
+std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues& bound,
+                                               std::span<const expr::Element> elements) const {
+  const ContextScope context(kDevice);
+  const std::vector<Place> places = places_of(elements);
+  std::vector<unsigned> bits(places.size());
+  const DeviceMemory in(kDevice, places.size() * sizeof(Place)), out(kDevice, bits.size() * sizeof(unsigned));
+  copy_and_wait(kDevice, in.data(), places.data(), in.bytes());
+  CUlaunchConfig config{};
+  config.gridDimX = static_cast<unsigned>(places.size() + kThreads - 1) / kThreads;
+  config.blockDimX = kThreads;
+  config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  void *to = out.data(), *from = in.data();
+  int count = static_cast<int>(places.size());
+  shared::ModValues given = bound;
+  std::array<void*, 5> parameters = {&mod, &from, &to, &count, &given};
+  check(driver().LaunchKernelEx(&config, module_->function("evaluate", 0), parameters.data(), nullptr),
+        "a test's launch");
+  copy_and_wait(kDevice, bits.data(), out.data(), out.bytes());
+  std::vector<expr::Value> values;
+  for (const unsigned word : bits) {
+    const ExprType type = types_[static_cast<std::size_t>(mod)];
+    if (type == ExprType::f32) values.emplace_back(static_cast<double>(std::bit_cast<float>(word)));
+    if (type == ExprType::i32) values.emplace_back(static_cast<std::int32_t>(word));
+    if (type == ExprType::boolean) values.emplace_back(word != 0);
+  }
+  return values;
+}
+
+}  // namespace heddle::cuda::emit::test

@@ -1,0 +1,41 @@
+// The text of mods, compiled by NVRTC and run at many elements on a GPU.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/emit/bound_values.h"
+#include "backend/cuda/jit/jit.h"
+#include "expr/interpret.h"
+
+namespace heddle::cuda::emit::test {
+
+class DeviceProgram {
+ public:
+  /// Its transcendentals are the device's.
+  static constexpr bool kAsInterpreter = false;
+  /// Why it cannot run here; empty when it can.
+  static std::string missing();
+
+  /// The number of the mod, for values().
+  int add(const Expr& mod, const ModLayout& layout);
+  /// One kernel of all mods so far.
+  jit::Source source() const;
+  void compile();
+  /// What a run reads, copied to the device.
+  shared::ModValues bind(const ModLayout& layout, const Bindings& bindings);
+  /// What the staged functions of a mod give together, for each element. The lengths of the sequence are the elements'.
+  std::vector<expr::Value> values(int mod, const shared::ModValues& bound,
+                                  std::span<const expr::Element> elements) const;
+
+ private:
+  std::string text_, cases_;
+  std::vector<ExprType> types_;
+  std::vector<DeviceMemory> memory_;
+  std::unique_ptr<Module> module_;
+};
+
+}  // namespace heddle::cuda::emit::test

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and tests.
+# Installs what is missing, builds, and tests. NVRTC, which the tests compile CUDA kernels with, comes from PyPI where
+# this machine has none.
 #
 #   ./test.sh          what every change must pass; under 15 minutes on two cores from nothing
 #   ./test.sh --full   everything, under 75 minutes: debug build, all tests under the sanitizers, the long test grids,
@@ -17,7 +18,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,6p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,7p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -69,6 +70,7 @@ plant_faults() {
 }
 
 if $full; then install_missing git clang-tidy; else install_missing; fi
+bring_nvrtc
 
 step "release build"
 build_preset release

@@ -40,6 +40,18 @@ install_missing() {
   }
 }
 
+# bring_nvrtc: the compiler of CUDA kernels, for the tests: this machine's, else PyPI's, kept in build/nvrtc. With it no
+# test may skip for want of one.
+bring_nvrtc() {
+  local path
+  if ! path=$(python3 tools/bring_nvrtc.py --find build/nvrtc); then
+    install_missing python3-pip
+    step "NVRTC from PyPI"
+    path=$(python3 tools/bring_nvrtc.py build/nvrtc) || exit 1
+  fi
+  export HEDDLE_NVRTC=$path HEDDLE_REQUIRE_NVRTC=1
+}
+
 # build_preset PRESET [TARGET...]: configures build/PRESET and builds the targets (none: everything). A cache that
 # another checkout or an interrupted run left behind is made afresh.
 build_preset() {

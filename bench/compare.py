@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Heddle beside the best fused attention on the same GPU, in one process.
+
+Every contender gets the same random q, k, v (bf16, [B, S, H, D] memory, batch * S = 16384, H * D = 2048) and writes the
+log-sum-exp where it can. Results are held to the criterion of heddle/check.h against float64. Rounds are interleaved;
+the median of the rounds counts; a bf16 GEMM of 8192 x 8192 x 8192 runs along as the yardstick. Heddle is called through
+its C interface, as any program would call it. A contender or a cell that fails does not stop the others.
+
+    compare.py --out DIR                      the whole grid: DIR/compare.{md,json,svg}
+    compare.py --only D128/causal S512        some cells
+    compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from comparison import contenders, grid, library, report  # noqa: E402
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def read_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for compare.md, compare.json and compare.svg")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
+    parser.add_argument("--only", nargs="+", metavar="CELL", help="cells such as D128/causal/S8192, D64, causal, S512")
+    parser.add_argument(
+        "--peers", default=",".join(contenders.CONTENDERS[1:]), metavar="NAMES", help="comma-separated: %(default)s"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="samples of each contender, at least 5 count (%(default)s)"
+    )
+    parser.add_argument("--quick", action="store_true", help="one cell a kernel, and no more than 5 rounds")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no new cell after that long")
+    parser.add_argument("--no-extras", action="store_true", help="throughput only: no compile times, host cost, graph")
+    parser.add_argument("--library", help="libheddle_c.so ($HEDDLE_LIBRARY, or the one built last under build/)")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu tries the program out, slowly")
+    parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
+    chosen = parser.parse_args(arguments)
+    chosen.peers = [name for name in chosen.peers.split(",") if name]
+    for name in chosen.peers:
+        if name not in contenders.CONTENDERS:
+            parser.error(f"--peers: '{name}' is none of {', '.join(contenders.CONTENDERS[1:])}")
+    try:
+        chosen.cells = grid.choose_cells(chosen.only, chosen.quick)
+    except ValueError as error:
+        parser.error(f"--only: {error}")
+    if chosen.rounds < 1:
+        parser.error(f"--rounds is {chosen.rounds}; at least 1 is accepted")
+    if chosen.quick:
+        chosen.rounds = min(chosen.rounds, 5)
+    return chosen
+
+
+def short(error):
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+class Comparison:
+    def __init__(self, arguments):
+        import torch
+        from comparison import timing
+
+        self.arguments, self.torch = arguments, torch
+        self.clock = timing.HostClock() if arguments.device == "cpu" else timing.GpuClock(torch)
+        self.library = library.Library(library.find_library(arguments.library))
+        self.names = ["heddle", *(name for name in arguments.peers if name != "heddle")]
+        self.shared = {}
+        self.missing = {}  # peers that are not installed, and why
+        torch.backends.cuda.matmul.allow_tf32 = False  # plain is f32
+        torch.set_grad_enabled(False)
+        device = torch.cuda.get_device_name(0) if arguments.device == "cuda" else "CPU, a trial"
+        self.results = {
+            "title": "Attention forward, bf16",
+            "device": device,
+            "date": f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
+            "versions": f"Heddle {self.library.version()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"cuDNN {torch.backends.cudnn.version()}",
+            "method": f"TFLOP/s (causal counts half), batch · S = {grid.TOKENS}, H · D = {grid.WIDTH}, [B, S, H, D] "
+            f"strides, random normal inputs; median of {arguments.rounds} interleaved rounds.",
+            "rounds": arguments.rounds,
+            "geomean_target": grid.GEOMEAN_TARGET,
+            "contenders": self.names,
+            "cells": [],
+            "missing": self.missing,
+        }
+
+    def run(self):
+        begin = time.monotonic()
+        for cell in self.arguments.cells:
+            if time.monotonic() - begin > self.arguments.seconds:
+                say(f"stopping before {cell.name}: --seconds {self.arguments.seconds:g} are over")
+                break
+            entry = {
+                "name": cell.name,
+                "d": cell.d,
+                "causal": cell.causal,
+                "s": cell.s,
+                "batch": cell.batch,
+                "heads": cell.heads,
+                "target": cell.target,
+                "gemm_target": cell.gemm_target,
+                "contenders": {},
+            }
+            self.results["cells"].append(entry)
+            try:
+                self.compare(cell, entry["contenders"])
+            except Exception as error:  # the other cells still count
+                entry["contenders"].setdefault("heddle", {})["error"] = short(error)
+            say(report.cell_line(entry) + f" | {time.monotonic() - begin:.0f} s")
+            for name, ran in entry["contenders"].items():
+                if ran.get("error"):
+                    say(f"           {name}: {report.one_line(ran['error'])}")
+            self.save()
+        if not self.arguments.no_extras:
+            from comparison import extras
+
+            self.results["extras"] = extras.all_extras(
+                self.torch, self.library, self.arguments.device, self.arguments.cells, self.clock
+            )
+            self.save()
+        return self.results
+
+    def compare(self, cell, entry):
+        from comparison import criterion, timing
+
+        inputs = contenders.Inputs(self.torch, cell, self.arguments.device)
+        made, timed = {}, {}
+        for name in self.names:
+            if name in self.missing:
+                continue
+            try:
+                made[name] = contenders.make(name, inputs, self.shared, self.library, grid.GEMM_SIZE)
+                timed[name] = timing.Timed(made[name], self.clock)
+                entry[name] = {}
+            except ImportError as error:
+                self.missing[name] = str(error)
+                say(f"{name} is not installed: {error}")
+            except Exception as error:
+                entry[name] = {"error": short(error)}
+        self.check(criterion.Reference, inputs, {name: made[name] for name in timed if name != "gemm"}, entry)
+        for name, error in timing.interleave(timed, self.arguments.rounds).items():
+            entry[name]["error"] = short(error)
+        for name, one in timed.items():
+            if one.samples and not entry[name].get("error"):
+                ms = report.median(one.samples)
+                flops = made[name].flops if name == "gemm" else cell.flops
+                entry[name].update(ms=ms, tflops=flops / ms / 1e9, samples=one.samples, host_bound=one.host_ms > 0)
+        if "heddle" in made:
+            entry["heddle"]["plan"] = made["heddle"].plan.explain()
+        made.clear()
+        timed.clear()
+        if self.arguments.device == "cuda":
+            self.torch.cuda.empty_cache()
+
+    def check(self, make_reference, inputs, made, entry):
+        """Judges what each contender's last call wrote."""
+        try:
+            reference = make_reference(self.torch, inputs.q, inputs.k, inputs.v, inputs.cell.causal)
+        except Exception as error:
+            entry.setdefault("heddle", {})["check_error"] = short(error)
+            say(f"           no float64 reference: {short(error)}")
+            return
+        for name, contender in made.items():
+            try:
+                entry[name]["check"] = reference.judge(*contender.result())
+            except Exception as error:
+                entry[name]["check_error"] = short(error)
+
+    def save(self):
+        out = self.arguments.out
+        if out:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "compare.json").write_text(json.dumps(self.results, indent=1))
+            (out / "compare.md").write_text(report.markdown(self.results))
+
+
+def draw(results, path):
+    """Whether the curves could be drawn."""
+    try:
+        from comparison import draw as curves
+
+        curves.draw(results, path)
+    except ImportError as error:
+        say(f"no curves: {error}. Where Matplotlib is installed: compare.py --draw {path.with_suffix('.json')}")
+        return False
+    say(f"wrote {path}")
+    return True
+
+
+def main(arguments):
+    chosen = read_arguments(arguments)
+    # Heddle finds NVRTC among the packages of the python3 that stands first in PATH: let that be this one.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    if chosen.draw:
+        return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
+    try:
+        comparison = Comparison(chosen)
+    except (ImportError, OSError, library.HeddleError) as error:
+        say(f"compare.py: {error}")
+        return 2
+    say(f"{comparison.results['device']}; {comparison.results['versions']}")
+    results = comparison.run()
+    if chosen.out:
+        draw(results, chosen.out / "compare.svg")
+    print(json.dumps(results, indent=1) if chosen.json else report.markdown(results), flush=True)
+    verdicts = report.summary(results)["verdicts"]
+    return 1 if verdicts["WRONG"] or verdicts["ERROR"] or verdicts["UNCHECKED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""The criterion of heddle/check.h on the device: o and lse against float64, beside what an unfused computation errs.
+
+For equal lengths, bf16 inputs, no mods, full or causal. Heads are judged until their score matrices hold BUDGET
+elements: all of them for short sequences, a few for long ones. That o and lse are written is checked everywhere.
+"""
+
+import math
+
+BUDGET = 1 << 30  # elements of score matrices that are computed in float64
+CHUNK = 1 << 26  # of them at a time
+
+UNIT = 2.0**-8  # unit roundoff of bf16
+FLOOR_UNIT = 2.0**-21  # eight units of f32
+FLUSHED = 2.0**-102  # f32 flushes probabilities below this
+SMALLEST_SUBNORMAL = {"bf16": 2.0**-133, "f32": 2.0**-149}
+SIGNIFICAND_BITS = {"bf16": 8, "f32": 24}
+
+
+def sampled_pairs(batch, heads, s):
+    """(batch entry, head) pairs, spread evenly, the first and the last among them."""
+    total = batch * heads
+    count = max(2, min(total, BUDGET // (s * s)))
+    if total == 1:
+        return [(0, 0)]
+    numbers = sorted({round(i * (total - 1) / (count - 1)) for i in range(count)})
+    return [(number // heads, number % heads) for number in numbers]
+
+
+class Reference:
+    """Attention of sampled heads in float64, and plain: S and softmax in f32, P rounded to bf16, o rounded once."""
+
+    def __init__(self, torch, q, k, v, causal):
+        """q, k, v: [B, S, H, D]."""
+        self.torch = torch
+        batch, s, heads, d = q.shape
+        self.pairs = sampled_pairs(batch, heads, s)
+        self.b = torch.tensor([b for b, _ in self.pairs], device=q.device)
+        self.h = torch.tensor([h for _, h in self.pairs], device=q.device)
+        q, k, v = (x[self.b, :, self.h] for x in (q, k, v))  # [pairs, S, D]
+        rows = min(s, 1024)
+        together = max(1, CHUNK // (rows * s))
+        parts = []
+        for first in range(0, len(self.pairs), together):
+            at = slice(first, first + together)
+            blocks = [self._rows(q[at], k[at], v[at], row, min(row + rows, s), causal) for row in range(0, s, rows)]
+            parts.append([torch.cat(tensors, dim=1) for tensors in zip(*blocks)])
+        self.o, self.magnitude, self.exponent, self.lse, self.plain_o, self.plain_lse = (
+            torch.cat(tensors) for tensors in zip(*parts)
+        )
+
+    def _rows(self, q, k, v, begin, end, causal):
+        torch = self.torch
+        if causal:
+            k, v = k[:, :end], v[:, :end]
+        q = q[:, begin:end]
+        scale = 1 / math.sqrt(q.shape[-1])
+        keys = torch.arange(k.shape[1], device=q.device)
+        masked = keys > torch.arange(begin, end, device=q.device)[:, None] if causal else None
+
+        t = scale * (q.double() @ k.double().transpose(1, 2))
+        # How large the row's scores are, or half of the terms that cancel in one: what f32 may err by.
+        terms = 0.5 * scale * (q.abs().double() @ k.abs().double().transpose(1, 2))
+        sizes = torch.maximum(t.abs(), terms)
+        del terms
+        if causal:
+            t.masked_fill_(masked, -math.inf)
+            sizes.masked_fill_(masked, 0)
+        exponent = sizes.amax(-1)
+        del sizes
+        m = t.amax(-1, keepdim=True)
+        p = (t - m).exp_()
+        l = p.sum(-1, keepdim=True)
+        o = (p @ v.double()) / l
+        p.clamp_(min=FLUSHED)
+        if causal:
+            p.masked_fill_(masked, 0)
+        magnitude = (p @ v.abs().double()) / l
+        lse = (m + l.log()).squeeze(-1)
+        del t, p
+
+        t = scale * (q.float() @ k.float().transpose(1, 2))
+        if causal:
+            t.masked_fill_(masked, -math.inf)
+        m = t.amax(-1, keepdim=True)
+        p = (t - m).exp_()
+        l = p.sum(-1, keepdim=True)
+        plain_o = ((p.bfloat16().float() @ v.float()) / l).bfloat16()
+        plain_lse = (m + l.log()).squeeze(-1)
+        return o, magnitude, exponent, lse, plain_o, plain_lse
+
+    def judge(self, o, lse):
+        """o [B, H, S, D] in bf16, lse [B, H, S] in f32 or None: a report as plain data."""
+        torch = self.torch
+        sensitivity = 1 + self.exponent
+        tensors = {
+            "o": judge_tensor(
+                torch,
+                value=o[self.b, self.h],
+                reference=self.o,
+                plain=self.plain_o,
+                floor=FLOOR_UNIT * sensitivity[..., None] * self.magnitude,
+                magnitude=self.magnitude,
+                dtype="bf16",
+                everything=o,
+            )
+        }
+        if lse is not None:
+            tensors["lse"] = judge_tensor(
+                torch,
+                value=lse[self.b, self.h],
+                reference=self.lse,
+                plain=self.plain_lse,
+                floor=FLOOR_UNIT * sensitivity * self.lse.abs().clamp(min=1),
+                magnitude=None,
+                dtype="f32",
+                everything=lse,
+            )
+        return {
+            "passed": all(part["passed"] for part in tensors.values()),
+            "heads": len(self.pairs),
+            "tensors": tensors,
+        }
+
+
+def judge_tensor(torch, *, value, reference, plain, floor, magnitude, dtype, everything):
+    """One tensor. `magnitude`: that of (b), which speaks of o only. `everything`: all heads, which must be finite."""
+    specials = int((~torch.isfinite(everything)).sum())
+    error = (value.double() - reference).abs()
+    plain_error = (plain.double() - reference).abs()
+    stored = reference.to(torch.bfloat16 if dtype == "bf16" else torch.float32).double()
+    rounding = (stored - reference).abs()
+    allowed = {
+        name: 2 * max(figure(plain_error), figure(rounding)) + figure(floor)
+        for name, figure in (("max", lambda x: x.max().item()), ("mean", lambda x: x.mean().item()))
+    }
+    worst = 0.0
+    if magnitude is not None:
+        one_rounding = (reference.abs() * 2.0 ** -SIGNIFICAND_BITS[dtype]).clamp(min=SMALLEST_SUBNORMAL[dtype] / 2)
+        worst = (error / (4 * UNIT * magnitude + floor + one_rounding)).max().item()
+    result = {
+        "max_error": error.max().item(),
+        "mean_error": error.mean().item(),
+        "max_allowed": allowed["max"],
+        "mean_allowed": allowed["mean"],
+        "plain_max_error": plain_error.max().item(),
+        "plain_mean_error": plain_error.mean().item(),
+        "worst_row": worst,
+        "not_finite": specials,
+    }
+    shares = (result["max_error"] / allowed["max"], result["mean_error"] / allowed["mean"], worst)
+    result["share"] = max(shares) if all(map(math.isfinite, shares)) and specials == 0 else math.inf
+    result["passed"] = result["share"] <= 1
+    return result

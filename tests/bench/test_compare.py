@@ -1,0 +1,251 @@
+"""bench/compare.py without a GPU: the grid, the order of measuring, tables, verdicts, curves, arguments."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import bench_path  # noqa: F401
+import compare
+from comparison import criterion, grid, report, timing
+
+
+def entry_of(name, **rates):
+    (cell,) = grid.parse_cell(name)
+    contenders = {peer: {"tflops": rate, "ms": 1.0} for peer, rate in rates.items()}
+    contenders["heddle"]["check"] = {"passed": True, "heads": 2, "tensors": {"o": {"share": 0.4}}}
+    return {
+        "name": cell.name,
+        "d": cell.d,
+        "causal": cell.causal,
+        "s": cell.s,
+        "target": cell.target,
+        "gemm_target": cell.gemm_target,
+        "contenders": contenders,
+    }
+
+
+def results_of(*cells):
+    return {
+        "title": "Attention forward",
+        "device": "a GPU",
+        "date": "today",
+        "versions": "all",
+        "method": "how",
+        "rounds": 5,
+        "geomean_target": 1.1,
+        "contenders": ["heddle", "cudnn", "fa2", "gemm"],
+        "cells": list(cells),
+    }
+
+
+class Grid(unittest.TestCase):
+    def test_cells(self):
+        cells = grid.all_cells()
+        self.assertEqual(len(cells), 24)
+        self.assertEqual(len(set(cells)), 24)
+        for cell in cells:
+            self.assertEqual((cell.batch * cell.s, cell.heads * cell.d), (16384, 2048))
+            self.assertTrue(1.0 <= cell.target <= 1.23)
+        self.assertEqual([cell.target for cell in grid.parse_cell("D128/causal")], [1.00, 1.21, 1.16, 1.11])
+
+    def test_work(self):
+        (full,) = grid.parse_cell("D128/full/S8192")
+        (causal,) = grid.parse_cell("causal/S8192/D128")
+        self.assertEqual(full.flops, 4 * 2 * 16 * 8192**2 * 128)
+        self.assertEqual(causal.flops, full.flops / 2)
+        self.assertEqual((full.gemm_target, causal.gemm_target), (0.97, 0.93))
+        self.assertIsNone(grid.parse_cell("D64/full/S8192")[0].gemm_target)
+
+    def test_choice(self):
+        self.assertEqual(len(grid.choose_cells(["D64", "full/S512"], False)), 10)
+        self.assertEqual(len(grid.choose_cells(None, True)), 6)
+        self.assertEqual(grid.choose_cells(["S512/D64/full"], True)[0].name, "D64/full/S512")
+        for bad in ("D96", "half", "S100", ""):
+            with self.assertRaises(ValueError):
+                grid.parse_cell(bad)
+
+
+class FakeClock:
+    def __init__(self, log):
+        self.log = log
+
+    def synchronize(self):
+        pass
+
+    def milliseconds(self, call, count, host_ms=0.0):
+        call()
+        return 0.5
+
+
+class Timing(unittest.TestCase):
+    def test_rounds_are_interleaved(self):
+        log = []
+        clock = FakeClock(log)
+        timed = {name: timing.Timed(lambda name=name: log.append(name), clock) for name in "abc"}
+        self.assertEqual(timed["a"].count, 6)  # 3 ms of 0.5 ms calls
+        log.clear()
+        self.assertEqual(timing.interleave(timed, 4), {})
+        self.assertEqual("".join(log), "abcbcacababc")
+        self.assertEqual([len(one.samples) for one in timed.values()], [4, 4, 4])
+
+    def test_one_failure_does_not_stop_the_others(self):
+        calls = []
+
+        def fails_later():
+            calls.append(0)
+            if len(calls) > 7:
+                raise RuntimeError("out of breath")
+
+        clock = FakeClock([])
+        timed = {"good": timing.Timed(lambda: None, clock), "bad": timing.Timed(fails_later, clock)}
+        failed = timing.interleave(timed, 5)
+        self.assertEqual(list(failed), ["bad"])
+        self.assertEqual(len(timed["good"].samples), 5)
+
+    def test_host_clock(self):
+        self.assertGreater(timing.HostClock().milliseconds(lambda: math.fsum(range(1000)), 3), 0)
+
+
+class Report(unittest.TestCase):
+    def test_figures(self):
+        self.assertEqual(report.median([3, 1, 2]), 2)
+        self.assertEqual(report.median([4, 1, 2, 3]), 2.5)
+        self.assertAlmostEqual(report.geomean([1, 4]), 2)
+
+    def test_verdicts(self):
+        def verdict(change=None, **rates):
+            cell = entry_of("D128/full/S8192", **{"heddle": 730, "cudnn": 660, "gemm": 740, **rates})
+            if change:
+                change(cell["contenders"])
+            return report.verdict(cell)
+
+        self.assertEqual(verdict(), "ok")
+        self.assertEqual(verdict(cudnn=680), "MISS")  # 1.07 < 1.09
+        self.assertEqual(verdict(gemm=760), "MISS")  # 0.96 < 0.97
+        self.assertEqual(verdict(lambda peers: peers.pop("cudnn")), "-")
+        self.assertEqual(verdict(lambda peers: peers["heddle"].update(error="no")), "ERROR")
+        self.assertEqual(verdict(lambda peers: peers["heddle"]["check"].update(passed=False)), "WRONG")
+        self.assertEqual(verdict(lambda peers: peers["heddle"].pop("check")), "UNCHECKED")
+
+    def test_tables(self):
+        missed = entry_of("D64/causal/S2048", heddle=400, cudnn=400, fa2=200, gemm=700)
+        missed["contenders"]["fa2"] = {"error": "RuntimeError: a | b\n\nc"}
+        results = results_of(entry_of("D128/full/S512", heddle=550, cudnn=500, fa2=300, gemm=700), missed)
+        results["extras"] = {
+            "run_cost": {"what": "host's cost", "text": "5.0 us", "target_text": "<= 8 us", "ok": True},
+            "graph": {"what": "CUDA graph", "error": "RuntimeError: no"},
+        }
+        results["missing"] = {"fa4": "No module named 'flash_attn'"}
+        text = report.markdown(results)
+        self.assertIn("| 128 | full | 512 | 550 | 500 | 300 | 700 | 0.79 | 1.10 | 1.00 | ok |", text)
+        self.assertIn("| 64 | causal | 2048 | 400 | 400 | - | 700 | 0.57 | 1.00 | 1.03 | MISS |", text)
+        self.assertIn("over 2 cells: 1.049 x cuDNN (target 1.10). Verdicts: 1 ok, 1 MISS.", text)
+        self.assertIn("| host's cost | 5.0 us | <= 8 us | ok |", text)
+        self.assertIn("| CUDA graph | RuntimeError: no | - | ERROR |", text)
+        self.assertIn("- fa2 in D64/causal/S2048: RuntimeError: a \\| b c\n", text)
+        self.assertIn("- fa4, not installed: No module named 'flash_attn'\n", text)
+        self.assertIn("| heddle | 0.40 | D128/full/S512 | passed |", text)
+        rows = [line for line in text.splitlines() if line.startswith("| 128") or line.startswith("| D")]
+        self.assertEqual(len({line.count("|") for line in rows}), 1)
+
+    def test_line_of_a_cell(self):
+        line = report.cell_line(entry_of("D128/full/S512", heddle=550, cudnn=500))
+        self.assertIn("ok  D128/full/S512", line)
+        self.assertIn("1.10 x cuDNN, target 1.00; - of the GEMM | heddle 550  cudnn 500", line)
+
+
+class Criterion(unittest.TestCase):
+    def test_sampled_heads(self):
+        self.assertEqual(len(criterion.sampled_pairs(8, 32, 2048)), 256)  # all of them
+        pairs = criterion.sampled_pairs(1, 32, 16384)
+        self.assertEqual((len(pairs), pairs[0], pairs[-1]), (4, (0, 0), (0, 31)))
+        self.assertEqual(criterion.sampled_pairs(1, 1, 16384), [(0, 0)])
+        self.assertEqual(len(set(criterion.sampled_pairs(2, 16, 8192))), 16)
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_agrees_with_the_librarys_own_check(self):
+        import torch
+        from comparison import contenders, library
+
+        heddle_c = library.Library(os.environ["HEDDLE_LIBRARY"])
+        for causal in (False, True):
+            inputs = contenders.Inputs(torch, grid.Cell(64, causal, 96), "cpu")
+            inputs.q, inputs.k, inputs.v = (x[:2, :, :3].contiguous() for x in (inputs.q, inputs.k, inputs.v))
+            inputs.cell = type("Small", (), {"batch": 2, "heads": 3, "s": 96, "d": 64, "causal": causal})
+            ours = contenders.Heddle(inputs, heddle_c)
+            ours()
+            reference = criterion.Reference(torch, inputs.q, inputs.k, inputs.v, causal)
+            options = library.AttentionOptions(mask_mod=contenders.MASKS[causal])
+            for spoil in (0, 0.02, math.nan):
+                ours.o[1, 50, 2, 7] += spoil
+                ours.lse[0, 1, 3] += spoil
+                judged = reference.judge(*ours.result())
+                self.assertEqual(judged["passed"], spoil == 0)
+                self.assertEqual(heddle_c.check_attention(ours.tensors, options)[0], judged["passed"])
+
+
+class Program(unittest.TestCase):
+    def run_main(self, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = compare.main(list(arguments))
+            except SystemExit as leave:
+                status = leave.code
+        return status, out.getvalue(), err.getvalue()
+
+    def test_help(self):
+        status, out, _ = self.run_main("--help")
+        self.assertEqual(status, 0)
+        self.assertIn("--draw", out)
+
+    def test_bad_arguments(self):
+        for arguments, sentence in {
+            ("--peers", "cudnn,fa9"): "'fa9' is none of",
+            ("--only", "D96"): "no cell of the grid",
+            ("--rounds", "0"): "--rounds is 0",
+        }.items():
+            status, _, err = self.run_main(*arguments)
+            self.assertEqual(status, 2)
+            self.assertIn(sentence, err)
+
+    def test_a_library_that_is_not_there(self):
+        status, _, err = self.run_main("--device", "cpu", "--library", "/nowhere/libheddle_c.so")
+        self.assertEqual(status, 2)
+        self.assertRegex(err, "nowhere|torch")  # without PyTorch it says that first
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "Matplotlib is not installed")
+    def test_curves(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "compare.json"
+            cells = [
+                entry_of(f"D{d}/{mask}/S{s}", heddle=500 + s / 100, cudnn=450, gemm=700)
+                for d in (64, 128)
+                for mask in ("full", "causal")
+                for s in (512, 2048)
+            ]
+            path.write_text(json.dumps(results_of(*cells)))
+            self.assertEqual(self.run_main("--draw", str(path))[0], 0)
+            picture = path.with_suffix(".svg").read_text()
+            self.assertIn("<svg", picture)
+            for text in ("D 128, causal", "Heddle", "cuDNN", "TFLOP/s"):
+                self.assertIn(text, picture)
+
+    @unittest.skipIf(importlib.util.find_spec("matplotlib"), "Matplotlib is installed")
+    def test_curves_without_matplotlib(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "compare.json"
+            path.write_text(json.dumps(results_of(entry_of("D64/full/S512", heddle=1, cudnn=1))))
+            status, _, err = self.run_main("--draw", str(path))
+            self.assertEqual(status, 1)
+            self.assertIn("no curves: No module named 'matplotlib'", err)
+
+
+if __name__ == "__main__":
+    unittest.main()

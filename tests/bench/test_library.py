@@ -1,0 +1,120 @@
+"""bench/comparison/library.py: the structs lie as in c.h, and attention on CPU memory is right through it."""
+
+import ctypes
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import unittest
+from array import array
+
+import bench_path
+from comparison import library as c
+
+STRUCTS = {
+    "heddle_tensor": c.Tensor,
+    "heddle_param": c.Param,
+    "heddle_capture": c.Capture,
+    "heddle_bindings": c.Bindings,
+    "heddle_attention_options": c.AttentionOptions,
+    "heddle_attention_tensors": c.AttentionTensors,
+    "heddle_run_options": c.RunOptions,
+}
+SIZE, DIM = 12, 8
+
+
+def row_of(q, k, v, i, keys):
+    """o and lse of one row, in plain Python."""
+    scores = [sum(q[i * DIM + d] * k[j * DIM + d] for d in range(DIM)) / math.sqrt(DIM) for j in keys]
+    weights = [math.exp(score) for score in scores]
+    total = sum(weights)
+    return [sum(w * v[j * DIM + d] for w, j in zip(weights, keys)) / total for d in range(DIM)], math.log(total)
+
+
+class Library(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.library = c.Library(os.environ["HEDDLE_LIBRARY"])
+
+    def setUp(self):
+        generator = random.Random(1)
+        self.q, self.k, self.v = (array("f", (generator.gauss(0, 1) for _ in range(SIZE * DIM))) for _ in range(3))
+        self.o = array("f", [math.nan] * (SIZE * DIM))
+        self.lse = array("f", [math.nan] * SIZE)
+
+    def tensors(self):
+        views = [c.tensor(x.buffer_info()[0], "f32", (1, 1, SIZE, DIM)) for x in (self.q, self.k, self.v, self.o)]
+        return c.attention_tensors(*views, c.tensor(self.lse.buffer_info()[0], "f32", (1, 1, SIZE)))
+
+    def expect_right(self, keys_of):
+        for i in range(SIZE):
+            o, lse = row_of(self.q, self.k, self.v, i, keys_of(i))
+            for d in range(DIM):
+                self.assertAlmostEqual(self.o[i * DIM + d], o[d], places=5)
+            self.assertAlmostEqual(self.lse[i], lse, places=5)
+
+    def test_layout(self):
+        printed = subprocess.run([os.environ["HEDDLE_LAYOUT"]], capture_output=True, text=True, check=True).stdout
+        layout = json.loads(printed)
+        self.assertEqual(set(layout), set(STRUCTS))
+        for name, struct in STRUCTS.items():
+            own = {field: getattr(struct, field).offset for field, _ in struct._fields_}
+            self.assertEqual({**own, "sizeof": ctypes.sizeof(struct)}, layout[name], name)
+
+    def test_attention(self):
+        self.library.attention_into(self.tensors())
+        self.expect_right(lambda i: range(SIZE))
+
+    def test_plan_with_param(self):
+        param = c.Param(b"window", c.PARAM_I32, 3, 0)
+        bindings = c.Bindings(params=ctypes.pointer(param), param_count=1)
+        options = c.AttentionOptions(
+            mask_mod=b"q_idx >= kv_idx and q_idx - kv_idx <= window", bindings=ctypes.pointer(bindings)
+        )
+        plan = self.library.plan(self.tensors(), options)
+        plan.run(self.tensors())
+        self.expect_right(lambda i: range(max(0, i - 3), i + 1))
+        self.assertEqual(plan.backend(), "cpu")
+        self.assertGreaterEqual(plan.workspace_bytes(), 0)
+        self.assertIn("window", plan.explain())
+        self.assertIn("problem", json.loads(plan.explain_json()))
+
+    def test_check(self):
+        tensors = self.tensors()
+        self.library.attention_into(tensors)
+        self.assertTrue(self.library.check_attention(tensors)[0])
+        self.o[5] += 0.01
+        passed, report = self.library.check_attention(tensors)
+        self.assertFalse(passed)
+        self.assertIn("FAILED", report)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(c.HeddleError, "invalid_argument: mask_mod: .*nowhere") as caught:
+            self.library.attention_into(self.tensors(), c.AttentionOptions(mask_mod=b"nowhere"))
+        self.assertEqual(caught.exception.status, "invalid_argument")
+
+    def test_versions(self):
+        self.assertGreaterEqual(self.library.c_version(), c.C_VERSION)
+        self.assertEqual(json.loads(self.library.devices_json())["heddle"], self.library.version())
+
+    def test_strides_of_a_row_major_tensor(self):
+        self.assertEqual(list(c.tensor(None, "bf16", (2, 3, 4)).strides)[:3], [12, 4, 1])
+
+    def test_planning_in_a_process_of_its_own(self):
+        child = bench_path.ROOT / "bench" / "comparison" / "compile_child.py"
+        done = subprocess.run(
+            [sys.executable, child, os.environ["HEDDLE_LIBRARY"], "cpu", "D64/full/S512", "D256/causal/S512"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([line["cell"] for line in lines], ["D64/full/S512", "D256/causal/S512"])
+        self.assertTrue(all(line["seconds"] > 0 and line["backend"] == "cpu" for line in lines), lines)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,11 +1,16 @@
 # Writes a C++ file that holds other files as text.
 #
-#   cmake -DOUTPUT=FILE.cc "-DFILES=NAME=PATH;NAME=PATH;..." -P embed_text.cmake
+#   cmake -DOUTPUT=FILE.cc "-DFILES=NAME=PATH;NAME=PATH;..." [-DHEADER=HEADER.h -DFUNCTION=NAME] -P embed_text.cmake
 #
-# It defines embedded_texts() of src/backend/cuda/emit/embedded_text.h. Compilers limit the length of a string (64 KiB is
-# what the standard asks of them), so a text is an array of shorter ones, cut at line ends.
+# It defines embedded_texts() of src/backend/cuda/emit/embedded_text.h, or a function of that type and another name,
+# which HEADER declares. Compilers limit the length of a string (64 KiB is what the standard asks of them), so a text is
+# an array of shorter ones, cut at line ends.
 cmake_minimum_required(VERSION 3.25)
 set(longest 8000)
+if(NOT DEFINED HEADER)
+  set(HEADER backend/cuda/emit/embedded_text.h)
+  set(FUNCTION heddle::cuda::emit::embedded_texts)
+endif()
 
 # The text in `content` as raw strings, one a line, in `result`.
 function(as_pieces content name result)
@@ -33,7 +38,7 @@ function(as_pieces content name result)
   set(${result} "${pieces}" PARENT_SCOPE)
 endfunction()
 
-set(text "// Made by cmake/embed_text.cmake.\n#include \"backend/cuda/emit/embedded_text.h\"\n\nnamespace {\n\n")
+set(text "// Made by cmake/embed_text.cmake.\n#include \"${HEADER}\"\n\nnamespace {\n\n")
 set(rows "")
 set(number 0)
 foreach(entry IN LISTS FILES)
@@ -48,5 +53,5 @@ foreach(entry IN LISTS FILES)
   math(EXPR number "${number} + 1")
 endforeach()
 string(APPEND text "const heddle::cuda::emit::EmbeddedText all[] = {\n${rows}    {nullptr, nullptr}};\n\n}  // namespace\n\n"
-                   "const heddle::cuda::emit::EmbeddedText* heddle::cuda::emit::embedded_texts() { return all; }\n")
+                   "const heddle::cuda::emit::EmbeddedText* ${FUNCTION}() { return all; }\n")
 file(WRITE "${OUTPUT}" "${text}")

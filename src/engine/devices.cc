@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/cuda/jit/jit.h"
 #include "engine/machine.h"
 
 namespace heddle {
@@ -22,14 +23,20 @@ DeviceInfo cpu_info(const device::Caps& caps) {
       .memory_bytes = caps.memory_bytes};
 }
 
+/// Kernels are compiled at run time: without a compiler a GPU is of no use.
+std::string compiler_text() {
+  const std::string missing = cuda::jit::compiler_missing();
+  return missing.empty() ? "NVRTC " + cuda::jit::compiler_version() : fmt::format("no kernel compiler ({})", missing);
+}
+
 DeviceInfo cuda_info(const device::CudaCaps& caps) {
-  return {
-      .kind = "cuda",
-      .name = caps.name,
-      .detail = fmt::format("compute capability {}.{}, {} SMs, {} shared memory a block, L2 {}, driver of CUDA {}.{}",
-                            caps.major, caps.minor, caps.multiprocessors, cache_size(caps.shared_memory_bytes),
-                            cache_size(caps.l2_bytes), caps.driver_version / 1000, caps.driver_version % 1000 / 10),
-      .memory_bytes = caps.memory_bytes};
+  return {.kind = "cuda",
+          .name = caps.name,
+          .detail = fmt::format(
+              "compute capability {}.{}, {} SMs, {} shared memory a block, L2 {}, driver of CUDA {}.{}, {}", caps.major,
+              caps.minor, caps.multiprocessors, cache_size(caps.shared_memory_bytes), cache_size(caps.l2_bytes),
+              caps.driver_version / 1000, caps.driver_version % 1000 / 10, compiler_text()),
+          .memory_bytes = caps.memory_bytes};
 }
 
 }  // namespace

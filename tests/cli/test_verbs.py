@@ -64,6 +64,12 @@ class Devices(ProgramTest):
         self.assertIn("HEDDLE_CUDA_DRIVER is '/no/such/libcuda.so.1'", result["cuda_missing"])
         self.assertIn("no CUDA: " + result["cuda_missing"], self.run_well("devices", env=environment))
 
+    def test_a_gpu_without_a_compiler_is_told_so(self):
+        environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"], HEDDLE_NVRTC="/no/such/file")
+        gpu = self.run_json("devices", env=environment)["devices"][1]
+        self.assertIn("no kernel compiler (NVRTC", gpu["detail"])
+        self.assertIn("HEDDLE_NVRTC is '/no/such/file'", gpu["detail"])
+
     def test_gpus_are_listed_as_their_driver_tells(self):
         environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"], FAKE_CUDA_VERSION="12080")
         result = self.run_json("devices", env=environment)
@@ -73,6 +79,7 @@ class Devices(ProgramTest):
         self.assertEqual(second["memory_bytes"], 1 << 30)
         facts = "compute capability 9.0, 132 SMs, 227 KiB shared memory a block, L2 50 MiB, driver of CUDA 12.8"
         self.assertTrue(second["detail"].startswith(facts), second["detail"])
+        self.assertRegex(second["detail"].removeprefix(facts), r"^, NVRTC \d+\.\d+$|^, no kernel compiler \(.+\)$")
         self.assertIn(f"cuda: Fake H200 number 1, {second['detail']}, 1.0 GiB", self.run_well("devices", env=environment))
 
 

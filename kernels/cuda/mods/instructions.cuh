@@ -16,6 +16,13 @@ __device__ __forceinline__ float max_nan(float x, float y) {
   return result;
 }
 
+/// 1 / x to 1 ulp, for x that are far from 0 and from infinity.
+__device__ __forceinline__ float reciprocal_near(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// The number that the bits of an f16 mean.
 __device__ __forceinline__ float from_half(unsigned short bits) {
   float result;

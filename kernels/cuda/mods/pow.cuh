@@ -1,6 +1,5 @@
-// x^y. The compiler's powf errs by up to 4 ulp, more than a mod's pow may, and its pow of doubles is a function that is
-// called, which a kernel with tensor products in flight must not do. So: 2^(y log2 |x|) in double, to some 2^-33,
-// rounded once, with the edges of C99.
+// x^y. The compiler's powf errs by up to 4 ulp, more than a mod's pow may, and its pow of doubles is a called function
+// of much more work. So: 2^(y log2 |x|) in double, to some 2^-33, rounded once, with the edges of C99.
 #pragma once
 
 #include "mods/instructions.cuh"
@@ -17,7 +16,7 @@ __device__ __forceinline__ double log2_of_float(double x) {
   const double m = __longlong_as_double((above & kMantissa) + kSqrtHalf);
   // log m = 2 atanh((m - 1) / (m + 1)); the quotient by one Newton step from a float's reciprocal.
   const double denominator = m + 1;
-  const double near = static_cast<double>(__frcp_rn(__double2float_rn(denominator)));
+  const double near = static_cast<double>(reciprocal_near(__double2float_rn(denominator)));
   const double s = (m - 1) * __fma_rn(near, __fma_rn(-denominator, near, 1.0), near);
   const double square = s * s;
   double series = 1.0 / 15;

@@ -145,13 +145,12 @@ class ModWriter {
   std::string text() {
     for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
     const std::string result = use(values_.at(mod_.node()), Stage::element);
-    std::string text =
-        "#include \"mods/captures.cuh\"\n#include \"mods/operations.cuh\"\n\nnamespace heddle::mods {\n\n";
+    std::string text = "#include \"mods/captures.cuh\"\n#include \"mods/operations.cuh\"\n\nnamespace heddle {\n\n";
     for (const Stage stage : kStages) {
       if (stage != Stage::element) text += struct_text(stage);
     }
     for (const Stage stage : kStages) text += function_text(stage, result);
-    return text + "\n}  // namespace heddle::mods\n";
+    return text + "\n}  // namespace heddle\n";
   }
 
  private:

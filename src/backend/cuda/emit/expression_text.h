@@ -32,7 +32,7 @@ enum class TakesScore : bool { no, yes };
 
 /// A simplified mod as four functions, so that a kernel computes once a tile what depends on b and h only, once a row
 /// what depends on the query only, once a column what depends on the key only. For the name "mask", in namespace
-/// heddle::mods:
+/// heddle:
 ///
 ///   struct MaskUniform { ... };  struct MaskRow { ... };  struct MaskColumn { ... };   // any of them may be empty
 ///   __device__ __forceinline__ MaskUniform mask_uniform(const shared::ModValues& mod, int b, int h);

@@ -38,7 +38,7 @@ __device__ unsigned bits(bool x) { return x ? 1 : 0; }
     break; }
 )";
 constexpr const char* kKernel = R"(
-namespace heddle::mods {
+namespace heddle {
 extern "C" __global__ void evaluate(int which, const Place* places, unsigned* results, int count,
                                     const __grid_constant__ shared::ModValues bound) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -50,7 +50,7 @@ extern "C" __global__ void evaluate(int which, const Place* places, unsigned* re
   mod.q_start = at.q_start;
   switch (which) {
 )";
-constexpr const char* kEnd = "  }\n}\n}  // namespace heddle::mods\n";
+constexpr const char* kEnd = "  }\n}\n}  // namespace heddle\n";
 
 std::vector<Place> places_of(std::span<const expr::Element> elements) {
   using expr::Leaf;

@@ -21,10 +21,10 @@ inline void store(Result* result, int x) {{ *result = {{1, 0, x}}; }}
 inline void store(Result* result, bool x) {{ *result = {{2, 0, x ? 1 : 0}}; }}
 using Call = void (*)(const heddle::shared::ModValues&, float, int, int, int, int, Result*);
 #define CALL(name) [](const heddle::shared::ModValues& mod, float score, int b, int h, int q, int kv, Result* result) {{ \
-  const auto u = heddle::mods::name##_uniform(mod, b, h); \
-  const auto r = heddle::mods::name##_row(mod, u, b, h, q); \
-  const auto c = heddle::mods::name##_column(mod, u, b, h, kv); \
-  store(result, heddle::mods::name##_element(mod, u, r, c, score, b, h, q, kv)); }}
+  const auto u = heddle::name##_uniform(mod, b, h); \
+  const auto r = heddle::name##_row(mod, u, b, h, q); \
+  const auto c = heddle::name##_column(mod, u, b, h, kv); \
+  store(result, heddle::name##_element(mod, u, r, c, score, b, h, q, kv)); }}
 extern "C" const Call calls[];
 const Call calls[] = {{
 {}}};

@@ -27,7 +27,6 @@ inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
-inline float __frcp_rn(float x) { return 1 / x; }
 inline double __fma_rn(double x, double y, double z) { return std::fma(x, y, z); }
 inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
@@ -76,6 +75,7 @@ inline float max_nan(float x, float y) {
   if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
   return x < y ? y : x;
 }
+inline float reciprocal_near(float x) { return 1 / x; }
 inline float from_half(unsigned short bits) {
   const int exponent = bits >> 10 & 0x1F, mantissa = bits & 0x3FF;
   const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;

@@ -36,14 +36,12 @@ std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& argume
 }
 
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {
-  std::vector<std::string> reasons, planned;
+  std::vector<std::string> reasons;
   std::string logs;
-  if (!choices.empty()) planned = choices.front().plan.rejected;
   for (plan::Choice& choice : choices) {
     try {
       std::unique_ptr<backend::Kernel> kernel = prepare(choice);
-      choice.plan.rejected = std::move(reasons);
-      choice.plan.rejected.insert(choice.plan.rejected.end(), planned.begin(), planned.end());
+      choice.plan.rejected.insert(choice.plan.rejected.begin(), reasons.begin(), reasons.end());
       return {std::move(choice.plan), std::move(choice.block_mask), std::move(kernel)};
     } catch (const cuda::jit::Rejected& rejected) {
       const std::string candidate =

@@ -33,7 +33,7 @@ struct Plan {
   int grid = 0;                                     // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
   std::optional<Prediction> predicted{};
-  std::vector<std::string> rejected;  // alternatives, each with its reason
+  std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };
 
 std::string to_string(const Plan& plan);

@@ -41,18 +41,19 @@ engine::Prepare accepts_up_to(std::int64_t keys) {
 }
 
 TEST(Prepare, TakesTheFirstThatTheCompilerMakesWell) {
-  std::vector<plan::Choice> choices = {choice(176, {"128 x 64: slower"}), choice(128), choice(96)};
+  std::vector<plan::Choice> choices = {choice(176, {"96 does not fit", "128 is slower"}),
+                                       choice(128, {"96 does not fit"}), choice(64)};
   const auto rows = choices[1].block_mask;
   const engine::Prepared first = engine::prepare_first(choices, accepts_up_to(200));
   EXPECT_EQ(first.plan.tile.kv, 176);
-  EXPECT_EQ(first.plan.rejected, std::vector<std::string>({"128 x 64: slower"}));
+  EXPECT_EQ(first.plan.rejected, std::vector<std::string>({"96 does not fit", "128 is slower"}));
 
   const engine::Prepared second = engine::prepare_first(choices, accepts_up_to(128));
   EXPECT_EQ(second.plan.tile.kv, 128);
   EXPECT_EQ(second.block_mask, rows);
   EXPECT_EQ(second.kernel->facts()["summary"], "128");
   EXPECT_EQ(second.plan.rejected,
-            std::vector<std::string>({"forward_sm90 with tile 128 x 176: 176 bytes are spilled", "128 x 64: slower"}));
+            std::vector<std::string>({"forward_sm90 with tile 128 x 176: 176 bytes are spilled", "96 does not fit"}));
 }
 
 TEST(Prepare, SaysWhyNoneIsTaken) {

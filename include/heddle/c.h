@@ -187,6 +187,7 @@ HEDDLE_API const char* heddle_last_error(void);
 
 /// The devices that the library can compute on, as JSON:
 /// {"heddle": "0.1.0", "devices": [{"kind": "cpu", "name": "...", "detail": "...", "memory_bytes": 1}]}
+/// and, where there is no CUDA device, "cuda_missing": why.
 HEDDLE_API heddle_status heddle_devices_json(const char** json);
 
 /// Plans and computes in one call. `options` may be NULL.
@@ -225,8 +226,8 @@ HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const
                                              int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
 
 /// Holds o and lse of `tensors`, as computed with these options, to the criterion of check.h, against attention in
-/// float64 (slow). *passed becomes 0 or 1; a result that fails is no error. *report, unless `report` is NULL: a table
-/// of the errors and of what is allowed. CPU. `options` may be NULL.
+/// float64 on the CPU (slow; wait for the stream that computed them). *passed becomes 0 or 1; a result that fails is no
+/// error. *report, unless `report` is NULL: a table of the errors and of what is allowed. `options` may be NULL.
 HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
                                                 const heddle_attention_options* options, int32_t* passed,
                                                 const char** report);

@@ -29,7 +29,9 @@ std::string devices_json() {
                        {"detail", device.detail},
                        {"memory_bytes", device.memory_bytes}});
   }
-  return nlohmann::ordered_json{{"heddle", version()}, {"devices", entries}}.dump();
+  nlohmann::ordered_json result = {{"heddle", version()}, {"devices", entries}};
+  if (const std::string missing = cuda_missing(); !missing.empty()) result["cuda_missing"] = missing;
+  return result.dump();
 }
 
 }  // namespace

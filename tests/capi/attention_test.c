@@ -266,6 +266,7 @@ static void test_version_and_devices(void) {
   const char* json = NULL;
   EXPECT_OK(heddle_devices_json(&json));
   EXPECT(json != NULL && strstr(json, "\"kind\":\"cpu\"") != NULL && strstr(json, heddle_version()) != NULL);
+  EXPECT((strstr(json, "\"kind\":\"cuda\"") != NULL) != (strstr(json, "\"cuda_missing\":") != NULL));
 }
 
 int main(void) {

@@ -172,10 +172,27 @@ static void test_two_threads(void) {
   heddle_plan_destroy(plan);
 }
 
+static void* fail_otherwise(void* sentence_at_start) {
+  *(bool*)sentence_at_start = heddle_last_error()[0] != '\0';
+  heddle_devices_json(NULL);
+  return NULL;
+}
+
+static void test_sentences_belong_to_threads(void) {
+  EXPECT(heddle_plan_run(NULL, NULL, NULL) != HEDDLE_OK);
+  pthread_t thread;
+  bool sentence_at_start = true;
+  EXPECT(pthread_create(&thread, NULL, fail_otherwise, &sentence_at_start) == 0);
+  EXPECT(pthread_join(thread, NULL) == 0);
+  EXPECT(!sentence_at_start);
+  EXPECT(strstr(heddle_last_error(), "plan is null") != NULL);
+}
+
 int main(void) {
   test_runs();
   test_update();
   test_explain();
   test_two_threads();
+  test_sentences_belong_to_threads();
   return failures();
 }

@@ -149,8 +149,11 @@ class Comparison:
             except Exception as error:
                 entry[name] = {"error": short(error)}
         self.check(criterion.Reference, inputs, {name: made[name] for name in timed if name != "gemm"}, entry)
+        first = [x.clone() for x in made["heddle"].result()] if "heddle" in timed else []
         for name, error in timing.interleave(timed, self.arguments.rounds).items():
             entry[name]["error"] = short(error)
+        if first and not all(map(self.torch.equal, first, made["heddle"].result())):
+            entry["heddle"]["error"] = "a later run gave other bits than the first"
         for name, one in timed.items():
             if one.samples and not entry[name].get("error"):
                 ms = report.median(one.samples)

@@ -28,6 +28,12 @@ def ratio_to(cell, contender):
     return ours / other if ours and other else None
 
 
+def ratio_to_best(cell):
+    """Our rate by that of the best peer that ran."""
+    ratios = [ratio_to(cell, name) for name in cell["contenders"] if name not in (OURS, GEMM)]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
+
+
 def verdict(cell):
     """ "ok", "MISS", or what is missing for one."""
     ours = cell["contenders"].get(OURS, {})
@@ -87,21 +93,21 @@ def markdown(results):
         "",
         results["method"],
         "",
-        "| D | mask | S | " + " | ".join(names) + " | GEMM | of GEMM | x cuDNN | target | |",
-        "|" + "---|" * (len(names) + 8),
+        "| D | mask | S | " + " | ".join(names) + " | GEMM | of GEMM | x best | x cuDNN | target | |",
+        "|" + "---|" * (len(names) + 9),
     ]
     for cell in results["cells"]:
         rates = " | ".join(number(rate(cell, name)) for name in names)
         lines.append(
             f"| {cell['d']} | {'causal' if cell['causal'] else 'full'} | {cell['s']} | {rates} | "
-            f"{number(rate(cell, GEMM))} | {number(ratio_to(cell, GEMM), 2)} | "
+            f"{number(rate(cell, GEMM))} | {number(ratio_to(cell, GEMM), 2)} | {number(ratio_to_best(cell), 2)} | "
             f"{number(ratio_to(cell, YARDSTICK), 2)} | {number(cell.get('target'), 2)} | {verdict(cell)} |"
         )
     totals = summary(results)
     lines += [
         "",
         f"Geometric mean over {totals['compared']} cells: {number(totals['geomean'], 3)} x cuDNN (target "
-        f"{totals['geomean_target']:.2f}). Verdicts: "
+        f"{totals['geomean_target']:.2f}). The GEMM: {number(totals['gemm_tflops'])} TFLOP/s. Verdicts: "
         + ", ".join(f"{count} {name}" for name, count in totals["verdicts"].items() if count)
         + ".",
     ]

@@ -143,9 +143,9 @@ class Report(unittest.TestCase):
         }
         results["missing"] = {"fa4": "No module named 'flash_attn'"}
         text = report.markdown(results)
-        self.assertIn("| 128 | full | 512 | 550 | 500 | 300 | 700 | 0.79 | 1.10 | 1.00 | ok |", text)
-        self.assertIn("| 64 | causal | 2048 | 400 | 400 | - | 700 | 0.57 | 1.00 | 1.03 | MISS |", text)
-        self.assertIn("over 2 cells: 1.049 x cuDNN (target 1.10). Verdicts: 1 ok, 1 MISS.", text)
+        self.assertIn("| 128 | full | 512 | 550 | 500 | 300 | 700 | 0.79 | 1.10 | 1.10 | 1.00 | ok |", text)
+        self.assertIn("| 64 | causal | 2048 | 400 | 400 | - | 700 | 0.57 | 1.00 | 1.00 | 1.03 | MISS |", text)
+        self.assertIn("over 2 cells: 1.049 x cuDNN (target 1.10). The GEMM: 700 TFLOP/s. Verdicts: 1 ok, 1 MISS.", text)
         self.assertIn("| host's cost | 5.0 us | <= 8 us | ok |", text)
         self.assertIn("| CUDA graph | RuntimeError: no | - | ERROR |", text)
         self.assertIn("- fa2 in D64/causal/S2048: RuntimeError: a \\| b c\n", text)

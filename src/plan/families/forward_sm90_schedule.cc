@@ -97,7 +97,7 @@ class KeyRows {
       distinct.push_back(row.clocks);
     }
     std::ranges::sort(distinct, std::greater<>());
-    distinct.erase(std::ranges::unique(distinct).begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     ranks_ = static_cast<int>(distinct.size());
     for (KeyRow& row : rows_) {
       row.rank = static_cast<int>(std::ranges::lower_bound(distinct, row.clocks, std::greater<>()) - distinct.begin());

@@ -45,7 +45,8 @@ class Rejected : public Error {
 /// one, one compiles and the others wait; several processes may share the folder. Throws Error(compile) with NVRTC's
 /// log when it does not compile, Rejected as above (also on later calls, without compiling again), Error(unsupported)
 /// when NVRTC is not found (listing where it was looked for) or too old. A folder that cannot be written, is full or
-/// damaged is never an error: the kernel is compiled, and cache_notes() says so.
+/// damaged is never an error: the kernel is compiled, and cache_notes() says so. Where HEDDLE_DUMP names a folder, what
+/// was compiled or read from disk is left there for people to read; Error(io) when it cannot be.
 std::shared_ptr<const Cubin> build(const Source& source);
 
 /// The kernel's name in the cache: a hash of its name, its text, the headers that it includes, the options, the

@@ -85,6 +85,7 @@ class AttentionOptions(Sized):
         ("stream", c_void_p),
         ("progress", c_void_p),
         ("progress_context", c_void_p),
+        ("block_mask", c_void_p),
     ]
 
 

@@ -107,6 +107,9 @@ typedef struct heddle_bindings {
   int64_t capture_count;
 } heddle_bindings;
 
+/// Which blocks of the score matrices are empty, full or partial, found once for many plans.
+typedef struct heddle_block_mask heddle_block_mask;
+
 enum { HEDDLE_NORMALIZER_SOFTMAX = 0, HEDDLE_NORMALIZER_NONE = 1, HEDDLE_NORMALIZER_SIGMOID = 2 };
 
 /// Automatic: that of the device on which the tensors are.
@@ -150,6 +153,10 @@ typedef struct heddle_attention_options {
   // Called now and then during a run on the CPU with the fraction done, from one thread at a time. It may not throw.
   void (*progress)(double fraction, void* context);
   void* progress_context;
+
+  // NULL: built from mask_mod. Else its mask must be mask_mod, or mask_mod is NULL; its heads and sequences this
+  // attention's. It may be destroyed once the call or heddle_plan_create is over.
+  const heddle_block_mask* block_mask;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -162,6 +169,37 @@ typedef struct heddle_attention_tensors {
   const heddle_tensor* o;
   const heddle_tensor* lse;
 } heddle_attention_tensors;
+
+/// One sequence of a batch: where its rows stand in the tensors (0 in a padded batch), how many there are, and what is
+/// added to q_idx.
+typedef struct heddle_sequence {
+  int64_t q_begin;
+  int64_t q_len;
+  int64_t kv_begin;
+  int64_t kv_len;
+  int64_t q_start;
+} heddle_sequence;
+
+/// What a block mask covers and is made from.
+typedef struct heddle_block_mask_options {
+  uint64_t struct_size;
+  int64_t heads;                     // of the queries
+  const heddle_sequence* sequences;  // one per batch entry
+  int64_t sequence_count;
+  int64_t q_block;  // queries and keys of one block; 0: 128
+  int64_t kv_block;
+  const char* mask_mod;             // NULL: everything attends
+  const heddle_bindings* bindings;  // what mask_mod reads
+  // NULL: the blocks are found from mask_mod. Else PyTorch's lists, i32 on the CPU: kv_num_blocks [B, H, Q], kv_indices
+  // [B, H, Q, KV], and the same for full blocks (both or none); B and H may be 1. Keys of unlisted blocks do not
+  // attend; mask_mod applies inside partial blocks.
+  const heddle_tensor* kv_num_blocks;
+  const heddle_tensor* kv_indices;
+  const heddle_tensor* full_kv_num_blocks;
+  const heddle_tensor* full_kv_indices;
+  int32_t threads;     // 0: all cores
+  int32_t f64_inputs;  // 1 for an attention on f64 inputs, whose mask computes in f64; else 0
+} heddle_block_mask_options;
 
 /// What one run of a plan may bring.
 typedef struct heddle_run_options {
@@ -219,6 +257,14 @@ HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* b
 HEDDLE_API heddle_status heddle_plan_explain(const heddle_plan* plan, const char** text);
 /// The same as a JSON object with those stages as keys.
 HEDDLE_API heddle_status heddle_plan_explain_json(const heddle_plan* plan, const char** json);
+
+/// Finds or takes over the blocks; the lists need not live on. *mask is NULL after a failure.
+HEDDLE_API heddle_status heddle_block_mask_create(const heddle_block_mask_options* options, heddle_block_mask** mask);
+/// NULL is accepted. Plans made with it stay.
+HEDDLE_API void heddle_block_mask_destroy(heddle_block_mask* mask);
+/// One score matrix, a character a block and a line a row of blocks: '#' full, '+' partial, '.' empty.
+HEDDLE_API heddle_status heddle_block_mask_text(const heddle_block_mask* mask, int64_t sequence, int64_t head,
+                                                const char** text);
 
 /// Merges `count` results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). Writes
 /// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. CPU.

@@ -77,16 +77,6 @@ ParamValue to_value(const heddle_param& param) {
   }
 }
 
-// Errors start with the option's name, as the text is one of three.
-Expr to_mod(std::string_view option, const char* text, const Symbols& symbols) {
-  if (text == nullptr) return {};
-  try {
-    return parse(text, symbols);
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
-  }
-}
-
 }  // namespace
 
 void require(const void* pointer, std::string_view name, std::string_view type) {
@@ -134,6 +124,15 @@ Bindings to_bindings(const heddle_bindings* bindings) {
   return bound;
 }
 
+Expr to_mod(std::string_view option, const char* text, const Bindings& bindings) {
+  if (text == nullptr) return {};
+  try {
+    return parse(text, Symbols(bindings));
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
+  }
+}
+
 AttentionOptions to_options(const heddle_attention_options* options) {
   AttentionOptions result;
   if (options == nullptr) return result;
@@ -141,10 +140,9 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   if (given.reserved != 0) refuse("options.reserved is {}; 0 is accepted", given.reserved);
 
   result.bindings = to_bindings(given.bindings);
-  const Symbols symbols(result.bindings);
-  result.score_mod = to_mod("score_mod", given.score_mod, symbols);
-  result.mask_mod = to_mod("mask_mod", given.mask_mod, symbols);
-  result.weight_mod = to_mod("weight_mod", given.weight_mod, symbols);
+  result.score_mod = to_mod("score_mod", given.score_mod, result.bindings);
+  result.mask_mod = to_mod("mask_mod", given.mask_mod, result.bindings);
+  result.weight_mod = to_mod("weight_mod", given.weight_mod, result.bindings);
 
   if (given.scale != nullptr) result.scale = *given.scale;
   result.sinks = to_optional_view("sinks", given.sinks);
@@ -166,6 +164,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
       report(done, context);
     };
   }
+  if (given.block_mask != nullptr) result.block_mask = given.block_mask->mask;
   return result;
 }
 

@@ -2,11 +2,17 @@
 // field.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "heddle/attention.h"
 #include "heddle/c.h"
+
+/// Shared with the plans that were made with it.
+struct heddle_block_mask {
+  std::shared_ptr<const heddle::BlockMask> mask;
+};
 
 namespace heddle::capi {
 
@@ -21,5 +27,7 @@ AttentionTensors to_tensors(const heddle_attention_tensors* tensors);
 AttentionOptions to_options(const heddle_attention_options* options);
 /// Null: no names.
 Bindings to_bindings(const heddle_bindings* bindings);
+/// Null: an empty expression. Errors start with the option's name, as the text is one of several.
+Expr to_mod(std::string_view option, const char* text, const Bindings& bindings);
 
 }  // namespace heddle::capi

@@ -20,7 +20,9 @@ inline constexpr std::size_t kFirstSize = 0;
 template <>
 inline constexpr std::size_t kFirstSize<heddle_bindings> = 40;
 template <>
-inline constexpr std::size_t kFirstSize<heddle_attention_options> = 160;
+inline constexpr std::size_t kFirstSize<heddle_attention_options> = 168;
+template <>
+inline constexpr std::size_t kFirstSize<heddle_block_mask_options> = 104;
 template <>
 inline constexpr std::size_t kFirstSize<heddle_attention_tensors> = 48;
 template <>

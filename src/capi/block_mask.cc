@@ -1,0 +1,85 @@
+// Block masks behind an opaque pointer.
+#include "heddle/block_mask.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "convert.h"
+#include "errors.h"
+#include "heddle/error.h"
+#include "structs.h"
+
+namespace heddle::capi {
+namespace {
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
+
+MaskShape to_shape(const heddle_block_mask_options& given) {
+  if (given.sequence_count < 0) {
+    refuse(fmt::format("options.sequence_count is {}; at least 0 is accepted", given.sequence_count));
+  }
+  if (given.sequence_count > 0) require(given.sequences, "options.sequences", "array of heddle_sequence");
+  MaskShape shape = {.heads = given.heads, .sequences = {}};
+  for (std::int64_t i = 0; i < given.sequence_count; ++i) {
+    const heddle_sequence& sequence = given.sequences[i];
+    shape.sequences.push_back({.q_begin = sequence.q_begin,
+                               .q_len = sequence.q_len,
+                               .kv_begin = sequence.kv_begin,
+                               .kv_len = sequence.kv_len,
+                               .q_start = sequence.q_start});
+  }
+  return shape;
+}
+
+// One of the lists, whose memory is read while the call lasts; null: absent.
+Tensor to_list(std::string_view name, const heddle_tensor* list) {
+  if (list == nullptr) return {};
+  return Tensor::adopt(to_view(name, list), nullptr);
+}
+
+BlockMask make(const heddle_block_mask_options& given) {
+  const MaskShape shape = to_shape(given);
+  const auto or_default = [](std::int64_t size) { return size == 0 ? BlockSize{}.q : size; };
+  const BlockSize block = {.q = or_default(given.q_block), .kv = or_default(given.kv_block)};
+  if (given.f64_inputs != 0 && given.f64_inputs != 1) {
+    refuse(fmt::format("options.f64_inputs is {}; 0 and 1 are accepted", given.f64_inputs));
+  }
+  const Bindings bindings = to_bindings(given.bindings);
+  const Expr mask = to_mod("mask_mod", given.mask_mod, bindings);
+  const BlockLists lists = {.kv_num_blocks = to_list("kv_num_blocks", given.kv_num_blocks),
+                            .kv_indices = to_list("kv_indices", given.kv_indices),
+                            .full_kv_num_blocks = to_list("full_kv_num_blocks", given.full_kv_num_blocks),
+                            .full_kv_indices = to_list("full_kv_indices", given.full_kv_indices)};
+  if (given.kv_num_blocks != nullptr) return BlockMask::from_lists(lists, shape, block, mask);
+  for (const auto& [name, list] :
+       {std::pair("kv_indices", given.kv_indices), std::pair("full_kv_num_blocks", given.full_kv_num_blocks),
+        std::pair("full_kv_indices", given.full_kv_indices)}) {
+    if (list != nullptr) refuse(fmt::format("{} is given without kv_num_blocks; all lists or none are accepted", name));
+  }
+  return BlockMask::build(mask, shape, block, bindings, given.threads, given.f64_inputs == 1 ? DType::f64 : DType::f32);
+}
+
+}  // namespace
+}  // namespace heddle::capi
+
+using namespace heddle::capi;
+
+heddle_status heddle_block_mask_create(const heddle_block_mask_options* options, heddle_block_mask** mask) {
+  return call([&] {
+    require(mask, "mask", "place for a heddle_block_mask*");
+    *mask = nullptr;
+    require(options, "options", "heddle_block_mask_options");
+    *mask = new heddle_block_mask{std::make_shared<const heddle::BlockMask>(make(known_fields("options", options)))};
+  });
+}
+
+void heddle_block_mask_destroy(heddle_block_mask* mask) { delete mask; }
+
+heddle_status heddle_block_mask_text(const heddle_block_mask* mask, int64_t sequence, int64_t head, const char** text) {
+  return call([&] {
+    require(mask, "mask", "heddle_block_mask");
+    require(text, "text", "place for a text");
+    *text = keep_text(mask->mask->text(sequence, head));
+  });
+}

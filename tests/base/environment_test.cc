@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <string>
 
 #include "expect_error.h"
 #include "scoped_environment.h"
@@ -20,6 +23,17 @@ TEST(Environment, EveryOptionHasItsOwnNameAndAMeaning) {
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
   }
   EXPECT_EQ(names.size(), static_cast<std::size_t>(Option::dump) + 1);
+}
+
+TEST(Environment, TheDocumentationHasTheSameTable) {
+  std::ifstream file(HEDDLE_SOURCE_DIR "/docs/environment.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::size_t rows = 0;
+  for (std::size_t at = 0; (at = text.find("\n| `", at)) != std::string::npos; ++at) ++rows;
+  EXPECT_EQ(rows, environment_options().size());
+  for (const OptionRow& row : environment_options()) {
+    EXPECT_THAT(text, testing::HasSubstr("\n| `" + std::string(row.name) + "` | " + row.meaning + " |\n"));
+  }
 }
 
 TEST(Environment, AValueIsReadAtEachCall) {

@@ -50,9 +50,9 @@ TEST(Driver, AFileThatIsNotThere) {
 TEST(Driver, NoneAnywhereListsWhereItWasLookedFor) {
   const std::string sentence = in_child([] {
     unsetenv("HEDDLE_CUDA_DRIVER");
-    return dlopen("libcuda.so.1", RTLD_NOW) == nullptr ? driver_missing() : "there is one";
+    return driver_missing();
   });
-  if (sentence == "there is one") GTEST_SKIP() << "this machine has a CUDA driver";
+  if (sentence.find("was not found") == std::string::npos) GTEST_SKIP() << "this machine has a CUDA driver";
   EXPECT_EQ(sentence,
             "the CUDA driver was not found: no usable libcuda.so.1 in the loader's path, /usr/local/nvidia/lib64, "
             "/usr/lib/wsl/lib; HEDDLE_CUDA_DRIVER may name its file or folder");

@@ -71,6 +71,14 @@ bool inside(CUdeviceptr pointer, std::size_t bytes) {
   return block == nullptr || pointer + bytes <= block->first + block->second.bytes;
 }
 
+/// As real drivers go: before what was static when they started, and with all their memory.
+void end_driver() {
+  ended = true;
+  const std::scoped_lock lock(mutex);
+  for (const auto& [pointer, block] : blocks) std::free(reinterpret_cast<void*>(pointer));
+  blocks.clear();
+}
+
 /// What every call but the first few answers when the driver is not up; CUDA_SUCCESS when it is.
 CUresult down() {
   if (ended) {
@@ -100,7 +108,7 @@ const FakeDriver* fake_cuda_driver() { return &state; }
 CUresult cuInit(unsigned int) {
   ++state.inits;
   const CUresult result = setting("FAKE_CUDA_INIT", CUDA_SUCCESS);
-  if (result == CUDA_SUCCESS && !started.exchange(true)) std::atexit([] { ended = true; });
+  if (result == CUDA_SUCCESS && !started.exchange(true)) std::atexit(end_driver);
   return result;
 }
 CUresult cuDriverGetVersion(int* version) {

@@ -96,7 +96,8 @@ class BlockMask {
   /// has changed. Rows that came from lists depend on no value and stay.
   void update(const Bindings& bindings, int threads = 0);
   /// Throws invalid_argument, naming the first one, when a param or a capture's content differs from what the rows were
-  /// built from. Rows that came from lists are always current.
+  /// built from. Rows that came from lists are always current. Captures in a GPU's memory are not compared: to read
+  /// them would be to wait for them.
   void check_current(const Bindings& bindings) const;
 
   const MaskShape& shape() const { return state_.shape; }

@@ -45,7 +45,8 @@ struct CheckReport {
 };
 
 /// Checks a result of attention() with these inputs and options; o may have any floating dtype. Cost: Sq * Skv
-/// interpreted elements per head, twice, on all cores (options.threads). Throws as attention() does.
+/// interpreted elements per head, twice, on all cores (options.threads). Tensors on a GPU are copied to the CPU first;
+/// wait for the stream that computed them. Throws as attention() does.
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
                             const std::optional<ConstTensorView>& lse);

@@ -8,6 +8,7 @@
 
 #include "backend/reference/attend.h"
 #include "base/element.h"
+#include "base/on_host.h"
 #include "check/criterion.h"
 #include "check/plain.h"
 #include "problem/run.h"
@@ -28,8 +29,7 @@ double element_at(const ConstTensorView& view, const reference::RowPlace& place,
 // Judges the rows of one attention.
 class RowJudge {
  public:
-  RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o,
-           const std::optional<ConstTensorView>& lse)
+  RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o, const std::optional<TensorView>& lse)
       : unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
         floor_unit_(problem.precision == expr::Precision::f64 ? 0x1p-50 : 0x1p-21),
         o_(o),
@@ -68,8 +68,8 @@ class RowJudge {
 
  private:
   const double unit_, floor_unit_;  // floor_unit: 8 units of the reals
-  const ConstTensorView& o_;
-  const std::optional<ConstTensorView>& lse_;
+  const ConstTensorView o_;
+  const std::optional<ConstTensorView> lse_;
   std::mutex mutex_;
   check::Criterion o_criterion_, lse_criterion_;
 };
@@ -91,11 +91,9 @@ std::string CheckReport::text() const {
   return text;
 }
 
-CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                            const AttentionOptions& options, const ConstTensorView& o,
-                            const std::optional<ConstTensorView>& lse) {
-  AttentionTensors tensors = {q, k, v, as_output(o), {}};
-  if (lse) tensors.lse = as_output(*lse);
+namespace {
+
+CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOptions& options) {
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
 
@@ -106,13 +104,36 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
                                            .workspace = nullptr};
   const reference::ElementMods plain_mods(problem, arguments, problem.precision);
   const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY};
-  RowJudge judge(problem, o, lse);
+  RowJudge judge(problem, tensors.o, tensors.lse);
   reference::attend(
       problem, arguments,
       [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
         judge.add(place, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
       });
   return judge.report();
+}
+
+}  // namespace
+
+CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                            const AttentionOptions& options, const ConstTensorView& o,
+                            const std::optional<ConstTensorView>& lse) {
+  AttentionTensors tensors = {q, k, v, as_output(o), {}};
+  if (lse) tensors.lse = as_output(*lse);
+  if (q.device.kind == DeviceKind::cpu) return check_on_host(tensors, options);
+
+  const problem::AttentionProblem problem = problem::validate(tensors, options);  // before anything is copied
+  problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
+  base::OnHost host;
+  AttentionTensors copies = {host.view(q), host.view(k), host.view(v), as_output(host.view(o)), {}};
+  if (lse) copies.lse = as_output(host.view(*lse));
+  AttentionOptions own = options;
+  own.bindings = host.bindings(options.bindings);
+  for (auto member : {&AttentionOptions::sinks, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
+                      &AttentionOptions::v_descale}) {
+    own.*member = host.view(options.*member);
+  }
+  return check_on_host(copies, own);
 }
 
 }  // namespace heddle

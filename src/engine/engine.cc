@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "base/on_host.h"
 #include "engine/machine.h"
+#include "engine/pointers.h"
 #include "engine/prepare.h"
 #include "engine/state.h"
 #include "heddle/error.h"
@@ -14,16 +17,26 @@ namespace {
 
 constexpr std::uintptr_t kWorkspaceAlignment = 64;
 
+// What the mask reads, as the host can read it.
+Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host) {
+  Bindings own = {.captures = {}, .params = given.params};
+  if (mask.empty()) return own;
+  for (const auto& [name, declared] : symbols_of(mask).captures) {
+    own.captures[name] = host.view(given.captures.at(name));
+  }
+  return own;
+}
+
 std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& problem, BlockSize block,
-                                              const AttentionOptions& options) {
+                                              const AttentionOptions& options, const Bindings& on_host) {
   if (options.block_mask != nullptr) {
-    options.block_mask->check_current(options.bindings);
+    options.block_mask->check_current(on_host);
     return options.block_mask;
   }
   if (problem.mask_mod.empty()) return nullptr;
   const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
-  return std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block,
-                                                      options.bindings, options.threads, reals));
+  return std::make_shared<BlockMask>(
+      BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block, on_host, options.threads, reals));
 }
 
 // The caller's workspace, or one for this run, which a GPU's does not get: it would have to be waited for.
@@ -51,11 +64,14 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.problem = problem::validate(tensors, options);
   state.planned = problem::PlannedTensors(tensors);
   state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
+  base::OnHost host;
+  std::optional<Bindings> on_host;
   // The driver takes its time to start: only what may use a GPU looks for one.
   const bool on_gpu = state.problem.device.kind != DeviceKind::cpu || options.backend == BackendChoice::cuda;
   const device::Machine& machine = on_gpu ? engine::machine() : engine::cpu_machine();
   std::vector<plan::Choice> choices = plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) {
-    return analyse_mask(state.problem, block, options);
+    if (!on_host) on_host = mask_bindings(state.problem.mask_mod, options.bindings, host);
+    return analyse_mask(state.problem, block, options, *on_host);
   });
   engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
     return engine::prepare({state.problem, choice.plan, tensors, options, options.bindings, choice.block_mask.get()});
@@ -72,6 +88,7 @@ void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& optio
       options.bindings == nullptr || problem::fits_planned(state.problem, state.options.bindings, *options.bindings);
   if (!known || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
   problem::validate_run(state.problem, state.planned, tensors, state.options, values);
+  if (state.problem.device.kind == DeviceKind::cuda) engine::check_pointers(tensors, state.problem.device.index);
   if (state.block_mask != nullptr) state.block_mask->check_current(values);
 
   Tensor allocated;
@@ -94,7 +111,8 @@ void AttentionPlan::update(const Bindings& bindings) {
   std::shared_ptr<const BlockMask> block_mask = state.block_mask;
   if (block_mask != nullptr) {
     auto rebuilt = std::make_shared<BlockMask>(*block_mask);
-    rebuilt->update(merged, state.options.threads);
+    base::OnHost host;
+    rebuilt->update(mask_bindings(state.problem.mask_mod, merged, host), state.options.threads);
     block_mask = std::move(rebuilt);
   }
   state.kernel =

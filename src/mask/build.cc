@@ -201,7 +201,7 @@ void BlockMask::check_current(const Bindings& bindings) const {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the block mask was built from capture '{}', which the bindings lack", name));
     }
-    if (given->second.device.kind != DeviceKind::cpu || base::hash_view(given->second) != built_from) {
+    if (given->second.device.kind == DeviceKind::cpu && base::hash_view(given->second) != built_from) {
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("capture '{}' differs from the one that the block mask was built from; update it first", name));

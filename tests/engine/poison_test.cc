@@ -1,44 +1,17 @@
 // What must never reach an output: NaN and infinity in rows and keys that take no part change no bit of the others.
 // (Memory around every view is poisoned in all cases of the grid.)
+#include "engine/poison.h"
+
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 
 #include "base/element.h"
-#include "engine/attention_case.h"
 #include "heddle/mods.h"
 
 namespace heddle::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-using Chooses = std::function<bool(std::int64_t b, std::int64_t h, std::int64_t row)>;
-
-void poison_rows(const GuardedTensor& tensor, const Chooses& chosen) {
-  tensor.for_each_element([&](const Dims& at, std::int64_t offset) {
-    if (chosen(at[0], at[1], at[2])) base::store_element(tensor.view().data, tensor.view().dtype, offset, kNaN);
-  });
-}
-
-// Values of o and lse as bits, row by row; rows that `ignored` chooses are left out.
-std::vector<std::vector<double>> rows_of(const AttentionCase& c, const Chooses& ignored) {
-  std::vector<std::vector<double>> rows;
-  const TensorView o = c.tensors().o;
-  for (std::int64_t b = 0; b < o.shape[0]; ++b) {
-    for (std::int64_t h = 0; h < o.shape[1]; ++h) {
-      for (std::int64_t i = 0; i < o.shape[2]; ++i) {
-        if (ignored(b, h, i)) continue;
-        std::vector<double> row;
-        for (std::int64_t d = 0; d < o.shape[3]; ++d) row.push_back(get_element(o, {b, h, i, d}));
-        if (c.tensors().lse) row.push_back(get_element(*c.tensors().lse, {b, h, i}));
-        rows.push_back(row);
-      }
-    }
-  }
-  return rows;
-}
 
 void run(AttentionCase& c) {
   const AttentionTensors tensors = c.tensors();
@@ -60,8 +33,6 @@ void expect_unreached(const CaseSpec& spec, const Expr& mask, const std::functio
   run(c);
   EXPECT_EQ(rows_of(c, affected), clean);
 }
-
-const Chooses kNone = [](auto...) { return false; };
 
 // Small and odd sizes in every type.
 std::vector<CaseSpec> specs() {

@@ -78,6 +78,15 @@ TEST_F(Current, UpdateRebuildsRowsAndColumns) {
   EXPECT_NO_THROW(columns.check_current(bindings_));
 }
 
+// What stands in a GPU's memory is not read, and so not compared; params are.
+TEST_F(Current, DoesNotReadCapturesOnAGpu) {
+  bindings_.captures["doc"].data = reinterpret_cast<const void*>(16);
+  bindings_.captures["doc"].device = {DeviceKind::cuda, 0};
+  EXPECT_NO_THROW(mask_.check_current(bindings_));
+  bindings_.params["window"] = 1;
+  EXPECT_THROW(mask_.check_current(bindings_), Error);
+}
+
 TEST_F(Current, AFailedUpdateChangesNothing) {
   const BlockMask before = mask_;
   bindings_.captures["doc"].shape = Dims{7};

@@ -1,0 +1,32 @@
+#include "engine/pointers.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "backend/cuda/driver/device.h"
+#include "heddle/error.h"
+
+namespace heddle::engine {
+namespace {
+
+void check_pointer(std::string_view name, const ConstTensorView& view, int device) {
+  if (view.data == nullptr) return;  // it has no elements: validation saw to that
+  const int found = cuda::place_of(view.data).device;
+  if (found == device) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is on cuda:{}, but its data is in {}; memory of cuda:{} is accepted", name, device,
+                          found < 0 ? "host memory" : fmt::format("the memory of cuda:{}", found), device));
+}
+
+}  // namespace
+
+void check_pointers(const AttentionTensors& tensors, int device) {
+  check_pointer("q", tensors.q, device);
+  check_pointer("k", tensors.k, device);
+  check_pointer("v", tensors.v, device);
+  check_pointer("o", tensors.o, device);
+  if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+}
+
+}  // namespace heddle::engine

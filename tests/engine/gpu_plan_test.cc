@@ -1,0 +1,286 @@
+// AttentionPlan on a GPU: other memory each run, streams, threads, CUDA graphs, updates; and what it refuses.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "backend/cuda/driver/driver.h"
+#include "engine/gpu_case.h"
+#include "expect_error.h"
+#include "heddle/devices.h"
+#include "heddle/mods.h"
+
+namespace heddle::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr Device kGpu = {DeviceKind::cuda, 0};
+
+class GpuPlan : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
+    if (gpu_backend() != BackendChoice::cuda) GTEST_SKIP() << "of a GPU alone";
+  }
+};
+
+CaseSpec spec_of(std::uint64_t seed, const char* mask = "causal") {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.batch = 2;
+  spec.kv_heads = 2;
+  spec.group = 2;
+  spec.q_rows = 300;
+  spec.kv_rows = 333;
+  spec.qk_dim = spec.v_dim = 128;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.layout = Layout::bshd;
+  spec.mask = mask;
+  return spec;
+}
+
+TEST_F(GpuPlan, RunsOnOtherMemoryEachTime) {
+  GpuCase first(spec_of(1)), second(spec_of(2));
+  const AttentionPlan plan(first.tensors(), first.options());
+  EXPECT_EQ(plan.backend(), BackendChoice::cuda);
+  const Stream stream;
+  for (GpuCase* c : {&first, &second, &first}) {
+    c->upload();
+    plan.run(c->tensors(), {.stream = stream.handle()});
+    stream.wait();
+    c->download();
+    judge(c->host());
+  }
+}
+
+TEST_F(GpuPlan, GivesTheSameBitsEachTime) {
+  GpuCase c(spec_of(3));
+  c.run();
+  const Outputs once = outputs_of(c.host());
+  for (int i = 0; i < 3; ++i) {
+    c.run();
+    EXPECT_EQ(outputs_of(c.host()), once);
+  }
+}
+
+TEST_F(GpuPlan, RunsOnTheLegacyDefaultStream) {
+  GpuCase c(spec_of(4));
+  const AttentionPlan plan(c.tensors(), c.options());
+  c.upload();
+  plan.run(c.tensors());
+  c.download();  // waits for that stream
+  judge(c.host());
+}
+
+// Each worker has a case of its own and runs it again and again, all with one plan.
+void run_at_once(const AttentionPlan& plan, std::vector<std::unique_ptr<GpuCase>>& cases, bool one_thread) {
+  std::vector<Outputs> expected;
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (const auto& c : cases) {
+    c->run();
+    expected.push_back(outputs_of(c->host()));
+    streams.push_back(std::make_unique<Stream>());
+    c->upload();
+  }
+  constexpr int kTimes = 50;
+  const auto work = [&](std::size_t i) {
+    for (int n = 0; n < kTimes; ++n) plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
+  };
+  if (one_thread) {
+    for (int n = 0; n < kTimes; ++n) {
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
+      }
+    }
+  } else {
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < cases.size(); ++i) threads.emplace_back(work, i);
+    for (std::thread& thread : threads) thread.join();
+  }
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    streams[i]->wait();
+    cases[i]->download();
+    EXPECT_EQ(outputs_of(cases[i]->host()), expected[i]) << i;
+  }
+}
+
+TEST_F(GpuPlan, RunsOnSeveralStreamsAndThreadsAtOnce) {
+  for (const bool one_thread : {true, false}) {
+    std::vector<std::unique_ptr<GpuCase>> cases;
+    for (std::uint64_t seed = 10; seed < 14; ++seed) cases.push_back(std::make_unique<GpuCase>(spec_of(seed)));
+    const AttentionPlan plan(cases[0]->tensors(), cases[0]->options());
+    run_at_once(plan, cases, one_thread);
+  }
+}
+
+// Late scores make tiles run twice: that too must need no host.
+TEST_F(GpuPlan, IsCapturedInAGraphAndReplayed) {
+  for (const double late : {1.0, 100.0}) {
+    CaseSpec spec = spec_of(20), changed = spec_of(21);
+    spec.late = changed.late = late;
+    GpuCase c(spec), other(changed);
+    const AttentionPlan plan(c.tensors(), c.options());
+    const Stream stream;
+    const cuda::ContextScope scope(0);
+    const cuda::Driver& cu = cuda::driver();
+    cuda::CUgraph graph = nullptr;
+    cuda::CUgraphExec executable = nullptr;
+    cuda::check(cu.StreamBeginCapture(stream.handle(), cuda::CUstreamCaptureMode::global), "beginning a capture");
+    plan.run(c.tensors(), {.stream = stream.handle()});
+    cuda::check(cu.StreamEndCapture(stream.handle(), &graph), "ending a capture");
+    cuda::check(cu.GraphInstantiate(&executable, graph, 0), "making a graph");
+    const auto replay = [&] {
+      c.upload();
+      cuda::check(cu.GraphLaunch(executable, stream.handle()), "launching a graph");
+      stream.wait();
+      c.download();
+      judge(c.host());
+    };
+    replay();
+    for (auto [to, from] : {std::pair{&c.host().q, &other.host().q}, {&c.host().k, &other.host().k}}) {
+      std::ranges::copy(from->memory(), to->memory().begin());
+    }
+    replay();
+    cu.GraphExecDestroy(executable);
+    cu.GraphDestroy(graph);
+  }
+}
+
+TEST_F(GpuPlan, AllocatesOutputsBesideTheInputs) {
+  GpuCase c(spec_of(30));
+  c.upload();
+  const Stream stream;
+  c.options().stream = stream.handle();
+  const AttentionTensors in = c.tensors();
+  const AttentionResult result = attention(in.q, in.k, in.v, c.options(), true);
+  stream.wait();
+  EXPECT_EQ(result.o.view().device, kGpu);
+  EXPECT_EQ(result.lse.view().device, kGpu);
+  const CheckReport report = check_attention(in.q, in.k, in.v, c.options(), result.o, ConstTensorView(result.lse));
+  EXPECT_TRUE(report.passed) << report.text();
+  EXPECT_EQ(attention(in.q, in.k, in.v, c.options()).lse.count(), 0);
+}
+
+TEST_F(GpuPlan, FollowsItsParamsWhenUpdated) {
+  GpuCase c(spec_of(31, "window_by_params"));
+  AttentionPlan plan(c.tensors(), c.options());
+  Bindings wide = c.options().bindings;
+  wide.params["before"] = 222;
+  expect_error([&] { plan.run(c.tensors(), {.bindings = &wide}); }, ErrorCode::invalid_argument, HasSubstr("before"));
+  plan.update(wide);
+  c.options().bindings = wide;
+  c.upload();
+  plan.run(c.tensors());
+  c.download();
+  judge(c.host());
+}
+
+TEST_F(GpuPlan, ReadsCapturesOfMasksThere) {
+  GpuCase c(spec_of(32, "documents"));
+  const Tensor ids = Tensor::adopt(TensorView(const_cast<void*>(c.options().bindings.captures["ids"].data), DType::i64,
+                                              c.options().bindings.captures["ids"].shape),
+                                   nullptr)
+                         .to(kGpu);
+  AttentionOptions on_gpu = c.options();
+  on_gpu.bindings.captures["ids"] = ids;
+  const AttentionPlan plan(c.tensors(), on_gpu);
+  c.upload();
+  plan.run(c.tensors());
+  c.download();
+  judge(c.host());
+}
+
+TEST_F(GpuPlan, ExplainsItsKernel) {
+  GpuCase c(spec_of(33));
+  const AttentionPlan plan(c.tensors(), c.options());
+  EXPECT_THAT(plan.explain(), AllOf(HasSubstr("on cuda:0"), HasSubstr("forward_sm90"), HasSubstr("registers"),
+                                    HasSubstr("predicted  ")));
+  EXPECT_THAT(plan.explain_json(), AllOf(HasSubstr("\"registers\""), HasSubstr("\"predicted\"")));
+}
+
+// What is wrong with a run is said before anything is launched: the outputs stay as they were.
+void expect_refused(GpuCase& c, const std::function<void(AttentionTensors&)>& spoil, ErrorCode code,
+                    const testing::Matcher<std::string>& sentence) {
+  AttentionTensors tensors = c.tensors();
+  const AttentionPlan plan(tensors, c.options());
+  spoil(tensors);
+  c.upload();
+  const Outputs before = outputs_of(c.host());
+  expect_error([&] { plan.run(tensors); }, code, sentence);
+  c.download();
+  EXPECT_EQ(outputs_of(c.host()), before);
+}
+
+template <class Void>
+Void* moved(Void* data, std::int64_t bytes) {
+  return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + bytes;
+}
+
+TEST_F(GpuPlan, RefusesMisalignedMemory) {
+  GpuCase c(spec_of(40));
+  const auto refused = [&](const std::function<void(AttentionTensors&)>& spoil, const char* name) {
+    expect_refused(c, spoil, ErrorCode::invalid_argument, AllOf(HasSubstr(name), HasSubstr("16")));
+  };
+  refused([](AttentionTensors& t) { t.q.data = moved(t.q.data, 2); }, "q ");
+  refused([](AttentionTensors& t) { t.k.data = moved(t.k.data, 8); }, "k ");
+  refused([](AttentionTensors& t) { t.v.data = moved(t.v.data, 14); }, "v ");
+  refused([](AttentionTensors& t) { t.o.data = moved(t.o.data, 4); }, "o ");
+}
+
+TEST_F(GpuPlan, RefusesMemoryThatIsElsewhere) {
+  GpuCase c(spec_of(41));
+  const AttentionTensors host = c.host().tensors();
+  const std::string sentence = " is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted";
+  expect_refused(
+      c, [&](AttentionTensors& t) { t.k.data = host.k.data; }, ErrorCode::invalid_argument, "k" + sentence);
+  expect_refused(
+      c, [&](AttentionTensors& t) { t.lse->data = host.lse->data; }, ErrorCode::invalid_argument, "lse" + sentence);
+  expect_refused(
+      c, [&](AttentionTensors& t) { t.v.data = nullptr; }, ErrorCode::invalid_argument,
+      HasSubstr("v is bf16 [2, 2, 333, 128] but its data is null"));
+  expect_refused(
+      c, [&](AttentionTensors& t) { t.o.data = const_cast<void*>(t.q.data); }, ErrorCode::invalid_argument,
+      HasSubstr("o overlaps q in memory"));
+  expect_refused(
+      c, [&](AttentionTensors& t) { t.q.device = {}; }, ErrorCode::invalid_argument,
+      "q is on the CPU; cuda:0, as planned, is accepted");
+  AttentionTensors nowhere = c.tensors();
+  for (ConstTensorView* view : {&nowhere.q, &nowhere.k, &nowhere.v}) view->device.index = 99;
+  nowhere.o.device.index = nowhere.lse->device.index = 99;
+  expect_error([&] { AttentionPlan(nowhere, c.options()); }, ErrorCode::unsupported, HasSubstr("q is on cuda:99"));
+}
+
+TEST_F(GpuPlan, RefusesStridesThatTmaDoesNotTake) {
+  for (const Layout layout : {Layout::gaps, Layout::reversed}) {
+    CaseSpec spec = spec_of(42);
+    spec.layout = layout;
+    GpuCase c(spec);
+    expect_error([&] { AttentionPlan(c.tensors(), c.options()); }, ErrorCode::unsupported,
+                 AllOf(HasSubstr("q has strides"), HasSubstr("16 bytes")));
+  }
+}
+
+TEST_F(GpuPlan, RefusesWhatNoKernelTakes) {
+  GpuCase c(spec_of(43));
+  AttentionOptions options = c.options();
+  options.score_mod = leaf::score() * 2.0;
+  expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("score_mod"));
+  options = c.options();
+  options.backend = BackendChoice::cpu;
+  expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("q is on cuda:0"));
+}
+
+TEST_F(GpuPlan, DoesNothingForEmptyBatchesAndQueries) {
+  for (const auto& [batch, rows] : {std::pair(0, 5), std::pair(2, 0)}) {
+    CaseSpec spec = spec_of(44, "");
+    spec.batch = batch;
+    spec.q_rows = rows;
+    GpuCase c(spec);
+    c.run_and_judge();
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -11,7 +11,7 @@
 //
 // Structs that may grow begin with struct_size: set it to their sizeof and everything you do not use to zero, which is
 // the default. Programs that were compiled against an older version keep working; fields that a library does not know
-// yet are accepted while they are zero. heddle_tensor, heddle_param and heddle_capture never change.
+// yet are accepted while they are zero. The other structs (heddle_tensor, heddle_param, ...) never change.
 //
 // All functions may be called from several threads. Texts that they give belong to the library and live until the same
 // thread calls the next one. No C++ exception leaves a function.

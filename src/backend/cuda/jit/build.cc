@@ -106,8 +106,10 @@ Record judge(const Source& source, const Compilation& compilation) {
   record.cubin.stack_bytes = resources.stack_bytes;
   record.cubin.static_shared_bytes = resources.static_shared_bytes;
   if (resources.spill_bytes > 0) {
-    const std::string losses =
-        std::exchange(record.verdict, fmt::format("{} bytes are spilled", resources.spill_bytes));
+    const char* const words = resources_in(compilation.log).spill_bytes >= 0
+                                  ? "{} bytes are spilled"
+                                  : "the log does not say what is spilled, and {} bytes of stack may hold it";
+    const std::string losses = std::exchange(record.verdict, fmt::format(fmt::runtime(words), resources.spill_bytes));
     if (!losses.empty()) record.verdict += "; " + losses;
   }
   if (record.verdict.empty()) record.cubin.bytes = compilation.cubin;

@@ -141,6 +141,14 @@ class AttentionPlan {
   std::shared_ptr<State> state_;
 };
 
+/// AttentionPlan's explain() and explain_json().
+struct Explanation {
+  std::string text, json;
+};
+/// What would be planned on a GPU that need not be here ("h200"), without a kernel; the tensors may be anywhere. Throws
+/// as planning there would.
+Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options);
+
 /// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). o_n [B, Hq, Sq,
 /// Dv] of any floating dtypes, lse_n [B, Hq, Sq] f32 or f64, at least one. Writes `o` and, when given, `lse`; either
 /// may be one of the inputs' memory. CPU.

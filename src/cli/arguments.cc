@@ -94,8 +94,15 @@ void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
   add_mods(verb, arguments);
   add_name_options(verb, arguments.captures, arguments.params);
   add_sequences(verb, arguments);
-  add_text(verb, "--backend", arguments.backend, "NAME", "automatic (default), cpu, or reference (float64, slow)")
-      ->check(CLI::IsMember({"automatic", "cpu", "reference"}))
+  add_text(verb, "--backend", arguments.backend, "NAME",
+           "automatic (default: cpu), cpu, reference (float64, slow), or cuda:\n"
+           "tensors go to the GPU and results come back")
+      ->check(CLI::IsMember({"automatic", "cpu", "reference", "cuda"}))
+      ->group("Execution");
+  verb.add_option("--device", arguments.device,
+                  "which GPU, with --backend cuda; default 0 (`heddle devices` lists them)")
+      ->option_text("N")
+      ->check(CLI::Range(0, 1023))
       ->group("Execution");
   verb.add_option("--threads", arguments.threads, "CPU threads; 0 (default): all cores. The result is the same")
       ->option_text("N")

@@ -26,6 +26,7 @@ struct AttentionArguments {
   std::string normalizer = "softmax";
   std::string dtype;
   std::string backend = "automatic";
+  int device = 0;  // of the cuda backend
   int threads = 0;
   // Names of tensors among the file's others and the captures.
   std::string sinks;

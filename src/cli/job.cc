@@ -68,6 +68,7 @@ Normalizer parse_normalizer(const std::string& text) {
 
 BackendChoice parse_backend(const std::string& text) {
   if (text == "cpu") return BackendChoice::cpu;
+  if (text == "cuda") return BackendChoice::cuda;
   return text == "reference" ? BackendChoice::reference : BackendChoice::automatic;
 }
 
@@ -90,9 +91,23 @@ void set_tensor_options(const AttentionArguments& arguments, AttentionJob& job) 
   }
 }
 
+// What runs read goes to the GPU; lengths and starts stay, since planning reads them.
+void move_to_gpu(AttentionJob& job, const Device& device) {
+  const auto move = [&](ConstTensorView& view) {
+    const TensorView source(const_cast<void*>(view.data), view.dtype, view.shape, view.strides, view.device);
+    view = job.on_gpu.emplace_back(Tensor::adopt(source, nullptr).to(device));
+  };
+  for (Tensor* tensor : {&job.q, &job.k, &job.v}) *tensor = tensor->to(device);
+  AttentionOptions& options = job.options;
+  for (auto& [name, capture] : options.bindings.captures) move(capture);
+  for (auto* view : {&options.sinks, &options.q_descale, &options.k_descale, &options.v_descale}) {
+    if (*view) move(**view);
+  }
+}
+
 }  // namespace
 
-AttentionJob load_job(const AttentionArguments& arguments) {
+AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   AttentionJob job;
   load_inputs(arguments, job);
   AttentionOptions& options = job.options;
@@ -105,6 +120,7 @@ AttentionJob load_job(const AttentionArguments& arguments) {
   options.backend = parse_backend(arguments.backend);
   options.threads = arguments.threads;
   set_tensor_options(arguments, job);
+  if (on_its_device && options.backend == BackendChoice::cuda) move_to_gpu(job, {DeviceKind::cuda, arguments.device});
   return job;
 }
 
@@ -114,13 +130,20 @@ AttentionResult AttentionJob::allocate() const {
   if (batch == 1) batch = k.shape()[0];
   if (batch == 1) batch = v.shape()[0];
   AttentionResult result;
-  result.o =
-      Tensor::empty(is_fp8(q.dtype()) ? DType::bf16 : q.dtype(), Dims{batch, q.shape()[1], q.shape()[2], v.shape()[3]});
+  const Device device = q.view().device;
+  result.o = Tensor::empty_on(device, is_fp8(q.dtype()) ? DType::bf16 : q.dtype(),
+                              Dims{batch, q.shape()[1], q.shape()[2], v.shape()[3]});
   if (options.normalizer == Normalizer::softmax) {
-    result.lse =
-        Tensor::empty(q.dtype() == DType::f64 ? DType::f64 : DType::f32, Dims{batch, q.shape()[1], q.shape()[2]});
+    result.lse = Tensor::empty_on(device, q.dtype() == DType::f64 ? DType::f64 : DType::f32,
+                                  Dims{batch, q.shape()[1], q.shape()[2]});
   }
   return result;
+}
+
+AttentionResult on_cpu(const AttentionResult& result) {
+  if (result.o.view().device.kind == DeviceKind::cpu) return result;
+  const bool with_lse = result.lse.view().device.kind != DeviceKind::cpu;
+  return {result.o.to(Device{}), with_lse ? result.lse.to(Device{}) : result.lse};
 }
 
 AttentionTensors AttentionJob::tensors(const AttentionResult& result) const {

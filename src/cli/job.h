@@ -1,6 +1,8 @@
 // An attention that the command line asked for, loaded and ready to plan.
 #pragma once
 
+#include <vector>
+
 #include "arguments.h"
 #include "heddle/attention.h"
 #include "heddle/tensor.h"
@@ -8,21 +10,26 @@
 
 namespace heddle::cli {
 
-/// Owns what the options' views point at.
+/// Owns what the options' views point at. With --backend cuda, q, k, v and what runs read are on the GPU.
 struct AttentionJob {
   Names names;
   Tensor q, k, v;  // rank 4
   Tensor sinks;
+  std::vector<Tensor> on_gpu;  // captures and small tensors
   AttentionOptions options;
 
   /// Room for the results: o in q's dtype (bf16 for fp8), lse f32 (f64 for f64 inputs), empty where the normalizer has
-  /// none.
+  /// none; on q's device.
   AttentionResult allocate() const;
   /// The same as views, for a plan.
   AttentionTensors tensors(const AttentionResult& result) const;
 };
 
+/// The same in CPU memory, once the run is done.
+AttentionResult on_cpu(const AttentionResult& result);
+
 /// Throws Error: io for files, invalid_argument for names, mods and shapes.
-AttentionJob load_job(const AttentionArguments& arguments);
+/// `on_its_device` false: all tensors stay in CPU memory, to be planned for only.
+AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device = true);
 
 }  // namespace heddle::cli

@@ -20,6 +20,7 @@ namespace {
 struct RunArguments {
   AttentionArguments attention;
   std::string output;
+  std::string gpu;  // of explain: one that need not be here
   bool json = false, explain = false;
 };
 
@@ -124,35 +125,48 @@ int run(const RunArguments& arguments) {
 
   progress.stage("run");
   plan.run(job.tensors(result));
+  const AttentionResult done = on_cpu(result);
   times.run = watch.lap();
 
   progress.stage("save");
-  save(arguments, job, result);
+  save(arguments, job, done);
   times.save = watch.lap();
   progress.finish();
 
   if (arguments.json) {
-    print_json(result_json(arguments, job, result, plan, times));
+    print_json(result_json(arguments, job, done, plan, times));
   } else {
     if (arguments.explain) print_text(plan.explain());
-    print_text(result_text(arguments, job, result, plan, times));
+    print_text(result_text(arguments, job, done, plan, times));
   }
   return 0;
 }
 
+struct Explained {
+  BackendChoice backend;
+  Explanation explanation;
+};
+
+Explained plan_of(const RunArguments& arguments) {
+  const bool here = arguments.gpu.empty();
+  const AttentionJob job = load_job(arguments.attention, here);
+  const AttentionResult result = job.allocate();
+  if (!here) return {BackendChoice::cuda, explain_on(arguments.gpu, job.tensors(result), job.options)};
+  const AttentionPlan plan(job.tensors(result), job.options);
+  return {plan.backend(), {plan.explain(), plan.explain_json()}};
+}
+
 int explain(const RunArguments& arguments) {
   Progress progress("plan");
-  const AttentionJob job = load_job(arguments.attention);
-  const AttentionResult result = job.allocate();
-  const AttentionPlan plan(job.tensors(result), job.options);
+  const Explained explained = plan_of(arguments);
   progress.finish();
   if (arguments.json) {
     print_json(Json{{"verb", "explain"},
                     {"heddle", version()},
-                    {"backend", name(plan.backend())},
-                    {"explanation", Json::parse(plan.explain_json())}});
+                    {"backend", name(explained.backend)},
+                    {"explanation", Json::parse(explained.explanation.json)}});
   } else {
-    print_text(plan.explain());
+    print_text(explained.explanation.text);
   }
   return 0;
 }
@@ -182,6 +196,9 @@ void add_explain(CLI::App& app, Work& chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* verb = app.add_subcommand("explain", "Plans an attention and prints what was decided, without running it.");
   add_attention_options(*verb, arguments->attention);
+  verb->add_option("--gpu", arguments->gpu, "plans for a GPU that need not be here: h200")
+      ->option_text("NAME")
+      ->group("Execution");
   verb->add_flag("--json", arguments->json, "prints JSON")->group("Result");
   verb->footer(
       "Example: what becomes of a sliding window\n"

@@ -2,11 +2,10 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 
-#include "base/on_host.h"
 #include "engine/machine.h"
+#include "engine/mask_rows.h"
 #include "engine/pointers.h"
 #include "engine/prepare.h"
 #include "engine/state.h"
@@ -16,28 +15,6 @@ namespace heddle {
 namespace {
 
 constexpr std::uintptr_t kWorkspaceAlignment = 64;
-
-// What the mask reads, as the host can read it.
-Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host) {
-  Bindings own = {.captures = {}, .params = given.params};
-  if (mask.empty()) return own;
-  for (const auto& [name, declared] : symbols_of(mask).captures) {
-    own.captures[name] = host.view(given.captures.at(name));
-  }
-  return own;
-}
-
-std::shared_ptr<const BlockMask> analyse_mask(const problem::AttentionProblem& problem, BlockSize block,
-                                              const AttentionOptions& options, const Bindings& on_host) {
-  if (options.block_mask != nullptr) {
-    options.block_mask->check_current(on_host);
-    return options.block_mask;
-  }
-  if (problem.mask_mod.empty()) return nullptr;
-  const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
-  return std::make_shared<BlockMask>(
-      BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block, on_host, options.threads, reals));
-}
 
 // The caller's workspace, or one for this run, which a GPU's does not get: it would have to be waited for.
 void* workspace_of(const Device& device, std::int64_t bytes, void* given, Tensor& allocated) {
@@ -64,15 +41,12 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.problem = problem::validate(tensors, options);
   state.planned = problem::PlannedTensors(tensors);
   state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
-  base::OnHost host;
-  std::optional<Bindings> on_host;
+  engine::MaskRows rows(state.problem, options);
   // The driver takes its time to start: only what may use a GPU looks for one.
   const bool on_gpu = state.problem.device.kind != DeviceKind::cpu || options.backend == BackendChoice::cuda;
   const device::Machine& machine = on_gpu ? engine::machine() : engine::cpu_machine();
-  std::vector<plan::Choice> choices = plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) {
-    if (!on_host) on_host = mask_bindings(state.problem.mask_mod, options.bindings, host);
-    return analyse_mask(state.problem, block, options, *on_host);
-  });
+  std::vector<plan::Choice> choices =
+      plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) { return rows(block); });
   engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
     return engine::prepare({state.problem, choice.plan, tensors, options, options.bindings, choice.block_mask.get()});
   });
@@ -112,7 +86,7 @@ void AttentionPlan::update(const Bindings& bindings) {
   if (block_mask != nullptr) {
     auto rebuilt = std::make_shared<BlockMask>(*block_mask);
     base::OnHost host;
-    rebuilt->update(mask_bindings(state.problem.mask_mod, merged, host), state.options.threads);
+    rebuilt->update(engine::mask_bindings(state.problem.mask_mod, merged, host), state.options.threads);
     block_mask = std::move(rebuilt);
   }
   state.kernel =

@@ -74,7 +74,8 @@ class WrongUsage(ErrorTest):
     def test_choices(self):
         self.assert_refused("--normalizer", "--normalizer", "hardmax")
         self.assert_refused("--dtype", "--dtype", "i32")
-        self.assert_refused("--backend", "--backend", "cuda")
+        self.assert_refused("--backend", "--backend", "metal")
+        self.assert_refused("--device", "--device", "-1")
         self.assert_refused("--threads", "--threads", "-1")
         self.assert_refused("--scale: 'big' is not a number", "--scale", "big")
         self.assert_refused("scale", "--scale", "nan")
@@ -137,6 +138,24 @@ class FailedJobs(ErrorTest):
         self.assert_fails(
             1, "nowhere.npy", "run", INPUT, "--capture", f"x={self.folder / 'nowhere.npy'}", "-o", self.out
         )
+
+    def test_no_gpu(self):
+        environment = dict(os.environ, HEDDLE_CUDA_DRIVER="/no/such/libcuda.so.1")
+        sentence = "HEDDLE_CUDA_DRIVER is '/no/such/libcuda.so.1'"
+        for verb in (("run", INPUT, "-o", self.out), ("check", INPUT), ("explain", INPUT)):
+            self.assert_fails(1, sentence, *verb, "--backend", "cuda", env=environment)
+
+    def test_no_such_gpu(self):
+        environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"])
+        arguments = ("run", INPUT, "-o", self.out, "--backend", "cuda", "--device", 7)
+        self.assert_fails(1, "there is no CUDA device 7; this machine has 2", *arguments, env=environment)
+
+    def test_no_kernel_takes_it(self):
+        environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"])
+        arguments = ("run", INPUT, "-o", self.out, "--backend", "cuda")
+        self.assert_fails(1, "head dimension 32; 64, 128 and 256 are accepted", *arguments, env=environment)
+        self.assert_fails(1, "head dimension 32", "explain", INPUT, "--gpu", "h200")
+        self.assert_fails(2, "gpu is 'h900'; 'h200' is accepted", "explain", INPUT, "--gpu", "h900")
 
     def test_missing_folder(self):
         self.assert_fails(1, "there is no folder", "run", INPUT, "-o", self.folder / "no" / "where.safetensors")

@@ -182,6 +182,23 @@ class Run(ProgramTest):
         self.assertTrue(both.startswith(text), both)
         self.assertIn("ran in", both)
 
+    def test_explains_for_a_gpu_that_is_not_here(self):
+        tensors = small_inputs(queries=300, keys=500, dim=64, value_dim=64)
+        tensors["ids"] = ("I32", [500], [i // 100 for i in range(500)])
+        write_safetensors(self.folder / "in.safetensors", tensors)
+        arguments = ["explain", self.folder / "in.safetensors", "--dtype", "bf16", "--gpu", "h200"]
+        arguments += ["--mask", "ids[q_idx] == ids[kv_idx]"]
+        explanation = self.run_json(*arguments)["explanation"]
+        self.assertEqual(explanation["plan"]["family"], "forward_sm90")
+        self.assertEqual(explanation["problem"]["device"], "cuda:0")
+        self.assertGreater(explanation["mask"]["empty"], 0)
+        self.assertGreater(explanation["predicted"]["seconds"], 0)
+        self.assertGreater(len(explanation["rejected"]), 0)
+        self.assertIsNone(explanation["kernel"])
+        text = self.run_well(*arguments)
+        for part in ("on cuda:0", "predicted  ", "rejected   ", "kernel     none prepared"):
+            self.assertIn(part, text)
+
     def test_empty_queries(self):
         out = self.run_small(small_inputs(queries=0))
         self.assertEqual(out["o"][:2], ("F32", [1, 2, 0, 3]))

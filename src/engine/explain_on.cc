@@ -1,0 +1,52 @@
+// The plan of an attention on a GPU that need not be here.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/known_gpus.h"
+#include "engine/explain.h"
+#include "engine/machine.h"
+#include "engine/mask_rows.h"
+#include "heddle/error.h"
+
+namespace heddle {
+namespace {
+
+const device::CudaCaps& caps_of(std::string_view gpu) {
+  const auto found = std::ranges::find(device::kKnownGpus, gpu, [](const auto& known) { return known.first; });
+  if (found != device::kKnownGpus.end()) return found->second;
+  std::string names;
+  for (const auto& [name, caps] : device::kKnownGpus) names += fmt::format("{}'{}'", names.empty() ? "" : ", ", name);
+  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} is accepted", gpu, names));
+}
+
+}  // namespace
+
+Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options) {
+  const Device device = {DeviceKind::cuda, 0};
+  device::Machine machine = engine::cpu_machine();
+  machine.cuda = {caps_of(gpu)};
+
+  // The views say that everything is there; the block mask is built from what really is where.
+  AttentionTensors there = tensors;
+  for (ConstTensorView* view : {&there.q, &there.k, &there.v}) view->device = device;
+  there.o.device = device;
+  if (there.lse) there.lse->device = device;
+  AttentionOptions options_there = options;
+  options_there.backend = BackendChoice::cuda;
+  for (auto& [name, capture] : options_there.bindings.captures) capture.device = device;
+  for (auto* view :
+       {&options_there.sinks, &options_there.q_descale, &options_there.k_descale, &options_there.v_descale}) {
+    if (*view) (*view)->device = device;
+  }
+
+  const problem::AttentionProblem problem = problem::validate(there, options_there);
+  engine::MaskRows rows(problem, options);
+  const std::vector<plan::Choice> choices =
+      plan::choose(problem, there, options_there, machine, [&](BlockSize block) { return rows(block); });
+  const nlohmann::ordered_json explanation =
+      engine::explanation(problem, choices.front().block_mask.get(), choices.front().plan, nullptr);
+  return {engine::to_text(explanation), explanation.dump(2)};
+}
+
+}  // namespace heddle

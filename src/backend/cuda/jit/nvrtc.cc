@@ -136,6 +136,7 @@ class OpenProgram {
       require_text(texts.back(), header->name);
       name_pointers.push_back(header->name.c_str());
     }
+    text_pointers.reserve(texts.size());
     for (const std::string& text : texts) text_pointers.push_back(text.c_str());
     const int result = functions_.create(&program_, source.text.c_str(), (source.name + ".cu").c_str(),
                                          static_cast<int>(texts.size()), text_pointers.data(), name_pointers.data());
@@ -182,6 +183,7 @@ Compilation compile(const Source& source, bool want_ptx) {
   const OpenProgram program(functions, source);
   const std::vector<std::string> options = options_of(source);
   std::vector<const char*> option_pointers;
+  option_pointers.reserve(options.size());
   for (const std::string& option : options) option_pointers.push_back(option.c_str());
   Compilation compilation;
   compilation.result =

@@ -9,36 +9,36 @@ namespace heddle::ops {
 
 using shared::ModCapture;
 
-// Storage types: how an element lies in memory, and its value.
+// Storage types: how far elements are apart, how many bytes of one are read, and what they mean.
 struct F64 {
-  using Stored = double;
-  static __device__ __forceinline__ float value(double x) { return __double2float_rn(x); }
+  static constexpr int kApart = 8, kRead = 8;
+  static __device__ __forceinline__ float value(unsigned long long bits) {
+    return __double2float_rn(__longlong_as_double(static_cast<long long>(bits)));
+  }
 };
 struct F32 {
-  using Stored = float;
-  static __device__ __forceinline__ float value(float x) { return x; }
+  static constexpr int kApart = 4, kRead = 4;
+  static __device__ __forceinline__ float value(unsigned bits) { return __uint_as_float(bits); }
 };
 struct F16 {
-  using Stored = unsigned short;
-  static __device__ __forceinline__ float value(unsigned short bits) { return from_half(bits); }
+  static constexpr int kApart = 2, kRead = 2;
+  static __device__ __forceinline__ float value(unsigned bits) { return from_half(static_cast<unsigned short>(bits)); }
 };
 struct Bf16 {
-  using Stored = unsigned short;
-  static __device__ __forceinline__ float value(unsigned short bits) {
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-  }
+  static constexpr int kApart = 2, kRead = 2;
+  static __device__ __forceinline__ float value(unsigned bits) { return __uint_as_float(bits << 16); }
 };
 /// The upper half of an f16.
 struct E5m2 {
-  using Stored = unsigned char;
-  static __device__ __forceinline__ float value(unsigned char bits) {
+  static constexpr int kApart = 1, kRead = 1;
+  static __device__ __forceinline__ float value(unsigned bits) {
     return from_half(static_cast<unsigned short>(bits << 8));
   }
 };
 /// Three bits of an f16's mantissa under four of its exponent, whose bias is 8 less; all ones are NaN.
 struct E4m3 {
-  using Stored = unsigned char;
-  static __device__ __forceinline__ float value(unsigned char bits) {
+  static constexpr int kApart = 1, kRead = 1;
+  static __device__ __forceinline__ float value(unsigned bits) {
     const unsigned magnitude = bits & 0x7FU, sign = bits & 0x80U;
     const float x = from_half(static_cast<unsigned short>(sign << 8 | magnitude << 7)) * 256.0F;
     return magnitude == 0x7FU ? __uint_as_float(0x7FC00000U) : x;
@@ -46,16 +46,16 @@ struct E4m3 {
 };
 /// The low 32 bits; memory is little-endian.
 struct I64 {
-  using Stored = int2;
-  static __device__ __forceinline__ int value(int2 x) { return x.x; }
+  static constexpr int kApart = 8, kRead = 4;
+  static __device__ __forceinline__ int value(unsigned bits) { return static_cast<int>(bits); }
 };
 struct I32 {
-  using Stored = int;
-  static __device__ __forceinline__ int value(int x) { return x; }
+  static constexpr int kApart = 4, kRead = 4;
+  static __device__ __forceinline__ int value(unsigned bits) { return static_cast<int>(bits); }
 };
 struct Boolean {
-  using Stored = unsigned char;
-  static __device__ __forceinline__ bool value(unsigned char x) { return x != 0; }
+  static constexpr int kApart = 1, kRead = 1;
+  static __device__ __forceinline__ bool value(unsigned bits) { return bits != 0; }
 };
 
 /// What an index adds to an element's offset. Wraps where the index is far outside.
@@ -75,9 +75,10 @@ __device__ __forceinline__ bool inside(const ModCapture& capture, int axis, int 
 /// The element at an offset; 0, and no access, where not `readable`.
 template <class Storage>
 __device__ __forceinline__ auto load_if(const ModCapture& capture, bool readable, long long offset) {
-  typename Storage::Stored element{};
-  if (readable) element = __ldg(static_cast<const typename Storage::Stored*>(capture.data) + offset);
-  return Storage::value(element);
+  // By numbers: far from the tensor there is no pointer.
+  const auto address =
+      reinterpret_cast<unsigned long long>(capture.data) + static_cast<unsigned long long>(offset) * Storage::kApart;
+  return Storage::value(read_if<Storage::kRead>(address, readable));
 }
 /// The element at an offset inside the tensor; an empty tensor reads as 0.
 template <class Storage, int kRank>

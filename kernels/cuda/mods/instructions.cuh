@@ -30,4 +30,31 @@ __device__ __forceinline__ float from_half(unsigned short bits) {
   return result;
 }
 
+/// Another thread's value; all threads of the warp take part.
+template <class T>
+__device__ __forceinline__ T from_lane(T x, int lane) {
+  return __shfl_sync(~0U, x, lane);
+}
+__device__ __forceinline__ bool from_lane(bool x, int lane) { return __shfl_sync(~0U, x ? 1 : 0, lane) != 0; }
+
+/// So many bytes of memory that does not change while the kernel runs; 0, and no access, where not `readable`. One
+/// predicated instruction: a branch at every load takes a masked kernel hundreds of registers.
+template <int kBytes>
+__device__ __forceinline__ auto read_if(unsigned long long address, bool readable) {
+  unsigned bits = 0;
+  const int on = readable ? 1 : 0;
+  if constexpr (kBytes == 1) {
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.u8 %0, [%1];}" : "+r"(bits) : "l"(address), "r"(on));
+  } else if constexpr (kBytes == 2) {
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.u16 %0, [%1];}" : "+r"(bits) : "l"(address), "r"(on));
+  } else if constexpr (kBytes == 4) {
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.u32 %0, [%1];}" : "+r"(bits) : "l"(address), "r"(on));
+  } else {
+    unsigned long long wide = 0;
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.u64 %0, [%1];}" : "+l"(wide) : "l"(address), "r"(on));
+    return wide;
+  }
+  if constexpr (kBytes < 8) return bits;
+}
+
 }  // namespace heddle::ops

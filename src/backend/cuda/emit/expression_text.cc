@@ -132,6 +132,41 @@ std::string wrapped(std::string line) {
   return line;
 }
 
+/// Ten instructions or more.
+bool is_long(const Node& node) {
+  const Kind kind = expr::info(node.op).kind;
+  if (kind == Kind::read || kind == Kind::random) return true;
+  if (node.op == Op::floor_div || node.op == Op::mod) return power_of_two(*node.operands[1]) < 0;
+  return kind == Kind::real && node.op != Op::floor;
+}
+
+// ---- what stands around the functions
+
+constexpr const char* kHead = R"(#include "mods/captures.cuh"
+#include "mods/columns.cuh"
+#include "mods/operations.cuh"
+
+namespace heddle {
+
+)";
+
+// Of a type's name, a function's name, the columns' locals, and the way that columns are had.
+constexpr const char* kColumns = R"(
+struct {0}Mod {{
+  using Uniform = {0}Uniform;
+  using Column = {0}Column;
+  static __device__ __forceinline__ Column column(const shared::ModValues& mod, const Uniform& u, int b, int h,
+      int kv_idx) {{
+    return {1}_column(mod, u, b, h, kv_idx);
+  }}
+  static __device__ __forceinline__ Column from_lane(const Column& c, int lane) {{
+    return {{{2}}};
+  }}
+}};
+template <int kKeys>
+using {0}Columns = ops::{3}Columns<{0}Mod, kKeys>;
+)";
+
 // ---- the graph
 
 class ModWriter {
@@ -145,12 +180,12 @@ class ModWriter {
   std::string text() {
     for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
     const std::string result = use(values_.at(mod_.node()), Stage::element);
-    std::string text = "#include \"mods/captures.cuh\"\n#include \"mods/operations.cuh\"\n\nnamespace heddle {\n\n";
+    std::string text = kHead;
     for (const Stage stage : kStages) {
       if (stage != Stage::element) text += struct_text(stage);
     }
     for (const Stage stage : kStages) text += function_text(stage, result);
-    return text + "\n}  // namespace heddle\n";
+    return text + columns_text() + "\n}  // namespace heddle\n";
   }
 
  private:
@@ -185,6 +220,7 @@ class ModWriter {
 
   Value value_of(const Node& node) {
     const Stage stage = stage_of(node.uses);
+    if (stage == Stage::column && is_long(node)) long_column_ = true;
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};
     if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
     if (node.op == Op::leaf) return add_local(stage, "int", leaf_text(node.leaf()));
@@ -314,10 +350,22 @@ class ModWriter {
     return text + fmt::format("  return {};\n}}\n", last ? result : "{" + later + "}");
   }
 
+  /// How a warp comes by a block's columns: see kernels/cuda/mods/columns.cuh.
+  std::string columns_text() {
+    std::string passed;
+    for (std::size_t i = 0; i < locals(Stage::column).size(); ++i) {
+      if (!locals(Stage::column)[i].used_later) continue;
+      passed += fmt::format("{}ops::from_lane(c.c{}, lane)", passed.empty() ? "" : ", ", i);
+    }
+    const bool dealt = long_column_ && !passed.empty();
+    return fmt::format(kColumns, type_name_, name_, passed, dealt ? "Dealt" : "Own");
+  }
+
   std::string name_, type_name_;
   const Expr& mod_;
   const ModLayout& layout_;
   bool takes_score_;
+  bool long_column_ = false;
   std::unordered_map<const Node*, Value> values_;
   std::array<std::vector<Local>, kStages.size()> locals_;
 };

@@ -48,7 +48,15 @@ enum class TakesScore : bool { no, yes };
 /// mod's type. q_idx holds q_start already; the other leaves come from `mod` and the arguments. Every function may be
 /// called with any indices: reads are clamped. `name` is a C++ identifier of small letters.
 ///
-/// The text includes "mods/operations.cuh" (and "mods/captures.cuh"); it needs the compiler's option -default-device,
+/// A warp whose threads hold scores as tensor cores leave them (kernels/cuda/mods/columns.cuh) gets its columns from
+///
+///   const MaskColumns<KEYS> columns(mod, u, b, h, kv_first);   // KEYS keys from kv_first on
+///   const MaskColumn c = columns.at(j, e);                     // of key kv_first + 8 j + 2 (lane % 4) + e
+///
+/// which computes each column once a warp and passes it on where that is long work, a read above all, and otherwise
+/// calls mask_column. All threads of the warp must make these calls together.
+///
+/// The text includes the headers of kernels/cuda/mods that it needs. It needs the compiler's option -default-device,
 /// and neither -use_fast_math nor -ftz=true.
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score);
 

@@ -6,18 +6,14 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #define __device__
 #define __forceinline__ inline
 
-struct int2 {
-  int x, y;
-};
-template <class T>
-T __ldg(const T* address) {
-  return *address;
-}
+inline struct { unsigned x; } threadIdx;
 
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
@@ -82,6 +78,19 @@ inline float from_half(unsigned short bits) {
   if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
   if (exponent < 31) return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
   return mantissa == 0 ? sign * std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+}
+
+/// A warp of one thread.
+template <class T>
+T from_lane(T x, int) {
+  return x;
+}
+template <int kBytes>
+auto read_if(unsigned long long address, bool readable) {
+  using Bits = std::conditional_t<kBytes == 8, unsigned long long, unsigned>;
+  Bits bits = 0;
+  if (readable) std::memcpy(&bits, reinterpret_cast<const void*>(address), kBytes);
+  return bits;
 }
 
 }  // namespace heddle::ops

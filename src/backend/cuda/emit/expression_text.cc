@@ -142,13 +142,9 @@ bool is_long(const Node& node) {
 
 // ---- what stands around the functions
 
-constexpr const char* kHead = R"(#include "mods/captures.cuh"
-#include "mods/columns.cuh"
-#include "mods/operations.cuh"
-
-namespace heddle {
-
-)";
+constexpr const char* kHead =
+    "#include \"mods/captures.cuh\"\n#include \"mods/columns.cuh\"\n#include \"mods/operations.cuh\"\n\n"
+    "namespace heddle {\n\n";
 
 // Of a type's name, a function's name, the columns' locals, and the way that columns are had.
 constexpr const char* kColumns = R"(

@@ -11,7 +11,8 @@ source tools/setup.sh
 
 # Built and run, with HEDDLE_TEST_REDUCED=1, under ASan and UBSan in every run; --full takes all tests.
 asan_tests=(base_tensor_test files_test expr_text_test mask_block_mask_test backend_cpu_forward_test engine_poison_test
-  engine_grid_test backend_cuda_jit_parts_test backend_cuda_jit_disk_test)
+  engine_grid_test backend_cuda_jit_parts_test backend_cuda_jit_disk_test capi_attention_test capi_block_mask_test
+  capi_errors_test capi_plan_test)
 
 full=false
 case "${*}" in

@@ -38,7 +38,8 @@ enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda };
 std::string_view name(BackendChoice backend);
 
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
-/// plan uses them.
+/// plan uses them. Lengths, cu_seqlens and q_start are on the CPU; sinks, descales and captures where q, k, v and o
+/// are.
 struct AttentionOptions {
   Expr score_mod{};     // f32; empty: s
   Expr mask_mod{};      // boolean; empty: everything attends
@@ -69,8 +70,9 @@ struct AttentionOptions {
   BackendChoice backend = BackendChoice::automatic;
   int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
 
-  /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute; they return
-  /// before it is done. Null: the legacy default stream.
+  /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute: wait for it
+  /// before o is read. They free what they planned, which waits for the GPU; the runs of a plan that is kept wait for
+  /// nothing. Null: the legacy default stream.
   void* stream = nullptr;
 
   /// Called now and then during a run on the CPU with the fraction done, from one thread at a time. Empty: never.
@@ -110,7 +112,8 @@ struct RunOptions {
 
 /// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks
 /// the kernel; run() only computes. Copies share the plan. Safe from several threads, also one plan on several threads
-/// at once, each with its own workspace.
+/// or streams at once, each with its own workspace. On a GPU the plan must outlive what its runs enqueued, and the
+/// graphs that captured them: destroying or updating it frees lists that they read.
 class AttentionPlan {
  public:
   /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. Lengths, cu_seqlens, q_start and
@@ -121,11 +124,12 @@ class AttentionPlan {
   std::int64_t workspace_bytes() const;
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
-  /// it allocates, compiles and synchronises nothing, so a CUDA graph may capture it.
+  /// it allocates, compiles and synchronises nothing, so a CUDA graph may capture it. What captures on a GPU hold is
+  /// not compared with what a mask's rows were built from: update() follows a change.
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-  /// planned ones. Not during a run.
+  /// planned ones. Not during a run, nor, on a GPU, while one is enqueued. Graphs must be captured again.
   void update(const Bindings& bindings);
 
   const BlockMask* block_mask() const;  // null when everything attends

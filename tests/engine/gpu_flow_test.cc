@@ -1,0 +1,144 @@
+// What the engine does around a GPU's kernels, against the fake driver, each test in a process of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "backend/cuda/driver/fake_driver.h"
+#include "backend/cuda/driver/in_child.h"
+#include "engine/pointers.h"
+#include "heddle/check.h"
+#include "heddle/error.h"
+#include "heddle/mods.h"
+
+namespace heddle {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Device kFirst{DeviceKind::cuda, 0};
+constexpr Device kSecond{DeviceKind::cuda, 1};
+
+// What `report` says beside the fake driver; an error's sentence where it throws.
+template <class Report>
+std::string with_fake(Report report) {
+  return in_child([&]() -> std::string {
+    setenv("HEDDLE_CUDA_DRIVER", FAKE_DRIVER, 1);
+    try {
+      return report();
+    } catch (const Error& error) {
+      return error.what();
+    }
+  });
+}
+
+Tensor random_tensor(const Dims& shape, unsigned seed) {
+  const Tensor tensor = Tensor::empty(DType::f32, shape);
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) static_cast<float*>(tensor.data())[i] = normal(rng);
+  return tensor.to(DType::bf16);
+}
+
+struct Inputs {
+  Tensor q = random_tensor({1, 2, 70, 64}, 1), k = random_tensor({1, 1, 90, 64}, 2),
+         v = random_tensor({1, 1, 90, 64}, 3);
+
+  Inputs on(const Device& device) const {
+    Inputs moved = *this;
+    for (Tensor* tensor : {&moved.q, &moved.k, &moved.v}) *tensor = tensor->to(device);
+    return moved;
+  }
+};
+
+TEST(GpuFlow, ChecksCopiesOfWhatIsOnAGpu) {
+  EXPECT_EQ(with_fake([] {
+              const Inputs in;
+              const Tensor ids = Tensor::zeros(DType::i32, {90});
+              AttentionOptions options;
+              options.mask_mod = mods::causal() & mods::documents(Capture("ids", DType::i32, 1));
+              options.bindings.captures["ids"] = ids;
+              const AttentionResult result = attention(in.q, in.k, in.v, options, true);
+
+              const Inputs there = in.on(kSecond);
+              const Tensor o = result.o.to(kSecond), lse = result.lse.to(kSecond), ids_there = ids.to(kSecond);
+              AttentionOptions own = options;
+              own.bindings.captures["ids"] = ids_there;
+              const CheckReport here =
+                  check_attention(in.q, in.k, in.v, options, result.o, ConstTensorView(result.lse));
+              const CheckReport copied = check_attention(there.q, there.k, there.v, own, o, ConstTensorView(lse));
+              if (!here.passed || here.text() != copied.text()) return here.text() + copied.text();
+              own.bindings.captures["ids"].device = kFirst;
+              check_attention(there.q, there.k, there.v, own, o, ConstTensorView(lse));
+              return std::string("nothing was thrown");
+            }),
+            "capture 'ids' is on cuda:0; cuda:1 is accepted, where q is");
+}
+
+// The driver knows where memory is, whatever the views say.
+TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
+  const auto spoilt = [](auto spoil) {
+    return with_fake([&]() -> std::string {
+      const Inputs in = Inputs().on(kFirst), other = Inputs().on(kSecond);
+      const Tensor o = Tensor::empty_on(kFirst, DType::bf16, in.q.shape());
+      const Tensor lse = Tensor::empty_on(kFirst, DType::f32, {1, 2, 70}), host = Tensor::zeros(DType::f32, {1, 2, 70});
+      AttentionTensors tensors = {in.q, in.k, in.v, o, lse.view()};
+      spoil(tensors, other, host);
+      engine::check_pointers(tensors, 0);
+      return "right";
+    });
+  };
+  EXPECT_EQ(spoilt([](auto&...) {}), "right");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
+            "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
+            "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
+}
+
+TEST(GpuFlow, SaysWhatNoKernelTakes) {
+  EXPECT_THAT(with_fake([]() -> std::string {
+                const Inputs in = Inputs().on(kFirst);
+                AttentionOptions options;
+                options.score_mod = leaf::score() * 2.0;
+                attention(in.q, in.k, in.v, options);
+                return {};
+              }),
+              HasSubstr("score_mod is score * 2.0; none is accepted"));
+  EXPECT_THAT(with_fake([]() -> std::string {
+                const Inputs in = Inputs().on(kFirst);
+                AttentionOptions options;
+                options.backend = BackendChoice::reference;
+                attention(in.q, in.k, in.v, options);
+                return {};
+              }),
+              HasSubstr("q is on cuda:0; backend reference takes tensors on the CPU"));
+}
+
+TEST(GpuFlow, LooksForNoDriverWhereTensorsAreOnTheCpu) {
+  EXPECT_EQ(with_fake([]() -> std::string {
+              const Inputs in;
+              attention(in.q, in.k, in.v);
+              explain_on("h200", {in.q, in.k, in.v, TensorView(nullptr, DType::bf16, in.q.shape()), {}}, {});
+              return cuda::fake_driver(FAKE_DRIVER) == nullptr ? "not loaded" : "loaded";
+            }),
+            "not loaded");
+}
+
+TEST(GpuFlow, PlansForAGpuThatIsNotHere) {
+  const Inputs in;
+  const AttentionTensors tensors = {in.q, in.k, in.v, TensorView(nullptr, DType::bf16, in.q.shape()), {}};
+  const Tensor ids = Tensor::zeros(DType::i64, {90});
+  AttentionOptions options;
+  options.mask_mod = mods::documents(Capture("ids", DType::i64, 1));
+  options.bindings.captures["ids"] = ids;
+  const Explanation explanation = explain_on("h200", tensors, options);
+  EXPECT_THAT(explanation.text, HasSubstr("forward_sm90 on cuda:0"));
+  EXPECT_THAT(explanation.json, HasSubstr("\"family\": \"forward_sm90\""));
+  options.weight_mod = Expr(0.5);
+  EXPECT_THROW(explain_on("h200", tensors, options), Error);
+  EXPECT_THROW(explain_on("a100", tensors, {}), Error);
+}
+
+}  // namespace
+}  // namespace heddle

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "backend/cuda/emit/columns_program.h"
 #include "backend/cuda/emit/device_program.h"
 #include "expr/node.h"
 #include "expr/random_expression.h"
@@ -90,6 +91,8 @@ TEST_F(ModsCompile, ReadyMadeMods) {
   }
   expect_compiles(simple);
 }
+
+TEST_F(ModsCompile, ColumnsOfAFragment) { EXPECT_EQ(jit::build(columns_source())->spill_bytes, 0); }
 
 TEST_F(ModsCompile, ExpressionsDrawnAtRandom) {
   RandomExpressions random(7);

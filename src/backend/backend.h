@@ -28,7 +28,7 @@ struct PrepareArguments {
   const AttentionTensors& tensors;  // strides; the memory may be absent
   const AttentionOptions& options;
   const Bindings& bindings;
-  const BlockMask* block_mask;  // null: everything attends
+  const BlockMask* block_mask;  // null: everything attends. Lives as long as the kernel, whose runs bring it again
 };
 
 /// A prepared attention. Immutable: several runs may go on at once.

@@ -45,6 +45,12 @@ std::vector<BlockSize> kernel_blocks(std::int64_t head_dim) {
   return blocks;
 }
 
+// Nearly as many cases without a mask.
+std::vector<std::string> with_unmasked(std::vector<std::string> masks) {
+  masks.resize(masks.size() * 7 / 4);
+  return masks;
+}
+
 class SpecSource {
  public:
   explicit SpecSource(std::uint64_t first_seed = 0) : seed_(first_seed) {}
@@ -85,41 +91,22 @@ class SpecSource {
 
   std::uint64_t seed_;
   Deck<std::int64_t> dim_{{64, 128, 256}, 1};
-  Deck<DType> dtype_{{DType::bf16, DType::bf16, DType::f16}, 2};
+  Deck<DType> dtype_{{DType::bf16, DType::bf16, DType::bf16, DType::f16}, 2};
   Deck<std::int64_t> q_rows_{{1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 257, 300, 385, 449, 0}, 3};
   Deck<std::int64_t> kv_rows_{
       {1, 2, 16, 63, 64, 65, 79, 80, 81, 127, 128, 129, 159, 160, 161, 192, 257, 320, 385, 500, 641, 0}, 4};
   Deck<std::int64_t> kv_heads_{{1, 2, 3}, 5}, group_{{1, 2, 3, 5}, 6}, batch_{{1, 2, 3}, 7};
   Deck<int> shared_{{0, 0, 1, 2}, 8};
   Deck<Layout> layout_{{Layout::bhsd, Layout::bshd, Layout::bshd, Layout::padded, Layout::sliced}, 9};
-  Deck<std::string> mask_{{"",
-                           "",
-                           "",
-                           "",
-                           "",
-                           "",
-                           "causal",
-                           "causal",
-                           "causal",
-                           "causal_lower_right",
-                           "causal_lower_right",
-                           "sliding_window",
-                           "sliding_window",
-                           "dilated_window",
-                           "prefix_lm",
-                           "global_and_window",
-                           "neighbourhood_2d",
-                           "block_diffusion",
-                           "some_queries_blind",
-                           "window_by_params",
-                           "window_by_params",
-                           "not_causal_or_window",
-                           "by_head",
-                           "nothing"},
-                          10};
+  // Each mask, with each type and kernel, is a compilation of a second.
+  Deck<std::string> mask_{
+      with_unmasked({"causal", "causal", "causal_lower_right", "sliding_window", "dilated_window", "prefix_lm",
+                     "global_and_window", "neighbourhood_2d", "block_diffusion", "some_queries_blind",
+                     "window_by_params", "window_by_params", "not_causal_or_window", "by_head", "nothing"}),
+      10};
   Deck<std::string> q_start_{{"none", "none", "uniform"}, 11};
   Deck<double> spread_{{1, 1, 1, 30, 1000}, 12}, late_{{1, 1, 1, 1, 100}, 13};
-  Deck<int> with_lse_{{1, 1, 0}, 14}, given_rows_{{0, 1}, 15};
+  Deck<int> with_lse_{{1, 1, 1, 0}, 14}, given_rows_{{0, 1}, 15};
   Deck<std::optional<double>> scale_{{std::nullopt, std::nullopt, 0.02, 0.5}, 16};
   Deck<BlockSize> blocks_64_{kernel_blocks(64), 17}, blocks_128_{kernel_blocks(128), 18},
       blocks_256_{kernel_blocks(256), 19};
@@ -128,11 +115,11 @@ class SpecSource {
 TEST_F(GpuGrid, AgreesWithTheReference) {
   SpecSource source;
   std::vector<CaseSpec> specs;
-  for (int i = 0; i < scaled(240); ++i) specs.push_back(source.draw());
+  for (int i = 0; i < scaled(200); ++i) specs.push_back(source.draw());
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// Each kernel of the table with either type, masked and not, with and without lse, at the edges of its tile.
+// Each kernel of the table with either type, masked and not, without lse too, at the edges of its tile.
 TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 10'000;
@@ -142,6 +129,7 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       for (const char* mask : {"", "causal", "by_head"}) {
         for (const bool with_lse : {true, false}) {
+          if (!with_lse && *mask != '\0') continue;
           CaseSpec spec;
           spec.seed = ++seed;
           spec.threads = 1;

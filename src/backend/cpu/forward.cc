@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "backend/backend.h"
 #include "backend/cpu/caps.h"
@@ -25,10 +26,28 @@ constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
 /// Below so many multiply-adds a launch is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
 
+/// What all runs of a plan share. Not copied: the schedule points into it.
 struct CpuForward {
   problem::AttentionProblem problem;
   plan::Plan plan;
   ModPrograms programs;
+  plan::CpuForwardScratch scratch;
+  std::int64_t pair_bytes;  // the workspace's first part; the workers' scratch follows
+  Schedule schedule;
+  std::optional<Wave> only_wave;  // where there is one
+
+  explicit CpuForward(const backend::PrepareArguments& arguments)
+      : problem(arguments.problem),
+        plan(arguments.plan),
+        programs(problem),
+        scratch(plan::cpu_forward_scratch(problem, plan.tile.q)),
+        pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
+        schedule(problem, arguments.tensors.k.shape[0], arguments.tensors.v.shape[0], plan.tile.q, pair_bytes,
+                 arguments.block_mask) {
+    if (schedule.waves() == 1) only_wave = schedule.wave(0);
+  }
+  CpuForward(const CpuForward&) = delete;
+  CpuForward& operator=(const CpuForward&) = delete;
 };
 
 /// Rows from `row` on of one batch entry and head; batches of one serve all entries.
@@ -62,31 +81,33 @@ template <class T>
 class Launch {
  public:
   Launch(const CpuForward& forward, const backend::RunArguments& run)
-      : problem_(forward.problem),
+      : forward_(forward),
+        problem_(forward.problem),
         run_(run),
-        scratch_(plan::cpu_forward_scratch(problem_, forward.plan.tile.q)),
+        scratch_(forward.scratch),
         threads_(forward.plan.threads),
-        pair_bytes_(forward.plan.workspace_bytes - threads_ * scratch_.bytes),
-        schedule_(problem_, run.tensors.k.shape[0], run.tensors.v.shape[0], forward.plan.tile.q, pair_bytes_,
-                  run.block_mask),
+        pair_bytes_(forward.pair_bytes),
+        schedule_(forward.schedule),
         workspace_(static_cast<std::byte*>(run.workspace)),
         programs_(forward.programs) {}
 
   void run() {
     fill_padding();
-    for (std::int64_t i = 0; i < schedule_.waves(); ++i) {
-      const Wave wave = schedule_.wave(i);
-      const int workers = workers_for(wave);
-      while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
-      pack_wave(wave, workers);
-      attend_wave(wave, workers, i);
-      base::parallel_tasks(workers, std::ssize(wave.merges), [&](int worker, std::int64_t task) {
-        merge_pieces(tile_of(wave, wave.merges[static_cast<std::size_t>(task)], worker), buffers(worker));
-      });
-    }
+    if (forward_.only_wave) return run(*forward_.only_wave, 0);
+    for (std::int64_t i = 0; i < schedule_.waves(); ++i) run(schedule_.wave(i), i);
   }
 
  private:
+  void run(const Wave& wave, std::int64_t index) {
+    const int workers = workers_for(wave);
+    while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
+    pack_wave(wave, workers);
+    attend_wave(wave, workers, index);
+    base::parallel_tasks(workers, std::ssize(wave.merges), [&](int worker, std::int64_t task) {
+      merge_pieces(tile_of(wave, wave.merges[static_cast<std::size_t>(task)], worker), buffers(worker));
+    });
+  }
+
   const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
   std::int64_t batch_entry(std::int64_t index) const { return problem_.packed ? 0 : index; }
 
@@ -253,12 +274,13 @@ class Launch {
     }
   }
 
+  const CpuForward& forward_;
   const problem::AttentionProblem& problem_;
   const backend::RunArguments& run_;
-  plan::CpuForwardScratch scratch_;
+  const plan::CpuForwardScratch& scratch_;
   int threads_;
-  std::int64_t pair_bytes_;  // the workspace's first part; the workers' scratch follows
-  Schedule schedule_;
+  std::int64_t pair_bytes_;
+  const Schedule& schedule_;
   std::byte* workspace_;
   const ModPrograms& programs_;
   std::vector<WorkerMods> mods_;
@@ -266,8 +288,7 @@ class Launch {
 
 class CpuForwardKernel final : public backend::Kernel {
  public:
-  CpuForwardKernel(const problem::AttentionProblem& problem, const plan::Plan& plan)
-      : forward_{problem, plan, ModPrograms(problem)} {}
+  explicit CpuForwardKernel(const backend::PrepareArguments& arguments) : forward_(arguments) {}
 
   void launch(const backend::RunArguments& arguments) const override {
     if (forward_.problem.precision == expr::Precision::f64) {
@@ -299,7 +320,7 @@ const Backend& cpu_backend() {
   static const Backend backend = {.choice = BackendChoice::cpu,
                                   .refuses = [](const problem::AttentionProblem&) { return std::string(); },
                                   .prepare = [](const PrepareArguments& arguments) -> std::unique_ptr<Kernel> {
-                                    return std::make_unique<cpu::CpuForwardKernel>(arguments.problem, arguments.plan);
+                                    return std::make_unique<cpu::CpuForwardKernel>(arguments);
                                   }};
   return backend;
 }

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
+#include <sstream>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/state.h"
 #include "expr/simplify.h"
@@ -159,17 +160,32 @@ void add_predicted(Text& text, const Json& predicted) {
                                      with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}), rate));
 }
 
+// A list's elements, or the lines of a text; blank ones go.
+std::vector<std::string> lines_of(const Json& value) {
+  std::vector<std::string> lines;
+  if (value.is_array()) {
+    for (const Json& line : value) lines.push_back(plain(line));
+    return lines;
+  }
+  std::istringstream stream(plain(value));
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
 void add_kernel(Text& text, const Json& kernel) {
   if (kernel.is_null()) return text.line("kernel", "none prepared");
   text.line("kernel", plain(kernel["summary"]));
   for (const auto& [key, value] : kernel.items()) {
     if (key == "summary") continue;
-    if (!value.is_array()) {
-      text.below(fmt::format("{}: {}", key, plain(value)));
-      continue;
+    const std::vector<std::string> lines = lines_of(value);
+    if (lines.size() == 1) {
+      text.below(fmt::format("{}: {}", key, lines.front()));
+    } else if (!lines.empty()) {
+      text.below(key + ":");
+      for (const std::string& line : lines) text.below(line);
     }
-    text.below(key + ":");
-    for (const Json& line : value) text.below(plain(line));
   }
 }
 

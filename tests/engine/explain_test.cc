@@ -69,8 +69,11 @@ TEST(Explain, ShowsEveryStage) {
   call.options.score_mod = leaf::score() * 2.0;
   const problem::AttentionProblem problem = call.validate();
   const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
-  const Json kernel = {
-      {"summary", "forward_sm90"}, {"registers", 168}, {"cache", Json::array({"from disk", "folder /tmp/x"})}};
+  const Json kernel = {{"summary", "forward_sm90"},
+                       {"registers", 168},
+                       {"cache", Json::array({"from disk", "folder /tmp/x"})},
+                       {"notes", "two\n\nlines\n"},
+                       {"more", ""}};
   const Json explanation = engine::explanation(problem, &mask, hopper_plan(), kernel);
   EXPECT_EQ(engine::to_text(explanation),
             "problem    forward softmax bf16 q[2, 4, 6, 16] bf16 k[.., 2, 8, 16] bf16 v[.., 2, 8, 24] -> bf16 o, lse; "
@@ -93,7 +96,10 @@ TEST(Explain, ShowsEveryStage) {
                 "           registers: 168\n"
                 "           cache:\n"
                 "           from disk\n"
-                "           folder /tmp/x\n");
+                "           folder /tmp/x\n"
+                "           notes:\n"
+                "           two\n"
+                "           lines\n");
 }
 
 TEST(Explain, HasAKeyForEveryFigure) {

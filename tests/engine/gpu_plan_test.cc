@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
+#include "count_allocations.h"
 #include "engine/gpu_case.h"
 #include "expect_error.h"
 #include "heddle/devices.h"
@@ -53,6 +54,23 @@ TEST_F(GpuPlan, RunsOnOtherMemoryEachTime) {
     c->download();
     judge(c->host());
   }
+}
+
+TEST_F(GpuPlan, RunsWithoutAllocating) {
+  GpuCase c(spec_of(5, "window_by_params"));
+  const AttentionPlan plan(c.tensors(), c.options());
+  const AttentionTensors tensors = c.tensors();
+  const Bindings bindings = c.options().bindings;
+  plan.run(tensors);
+  const cuda::ContextScope scope(0);
+  std::size_t before = 0, after = 0, total = 0;
+  cuda::check(cuda::driver().MemGetInfo(&before, &total), "asking for free memory");
+  EXPECT_EQ(allocations_of([&] {
+              for (int i = 0; i < 10; ++i) plan.run(tensors, {.bindings = &bindings});
+            }),
+            0);
+  cuda::check(cuda::driver().MemGetInfo(&after, &total), "asking for free memory");
+  EXPECT_EQ(after, before);
 }
 
 TEST_F(GpuPlan, GivesTheSameBitsEachTime) {

@@ -1,45 +1,13 @@
 // The checks of each run: what they refuse, and that they allocate nothing.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "count_allocations.h"
 #include "expect_error.h"
 #include "heddle/mods.h"
 #include "problem/call.h"
 
-namespace {
-std::atomic<std::int64_t> allocations = 0;
-}
-
-// Counted: everything that this program allocates with new. Not inlined, where GCC takes malloc and delete for a
-// mismatch.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size != 0 ? size : 1)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
-  ++allocations;
-  const auto align = static_cast<std::size_t>(alignment);
-  if (void* memory = std::aligned_alloc(align, (size + align - 1) / align * align)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-
 namespace heddle::test {
 namespace {
-
-template <class Work>
-std::int64_t allocations_of(Work&& work) {
-  const std::int64_t before = allocations;
-  work();
-  return allocations - before;
-}
 
 // A call with everything that a run looks at: sinks, captures and params of each mod.
 Call rich_call() {

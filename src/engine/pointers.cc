@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 
 #include "backend/cuda/driver/device.h"
@@ -10,23 +11,30 @@
 namespace heddle::engine {
 namespace {
 
-void check_pointer(std::string_view name, const ConstTensorView& view, int device) {
+void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = cuda::place_of(view.data).device;
   if (found == device) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is on cuda:{}, but its data is in {}; memory of cuda:{} is accepted", name, device,
+              fmt::format("{} is on cuda:{}, but its data is in {}; memory of cuda:{} is accepted",
+                          capture ? fmt::format("capture '{}'", name) : std::string(name), device,
                           found < 0 ? "host memory" : fmt::format("the memory of cuda:{}", found), device));
 }
 
 }  // namespace
 
-void check_pointers(const AttentionTensors& tensors, int device) {
+void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                    const Bindings& bindings) {
+  const int device = problem.device.index;
   check_pointer("q", tensors.q, device);
   check_pointer("k", tensors.k, device);
   check_pointer("v", tensors.v, device);
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+  for (const std::string& name : problem.captures) {
+    const ConstTensorView& view = bindings.captures.find(name)->second;
+    if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);
+  }
 }
 
 }  // namespace heddle::engine

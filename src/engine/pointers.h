@@ -1,12 +1,13 @@
 // Is a run's memory where its views say?
 #pragma once
 
-#include "heddle/attention.h"
+#include "problem/problem.h"
 
 namespace heddle::engine {
 
-/// Asks the driver about each tensor of a run on a GPU. Throws invalid_argument, naming the first that is elsewhere:
-/// what a kernel reads or writes there would fault long after the run returned.
-void check_pointers(const AttentionTensors& tensors, int device);
+/// Asks the driver about each tensor and capture that a run on a GPU reads or writes. Throws invalid_argument, naming
+/// the first that is elsewhere: the kernel would fault there, long after the run returned. Allocates nothing else.
+void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                    const Bindings& bindings);
 
 }  // namespace heddle::engine

@@ -83,17 +83,28 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
       const Tensor o = Tensor::empty_on(kFirst, DType::bf16, in.q.shape());
       const Tensor lse = Tensor::empty_on(kFirst, DType::f32, {1, 2, 70}), host = Tensor::zeros(DType::f32, {1, 2, 70});
       AttentionTensors tensors = {in.q, in.k, in.v, o, lse.view()};
-      spoil(tensors, other, host);
-      engine::check_pointers(tensors, 0);
+      problem::AttentionProblem problem;
+      problem.device = kFirst;
+      problem.captures = {"ids"};
+      Bindings bindings;
+      bindings.captures["ids"] = in.k;
+      spoil(tensors, bindings, other, host);
+      engine::check_pointers(problem, tensors, bindings);
       return "right";
     });
   };
   EXPECT_EQ(spoilt([](auto&...) {}), "right");
-  EXPECT_EQ(spoilt([](AttentionTensors& t, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
-            "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
-  EXPECT_EQ(spoilt([](AttentionTensors& t, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
-            "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
-  EXPECT_EQ(spoilt([](AttentionTensors& t, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
+  EXPECT_EQ(
+      spoilt([](AttentionTensors& t, Bindings&, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
+      "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
+  EXPECT_EQ(
+      spoilt([](AttentionTensors& t, Bindings&, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
+      "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, Bindings&, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
+  EXPECT_EQ(spoilt([](AttentionTensors&, Bindings& b, const Inputs& other, const Tensor&) {
+              b.captures["ids"].data = other.k.data();
+            }),
+            "capture 'ids' is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
 }
 
 TEST(GpuFlow, SaysWhatNoKernelTakes) {

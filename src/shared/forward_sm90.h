@@ -22,7 +22,8 @@ struct ForwardSm90Config {
   constexpr int rows() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr int panels() const { return head_dim / 64; }
-  // Registers a thread after the warpgroups have traded theirs: 512 a lane of the four schedulers in all.
+  // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most of
+  // 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits forever.
   constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 240; }
   constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 24; }
   constexpr bool operator==(const ForwardSm90Config&) const = default;
@@ -34,39 +35,43 @@ struct WorkItem {
   int head, batch;      // query head
   int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
   int steps;            // key blocks in all of them; at least 1
-  int reserved[2];      // 32 bytes: two 16-byte loads
+  int kv_head;
+  int reserved;  // 32 bytes: two 16-byte loads
 };
 
-/// Key blocks [begin, end), in blocks of kv_block keys. A partial run applies the mask and minds the end of the keys;
-/// the last, ragged block of keys always stands in a partial run.
+/// Key blocks [begin, end), in blocks of kv_block keys. In a partial run the mask decides.
 struct KvRun {
   int begin, end;
   int partial;  // 0 or 1
 };
 
-/// What the producer leaves with a key block.
-struct Step {
-  int kv_first;         // its first key
-  int flags;            // kStep...
-  int q_first;          // of its tile: first query, head, batch
-  int head_batch_slot;  // index of the tile in the CTA's list
-};
-inline constexpr int kStepPartial = 1;  // mask and key bound apply
-inline constexpr int kStepFirst = 2;    // the first of its tile
-inline constexpr int kStepLast = 4;     // the last of its tile
-inline constexpr int kStepSafe = 8;     // its tile is computed with the running maximum
-inline constexpr int kStepDrain = 16;   // no key block: finish the tile in flight and report
+/// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
+using Step = int;
+inline constexpr int kStepFlagBits = 6;
+inline constexpr int kStepPartial = 1;  // the mask decides inside
+inline constexpr int kStepRagged = 2;   // the keys end inside
+inline constexpr int kStepSafe = 4;     // its tile is computed with the running maximum
+inline constexpr int kStepLast = 8;     // the last of its tile
+inline constexpr int kStepListEnd = 16;  // and the last of the list: finish the tile and report
 inline constexpr int kStepStop = 32;    // no key block: the end
+
+/// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished.
+struct TilePlace {
+  int q_first, head, batch;  // first query; query head; sequence
+  int index;                 // in the CTA's list
+};
+inline constexpr int kTilePlaces = 8;
 
 /// Offsets in bytes from the first 1024-byte boundary of dynamic shared memory.
 struct ForwardSm90Memory {
   int q;         // [q_buffers][warpgroups][panels][64][64], 128-byte swizzle
   int k, v;      // [stages][panels][kv_block][64]
   int o;         // [warpgroups][o_panels][64][64]
-  int steps;     // Step [stages]
+  int places;    // TilePlace [kTilePlaces], by the tile's number modulo their count
   int barriers;  // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
                  // done
-  int redo;      // int [warpgroups]: the tile whose row sums left the safe range, -1: none
+  int steps;     // Step [stages]
+  int redo;      // int [warpgroups][4]: by warp, the tile whose row sums left the safe range, -1: none
   int bytes;     // to ask for, alignment included
 };
 
@@ -82,12 +87,14 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += config.stages * config.kv_block * config.head_dim * kElement;
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
-  memory.steps = at;
-  at += config.stages * static_cast<int>(sizeof(Step));
+  memory.places = at;
+  at += kTilePlaces * static_cast<int>(sizeof(TilePlace));
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 1);
+  memory.steps = at;
+  at += config.stages * static_cast<int>(sizeof(Step));
   memory.redo = at;
-  at += 4 * config.warpgroups;
+  at += 4 * 4 * config.warpgroups;
   memory.bytes = at + 1024;
   return memory;
 }

@@ -31,7 +31,6 @@ class KeyRows {
   KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
           const BlockMask* block_mask)
       : kv_blocks_(block_count(problem.kv_rows, config.kv_block)),
-        ragged_(problem.kv_rows % config.kv_block != 0),
         clocks_(forward_sm90_clocks(config)),
         row_of_tile_(static_cast<std::size_t>(block_count(problem.q_rows, config.rows())), 0) {
     if (block_mask == nullptr) {
@@ -69,10 +68,7 @@ class KeyRows {
     rows_.push_back({.first_run = static_cast<int>(runs_.size())});
     for (const Run& run : mask_runs) {
       const std::int64_t begin = run.begin * scale, end = std::min(run.end * scale, kv_blocks_);
-      const bool partial = run.kind == RunKind::partial;
-      const std::int64_t full_end = !partial && ragged_ && end == kv_blocks_ ? end - 1 : end;
-      add_run(begin, full_end, partial);
-      add_run(full_end, end, true);
+      add_run(begin, end, run.kind == RunKind::partial);
     }
   }
 
@@ -105,7 +101,6 @@ class KeyRows {
   }
 
   std::int64_t kv_blocks_;
-  bool ragged_;
   ForwardSm90Clocks clocks_;
   std::vector<std::int64_t> row_of_tile_;  // of the first head and sequence
   std::int64_t batch_stride_ = 0, head_stride_ = 0;
@@ -115,7 +110,7 @@ class KeyRows {
 };
 
 struct HeadOfBatch {
-  int head, batch;
+  int head, kv_head, batch;
 };
 
 /// Query heads in the order of the keys that they read, so that neighbours share them; a section is so many in a row.
@@ -124,7 +119,7 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
   heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads));
   const auto add_group = [&](std::int64_t kv_head, std::int64_t batch) {
     for (std::int64_t head = kv_head * problem.group(); head < (kv_head + 1) * problem.group(); ++head) {
-      heads.push_back({static_cast<int>(head), static_cast<int>(batch)});
+      heads.push_back({static_cast<int>(head), static_cast<int>(kv_head), static_cast<int>(batch)});
     }
   };
   if (problem.shared_kv) {
@@ -156,7 +151,7 @@ std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, 
 }
 
 struct Tile {
-  int q_tile, head, batch;
+  int q_tile, head, kv_head, batch;
   const KeyRow* row;
 };
 
@@ -187,7 +182,7 @@ class SectionSorter {
   void for_tiles(std::span<const HeadOfBatch> section, F&& f) const {
     for (const HeadOfBatch& at : section) {
       for (int q_tile = 0; q_tile < q_tiles_; ++q_tile) {
-        f(Tile{q_tile, at.head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
+        f(Tile{q_tile, at.head, at.kv_head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
       }
     }
   }
@@ -219,7 +214,8 @@ void deal_tiles(const std::vector<Tile>& tiles, int grid, TileSchedule& schedule
                                                                           .first_run = row.first_run,
                                                                           .runs = row.runs,
                                                                           .steps = row.steps,
-                                                                          .reserved = {}};
+                                                                          .kv_head = tiles[i].kv_head,
+                                                                          .reserved = 0};
   }
 }
 

@@ -1,0 +1,271 @@
+// The forward pass on Hopper: o = softmax(mask(scale q k^T)) v.
+//
+// One CTA an SM, for the whole launch. Its producer (pieces/producer.cuh) streams key and value blocks of the tiles that
+// the host dealt to it; each consumer warpgroup owns 64 query rows. The loop is one, over all blocks of all tiles: while
+// a warpgroup does the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P V of
+// block j - 1 for its own, also where one tile ends and the next begins.
+//
+// Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mask's functions.
+#pragma once
+
+#include "pieces/memory.cuh"
+#include "pieces/output.cuh"
+#include "pieces/producer.cuh"
+#include "pieces/score_mask.cuh"
+#include "pieces/softmax.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace heddle {
+
+template <ForwardSm90Config kConfig>
+class Consumer {
+ public:
+  static constexpr int kD = kConfig.head_dim, kN = kConfig.kv_block;
+  using Memory = SharedMemory<kConfig>;
+  using RowSoftmax = Softmax<kN, kConfig.f16>;
+
+  __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
+                                      const shared::ForwardSm90Params& params, int warpgroup)
+      : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup) {
+    lane_ = threadIdx.x & 31;
+  }
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      wait_for_keys();
+      const Step step = read_step();
+      if (step & shared::kStepStop) break;
+      tiles(step);
+      __syncwarp();
+      release(memory_.list_done());
+    }
+    if ((threadIdx.x & 127) == 0) ptx::tma_store_wait();
+  }
+
+ private:
+  using Step = shared::Step;
+
+  __device__ __forceinline__ void wait_for_keys() const { ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity); }
+  /// What the producer says of the keys that have arrived.
+  __device__ __forceinline__ Step read_step() const {
+    Step step;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(step) : "r"(memory_.step(k_.slot)) : "memory");
+    // One value for the warp, which the compiler must know: else every address that follows is one of each thread's own.
+    return __shfl_sync(~0U, step, 0);
+  }
+  __device__ __forceinline__ TilePlace place(int tile) const {
+    TilePlace place;
+    asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(place.q_first), "=r"(place.head), "=r"(place.batch), "=r"(place.index)
+                 : "r"(memory_.place(tile))
+                 : "memory");
+    return place;
+  }
+  /// The thread's first row in the tile; its other one is 8 further down.
+  __device__ __forceinline__ int row() const {
+    return 64 * warpgroup_ + 16 * ((threadIdx.x >> 5) & 3) + ((threadIdx.x & 31) >> 2);
+  }
+
+  __device__ __forceinline__ void release(ptx::Address empty) const {
+    if (lane_ == 0) ptx::barrier_arrive(empty);
+  }
+
+  /// All tiles to the end of the list. `step` is the first block of the first, which has arrived.
+  __device__ __forceinline__ void tiles(Step step) {
+    wait_for_queries();
+    issue_qk();
+    ptx::wgmma_wait<0>();
+    ptx::touch(s_);
+    release_keys(step);
+    attend(step, true);
+    pack_p();
+    int accumulate = 0;
+    while (!(step & shared::kStepListEnd)) {
+      const bool new_tile = (step & shared::kStepLast) != 0;
+      if (new_tile) {
+        ++tile_;
+        wait_for_queries();
+      }
+      wait_for_keys();
+      issue_qk();
+      step = read_step();
+      ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+      issue_pv(accumulate);
+      ptx::wgmma_wait<1>();
+      ptx::touch(s_);
+      release_keys(step);
+      const RowSums before = softmax_.rows;
+      attend(step, new_tile);
+      const bool moves = softmax_.moves();
+      softmax_.pin(memory_.q_full(0, 0));
+      ptx::wgmma_wait<0>();
+      ptx::touch(o_);
+      release_values();
+      if (new_tile) {
+        finish(tile_ - 1, before);
+        accumulate = 0;
+      } else {
+        accumulate = 1;
+        if (moves) {
+          softmax_.settle(s_);
+          rescale_o();
+        }
+      }
+      pack_p();
+    }
+    ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+    issue_pv(accumulate);
+    ptx::wgmma_wait<0>();
+    ptx::touch(o_);
+    release_values();
+    finish(tile_, softmax_.rows);
+    ++tile_;
+  }
+
+  // A tile's queries stand in the buffer of its number.
+  __device__ __forceinline__ int q_slot() const { return tile_ % kConfig.q_buffers; }
+  __device__ __forceinline__ void wait_for_queries() const {
+    ptx::barrier_wait(memory_.q_full(q_slot(), warpgroup_), (tile_ / kConfig.q_buffers) & 1);
+  }
+
+  __device__ __forceinline__ void release_keys(Step step) {
+    release(memory_.k_empty(k_.slot));
+    if (step & shared::kStepLast) release(memory_.q_empty(q_slot(), warpgroup_));
+    k_.advance(kConfig.stages);
+  }
+  __device__ __forceinline__ void release_values() {
+    release(memory_.v_empty(v_.slot));
+    v_.advance(kConfig.stages);
+  }
+
+  /// S = Q K^T, in flight.
+  __device__ __forceinline__ void issue_qk() {
+    const unsigned q = memory_.queries(q_slot(), warpgroup_) >> 4, k = memory_.keys(k_.slot) >> 4;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kD / 16; ++i) {
+      const unsigned columns = (i % 4) * ptx::kNextColumns;
+      qk_product(s_, ptx::descriptor(q + (i / 4) * (64 * 128 / 16) + columns),
+                 ptx::descriptor(k + (i / 4) * (kN * 128 / 16) + columns), i > 0);
+    }
+    ptx::wgmma_commit();
+  }
+
+  /// O = P V, or O += P V, in flight.
+  __device__ __forceinline__ void issue_pv(int accumulate) {
+    const unsigned v = (memory_.values(v_.slot) >> 4) | static_cast<unsigned>(kN * 128 / 16) << 16;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kN / 16; ++i) {
+      pv_product(o_, &p_[4 * i], ptx::descriptor(v + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
+    }
+    ptx::wgmma_commit();
+  }
+
+  /// Mask and softmax of the S that has arrived.
+  __device__ __forceinline__ void attend(Step step, bool new_tile) {
+    const int kv_first = (step >> shared::kStepFlagBits) * kN;
+    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, params_.kv_len - kv_first);
+    if (kConfig.masked && (step & shared::kStepPartial)) {
+      const TilePlace at = place(tile_);
+      mask_scores<kConfig>(s_, params_.mod, at.batch, at.head, at.q_first + row(), kv_first);
+    }
+    if (new_tile) {
+      softmax_.rows = RowSums();
+      softmax_.safe |= (step & shared::kStepSafe) != 0;
+    }
+    softmax_.step(s_, params_.scale_log2);
+  }
+
+  __device__ __forceinline__ void pack_p() {
+#pragma unroll
+    for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void rescale_o() {
+#pragma unroll
+    for (int j = 0; j < kD / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o_[4 * j + e] *= softmax_.rescale[e / 2];
+    }
+  }
+
+  /// o = O / l, lse = m + ln l.
+  __device__ __forceinline__ void finish(int tile, const RowSums& of) {
+    const TilePlace at = place(tile);
+    const float l[2] = {ptx::row_sum(of.l[0]), ptx::row_sum(of.l[1])};
+    const float factor[2] = {l[0] > 0 ? ptx::reciprocal(l[0]) : l[0], l[1] > 0 ? ptx::reciprocal(l[1]) : l[1]};
+    if (__any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))) && !softmax_.safe) {
+      check_range(l, at.index);
+    }
+    store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
+    if constexpr (kConfig.lse) {
+      if ((lane_ & 3) == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float lse = l[r] > 0 ? (of.m[r] + __log2f(l[r])) * ptx::kLn2 : l[r] == 0 ? -ptx::infinity() : l[r];
+          store_lse(params_, at, at.q_first + row() + 8 * r, lse);
+        }
+      }
+    }
+  }
+
+  static constexpr float kLargestSum = RowSoftmax::kLargestSum;
+  // From this sum of weights on, large values may have overflowed O though the sum itself has not.
+  static constexpr float kSuspicious = kConfig.f16 ? kLargestSum : 16777216.0F;
+
+  __device__ __forceinline__ void check_range(const float (&l)[2], int index) {
+    const bool inside = l[0] < kLargestSum && l[1] < kLargestSum && finite_o();
+    if (!__all_sync(~0U, inside)) repeat(index);
+  }
+  __device__ __forceinline__ bool finite_o() const {
+    float zero = 0;
+#pragma unroll
+    for (int i = 0; i < kD / 2; ++i) zero = fmaf(o_[i], 0.0F, zero);
+    return zero == 0;
+  }
+
+  /// The producer will bring that tile again, after the list. From now on this warp is safe, so that it asks once at
+  /// most.
+  __device__ __forceinline__ void repeat(int index) {
+    softmax_.safe = true;
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.redo(warpgroup_, (threadIdx.x >> 5) & 3)), "r"(index)
+                 : "memory");
+  }
+
+  const Memory& memory_;
+  const ptx::TensorMap& o_map_;
+  const shared::ForwardSm90Params& params_;
+  int warpgroup_, lane_;
+  int tile_ = 0;  // number of the tile whose queries are in use
+  ptx::Ring k_{0}, v_{0};
+  RowSoftmax softmax_;
+  float s_[kN / 2];     // registers: S, then P, 64 x kv_block
+  unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
+  float o_[kD / 2];     // registers: O, 64 x head_dim
+};
+
+}  // namespace heddle
+
+extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
+    forward_sm90(const __grid_constant__ heddle::ptx::TensorMap q_map,
+                 const __grid_constant__ heddle::ptx::TensorMap k_map,
+                 const __grid_constant__ heddle::ptx::TensorMap v_map,
+                 const __grid_constant__ heddle::ptx::TensorMap o_map,
+                 const __grid_constant__ heddle::shared::ForwardSm90Params params) {
+  using namespace heddle;
+  extern __shared__ char dynamic[];
+  const SharedMemory<kConfig> memory(dynamic);
+  if (threadIdx.x == 0) memory.initialise();
+  __syncthreads();
+  const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
+  if (warpgroup == 0) {
+    ptx::give_registers<kConfig.producer_registers()>();
+    const int first = params.first_item[blockIdx.x], last = params.first_item[blockIdx.x + 1];
+    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run(first, last);
+  } else {
+    ptx::take_registers<kConfig.consumer_registers()>();
+    Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();
+    store_fills<kConfig>(params);
+  }
+}

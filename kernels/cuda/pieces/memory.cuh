@@ -1,0 +1,82 @@
+// Where a CTA's buffers and barriers lie, by the one layout of shared/forward_sm90.h.
+#pragma once
+
+#include "ptx/barrier.cuh"
+#include "shared/forward_sm90.h"
+
+namespace heddle {
+
+using shared::ForwardSm90Config;
+
+template <ForwardSm90Config kConfig>
+struct SharedMemory {
+  static constexpr shared::ForwardSm90Memory kLayout = shared::forward_sm90_memory(kConfig);
+  static constexpr unsigned kQueryBytes = 64 * kConfig.head_dim * 2;              // of a warpgroup's queries
+  static constexpr unsigned kBlockBytes = kConfig.kv_block * kConfig.head_dim * 2;  // of a block of keys, or of values
+
+  ptx::Address base;  // at a multiple of 1024 bytes, where the swizzle repeats
+
+  __device__ __forceinline__ explicit SharedMemory(const void* dynamic)
+      : base((ptx::address_of(dynamic) + 1023U) & ~1023U) {}
+
+  __device__ __forceinline__ ptx::Address queries(int slot, int warpgroup) const {
+    return base + kLayout.q + (slot * kConfig.warpgroups + warpgroup) * kQueryBytes;
+  }
+  __device__ __forceinline__ ptx::Address keys(int slot) const { return base + kLayout.k + slot * kBlockBytes; }
+  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.v + slot * kBlockBytes; }
+  __device__ __forceinline__ ptx::Address output(int warpgroup) const {
+    return base + kLayout.o + warpgroup * kConfig.o_panels * 64 * 128;
+  }
+  __device__ __forceinline__ ptx::Address step(int slot) const {
+    return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::Step));
+  }
+  __device__ __forceinline__ ptx::Address place(int tile) const {
+    static_assert(kConfig.stages + 2 <= shared::kTilePlaces);
+    return base + kLayout.places + (tile & (shared::kTilePlaces - 1)) * static_cast<int>(sizeof(shared::TilePlace));
+  }
+  __device__ __forceinline__ ptx::Address redo(int warpgroup, int warp) const {
+    return base + kLayout.redo + 4 * (4 * warpgroup + warp);
+  }
+
+  // Barriers. "Full": loaded by TMA; "empty": read by all that read it.
+  static constexpr int kQ = kConfig.q_buffers * kConfig.warpgroups;
+  __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
+  __device__ __forceinline__ ptx::Address q_full(int slot, int warpgroup) const {
+    return barrier(slot * kConfig.warpgroups + warpgroup);
+  }
+  __device__ __forceinline__ ptx::Address q_empty(int slot, int warpgroup) const {
+    return barrier(kQ + slot * kConfig.warpgroups + warpgroup);
+  }
+  __device__ __forceinline__ ptx::Address k_full(int slot) const { return barrier(2 * kQ + slot); }
+  __device__ __forceinline__ ptx::Address k_empty(int slot) const { return barrier(2 * kQ + kConfig.stages + slot); }
+  __device__ __forceinline__ ptx::Address v_full(int slot) const {
+    return barrier(2 * kQ + 2 * kConfig.stages + slot);
+  }
+  __device__ __forceinline__ ptx::Address v_empty(int slot) const {
+    return barrier(2 * kQ + 3 * kConfig.stages + slot);
+  }
+  /// Every consumer warp has finished the list of tiles.
+  __device__ __forceinline__ ptx::Address list_done() const { return barrier(2 * kQ + 4 * kConfig.stages); }
+
+  /// By one thread, before a __syncthreads.
+  __device__ __forceinline__ void initialise() const {
+    constexpr int kWarps = 4 * kConfig.warpgroups;
+    for (int i = 0; i < kQ; ++i) {
+      ptx::barrier_init(barrier(i), 1);
+      ptx::barrier_init(barrier(kQ + i), 4);
+    }
+    for (int slot = 0; slot < kConfig.stages; ++slot) {
+      ptx::barrier_init(k_full(slot), 1);
+      ptx::barrier_init(k_empty(slot), kWarps);
+      ptx::barrier_init(v_full(slot), 1);
+      ptx::barrier_init(v_empty(slot), kWarps);
+    }
+    ptx::barrier_init(list_done(), kWarps);
+    for (int i = 0; i < kWarps; ++i) {
+      asm volatile("st.shared.s32 [%0], %1;" ::"r"(redo(0, i)), "r"(-1) : "memory");
+    }
+    ptx::barrier_init_done();
+  }
+};
+
+}  // namespace heddle

@@ -1,0 +1,70 @@
+// Barriers in shared memory (mbarrier), named barriers, proxy fences.
+#pragma once
+
+namespace heddle::ptx {
+
+using Address = unsigned;  // of shared memory
+
+__device__ __forceinline__ Address address_of(const void* shared) {
+  return static_cast<Address>(__cvta_generic_to_shared(shared));
+}
+
+__device__ __forceinline__ void barrier_init(Address barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+/// Makes the initialised barriers visible to the other threads (after a __syncthreads) and to TMA.
+__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrier_arrive(Address barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives, and lets the phase wait for so many bytes of TMA.
+__device__ __forceinline__ void barrier_arrive_expecting(Address barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// Returns when the phase of that parity is over.
+__device__ __forceinline__ void barrier_wait(Address barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1, 0x989680;\n"
+      "@over bra done;\n"
+      "bra again;\n"
+      "done:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+/// A ring of buffers seen by one side: which slot is next, and the parity to wait for. The side that waits for filled
+/// buffers starts at parity 0, the side that waits for empty ones at 1.
+struct Ring {
+  int slot = 0;
+  unsigned parity;
+  __device__ __forceinline__ explicit Ring(unsigned first_parity) : parity(first_parity) {}
+  __device__ __forceinline__ void advance(int slots) {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Barrier 1 to 15 over so many threads, all of whole warps.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Ordinary stores to shared memory before, TMA reads after.
+__device__ __forceinline__ void fence_for_tma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace heddle::ptx

@@ -1,0 +1,54 @@
+// Arithmetic that has an instruction of its own.
+#pragma once
+
+namespace heddle::ptx {
+
+inline constexpr float kLn2 = 0.693147180559945309F;
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+/// 2^x to 2 ulp; subnormal results are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// 1 / x to 1 ulp.
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two floats rounded to the storage type, `low` in the lower half.
+template <bool kF16>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+  unsigned both;
+  if constexpr (kF16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  }
+  return both;
+}
+
+/// Of numbers that are not negative: they compare as integers, three at a time.
+__device__ __forceinline__ float max_positive(float x, float y) {
+  return __uint_as_float(max(__float_as_uint(x), __float_as_uint(y)));
+}
+__device__ __forceinline__ float max_positive(float x, float y, float z) {
+  return __uint_as_float(__vimax3_u32(__float_as_uint(x), __float_as_uint(y), __float_as_uint(z)));
+}
+
+/// Over the four threads that share a row of an accumulator.
+__device__ __forceinline__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(~0U, x, 1);
+  return x + __shfl_xor_sync(~0U, x, 2);
+}
+
+}  // namespace heddle::ptx

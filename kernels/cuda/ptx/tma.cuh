@@ -1,0 +1,45 @@
+// Tensor memory access: boxes of 64 columns between global and shared memory, [batch, head, row, column] coordinates.
+#pragma once
+
+#include "ptx/barrier.cuh"
+
+namespace heddle::ptx {
+
+struct alignas(64) TensorMap {
+  char opaque[128];
+};
+
+/// L2 eviction priorities, as the instructions encode them.
+inline constexpr unsigned long long kEvictFirst = 0x12F0000000000000ULL;
+inline constexpr unsigned long long kEvictLast = 0x14F0000000000000ULL;
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Rows past the tensor's end arrive as zeros and count in the bytes all the same.
+__device__ __forceinline__ void tma_load(Address to, const TensorMap& map, Address barrier, int column, int row,
+                                         int head, int batch, unsigned long long priority) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(priority)
+      : "memory");
+}
+
+/// Rows past the tensor's end are not written.
+__device__ __forceinline__ void tma_store(const TensorMap& map, Address from, int column, int row, int head,
+                                          int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until the stores of this thread have read their shared memory.
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/// Until they have written.
+__device__ __forceinline__ void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+}  // namespace heddle::ptx

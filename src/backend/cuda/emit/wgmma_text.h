@@ -1,0 +1,16 @@
+// The two matrix products of a forward tile, as the instructions of its shapes: their operand lists are as long as a
+// tile is wide, so they are written for the tile at hand.
+#pragma once
+
+#include <string>
+
+namespace heddle::cuda::emit {
+
+/// In namespace heddle:
+///   qk_product(float (&d)[kv_block / 2], unsigned long long a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x kv_block x 16: both operands in shared memory, columns contiguous in memory (K-major);
+///   pv_product(float (&d)[head_dim / 2], const unsigned* a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x head_dim x 16: a in four registers, b in shared memory with its rows contiguous (MN-major).
+std::string wgmma_text(int kv_block, int head_dim, bool f16);
+
+}  // namespace heddle::cuda::emit

@@ -1,0 +1,170 @@
+#include "backend/cuda/launch/forward_sm90.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/emit/forward_sm90.h"
+#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/mod_values.h"
+#include "backend/cuda/launch/tensor_map.h"
+#include "expr/simplify.h"
+#include "plan/families/forward_sm90.h"
+
+namespace heddle::cuda {
+namespace {
+
+using shared::ForwardSm90Config;
+using shared::ForwardSm90Params;
+
+const device::CudaCaps& caps_of(int device) { return devices().at(static_cast<std::size_t>(device)); }
+
+/// A schedule in device memory; `params` points into it.
+class DeviceLists {
+ public:
+  DeviceLists(int device, const plan::TileSchedule& schedule, ForwardSm90Params& params) {
+    std::vector<char> bytes;
+    const std::size_t items = append(bytes, schedule.items), first = append(bytes, schedule.first_item),
+                      runs = append(bytes, schedule.runs), fills = append(bytes, schedule.fills);
+    memory_ = DeviceMemory(device, bytes.size());
+    copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
+    const char* base = static_cast<const char*>(memory_.data());
+    params.items = reinterpret_cast<const shared::WorkItem*>(base + items);
+    params.first_item = reinterpret_cast<const int*>(base + first);
+    params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
+    params.fills = reinterpret_cast<const int*>(base + fills);
+    params.fill_count = static_cast<int>(schedule.fills.size() / 3);
+  }
+  std::size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  // Returns where the list begins. Items are read 16 bytes at a time.
+  template <class T>
+  static std::size_t append(std::vector<char>& bytes, const std::vector<T>& list) {
+    constexpr std::size_t kAlignment = 16;
+    const std::size_t begin = (bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+    bytes.resize(begin + list.size() * sizeof(T));
+    if (!list.empty()) std::memcpy(bytes.data() + begin, list.data(), list.size() * sizeof(T));
+    return begin;
+  }
+
+  DeviceMemory memory_;
+};
+
+class ForwardSm90Kernel final : public backend::Kernel {
+ public:
+  ForwardSm90Kernel(const backend::PrepareArguments& arguments, const Expr& mask)
+      : device_(arguments.plan.device),
+        config_(*arguments.plan.sm90),
+        grid_(0),
+        layout_(emit::layout_of({mask})),
+        source_(emit::forward_sm90(config_, mask, layout_)),
+        cubin_(jit::build(source_)),
+        module_(device_, cubin_->bytes),
+        function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
+    set_constants(arguments);
+    const plan::TileSchedule schedule =
+        plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask, caps_of(device_));
+    grid_ = schedule.grid();
+    any_keys_ = !schedule.items.empty();
+    if (grid_ > 0) lists_.emplace(device_, schedule, params_);
+  }
+
+  void launch(const backend::RunArguments& arguments) const override {
+    if (grid_ == 0) return;
+    const AttentionTensors& tensors = arguments.tensors;
+    const std::pair<std::string_view, ConstTensorView> mapped[] = {
+        {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"o", tensors.o}};
+    for (const auto& [name, view] : mapped) check_address(name, view.data);
+
+    CUtensorMap maps[4] = {};  // not read where no tile has a key
+    for (int i = 0; i < 4 && any_keys_; ++i) {
+      const bool keys = i == 1 || i == 2;
+      maps[i] = tensor_map(mapped[i].second, mapped[i].second.data, keys ? config_.kv_block : 64);
+    }
+    ForwardSm90Params params = params_;
+    params.o = tensors.o.data;
+    if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
+    set_mod_values(layout_, *arguments.bindings, params.mod);
+    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
+
+    const ContextScope scope(device_);
+    const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = static_cast<unsigned>(config_.threads()),
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .sharedMemBytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes),
+                                   .hStream = static_cast<CUstream>(arguments.stream),
+                                   .attrs = nullptr,
+                                   .numAttrs = 0};
+    check(driver().LaunchKernelEx(&launch, function_, parameters, nullptr), "launching forward_sm90");
+  }
+
+  nlohmann::ordered_json facts() const override {
+    static constexpr std::string_view kFrom[] = {"compiled", "from memory", "from the disk cache"};
+    nlohmann::ordered_json facts;
+    facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, grid_,
+                                   config_.threads(), shared::forward_sm90_memory(config_).bytes);
+    facts["name"] = source_.name;
+    facts["cache key"] = jit::key_of(source_);
+    facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
+    facts["compile ms"] = cubin_->compile_ms;
+    facts["registers"] = cubin_->registers;
+    facts["list bytes"] = lists_ ? lists_->bytes() : 0;
+    facts["cache"] = jit::cache_notes();
+    return facts;
+  }
+
+ private:
+  void set_constants(const backend::PrepareArguments& arguments) {
+    const problem::AttentionProblem& problem = arguments.problem;
+    const AttentionTensors& tensors = arguments.tensors;
+    if (problem.sequences.empty()) return;
+    const Sequence& sequence = problem.sequences.front();  // all are alike
+    params_.q_len = static_cast<int>(sequence.q_len);
+    params_.kv_len = static_cast<int>(sequence.kv_len);
+    params_.group = static_cast<int>(problem.group());
+    params_.q_batched = tensors.q.shape[0] > 1;
+    params_.k_batched = tensors.k.shape[0] > 1;
+    params_.v_batched = tensors.v.shape[0] > 1;
+    params_.scale_log2 = static_cast<float>(problem.scale * std::numbers::log2e);
+    for (int axis = 0; axis < 3; ++axis) {
+      params_.o_stride[axis] = tensors.o.strides[axis];
+      if (tensors.lse) params_.lse_stride[axis] = tensors.lse->strides[axis];
+    }
+    params_.mod.q_len = params_.q_len;
+    params_.mod.kv_len = params_.kv_len;
+    params_.mod.q_start = static_cast<int>(sequence.q_start);
+  }
+
+  int device_;
+  ForwardSm90Config config_;
+  int grid_;
+  bool any_keys_ = false;
+  emit::ModLayout layout_;
+  jit::Source source_;
+  std::shared_ptr<const jit::Cubin> cubin_;
+  Module module_;
+  CUfunction function_;
+  ForwardSm90Params params_{};
+  std::optional<DeviceLists> lists_;
+};
+
+}  // namespace
+
+std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments) {
+  const Expr& mask = arguments.problem.mask_mod;
+  return std::make_unique<ForwardSm90Kernel>(arguments,
+                                             mask.empty() ? mask : expr::simplify(mask, arguments.problem.precision));
+}
+
+}  // namespace heddle::cuda

@@ -1,0 +1,14 @@
+// The Hopper forward family's kernel: compiled, its lists on the device, ready to launch.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace heddle::cuda {
+
+/// Throws jit::Rejected when the compiler makes this plan's kernel badly, Error(compile), Error(unsupported) without
+/// NVRTC, Error(out_of_memory).
+std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments);
+
+}  // namespace heddle::cuda

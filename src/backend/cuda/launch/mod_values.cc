@@ -1,0 +1,38 @@
+#include "backend/cuda/launch/mod_values.h"
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+namespace heddle::cuda {
+namespace {
+
+unsigned word_of(const ParamValue& value, ExprType type) {
+  return std::visit(
+      [type](auto x) {
+        if (type == ExprType::f32) return std::bit_cast<unsigned>(static_cast<float>(x));
+        return static_cast<unsigned>(static_cast<std::int32_t>(x));
+      },
+      value);
+}
+
+}  // namespace
+
+void set_mod_values(const emit::ModLayout& layout, const Bindings& bindings, shared::ModValues& values) {
+  for (std::size_t i = 0; i < layout.params.size(); ++i) {
+    const auto& [name, type] = layout.params[i];
+    values.params[i] = word_of(bindings.params.at(name), type);
+  }
+  for (std::size_t i = 0; i < layout.captures.size(); ++i) {
+    const ConstTensorView& view = bindings.captures.at(layout.captures[i].name);
+    shared::ModCapture& capture = values.captures[i];
+    capture.data = view.data;
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      capture.stride[axis] = view.strides[axis];
+      capture.extent[axis] = static_cast<int>(view.shape[axis]);
+    }
+  }
+}
+
+}  // namespace heddle::cuda

@@ -13,7 +13,8 @@ namespace {
 
 const backend::Backend& find_backend(BackendChoice choice) {
   const backend::Backend* found = nullptr;
-  for (const backend::Backend* candidate : {&backend::cpu_backend(), &backend::cuda_backend(), &backend::reference_backend()}) {
+  for (const backend::Backend* candidate :
+       {&backend::cpu_backend(), &backend::cuda_backend(), &backend::reference_backend()}) {
     if (candidate->choice != choice) continue;
     if (found != nullptr) throw Error(ErrorCode::internal, fmt::format("two backends are called {}", name(choice)));
     found = candidate;

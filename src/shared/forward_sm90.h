@@ -22,8 +22,9 @@ struct ForwardSm90Config {
   constexpr int rows() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr int panels() const { return head_dim / 64; }
-  // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most of
-  // 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits forever.
+  // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
+  // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
+  // forever.
   constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 240; }
   constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 24; }
   constexpr bool operator==(const ForwardSm90Config&) const = default;
@@ -48,12 +49,12 @@ struct KvRun {
 /// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
 using Step = int;
 inline constexpr int kStepFlagBits = 6;
-inline constexpr int kStepPartial = 1;  // the mask decides inside
-inline constexpr int kStepRagged = 2;   // the keys end inside
-inline constexpr int kStepSafe = 4;     // its tile is computed with the running maximum
-inline constexpr int kStepLast = 8;     // the last of its tile
+inline constexpr int kStepPartial = 1;   // the mask decides inside
+inline constexpr int kStepRagged = 2;    // the keys end inside
+inline constexpr int kStepSafe = 4;      // its tile is computed with the running maximum
+inline constexpr int kStepLast = 8;      // the last of its tile
 inline constexpr int kStepListEnd = 16;  // and the last of the list: finish the tile and report
-inline constexpr int kStepStop = 32;    // no key block: the end
+inline constexpr int kStepStop = 32;     // no key block: the end
 
 /// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished.
 struct TilePlace {

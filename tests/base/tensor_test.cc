@@ -12,6 +12,7 @@
 
 // A refused allocation is part of the tests; ASan would end the program instead.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace heddle {
 namespace {

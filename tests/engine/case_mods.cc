@@ -114,7 +114,8 @@ Expr dense(AttentionCase& c) {
 }
 
 Expr window_by_params(AttentionCase& c) {
-  c.options().bindings.params = {{"before", static_cast<std::int32_t>(c.below(150))}, {"after", 3}, {"open", true}};
+  c.options().bindings.params.insert(
+      {{"before", static_cast<std::int32_t>(c.below(150))}, {"after", 3}, {"open", true}});
   const Expr inside = (leaf::q_idx() - leaf::kv_idx() <= param("before", ExprType::i32)) &
                       (leaf::kv_idx() - leaf::q_idx() <= param("after", ExprType::i32));
   return inside & param("open", ExprType::boolean);

@@ -10,6 +10,7 @@
 #include "backend/cuda/driver/driver.h"
 #include "heddle/attention.h"
 #include "heddle/devices.h"
+#include "heddle/error.h"
 #include "heddle/mods.h"
 #include "problem/run.h"
 
@@ -104,7 +105,7 @@ void measure_runs(const Device& device, bool masked, DType dtype, std::int64_t r
 
 }  // namespace
 
-int main() {
+int main() try {
   for (const bool masked : {false, true}) measure_checks(masked);
   for (const bool masked : {false, true}) measure_runs({}, masked, DType::f32, 1, 1);
   if (const std::string missing = cuda_missing(); !missing.empty()) {
@@ -113,4 +114,7 @@ int main() {
   }
   const cuda::ContextScope scope(0);
   for (const bool masked : {false, true}) measure_runs({DeviceKind::cuda, 0}, masked, DType::bf16, 512, 128);
+} catch (const heddle::Error& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
 }

@@ -1,7 +1,7 @@
 // AttentionPlan on a GPU: other memory each run, streams, threads, CUDA graphs, updates; and what it refuses.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cstdlib>
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
@@ -102,12 +102,12 @@ void run_at_once(const AttentionPlan& plan, std::vector<std::unique_ptr<GpuCase>
     streams.push_back(std::make_unique<Stream>());
     c->upload();
   }
-  constexpr int kTimes = 50;
+  const int times = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 5 : 50;
   const auto work = [&](std::size_t i) {
-    for (int n = 0; n < kTimes; ++n) plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
+    for (int n = 0; n < times; ++n) plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
   };
   if (one_thread) {
-    for (int n = 0; n < kTimes; ++n) {
+    for (int n = 0; n < times; ++n) {
       for (std::size_t i = 0; i < cases.size(); ++i) {
         plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
       }

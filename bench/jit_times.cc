@@ -1,7 +1,7 @@
 // What a kernel costs before its first launch, each figure from a process of its own: cold (NVRTC's load, compilation,
 // the write to disk), from the disk cache (NVRTC's load, for its version stands in the key, and the read), from memory.
 //
-//   bench_jit_times [FILE.cu [OPTION...]]    a source, such as HEDDLE_DUMP leaves; else a small kernel
+//   bench_jit_times [FILE.cu [OPTION...]]    a source, such as HEDDLE_DUMP leaves; else the planner's kernels
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,15 +17,16 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "expr/simplify.h"
+#include "heddle/mods.h"
+#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::jit {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr const char* kSmallKernel = R"(
-extern "C" __global__ void small(float* x) { x[threadIdx.x] *= 2.0f; }
-)";
 
 struct Times {
   double load, build, processor, again;  // ms; processor: of build(), whatever else the machine does
@@ -90,8 +91,7 @@ void print(const char* what, std::vector<Times> rounds) {
              middle(&Times::load), middle(&Times::build), middle(&Times::processor), middle(&Times::again));
 }
 
-Source source_of(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) return {.name = "small", .text = kSmallKernel};
+Source source_of_file(const std::vector<std::string>& arguments) {
   std::ifstream file(arguments[0], std::ios::binary);
   if (!file) throw Error(ErrorCode::io, fmt::format("cannot read {}", arguments[0]));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -100,8 +100,19 @@ Source source_of(const std::vector<std::string>& arguments) {
           .options = {arguments.begin() + 1, arguments.end()}};
 }
 
-void run(const std::vector<std::string>& arguments) {
-  const Source source = source_of(arguments);
+/// The kernels that are chosen of their own, with a causal mask.
+std::vector<Source> planned_sources() {
+  std::vector<Source> sources;
+  const Expr mask = expr::simplify(mods::causal(), expr::Precision::f32);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    config.lse = config.masked = true;
+    if (!kernel.fallback) sources.push_back(emit::forward_sm90(config, mask, emit::layout_of({mask})));
+  }
+  return sources;
+}
+
+void measure_all(const Source& source) {
   std::string folder = (std::filesystem::temp_directory_path() / "heddle-jit-times-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) throw Error(ErrorCode::io, fmt::format("cannot make {}", folder));
   ::setenv("HEDDLE_CACHE_DIR", folder.c_str(), 1);
@@ -115,6 +126,11 @@ void run(const std::vector<std::string>& arguments) {
   fmt::print("{}, milliseconds: the middle of {} (least to most)\n", source.name, kRounds);
   print("cold", cold);
   print("from disk", disk);
+}
+
+void run(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) return measure_all(source_of_file(arguments));
+  for (const Source& source : planned_sources()) measure_all(source);
 }
 
 }  // namespace

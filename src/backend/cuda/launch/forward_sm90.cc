@@ -84,6 +84,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"o", tensors.o}};
     for (const auto& [name, view] : mapped) check_address(name, view.data);
 
+    const ContextScope scope(device_);
     CUtensorMap maps[4] = {};  // not read where no tile has a key
     for (int i = 0; i < 4 && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
@@ -95,7 +96,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
     set_mod_values(layout_, *arguments.bindings, params.mod);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
 
-    const ContextScope scope(device_);
     const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
                                    .gridDimY = 1,
                                    .gridDimZ = 1,

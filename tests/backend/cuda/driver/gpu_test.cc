@@ -208,6 +208,7 @@ TEST_F(Gpu, BadImagesAndNamesAreErrors) {
 TEST_F(Gpu, TensorMapsAreEncodedAndMoved) {
   if (devices().front().major < 9) GTEST_SKIP() << devices().front().name << " has no TMA";
   const DeviceMemory memory(0, 4096);
+  const ContextScope scope(0);
   const std::uint64_t extents[] = {64, 32};
   const std::uint64_t strides[] = {128};
   const std::uint32_t box[] = {64, 32};

@@ -26,7 +26,7 @@ template <int kColumns, bool kF16>
 struct Softmax {
   RowSums rows;
   float rescale[2] = {1, 1};  // what the last step multiplied l by; o is yet to be
-  float most[2];              // the largest sum of four weights in the last step
+  float most[2];              // the largest sum of eight weights in the last step
   float limit[2];             // what that may be before m has to move
   bool safe = false;          // of the warp
 
@@ -43,6 +43,7 @@ struct Softmax {
     if (exact) raise_to_scores(s, scale_log2);
     const float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
     most[0] = most[1] = 0;
+    float held[2];  // the sums of four weights that wait for four more
 #pragma unroll
     for (int c = 0; c < kColumns / 16; ++c) {
 #pragma unroll
@@ -52,8 +53,13 @@ struct Softmax {
 #pragma unroll
         for (const int i : at) p[i] = ptx::exp2_fast(fmaf(p[i], scale_log2, offset[r]));
         const float four = (p[at[0]] + p[at[1]]) + (p[at[2]] + p[at[3]]);
-        l[r] += four;
-        most[r] = ptx::max_positive(most[r], four);
+        if (c % 2 == 0 && c + 1 < kColumns / 16) {
+          held[r] = four;
+        } else {
+          const float sum = c % 2 == 0 ? four : held[r] + four;
+          l[r] += sum;
+          most[r] = ptx::max_positive(most[r], sum);
+        }
       }
     }
     if (exact) set_limit();

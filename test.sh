@@ -56,10 +56,16 @@ long_tests() {
 }
 
 tidy() {
-  local status=0
-  run-clang-tidy -quiet -p build/debug -j "$(nproc)" "^$PWD/src/.*\.cc\$" >build/clang-tidy.log 2>/dev/null || status=$?
-  grep -E '(warning|error): ' build/clang-tidy.log | sort -u || true
-  return $status
+  local status=0 log=build/clang-tidy.log
+  run-clang-tidy -quiet -p build/debug -j "$(nproc)" "^$PWD/src/.*\.cc\$" >"$log" 2>&1 || status=$?
+  sed -i 's/\x1b\[[0-9;]*m//g' "$log"
+  if ((status != 0)); then
+    grep -E '(warning|error): ' "$log" | sort -u || tail "$log"
+  fi
+  local read all
+  read=$(grep -c '^clang-tidy.*/src/.*\.cc$' "$log") all=$(find src -name '*.cc' | wc -l)
+  echo "clang-tidy read $read of $all files of src/"
+  ((status == 0 && read == all))
 }
 
 plant_faults() {

@@ -1,26 +1,35 @@
 #!/usr/bin/env python3
 """Tests the tests: plants one small fault after another in a copy of the library, and expects a test to fail for each.
 
-usage: plant_faults.py [--only NAME ...] [--list] [--fit] [--build DIR]
+usage: plant_faults.py [--only NAME ...] [--list] [--fit] [--build DIR] [--copies N]
 
 The faults stand in tools/faults.json: {"name", "file", "find", "replace", "tests"}. `find` must occur exactly once in the
 file, so that a fault that no longer fits the code is an error here and not a silent pass. `tests` is a regular expression
 for ctest -R: the tests of which at least one must fail. A fault that does not compile does not count as found.
+
+Several copies of the library take faults at the same time; for each fault, only what its tests run is built.
 """
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
+import queue
 import shutil
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+CPUS = len(os.sched_getaffinity(0))
 
 
 def run(command, cwd, seconds):
+    # Paths from the copy's root: all copies, and the build that is copied, share what ccache holds.
+    environment = {**os.environ, "CCACHE_BASEDIR": str(cwd), "GTEST_FAIL_FAST": "1"}
     try:
-        return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds)
+        return subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=seconds)
     except subprocess.TimeoutExpired as late:
         return subprocess.CompletedProcess(command, 124, stdout=f"ran past {seconds} s: {late}")
 
@@ -39,11 +48,38 @@ def copy_tree(target):
         copy.touch()
 
 
-def build(tree):
-    return run(["ninja", "-C", "build/release"], tree, 1200)
+def build(tree, jobs, targets=()):
+    return run(["ninja", "-C", "build/release", f"-j{jobs}", *targets], tree, 1200)
 
 
-def plant(tree, fault):
+def make_copy(tree):
+    """Copies and builds the library; returns what went wrong, or nothing."""
+    tree.mkdir(parents=True, exist_ok=True)
+    copy_tree(tree)
+    configured = run(["cmake", "--preset", "release", "-DHEDDLE_BENCH=OFF"], tree, 300)
+    clean = build(tree, CPUS) if configured.returncode == 0 else configured
+    return clean.stdout[-4000:] if clean.returncode != 0 else ""
+
+
+def targets_of(tree, tests):
+    """What ninja must build before these tests can run: the files of the build that their commands and environments
+    name. A test that names none, or a whole folder, needs everything."""
+    folder = tree / "build" / "release"
+    listed = run(["ctest", "--test-dir", str(folder), "--show-only=json-v1", "-R", tests], tree, 60)
+    targets = set()
+    for test in json.loads(listed.stdout)["tests"]:
+        words = list(test["command"])
+        for entry in test["properties"]:
+            if entry["name"] == "ENVIRONMENT":
+                words += [value.partition("=")[2] for value in entry["value"]]
+        paths = [path for path in map(pathlib.Path, words) if path == folder or folder in path.parents]
+        if not paths or any(path.is_dir() for path in paths):
+            return ()
+        targets.update(str(path.relative_to(folder)) for path in paths)
+    return tuple(targets)
+
+
+def plant(tree, fault, jobs):
     """Returns (verdict, detail); verdict is 'found' when a test failed."""
     path = tree / fault["file"]
     text = path.read_text()
@@ -51,10 +87,11 @@ def plant(tree, fault):
         return "does not fit", f"{fault['file']} holds the searched text {text.count(fault['find'])} times"
     path.write_text(text.replace(fault["find"], fault["replace"]))
     try:
-        built = build(tree)
+        built = build(tree, jobs, targets_of(tree, fault["tests"]))
         if built.returncode != 0:
             return "does not compile", built.stdout[-800:]
-        tested = run(["ctest", "--test-dir", "build/release", "-R", fault["tests"], "-j2"], tree, 900)
+        tested = run(["ctest", "--test-dir", "build/release", "-R", fault["tests"], f"-j{jobs}",
+                      "--stop-on-failure"], tree, 900)
         if "No tests were found" in tested.stdout:
             return "no such test", fault["tests"]
         return ("missed", tested.stdout[-400:]) if tested.returncode == 0 else ("found", "")
@@ -67,7 +104,8 @@ def main():
     arguments.add_argument("--only", nargs="*", help="names of faults to plant")
     arguments.add_argument("--list", action="store_true", help="print the faults and stop")
     arguments.add_argument("--fit", action="store_true", help="only check that each fault's text is in its file, once")
-    arguments.add_argument("--build", default=str(ROOT / "build" / "faults"), help="folder for the copy")
+    arguments.add_argument("--build", default=str(ROOT / "build" / "faults"), help="folder for the copies")
+    arguments.add_argument("--copies", type=int, default=min(4, CPUS), help="how many faults are planted at a time")
     given = arguments.parse_args()
 
     faults = json.loads((ROOT / "tools" / "faults.json").read_text())
@@ -84,23 +122,31 @@ def main():
             print(f"{fault['file']} does not hold the text of '{fault['name']}' exactly once")
         return 1 if unfit else 0
 
-    tree = pathlib.Path(given.build)
-    tree.mkdir(parents=True, exist_ok=True)
-    copy_tree(tree)
-    configured = run(["cmake", "--preset", "release", "-DHEDDLE_BENCH=OFF"], tree, 300)
-    clean = build(tree) if configured.returncode == 0 else configured
-    if clean.returncode != 0:
-        print(clean.stdout[-4000:])
-        return 1
+    copies = queue.SimpleQueue()
+    for number in range(min(given.copies, len(faults))):
+        tree = pathlib.Path(given.build).resolve() / str(number)
+        trouble = make_copy(tree)
+        if trouble:
+            print(trouble)
+            return 1
+        copies.put(tree)
+
+    def plant_in_a_copy(fault):
+        tree = copies.get()
+        start = time.monotonic()
+        try:
+            return *plant(tree, fault, max(1, CPUS // given.copies)), time.monotonic() - start
+        finally:
+            copies.put(tree)
 
     unfound = 0
-    for number, fault in enumerate(faults, 1):
-        start = time.monotonic()
-        verdict, detail = plant(tree, fault)
-        unfound += verdict != "found"
-        print(f"[{number:2}/{len(faults)}] {fault['name']:<44} {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
-        if verdict != "found":
-            print(detail)
+    with concurrent.futures.ThreadPoolExecutor(given.copies) as workers:
+        for number, (fault, result) in enumerate(zip(faults, workers.map(plant_in_a_copy, faults)), 1):
+            verdict, detail, seconds = result
+            unfound += verdict != "found"
+            print(f"[{number:2}/{len(faults)}] {fault['name']:<44} {verdict} ({seconds:.0f} s)", flush=True)
+            if verdict != "found":
+                print(detail)
     print(f"{len(faults) - unfound} of {len(faults)} planted faults were found by a test")
     return 1 if unfound else 0
 

@@ -65,3 +65,4 @@ build_preset() {
 }
 
 mkdir -p build
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # so that tools/plant_faults.py finds what the release build left there

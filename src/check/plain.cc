@@ -76,6 +76,7 @@ class Plain {
       for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += stored * static_cast<Real>(value[d]);
     }
     std::vector<double> o;
+    o.reserve(sums.size());
     for (Real sum : sums) o.push_back(round_to(problem_.o_dtype, static_cast<double>(sum / l)));
     return o;
   }

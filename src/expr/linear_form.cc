@@ -81,6 +81,7 @@ std::optional<CanonicalForm> canonical(const LinearForm& form) {
   for (const LinearTerm& term : form.terms) factor = std::gcd(factor, term.coefficient);
   if (form.terms[0].coefficient < 0) factor = -factor;
   CanonicalForm result{{form.terms, 0}, factor, form.constant};
+  // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): no coefficient is 0, and so no common divisor is
   for (LinearTerm& term : result.form.terms) term.coefficient /= factor;
   return result;
 }

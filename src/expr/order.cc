@@ -29,7 +29,7 @@ std::strong_ordering compare_here(const Node& x, const Node& y) {
     return std::tuple(node.op == Op::constant, node.depth, node.op, node.type, node.operands.size());
   };
   const auto order = key(x) <=> key(y);
-  return order != 0 ? order : compare(x.payload, y.payload);
+  return std::is_neq(order) ? order : compare(x.payload, y.payload);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ bool stands_before(const Node& x, const Node& y) {
   const Node* b = &y;
   while (a != b) {
     const std::strong_ordering order = compare_here(*a, *b);
-    if (order != 0) return order < 0;
+    if (std::is_neq(order)) return std::is_lt(order);
     // Equal so far, and different nodes: some operand differs, and the first such decides.
     const auto [in_a, in_b] = std::mismatch(a->operands.begin(), a->operands.end(), b->operands.begin());
     a = in_a->get();

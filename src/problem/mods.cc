@@ -76,8 +76,7 @@ void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
 // Sorted, each once.
 void make_set(std::vector<std::string>& names) {
   std::ranges::sort(names);
-  const auto repeated = std::ranges::unique(names);
-  names.erase(repeated.begin(), repeated.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
 }
 
 }  // namespace

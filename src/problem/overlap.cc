@@ -21,7 +21,7 @@ struct Term {
 
 // As many terms as two tensors can have, each with one for the bytes of an element.
 struct Terms {
-  std::array<Term, 2 * (kMaxRank + 1)> values;
+  std::array<Term, std::size_t{2} * (kMaxRank + 1)> values;
   std::size_t count = 0;
 
   void push_back(const Term& term) { values[count++] = term; }

@@ -84,11 +84,8 @@ void Facts::compare(const Node& node, Fact& fact) const {
   const Fact& y = operand(node, 1);
   if (!x.linear || !y.linear) return;
   const Extent extent = linear_extent(x.per_row - y.per_row, x.per_column - y.per_column);
-  if (is_equality(node.op)) {
-    fact.extent = extent;
-  } else if (diagonal_comparisons_ && fact.extent == Extent::tile && extent == Extent::diagonal) {
-    fact.extent = extent;
-  }
+  const bool now_diagonal = diagonal_comparisons_ && fact.extent == Extent::tile && extent == Extent::diagonal;
+  if (is_equality(node.op) || now_diagonal) fact.extent = extent;
 }
 
 }  // namespace heddle::cpu

@@ -115,7 +115,7 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
       continue;
     }
     const std::int64_t tiles = tile_count(problem, rows);
-    if (caps.cores > 1 && tiles < 2 * caps.cores && tiles < tile_count(problem, rows / 2)) {
+    if (caps.cores > 1 && tiles < std::int64_t{2} * caps.cores && tiles < tile_count(problem, rows / 2)) {
       plan.rejected.push_back(
           fmt::format("tile of {} queries: {} tasks do not fill {} cores evenly", rows, tiles, caps.cores));
       continue;

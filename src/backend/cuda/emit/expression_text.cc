@@ -208,7 +208,7 @@ class ModWriter {
   /// How `value` is written in a function of `here`, a stage that sees it.
   std::string use(const Value& value, Stage here) {
     if (value.local < 0) return value.text;
-    const std::string name = letter(value.stage) + std::to_string(value.local);
+    std::string name = letter(value.stage) + std::to_string(value.local);
     if (value.stage == here) return name;
     locals(value.stage)[static_cast<std::size_t>(value.local)].used_later = true;
     return letter(value.stage) + "." + name;

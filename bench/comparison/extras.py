@@ -28,7 +28,8 @@ def plan_in_child(library, device, cells, cache):
         text=True,
         capture_output=True,
         timeout=CHILD_SECONDS,
-        env={**os.environ, "HEDDLE_CACHE_DIR": str(cache)},
+        # NVRTC keeps a cache of its own, of which a cold compilation must know nothing.
+        env={**os.environ, "HEDDLE_CACHE_DIR": str(cache), "CUDA_CACHE_DISABLE": "1"},
     )
     if done.returncode != 0:
         raise RuntimeError(f"planning in a fresh process failed: {done.stderr.strip()[-600:]}")

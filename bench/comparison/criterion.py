@@ -58,8 +58,8 @@ class Reference:
         masked = keys > torch.arange(begin, end, device=q.device)[:, None] if causal else None
 
         t = scale * (q.double() @ k.double().transpose(1, 2))
-        # How large the row's scores are, or the terms that cancel in one: what f32 may err by.
-        terms = scale * (q.abs().double() @ k.abs().double().transpose(1, 2))
+        # How large the row's scores are, or half of the terms that cancel in one: what f32 may err by.
+        terms = 0.5 * scale * (q.abs().double() @ k.abs().double().transpose(1, 2))
         sizes = torch.maximum(t.abs(), terms)
         del terms
         if causal:

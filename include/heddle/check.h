@@ -10,10 +10,9 @@
 //   floor counts for the largest error, the mean one for the mean
 //   (b) no element of a row of o errs by more than 4 u * magnitude + floor + one rounding of o, u the storage dtype's
 //   unit roundoff
-// m is the row's largest |t|, |sink| and |scale| * sum |q_d k_d| among what takes part: rounding errors of a sum go by
-// the terms that it adds, however much of them cancels. With normalizer none p is t itself, not its exponential, and
-// floor = 8 * 2^-24 * m * sum |w v|. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32 flushes smaller
-// ones.
+// m is the row's largest |t|, |sink| and half of |scale| * sum |q_d k_d| among what takes part: a score in which much
+// cancels is as uncertain as what cancelled. With normalizer none p is t itself, not its exponential, and floor = 8 *
+// 2^-24 * m * sum |w v|. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32 flushes smaller ones.
 //
 // NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
 // of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.

@@ -29,7 +29,7 @@ struct RowResult {
   std::span<const double> o;  // [Dv]
   double lse;
   std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
-  /// m: the largest |t|, |sink| and |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
+  /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
   /// reals means an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
   double exponent;
   std::span<const double> sensitivity;  // [Dv] (1 + m) * magnitude; normalizer none: m * sum |w v|

@@ -1,7 +1,8 @@
 // The micro-kernel: c = a b, or c = scale c + a b with a scale per row, for a block of rows against a packed panel.
 // Both products of attention are this one: S = Q K^T (a: queries, b: a panel of keys) and O = scale O + P V (a:
 // probabilities, b: a panel of values). Each element is one chain of fused multiply-adds in the order of the depth
-// (separate ones on targets without them), so a row's result does not depend on the rows beside it.
+// (separate ones on targets without them), so a row's result does not depend on the rows beside it. The chain starts
+// at 0 and c joins at its end: a long sum is many short chains, whose rounding errors are those of small partial sums.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -43,19 +44,10 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& p, std::int64_t row, std::int6
   T* HWY_RESTRICT c = p.c + row * p.c_stride + column;
 
   V sum[kRows][kVectors];
-  if (p.scales == nullptr) {
+  HWY_UNROLL(8)
+  for (int i = 0; i < kRows; ++i) {
     HWY_UNROLL(8)
-    for (int i = 0; i < kRows; ++i) {
-      HWY_UNROLL(8)
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
-    }
-  } else {
-    HWY_UNROLL(8)
-    for (int i = 0; i < kRows; ++i) {
-      const V scale = hn::Set(d, p.scales[row + i]);
-      HWY_UNROLL(8)
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Mul(scale, hn::Load(d, c + i * p.c_stride + j * lanes));
-    }
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
   }
   for (std::int64_t k = 0; k < p.depth; ++k, b += plan::kPanel) {
     V right[kVectors];
@@ -66,6 +58,16 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& p, std::int64_t row, std::int6
       const V left = hn::Set(d, a[i * a_stride + k]);
       HWY_UNROLL(8)
       for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+    }
+  }
+  if (p.scales != nullptr) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) {
+      const V scale = hn::Set(d, p.scales[row + i]);
+      HWY_UNROLL(8)
+      for (int j = 0; j < kVectors; ++j) {
+        sum[i][j] = hn::MulAdd(scale, hn::Load(d, c + i * p.c_stride + j * lanes), sum[i][j]);
+      }
     }
   }
   HWY_UNROLL(8)

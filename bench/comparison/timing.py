@@ -1,33 +1,41 @@
 """How long a call takes on the device. Samples are interleaved: a change of the clock meets all."""
 
+import random
+import statistics
 import time
 
-SAMPLE_MS = 3.0  # of work in one sample
-MOST_CALLS = 200
+SAMPLE_MS = 10.0  # of work in one sample
+MOST_CALLS = 50
+FLUSHED_BYTES = 256 << 20  # several times L2
+COVERED_MS = 0.04  # of the host's work, while the device zeroes so much
 
 
 class GpuClock:
-    """CUDA events around several calls in a row."""
+    """CUDA events around each call. Before it a buffer larger than L2 is zeroed, as triton.testing.do_bench does it:
+    operands come from memory, and the chip does not sink to the clock of endless tensor work."""
 
     def __init__(self, torch):
         self.torch = torch
+        self.flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
 
     def synchronize(self):
         self.torch.cuda.synchronize()
 
     def milliseconds(self, call, count, host_ms=0.0):
-        """Of one call. `host_ms`: what the host needs to enqueue one, when that is longer than the call itself; the
-        device is then kept busy until all of them stand in its queue."""
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        """The median of `count` calls. `host_ms`: what the host needs to enqueue one; the device waits as long where
+        zeroing does not cover it."""
+        event = lambda: self.torch.cuda.Event(enable_timing=True)  # noqa: E731
+        events = [(event(), event()) for _ in range(count)]
         call()
-        if host_ms > 0:
-            self.torch.cuda._sleep(int(2e6 * host_ms * count))  # cycles at about 2 GHz
-        begin.record()
-        for _ in range(count):
+        for begin, end in events:
+            self.flushed.zero_()
+            if host_ms > COVERED_MS:
+                self.torch.cuda._sleep(int(2e6 * host_ms))  # cycles at about 2 GHz
+            begin.record()
             call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / count
+            end.record()
+        self.synchronize()
+        return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
 class HostClock:
@@ -56,8 +64,9 @@ class Timed:
             call()
         host_ms = 1e3 * (time.perf_counter() - begin) / 3
         clock.synchronize()
-        ms = clock.milliseconds(call, 3)
-        self.host_ms = host_ms if isinstance(clock, GpuClock) and host_ms > 0.7 * ms else 0.0
+        self.host_ms = host_ms
+        ms = clock.milliseconds(call, 3, host_ms)
+        self.host_bound = isinstance(clock, GpuClock) and host_ms > 0.7 * ms
         self.count = max(1, min(MOST_CALLS, int(SAMPLE_MS / ms)))
         self.samples = []
 
@@ -66,15 +75,15 @@ class Timed:
 
 
 def interleave(timed, rounds):
-    """Takes `rounds` samples of each of the named calls in turn; each round starts at another one. A call that fails is
-    left out from then on. Returns {name: exception} of those."""
+    """Takes `rounds` samples of each of the named calls, each round in another order: what a call reaches depends on how
+    hot the one before has left the chip, by up to a tenth. A call that fails is left out from then on. Returns
+    {name: exception} of those."""
     failed = {}
-    for turn in range(rounds):
+    shuffled = random.Random(1)
+    for _ in range(rounds):
         names = [name for name in timed if name not in failed]
-        if not names:
-            break
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        shuffled.shuffle(names)
+        for name in names:
             try:
                 timed[name].sample()
             except Exception as error:  # one contender's failure is its own

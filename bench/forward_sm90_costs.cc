@@ -4,10 +4,9 @@
 //   bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--dry-run]
 //
 // Runs every kernel of the table, without and with a mask, on problems that differ in steps a tile and tiles a CTA, all
-// of them in turn, N rounds of S seconds each; a block mask of the kernel's own tile makes the planner take it. The
-// medians are fitted by least squares, by the longest CTA of each schedule: steps, partial steps, tiles, launch.
-// Printed are the costs beside those that are compiled in, rows to paste into the table, and the planner's choice on
-// the grid of the measured problems: what it loses to the fastest kernel.
+// of them in each of N rounds of S seconds each. The medians are fitted by least squares, by the longest CTA of each
+// schedule: steps, partial steps, tiles, launch. Printed are the costs beside those that are compiled in, rows to paste
+// into the table, and the planner's choice on the grid of the measured problems: what it loses to the fastest kernel.
 //
 // --dry-run takes the model's own times, on no GPU: the fit must give the table back.
 #include "plan/families/forward_sm90_costs.h"
@@ -25,6 +24,9 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/backend.h"
+#include "engine/machine.h"
+#include "engine/prepare.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "least_squares.h"
@@ -79,7 +81,7 @@ struct Case {
   ForwardSm90Config config;
   std::shared_ptr<const BlockMask> rows;
   plan::TileSchedule schedule;
-  Observation<4> observation;  // full steps, partial steps, tiles, 1; of the longest CTA
+  Observation<4> observation;  // steps, those of them that are partial, tiles, 1; of the longest CTA
 
   std::vector<double> seconds{};
   double median() const {
@@ -101,11 +103,15 @@ std::array<double, 4> longest_cta(const plan::TileSchedule& schedule, const Forw
       own[2] += 1;
       for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
         const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
-        // Without a mask every last block may be partial, which a fit cannot tell from the tile.
-        own[config.masked && run.partial != 0 ? 1 : 0] += run.end - run.begin;
+        const double share = static_cast<double>(run.end - run.begin) / config.warpgroups;
+        for (int w = 0; w < config.warpgroups; ++w) {
+          if (run.flags & shared::kStepAttends << w) own[0] += share;
+          if (run.flags & shared::kStepPartial << w) own[1] += share;
+        }
       }
     }
-    const double load = own[0] * clocks.full_step + own[1] * clocks.partial_step + own[2] * clocks.tile;
+    const double load =
+        own[0] * clocks.full_step + own[1] * (clocks.partial_step - clocks.full_step) + own[2] * clocks.tile;
     if (load > most) longest = own;
     most = std::max(most, load);
   }
@@ -118,9 +124,8 @@ Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const de
   c.config.lse = true;
   c.config.masked = problem.mask != "full";
   const std::int64_t heads = kColumns / kernel.head_dim, batch = problem.tokens / problem.length;
-  c.rows = std::make_shared<BlockMask>(
-      BlockMask::build(mask_of(problem), MaskShape::uniform(batch, heads, problem.length, problem.length),
-                       {c.config.rows(), c.config.kv_block}));
+  c.rows = std::make_shared<BlockMask>(BlockMask::build(
+      mask_of(problem), MaskShape::uniform(batch, heads, problem.length, problem.length), {64, c.config.kv_block}));
   problem::AttentionProblem asked;
   asked.batch = batch;
   asked.q_heads = asked.kv_heads = heads;
@@ -131,51 +136,83 @@ Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const de
   return c;
 }
 
-/// Times all cases in turn.
+/// One case's kernel, whatever the planner would choose.
+struct Runner {
+  Runner(Case& c, const AttentionTensors& on, void* run_stream) : of(&c), tensors(on), stream(run_stream) {
+    options.block_mask = c.rows;
+    options.mask_mod = mask_of(c.problem);
+    const problem::AttentionProblem problem = problem::validate(tensors, options);
+    std::vector<plan::Choice> choices =
+        plan::choose(problem, tensors, options, engine::machine(), [&](BlockSize) { return c.rows; });
+    const auto chosen = std::ranges::find_if(choices, [&](const plan::Choice& choice) {
+      return choice.plan.sm90 && choice.plan.sm90->warpgroups == c.config.warpgroups &&
+             choice.plan.sm90->kv_block == c.config.kv_block;
+    });
+    if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner does not offer the kernel");
+    kernel = engine::prepare({problem, chosen->plan, tensors, options, options.bindings, c.rows.get()});
+  }
+
+  void operator()() const {
+    kernel->launch({.tensors = tensors,
+                    .options = &options,
+                    .bindings = &options.bindings,
+                    .block_mask = of->rows.get(),
+                    .workspace = nullptr,
+                    .stream = stream});
+  }
+
+  Case* of;
+  AttentionTensors tensors;
+  void* stream;
+  AttentionOptions options{};
+  std::unique_ptr<backend::Kernel> kernel{};
+  int times = 1;
+};
+
+/// q, k, v, o and lse of any problem. Keys like a query, or like other keys, would make rows move m more often.
+std::vector<Tensor> random_memory(int device, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> pool((1 << 22) - 3);  // an odd period: no two rows of a tensor are alike
+  for (float& value : pool) value = normal(random);
+  const Device place = {DeviceKind::cuda, device};
+  Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
+  std::vector<Tensor> memory;
+  for (std::size_t tensor = 0; tensor < 4; ++tensor) {
+    auto* values = static_cast<float*>(some.data());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(some.count()); ++i) {
+      values[i] = pool[(i + tensor * 1'000'003) % pool.size()];
+    }
+    memory.push_back(some.to(DType::bf16).to(place));
+  }
+  memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
+  return memory;
+}
+
+/// Times all cases, each round in another order: what a kernel reaches depends on how hot the one before has left the
+/// chip.
 void measure(std::vector<Case>& cases, int device, int rounds, double seconds) {
   GpuTimer timer(device);
   std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
-  auto* values = static_cast<float*>(some.data());
-  constexpr std::int64_t kDistinct = 1 << 20;
-  for (std::int64_t i = 0; i < kDistinct; ++i) values[i] = normal(random);
-  for (std::int64_t i = kDistinct; i < some.count(); ++i) values[i] = values[i - kDistinct];
-  const Device place = {DeviceKind::cuda, device};
-  std::vector<Tensor> memory;
-  for (int i = 0; i < 4; ++i) memory.push_back(some.to(DType::bf16).to(place));
-  memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
+  const std::vector<Tensor> memory = random_memory(device, random);
 
-  struct Runner {
-    Case* of;
-    AttentionTensors tensors;
-    AttentionPlan plan;
-    int times;
-  };
-  std::vector<Runner> runners;
-  RunOptions on_stream;
-  on_stream.stream = timer.stream();
+  std::vector<std::unique_ptr<Runner>> runners;
   for (Case& c : cases) {
-    AttentionOptions options;
-    options.block_mask = c.rows;
-    const AttentionTensors tensors = tensors_of(c.problem, c.config.head_dim, memory);
     try {
-      runners.push_back({&c, tensors, AttentionPlan(tensors, options), 1});
+      runners.push_back(std::make_unique<Runner>(c, tensors_of(c.problem, c.config.head_dim, memory), timer.stream()));
     } catch (const Error& error) {
       fmt::print(stderr, "D {}, {} x {} on {}: {}\n", c.config.head_dim, c.config.rows(), c.config.kv_block,
                  c.problem.mask, error.what());
       continue;
     }
-    Runner& runner = runners.back();
-    const auto run = [&] { runner.plan.run(runner.tensors, on_stream); };
-    timer.seconds(1, run);
-    runner.times = std::max(1, static_cast<int>(seconds / timer.seconds(3, run)));
+    Runner& runner = *runners.back();
+    timer.seconds(1, runner);
+    runner.times = std::max(1, static_cast<int>(seconds / timer.seconds(3, runner)));
   }
   for (int round = 0; round < rounds; ++round) {
-    for (const Runner& runner : runners) {
-      const auto run = [&] { runner.plan.run(runner.tensors, on_stream); };
-      timer.seconds(1, run);
-      runner.of->seconds.push_back(timer.seconds(runner.times, run));
+    std::ranges::shuffle(runners, random);
+    for (const auto& runner : runners) {
+      timer.seconds(1, *runner);
+      runner->of->seconds.push_back(timer.seconds(runner->times, *runner));
     }
   }
   std::erase_if(cases, [](const Case& c) { return c.seconds.empty(); });
@@ -192,8 +229,6 @@ Fit fit(const std::vector<Case>& cases, const ForwardSm90Kernel& kernel, bool ma
   for (const Case& c : cases) {
     if (c.kernel != &kernel || c.config.masked != masked) continue;
     observations.push_back({c.observation.terms, c.median()});
-    // Each partial step is a step and something more.
-    observations.back().terms[0] += observations.back().terms[1];
   }
   const std::array<double, 4> costs = least_squares<4>(observations);
   Fit result;
@@ -217,17 +252,19 @@ void print_costs(const std::vector<Case>& cases) {
   std::string rows;
   for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     const Fit full = fit(cases, kernel, false), masked = fit(cases, kernel, true);
-    for (const auto& [form, costs, stretch] :
-         {std::tuple("full", full, kernel.stretch), std::tuple("masked", masked, kernel.masked_stretch)}) {
+    for (const auto& [form, costs, stretch, tile] :
+         {std::tuple("full", full, kernel.stretch, kernel.tile_clocks),
+          std::tuple("masked", masked, kernel.masked_stretch, kernel.masked_tile_clocks)}) {
       fmt::print("{:24} {:16} {:16} {:16} {:10.2f} {:6.1f} %\n",
                  fmt::format("D {} {} x {} {}", kernel.head_dim, kernel.config().rows(), kernel.kv_block, form),
                  fmt::format("{:.3f} / {:.3f}", costs.stretch, stretch),
                  fmt::format("{:.0f} / {:.0f}", costs.partial, kernel.partial_clocks),
-                 fmt::format("{:.0f} / {:.0f}", costs.tile, kernel.tile_clocks), costs.launch * 1e6, 100 * costs.worst);
+                 fmt::format("{:.0f} / {:.0f}", costs.tile, tile), costs.launch * 1e6, 100 * costs.worst);
     }
-    rows += fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}}},\n", kernel.head_dim,
-                        kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
-                        kernel.fallback, full.stretch, masked.stretch, masked.partial, (full.tile + masked.tile) / 2);
+    rows +=
+        fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}, {:.0f}}},\n", kernel.head_dim,
+                    kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
+                    kernel.fallback, full.stretch, masked.stretch, masked.partial, full.tile, masked.tile);
   }
   fmt::print("\nRows for the table:\n{}\n", rows);
 }

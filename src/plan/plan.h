@@ -26,7 +26,7 @@ struct Prediction {
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
   std::string family;  // "cpu_forward", "reference", "forward_sm90"
-  BlockSize tile;      // queries x keys of one kernel step; block masks built for this plan have these blocks
+  BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                  // CPU
   int device = 0;                                   // CUDA: its index

@@ -3,7 +3,8 @@
 //
 // A CTA has one producer warpgroup (one thread of it issues TMA) and `warpgroups` consumers of 64 query rows each. The
 // host deals the tiles to the CTAs; the producer alone walks a tile's runs of key blocks and leaves one Step beside
-// each key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says.
+// each key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says. A
+// warpgroup passes over the blocks that none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
@@ -37,24 +38,28 @@ struct WorkItem {
   int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
   int steps;            // key blocks in all of them; at least 1
   int kv_head;
-  int reserved;  // 32 bytes: two 16-byte loads
+  int last_flags;  // of its last step: kStepNextUneven, or 0
 };
 
-/// Key blocks [begin, end), in blocks of kv_block keys. In a partial run the mask decides.
+/// Key blocks [begin, end), in blocks of kv_block keys, each of which at least one warpgroup attends.
 struct KvRun {
   int begin, end;
-  int partial;  // 0 or 1
+  int flags;       // of the steps before the last: kStepAttends, kStepPartial, kStepNextUneven
+  int last_flags;  // of the last one
 };
 
 /// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
 using Step = int;
-inline constexpr int kStepFlagBits = 6;
-inline constexpr int kStepPartial = 1;   // the mask decides inside
-inline constexpr int kStepRagged = 2;    // the keys end inside
-inline constexpr int kStepSafe = 4;      // its tile is computed with the running maximum
-inline constexpr int kStepLast = 8;      // the last of its tile
-inline constexpr int kStepListEnd = 16;  // and the last of the list: finish the tile and report
-inline constexpr int kStepStop = 32;     // no key block: the end
+inline constexpr int kStepFlagBits = 12;
+inline constexpr int kStepAttends = 1;        // << warpgroup: some of its rows attend, or may
+inline constexpr int kStepPartial = 8;        // << warpgroup: of these rows the mask decides
+inline constexpr int kStepRagged = 64;        // the keys end inside
+inline constexpr int kStepSafe = 128;         // its tile is computed with the running maximum
+inline constexpr int kStepLast = 256;         // the last of its tile
+inline constexpr int kStepListEnd = 512;      // and the last of the list: finish the tile and report
+inline constexpr int kStepNextUneven = 1024;  // the next step is not attended by all warpgroups
+inline constexpr int kStepStop = 2048;        // no key block: the end
+inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
 
 /// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished.
 struct TilePlace {
@@ -123,10 +128,9 @@ struct ForwardSm90Params {
   const WorkItem* items;
   const int* first_item;  // [grid + 1]: CTA c has items [first_item[c], first_item[c + 1])
   const KvRun* runs;
-  const int* fills;  // [fill_count][3]: q_tile, head, batch of tiles in which nothing attends
+  const int* fills;  // [fill_count][3]: queries / 64, head, batch of 64 queries that attend nothing
   int fill_count;
   int q_len, kv_len;                    // queries and keys of every sequence
-  int group;                            // query heads a key head
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
   float scale_log2;                     // scale * log2(e)
   void* o;                              // for fills; element strides of batch, head, row

@@ -5,10 +5,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <stdexcept>
 #include <string_view>
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
+#include "engine/machine.h"
+#include "engine/mask_rows.h"
+#include "engine/prepare.h"
+#include "plan/plan.h"
 
 namespace heddle::test {
 namespace {
@@ -108,7 +113,32 @@ void GpuCase::download() {
   for (std::size_t i = 3; i < copies_.size(); ++i) copies_[i]->download();
 }
 
+// What AttentionPlan does, but with the kernel of that tile whichever the planner would take.
+void GpuCase::run_kernel(BlockSize tile) {
+  const AttentionTensors on = tensors();
+  const problem::AttentionProblem problem = problem::validate(on, options());
+  engine::MaskRows rows(problem, options());
+  const std::vector<plan::Choice> choices =
+      plan::choose(problem, on, options(), engine::machine(), [&](BlockSize block) { return rows(block); });
+  const auto choice = std::ranges::find(choices, tile, [](const plan::Choice& offered) { return offered.plan.tile; });
+  if (choice == choices.end())
+    throw std::runtime_error(fmt::format("no kernel of {} x {} is offered", tile.q, tile.kv));
+  const std::unique_ptr<backend::Kernel> kernel =
+      engine::prepare({problem, choice->plan, on, options(), options().bindings, choice->block_mask.get()});
+  const Stream stream;
+  upload();
+  kernel->launch({.tensors = on,
+                  .options = &options(),
+                  .bindings = &options().bindings,
+                  .block_mask = choice->block_mask.get(),
+                  .workspace = nullptr,
+                  .stream = stream.handle()});
+  stream.wait();
+  download();
+}
+
 void GpuCase::run() {
+  if (host_.spec().tile && on_gpu()) return run_kernel(*host_.spec().tile);
   const AttentionPlan plan(tensors(), options());
   const Stream stream;
   upload();

@@ -65,6 +65,8 @@ class GpuCase {
   void run_and_judge();
 
  private:
+  void run_kernel(BlockSize tile);
+
   AttentionCase host_;
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse
 };

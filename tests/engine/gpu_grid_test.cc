@@ -139,7 +139,7 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
           spec.with_lse = with_lse;
           spec.layout = with_lse ? Layout::bshd : Layout::bhsd;
           spec.rows = "given";
-          spec.block = {kernel.config().rows(), kernel.kv_block};
+          spec.block = spec.tile = {kernel.config().rows(), kernel.kv_block};
           spec.group = 2;
           spec.q_rows = kernel.config().rows() * (1 + tiles.deal() % 2) + edge.deal();
           spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();

@@ -44,7 +44,7 @@ std::vector<CaseSpec> specs_of_kernels() {
       spec.kv_rows = 3 * kernel.kv_block + 7;
       spec.layout = seed % 2 == 0 ? Layout::bhsd : Layout::bshd;
       spec.rows = "given";
-      spec.block = {kernel.config().rows(), kernel.kv_block};
+      spec.block = spec.tile = {kernel.config().rows(), kernel.kv_block};
       specs.push_back(spec);
     }
   }
@@ -191,6 +191,7 @@ TEST_F(GpuPoison, OneRowWhoseScoresGrowLate) {
     spec.kv_heads = 2;
     spec.rows = "built";
     spec.block.reset();
+    spec.tile.reset();
     GpuCase gpu(spec);
     AttentionCase& c = gpu.host();
     for (const std::int64_t row : {std::int64_t{0}, spec.q_rows / 2, spec.q_rows - 1}) {

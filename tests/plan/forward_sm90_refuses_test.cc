@@ -133,12 +133,13 @@ TEST(ForwardSm90Refuses, RaggedBatches) {
 
 TEST(ForwardSm90Refuses, MoreThanItsListsCount) {
   constexpr std::int64_t kLast = (std::int64_t{1} << 31) - 1024;
-  Refusal r{.call = {.q_rows = kLast, .kv_rows = kLast}};
+  constexpr std::int64_t kLastKey = std::int64_t{1} << 25;
+  Refusal r{.call = {.q_rows = kLast, .kv_rows = kLastKey}};
   EXPECT_EQ(r.sentence(), "");
+  r = Refusal{.call = {.kv_rows = kLastKey + 1}};
+  EXPECT_EQ(r.sentence(), "k has 33554433 rows; up to 33554432 are accepted");
   r = Refusal{.call = {.q_rows = kLast + 1}};
-  EXPECT_EQ(r.sentence(), "q has 2147482625 rows and k 128; up to 2147482624 are accepted");
-  r = Refusal{.call = {.kv_rows = kLast + 1}};
-  EXPECT_EQ(r.sentence(), "q has 128 rows and k 2147482625; up to 2147482624 are accepted");
+  EXPECT_EQ(r.sentence(), "q has 2147482625 rows; up to 2147482624 are accepted");
   r = Refusal{.call = {.batch = 1 << 18, .q_heads = 64, .q_rows = 128}};
   EXPECT_EQ(r.sentence(), "");
   r = Refusal{.call = {.batch = 1 << 18, .q_heads = 64, .q_rows = 129}};

@@ -21,6 +21,7 @@ namespace {
 using plan::TileSchedule;
 using shared::ForwardSm90Config;
 using TileKey = std::tuple<int, int, int>;  // batch, head, q_tile
+using BoxKey = std::tuple<int, int, int>;   // batch, head, queries / 64: a warpgroup's share of a tile
 
 ForwardSm90Config config_of(int head_dim, int warpgroups, int kv_block, bool masked = false) {
   return {.head_dim = head_dim,
@@ -36,13 +37,13 @@ ForwardSm90Config config_of(int head_dim, int warpgroups, int kv_block, bool mas
 
 std::int64_t blocks(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
 
-/// A tile's key blocks, a character each: '.' not seen, '#' full, '+' partial.
+/// The key blocks of 64 queries, a character each: '.' not seen, '#' full, '+' partial.
 std::string expected_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
-                             const BlockMask* mask, const TileKey& tile) {
-  const auto& [batch, head, q_tile] = tile;
+                             const BlockMask* mask, const BoxKey& at) {
+  const auto& [batch, head, box] = at;
   std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), mask == nullptr ? '#' : '.');
   if (mask != nullptr) {
-    for (const Run& run : mask->row(batch, head, q_tile * config.rows() / mask->block().q)) {
+    for (const Run& run : mask->row(batch, head, box * std::int64_t{64} / mask->block().q)) {
       for (std::size_t c = 0; c < classes.size(); ++c) {
         const auto mask_block = static_cast<std::int64_t>(c) * config.kv_block / mask->block().kv;
         if (mask_block >= run.begin && mask_block < run.end) classes[c] = run.kind == RunKind::full ? '#' : '+';
@@ -52,49 +53,92 @@ std::string expected_classes(const problem::AttentionProblem& problem, const For
   return classes;
 }
 
-std::string item_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
-                         const TileSchedule& schedule, const shared::WorkItem& item) {
-  std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
-  int steps = 0;
+/// A tile's flags, a word for each step: those of the run and of its last step.
+std::vector<int> item_flags(const TileSchedule& schedule, const shared::WorkItem& item) {
+  std::vector<int> flags;
   const shared::KvRun* left = nullptr;
   for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
     const shared::KvRun& run = schedule.runs.at(static_cast<std::size_t>(r));
     EXPECT_LT(run.begin, run.end);
     EXPECT_GE(run.begin, left == nullptr ? 0 : left->end) << "runs out of order";
-    EXPECT_FALSE(left != nullptr && left->end == run.begin && left->partial == run.partial) << "runs not merged";
-    for (int c = run.begin; c < run.end; ++c) classes.at(static_cast<std::size_t>(c)) = run.partial != 0 ? '+' : '#';
-    steps += run.end - run.begin;
+    EXPECT_FALSE(left != nullptr && left->end == run.begin && (left->flags & 63) == (run.flags & 63))
+        << "runs not merged";
+    for (int c = run.begin; c < run.end; ++c) flags.push_back(c + 1 < run.end ? run.flags : run.last_flags);
     left = &run;
   }
-  EXPECT_EQ(item.steps, steps);
+  EXPECT_EQ(item.steps, std::ssize(flags));
+  flags.back() |= item.last_flags;
+  return flags;
+}
+
+bool attends(int flags, int warpgroup) { return (flags & shared::kStepAttends << warpgroup) != 0; }
+
+/// As expected_classes(), of one warpgroup of a tile.
+std::string item_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
+                         const TileSchedule& schedule, const shared::WorkItem& item, int warpgroup) {
+  std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
+  for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+    const shared::KvRun& run = schedule.runs.at(static_cast<std::size_t>(r));
+    const bool partial = (run.flags & shared::kStepPartial << warpgroup) != 0;
+    EXPECT_FALSE(partial && !attends(run.flags, warpgroup));
+    if (!attends(run.flags, warpgroup)) continue;
+    for (int c = run.begin; c < run.end; ++c) classes.at(static_cast<std::size_t>(c)) = partial ? '+' : '#';
+  }
   return classes;
 }
 
-void expect_every_tile_once(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
-                            const BlockMask* mask, const TileSchedule& schedule) {
-  std::map<TileKey, std::string> found;
+/// The queries of every tile and every fill, 64 at a time, see what the mask says; those past the end see nothing.
+void expect_every_query_once(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
+                             const BlockMask* mask, const TileSchedule& schedule) {
+  const std::int64_t boxes = blocks(problem.q_rows, 64);
+  std::map<BoxKey, std::string> found;
+  const std::string nothing(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
   for (const shared::WorkItem& item : schedule.items) {
     EXPECT_GE(item.steps, 1);
-    const bool added =
-        found.emplace(TileKey{item.batch, item.head, item.q_tile}, item_classes(problem, config, schedule, item))
-            .second;
-    EXPECT_TRUE(added) << "a tile twice";
+    for (int w = 0; w < config.warpgroups; ++w) {
+      const BoxKey box{item.batch, item.head, item.q_tile * config.warpgroups + w};
+      const std::string classes = item_classes(problem, config, schedule, item, w);
+      if (std::get<2>(box) >= boxes) {
+        EXPECT_EQ(classes, nothing) << "queries past the end attend";
+      } else if (classes != nothing) {
+        EXPECT_TRUE(found.emplace(box, classes).second) << "queries twice";
+      }
+    }
   }
-  const std::string nothing(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
   ASSERT_EQ(schedule.fills.size() % 3, 0U);
   for (std::size_t i = 0; i < schedule.fills.size(); i += 3) {
-    const TileKey tile{schedule.fills[i + 2], schedule.fills[i + 1], schedule.fills[i]};
-    EXPECT_TRUE(found.emplace(tile, nothing).second) << "a tile twice";
+    const BoxKey box{schedule.fills[i + 2], schedule.fills[i + 1], schedule.fills[i]};
+    EXPECT_TRUE(found.emplace(box, nothing).second) << "queries twice";
   }
-  std::map<TileKey, std::string> expected;
+  std::map<BoxKey, std::string> expected;
   for (int b = 0; b < problem.batch; ++b) {
     for (int h = 0; h < problem.q_heads; ++h) {
-      for (int q = 0; q < blocks(problem.q_rows, config.rows()); ++q) {
-        expected[{b, h, q}] = expected_classes(problem, config, mask, {b, h, q});
+      for (int box = 0; box < boxes; ++box) {
+        expected[{b, h, box}] = expected_classes(problem, config, mask, {b, h, box});
       }
     }
   }
   EXPECT_EQ(found, expected);
+}
+
+/// Each step of a CTA's list says whether all warpgroups attend the next: consumers look no further.
+void expect_steps_foretell(const ForwardSm90Config& config, const TileSchedule& schedule) {
+  for (int cta = 0; cta < schedule.grid(); ++cta) {
+    int before = 0;
+    for (int i = schedule.first_item[static_cast<std::size_t>(cta)];
+         i < schedule.first_item[static_cast<std::size_t>(cta) + 1]; ++i) {
+      const shared::WorkItem& item = schedule.items[static_cast<std::size_t>(i)];
+      for (const int flags : item_flags(schedule, item)) {
+        bool all = true;
+        for (int w = 0; w < config.warpgroups; ++w) all = all && attends(flags, w);
+        if (before != 0) {
+          EXPECT_EQ((before & shared::kStepNextUneven) != 0, !all) << cta << ", item " << i;
+        }
+        before = flags;
+      }
+    }
+    EXPECT_EQ(before & shared::kStepNextUneven, 0);
+  }
 }
 
 double clocks_of(const TileSchedule& schedule, const ForwardSm90Config& config, const shared::WorkItem& item) {
@@ -102,7 +146,11 @@ double clocks_of(const TileSchedule& schedule, const ForwardSm90Config& config, 
   double sum = clocks.tile;
   for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
     const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
-    sum += (run.end - run.begin) * (run.partial != 0 ? clocks.partial_step : clocks.full_step);
+    for (int w = 0; w < config.warpgroups; ++w) {
+      const double share = static_cast<double>(run.end - run.begin) / config.warpgroups;
+      if (attends(run.flags, w)) sum += share * clocks.full_step;
+      if (run.flags & shared::kStepPartial << w) sum += share * (clocks.partial_step - clocks.full_step);
+    }
   }
   return sum;
 }
@@ -134,7 +182,8 @@ void expect_balanced(const ForwardSm90Config& config, const TileSchedule& schedu
 void expect_valid(const problem::AttentionProblem& problem, const ForwardSm90Config& config, const BlockMask* mask,
                   const device::CudaCaps& caps) {
   const TileSchedule schedule = plan::forward_sm90_schedule(problem, config, mask, caps);
-  expect_every_tile_once(problem, config, mask, schedule);
+  expect_every_query_once(problem, config, mask, schedule);
+  expect_steps_foretell(config, schedule);
   if (problem.batch * problem.q_heads * problem.q_rows > 0) expect_balanced(config, schedule, caps);
 }
 
@@ -155,7 +204,7 @@ TEST(ForwardSm90Schedule, WalksTheBlocksOfRandomMasks) {
     call.mask = random.draw();
     call.options.bindings = random.bindings();
     const ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), true);
-    const BlockMask mask = *call.rows_of({config.rows() * (1 + below(2)), config.kv_block * (1 + below(3))});
+    const BlockMask mask = *call.rows_of({64 * (1 + below(4)), config.kv_block * (1 + below(3))});
     device::CudaCaps caps = h200();
     caps.multiprocessors = 1 + below(20);
     expect_valid(call.problem(), config, &mask, caps);
@@ -165,11 +214,42 @@ TEST(ForwardSm90Schedule, WalksTheBlocksOfRandomMasks) {
 TEST(ForwardSm90Schedule, IsOneRunWithoutAMask) {
   for (const std::int64_t kv_rows : {1, 79, 80, 81, 160, 200, 513}) {
     SCOPED_TRACE(kv_rows);
-    const HopperCall call = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_rows = 1000, .kv_rows = kv_rows};
+    const HopperCall call = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_rows = 960, .kv_rows = kv_rows};
     expect_valid(call.problem(), config_of(128, 3, 80), nullptr, h200());
     const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config_of(128, 3, 80), nullptr, h200());
     EXPECT_EQ(schedule.runs.size(), 1U);
   }
+}
+
+TEST(ForwardSm90Schedule, LeavesWarpgroupsPastTheEndOut) {
+  const HopperCall call = {.batch = 2, .q_heads = 2, .kv_heads = 2, .q_rows = 200, .kv_rows = 300};
+  const ForwardSm90Config config = config_of(128, 3, 80);
+  expect_valid(call.problem(), config, nullptr, h200());
+  device::CudaCaps caps = h200();
+  caps.multiprocessors = 1;
+  const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, nullptr, caps);
+  // The second tile of each head has 8 queries: the first warpgroup's.
+  ASSERT_EQ(schedule.runs.size(), 2U);
+  EXPECT_EQ(schedule.runs[0].flags, 7);
+  EXPECT_EQ(schedule.runs[1].flags, 1 | shared::kStepNextUneven);
+  EXPECT_EQ(schedule.runs[1].last_flags, 1);
+  ASSERT_EQ(schedule.items.size(), 8U);
+  for (std::size_t i = 0; i + 1 < 8; ++i) {
+    EXPECT_EQ(schedule.items[i].last_flags, schedule.items[i + 1].q_tile == 1 ? shared::kStepNextUneven : 0);
+  }
+}
+
+TEST(ForwardSm90Schedule, FillsQueriesOfATileWhoseOthersAttend) {
+  // Of a tile's queries only those from 64 on attend, and these all keys.
+  HopperCall call = {.q_rows = 192, .kv_rows = 160, .mask = leaf::q_idx() >= 64};
+  const ForwardSm90Config config = config_of(128, 3, 80, true);
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({64, 80});
+  expect_valid(call.problem(), config, mask.get(), h200());
+  const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
+  EXPECT_EQ(schedule.fills, (std::vector<int>{0, 0, 0}));
+  ASSERT_EQ(schedule.items.size(), 1U);
+  ASSERT_EQ(schedule.runs.size(), 1U);
+  EXPECT_EQ(schedule.runs[0].flags & 63, 6);
 }
 
 TEST(ForwardSm90Schedule, FillsWhereNoKeyIs) {
@@ -180,8 +260,8 @@ TEST(ForwardSm90Schedule, FillsWhereNoKeyIs) {
     const std::shared_ptr<const BlockMask> mask = masked ? call.rows_of({128, 128}) : nullptr;
     const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
     EXPECT_TRUE(schedule.items.empty());
-    EXPECT_EQ(schedule.fills.size(), 3U * 2 * 3 * 3);
-    EXPECT_EQ(schedule.grid(), 2 * 3 * 3);
+    EXPECT_EQ(schedule.fills.size(), 3U * 2 * 3 * 5);  // 300 queries, 64 at a time
+    EXPECT_EQ(schedule.grid(), 2 * 3 * 5);
     EXPECT_EQ(schedule.longest, 0);
   }
 }
@@ -201,7 +281,7 @@ std::string dealt(const HopperCall& call, const ForwardSm90Config& config, std::
   device::CudaCaps caps = h200();
   caps.multiprocessors = 1;
   caps.l2_bytes = l2_bytes;
-  const std::shared_ptr<const BlockMask> mask = call.rows_of({config.rows(), config.kv_block});
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({64, config.kv_block});
   std::string order;
   for (const shared::WorkItem& item : plan::forward_sm90_schedule(call.problem(), config, mask.get(), caps).items) {
     order += fmt::format("{}{}.{}.{}", order.empty() ? "" : " ", item.batch, item.head, item.q_tile);
@@ -240,7 +320,7 @@ TEST(ForwardSm90Schedule, IsEvenWhereSectionsAreShort) {
   const HopperCall call = {
       .batch = 2, .q_heads = 8, .kv_heads = 8, .q_rows = 8192, .kv_rows = 8192, .dim = 256, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(256, 2, 64, true);
-  const std::shared_ptr<const BlockMask> mask = call.rows_of({128, 64});
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({64, 64});
   const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
   double total = 0;
   for (const shared::WorkItem& item : schedule.items) total += clocks_of(schedule, config, item);
@@ -251,7 +331,7 @@ TEST(ForwardSm90Schedule, StaysSmallForLongSequences) {
   const HopperCall causal = {
       .q_heads = 16, .kv_heads = 16, .q_rows = 1 << 20, .kv_rows = 1 << 20, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(128, 2, 128, true);
-  const std::shared_ptr<const BlockMask> mask = causal.rows_of({128, 128});
+  const std::shared_ptr<const BlockMask> mask = causal.rows_of({64, 128});
   const TileSchedule schedule = plan::forward_sm90_schedule(causal.problem(), config, mask.get(), h200());
   EXPECT_EQ(schedule.items.size(), 16U * 8192);
   EXPECT_LE(schedule.runs.size(), 2U * 8192);
@@ -262,7 +342,7 @@ TEST(ForwardSm90Schedule, IsTheSameEachTime) {
   const HopperCall call = {
       .batch = 3, .q_heads = 5, .kv_heads = 5, .q_rows = 3000, .kv_rows = 3000, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(128, 3, 80, true);
-  const std::shared_ptr<const BlockMask> mask = call.rows_of({192, 80});
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({64, 80});
   const auto places = [&] {
     std::vector<TileKey> order;
     const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());

@@ -1,9 +1,9 @@
 // The forward pass on Hopper: o = softmax(mask(scale q k^T)) v.
 //
-// One CTA an SM, for the whole launch. Its producer (pieces/producer.cuh) streams key and value blocks of the tiles that
-// the host dealt to it; each consumer warpgroup owns 64 query rows. The loop is one, over all blocks of all tiles: while
-// a warpgroup does the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P V of
-// block j - 1 for its own, also where one tile ends and the next begins.
+// One CTA an SM, for the whole launch. Its producer (pieces/producer.cuh) streams key and value blocks of the tiles
+// that the host dealt to it; each consumer warpgroup owns 64 query rows. The loop is one, over all blocks of all tiles:
+// while a warpgroup does the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P
+// V of block j - 1 for its own, also where one tile ends and the next begins.
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mask's functions.
 #pragma once
@@ -22,22 +22,24 @@ class Consumer {
  public:
   static constexpr int kD = kConfig.head_dim, kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
-  using RowSoftmax = Softmax<kN, kConfig.f16>;
+  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.warpgroups == 3>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
-      : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup) {
-    lane_ = threadIdx.x & 31;
-  }
+      : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
       wait_for_keys();
-      const Step step = read_step();
+      Step step = read_step();
       if (step & shared::kStepStop) break;
-      tiles(step);
-      __syncwarp();
-      release(memory_.list_done());
+      if (attends(step)) {
+        step = stretch(step);
+      } else {
+        pass(step);
+      }
+      if (step & shared::kStepLast) finish_tile();
+      if (step & shared::kStepListEnd) release(memory_.list_done());
     }
     if ((threadIdx.x & 127) == 0) ptx::tma_store_wait();
   }
@@ -48,12 +50,21 @@ class Consumer {
   __device__ __forceinline__ void wait_for_keys() const { ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity); }
   /// What the producer says of the keys that have arrived.
   __device__ __forceinline__ Step read_step() const {
-    Step step;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(step) : "r"(memory_.step(k_.slot)) : "memory");
-    // One value for the warp, which the compiler must know: else every address that follows is one of each thread's own.
+    // The lane that gives the buffer back reads, and passes the word on: a shuffled value is one for the warp, and the
+    // compiler knows it. Else every address that follows is one of each thread's own.
+    Step step = 0;
+    asm volatile(
+        "{\n"
+        ".reg .pred first;\n"
+        "setp.eq.u32 first, %2, 0;\n"
+        "@first ld.shared.s32 %0, [%1];\n"
+        "}"
+        : "+r"(step)
+        : "r"(memory_.step(k_.slot)), "r"(threadIdx.x & 31)
+        : "memory");
     return __shfl_sync(~0U, step, 0);
   }
-  __device__ __forceinline__ TilePlace place(int tile) const {
+  __device__ __forceinline__ TilePlace place(unsigned tile) const {
     TilePlace place;
     asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(place.q_first), "=r"(place.head), "=r"(place.batch), "=r"(place.index)
@@ -67,49 +78,53 @@ class Consumer {
   }
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
-    if (lane_ == 0) ptx::barrier_arrive(empty);
+    __syncwarp();  // all its threads have read
+    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
   }
 
-  /// All tiles to the end of the list. `step` is the first block of the first, which has arrived.
-  __device__ __forceinline__ void tiles(Step step) {
-    wait_for_queries();
-    issue_qk();
-    ptx::wgmma_wait<0>();
-    ptx::touch(s_);
-    release_keys(step);
-    attend(step, true);
-    pack_p();
-    int accumulate = 0;
+  __device__ __forceinline__ bool attends(Step step) const {
+    return (step & (shared::kStepAttends << warpgroup_)) != 0;
+  }
+
+  /// From a block that this warpgroup attends, which has arrived, to the end of the list or before a block that it does
+  /// not attend. Returns the last step.
+  __device__ __forceinline__ Step stretch(Step step) {
+    int accumulate = begun_ ? 1 : 0;
+    begin_stretch(step);
     while (!(step & shared::kStepListEnd)) {
+      wait_for_keys();
+      if ((step & shared::kStepNextUneven) && !attends(read_step())) break;
       const bool new_tile = (step & shared::kStepLast) != 0;
       if (new_tile) {
         ++tile_;
         wait_for_queries();
       }
-      wait_for_keys();
       issue_qk();
       step = read_step();
       ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
       issue_pv(accumulate);
+      // Of the rows before this step: what the finished o is to be multiplied by, or m.
+      float carried[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
+      if (new_tile) {
+        close_rows(tile_ - 1, carried);
+      } else if (softmax_.exact) {
+        softmax_.set_limit();
+      }
       ptx::wgmma_wait<1>();
       ptx::touch(s_);
       release_keys(step);
-      const RowSums before = softmax_.rows;
       attend(step, new_tile);
-      const bool moves = softmax_.moves();
+      const bool moves = softmax_.moves(carried);
       softmax_.pin(memory_.q_full(0, 0));
       ptx::wgmma_wait<0>();
       ptx::touch(o_);
       release_values();
       if (new_tile) {
-        finish(tile_ - 1, before);
+        store_tile(tile_ - 1, carried);
         accumulate = 0;
       } else {
         accumulate = 1;
-        if (moves) {
-          softmax_.settle(s_);
-          rescale_o();
-        }
+        if (moves) settle(carried);
       }
       pack_p();
     }
@@ -118,19 +133,56 @@ class Consumer {
     ptx::wgmma_wait<0>();
     ptx::touch(o_);
     release_values();
-    finish(tile_, softmax_.rows);
+    return step;
+  }
+
+  /// S and P of a block that nothing runs beside.
+  __device__ __forceinline__ void begin_stretch(Step step) {
+    const bool new_tile = !begun_;
+    if (new_tile) wait_for_queries();
+    issue_qk();
+    const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
+    if (begun_ && softmax_.exact) softmax_.set_limit();
+    ptx::wgmma_wait<0>();
+    ptx::touch(s_);
+    release_keys(step);
+    attend(step, new_tile);
+    if (begun_ && softmax_.moves(before)) settle(before);
+    pack_p();
+    begun_ = true;
+  }
+
+  /// Passes over the key block that has arrived and its values.
+  __device__ __forceinline__ void pass(Step step) {
+    if ((step & shared::kStepLast) && !begun_) wait_for_queries();
+    release_keys(step);
+    // Not before the values have come: a buffer is given back once each time it was filled.
+    ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+    release_values();
+  }
+
+  /// The rows' last step, attended or not, lies behind.
+  __device__ __forceinline__ void finish_tile() {
+    if (begun_) {
+      float factor[2];
+      close_rows(tile_, factor);
+      store_tile(tile_, factor);
+    }
+    begun_ = false;
     ++tile_;
   }
 
   // A tile's queries stand in the buffer of its number.
-  __device__ __forceinline__ int q_slot() const { return tile_ % kConfig.q_buffers; }
-  __device__ __forceinline__ void wait_for_queries() const {
+  __device__ __forceinline__ int q_slot() const { return static_cast<int>(tile_ % kConfig.q_buffers); }
+  __device__ __forceinline__ void wait_for_queries() {
+    q_ = memory_.queries(q_slot(), warpgroup_) >> 4;
     ptx::barrier_wait(memory_.q_full(q_slot(), warpgroup_), (tile_ / kConfig.q_buffers) & 1);
   }
 
   __device__ __forceinline__ void release_keys(Step step) {
     release(memory_.k_empty(k_.slot));
-    if (step & shared::kStepLast) release(memory_.q_empty(q_slot(), warpgroup_));
+    // By every thread: that orders its reads of places, too, before the producer writes there again.
+    if (step & shared::kStepLast) ptx::barrier_arrive(memory_.q_empty(q_slot(), warpgroup_));
     k_.advance(kConfig.stages);
   }
   __device__ __forceinline__ void release_values() {
@@ -140,12 +192,12 @@ class Consumer {
 
   /// S = Q K^T, in flight.
   __device__ __forceinline__ void issue_qk() {
-    const unsigned q = memory_.queries(q_slot(), warpgroup_) >> 4, k = memory_.keys(k_.slot) >> 4;
+    const unsigned k = memory_.keys(k_.slot) >> 4;
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kD / 16; ++i) {
       const unsigned columns = (i % 4) * ptx::kNextColumns;
-      qk_product(s_, ptx::descriptor(q + (i / 4) * (64 * 128 / 16) + columns),
+      qk_product(s_, ptx::descriptor(q_ + (i / 4) * (64 * 128 / 16) + columns),
                  ptx::descriptor(k + (i / 4) * (kN * 128 / 16) + columns), i > 0);
     }
     ptx::wgmma_commit();
@@ -166,7 +218,7 @@ class Consumer {
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, params_.kv_len - kv_first);
-    if (kConfig.masked && (step & shared::kStepPartial)) {
+    if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
       const TilePlace at = place(tile_);
       mask_scores<kConfig>(s_, params_.mod, at.batch, at.head, at.q_first + row(), kv_first);
     }
@@ -182,42 +234,47 @@ class Consumer {
     for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
   }
 
-  __device__ __forceinline__ void rescale_o() {
+  /// P and O are brought to m. `before`: m before the step.
+  __device__ __forceinline__ void settle(const float (&before)[2]) {
+    float rescale[2];
+    softmax_.settle(s_, before, rescale);
 #pragma unroll
     for (int j = 0; j < kD / 8; ++j) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) o_[4 * j + e] *= softmax_.rescale[e / 2];
+      for (int e = 0; e < 4; ++e) o_[4 * j + e] *= rescale[e / 2];
     }
   }
 
-  /// o = O / l, lse = m + ln l.
-  __device__ __forceinline__ void finish(int tile, const RowSums& of) {
+  /// The rows of a tile have seen all their keys: lse = m + ln l, and `factor`, 1 / l, is what O is to be multiplied
+  /// by.
+  __device__ __forceinline__ void close_rows(unsigned tile, float (&factor)[2]) {
+    const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
+    factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
+    factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TilePlace at = place(tile);
-    const float l[2] = {ptx::row_sum(of.l[0]), ptx::row_sum(of.l[1])};
-    const float factor[2] = {l[0] > 0 ? ptx::reciprocal(l[0]) : l[0], l[1] > 0 ? ptx::reciprocal(l[1]) : l[1]};
-    if (__any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))) && !softmax_.safe) {
-      check_range(l, at.index);
-    }
-    store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
+    suspect_ = !softmax_.safe && __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious)));
+    if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(at.index);
     if constexpr (kConfig.lse) {
-      if ((lane_ & 3) == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float lse = l[r] > 0 ? (of.m[r] + __log2f(l[r])) * ptx::kLn2 : l[r] == 0 ? -ptx::infinity() : l[r];
-          store_lse(params_, at, at.q_first + row() + 8 * r, lse);
-        }
-      }
+      // Of the four threads that share the two rows, the first two take one each. Where nothing attends m is -inf.
+      const bool lower = threadIdx.x & 1;
+      const float lse =
+          ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
+      const int own_row = at.q_first + row() + (lower ? 8 : 0);
+      if ((threadIdx.x & 2) == 0 && own_row < params_.q_len) store_lse(params_, at, own_row, lse);
     }
+  }
+
+  /// o = O / l.
+  __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
+    const TilePlace at = place(tile);
+    if (suspect_ && !__all_sync(~0U, finite_o())) repeat(at.index);
+    store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
   }
 
   static constexpr float kLargestSum = RowSoftmax::kLargestSum;
   // From this sum of weights on, large values may have overflowed O though the sum itself has not.
   static constexpr float kSuspicious = kConfig.f16 ? kLargestSum : 16777216.0F;
 
-  __device__ __forceinline__ void check_range(const float (&l)[2], int index) {
-    const bool inside = l[0] < kLargestSum && l[1] < kLargestSum && finite_o();
-    if (!__all_sync(~0U, inside)) repeat(index);
-  }
   __device__ __forceinline__ bool finite_o() const {
     float zero = 0;
 #pragma unroll
@@ -229,15 +286,25 @@ class Consumer {
   /// most.
   __device__ __forceinline__ void repeat(int index) {
     softmax_.safe = true;
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.redo(warpgroup_, (threadIdx.x >> 5) & 3)), "r"(index)
-                 : "memory");
+    // Predicated, not a branch: lanes that part here would cost every address of the loop its one value a warp.
+    asm volatile(
+        "{\n"
+        ".reg .pred first;\n"
+        "setp.eq.u32 first, %2, 0;\n"
+        "@first st.shared.s32 [%0], %1;\n"
+        "}" ::"r"(memory_.redo(warpgroup_, (threadIdx.x >> 5) & 3)),
+        "r"(index), "r"(threadIdx.x & 31)
+        : "memory");
   }
 
   const Memory& memory_;
   const ptx::TensorMap& o_map_;
   const shared::ForwardSm90Params& params_;
-  int warpgroup_, lane_;
-  int tile_ = 0;  // number of the tile whose queries are in use
+  int warpgroup_;
+  unsigned tile_ = 0;     // number of the tile whose queries are in use
+  unsigned q_ = 0;        // where these queries are, in units of 16 bytes
+  bool begun_ = false;    // a stretch has ended inside that tile
+  bool suspect_ = false;  // the closed tile's weights were large
   ptx::Ring k_{0}, v_{0};
   RowSoftmax softmax_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block

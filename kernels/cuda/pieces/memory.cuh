@@ -11,7 +11,7 @@ using shared::ForwardSm90Config;
 template <ForwardSm90Config kConfig>
 struct SharedMemory {
   static constexpr shared::ForwardSm90Memory kLayout = shared::forward_sm90_memory(kConfig);
-  static constexpr unsigned kQueryBytes = 64 * kConfig.head_dim * 2;              // of a warpgroup's queries
+  static constexpr unsigned kQueryBytes = 64 * kConfig.head_dim * 2;                // of a warpgroup's queries
   static constexpr unsigned kBlockBytes = kConfig.kv_block * kConfig.head_dim * 2;  // of a block of keys, or of values
 
   ptx::Address base;  // at a multiple of 1024 bytes, where the swizzle repeats
@@ -30,15 +30,15 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address step(int slot) const {
     return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::Step));
   }
-  __device__ __forceinline__ ptx::Address place(int tile) const {
+  __device__ __forceinline__ ptx::Address place(unsigned tile) const {
     static_assert(kConfig.stages + 2 <= shared::kTilePlaces);
-    return base + kLayout.places + (tile & (shared::kTilePlaces - 1)) * static_cast<int>(sizeof(shared::TilePlace));
+    return base + kLayout.places + tile % shared::kTilePlaces * static_cast<unsigned>(sizeof(shared::TilePlace));
   }
   __device__ __forceinline__ ptx::Address redo(int warpgroup, int warp) const {
     return base + kLayout.redo + 4 * (4 * warpgroup + warp);
   }
 
-  // Barriers. "Full": loaded by TMA; "empty": read by all that read it.
+  // Barriers. "Full": loaded by TMA; "empty": read by all that read it (queries: its threads say so, else its warps).
   static constexpr int kQ = kConfig.q_buffers * kConfig.warpgroups;
   __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
   __device__ __forceinline__ ptx::Address q_full(int slot, int warpgroup) const {
@@ -49,9 +49,7 @@ struct SharedMemory {
   }
   __device__ __forceinline__ ptx::Address k_full(int slot) const { return barrier(2 * kQ + slot); }
   __device__ __forceinline__ ptx::Address k_empty(int slot) const { return barrier(2 * kQ + kConfig.stages + slot); }
-  __device__ __forceinline__ ptx::Address v_full(int slot) const {
-    return barrier(2 * kQ + 2 * kConfig.stages + slot);
-  }
+  __device__ __forceinline__ ptx::Address v_full(int slot) const { return barrier(2 * kQ + 2 * kConfig.stages + slot); }
   __device__ __forceinline__ ptx::Address v_empty(int slot) const {
     return barrier(2 * kQ + 3 * kConfig.stages + slot);
   }
@@ -63,7 +61,7 @@ struct SharedMemory {
     constexpr int kWarps = 4 * kConfig.warpgroups;
     for (int i = 0; i < kQ; ++i) {
       ptx::barrier_init(barrier(i), 1);
-      ptx::barrier_init(barrier(kQ + i), 4);
+      ptx::barrier_init(barrier(kQ + i), 128);
     }
     for (int slot = 0; slot < kConfig.stages; ++slot) {
       ptx::barrier_init(k_full(slot), 1);

@@ -1,4 +1,4 @@
-// A finished tile's way out: o through shared memory and TMA, lse by ordinary stores; and tiles in which nothing attends.
+// A finished tile's way out: o through shared memory and TMA, lse by ordinary stores; and queries that attend nothing.
 #pragma once
 
 #include "pieces/memory.cuh"
@@ -47,20 +47,18 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
 
 __device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& params, const TilePlace& place, int row,
                                           float lse) {
-  if (row >= params.q_len) return;
   params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
 }
 
-/// o = 0 and lse = -inf for the listed tiles, by all consumer threads of all CTAs.
+/// o = 0 and lse = -inf for the listed queries, 64 at a time, by all consumer threads of all CTAs.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
   const int thread = threadIdx.x - 128;
   for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
-    const TilePlace place = {params.fills[3 * fill] * kConfig.rows(), params.fills[3 * fill + 1],
-                             params.fills[3 * fill + 2], 0};
-    const int rows = min(kConfig.rows(), params.q_len - place.q_first);
-    unsigned short* o = static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] +
-                        place.head * params.o_stride[1];
+    const TilePlace place = {params.fills[3 * fill] * 64, params.fills[3 * fill + 1], params.fills[3 * fill + 2], 0};
+    const int rows = min(64, params.q_len - place.q_first);
+    unsigned short* o =
+        static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
     for (int i = thread; i < rows * (kConfig.head_dim / 8); i += kConfig.threads() - 128) {
       const int row = place.q_first + i / (kConfig.head_dim / 8), column = 8 * (i % (kConfig.head_dim / 8));
       *reinterpret_cast<uint4*>(o + row * params.o_stride[2] + column) = make_uint4(0, 0, 0, 0);

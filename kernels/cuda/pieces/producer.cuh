@@ -53,8 +53,8 @@ class Producer {
     return -1;
   }
 
-  // A tile, and a run, take half a step to come from memory. So the next tile is asked for when one begins, and a run when
-  // the one before it has been loaded; the wait for an empty buffer covers the way.
+  // A tile, and a run, take half a step to come from memory. So the next tile is asked for when one begins, and a run
+  // when the one before it has been loaded; the wait for an empty buffer covers the way.
   __device__ __forceinline__ void fetch(int item) {
     next_ = params_.items[item];
     run_ = params_.runs[next_.first_run];
@@ -68,11 +68,14 @@ class Producer {
     int r = 0, in_run = 0;
     for (int step = 0; step < item.steps; ++step) {
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
-      asm volatile("" : "+r"(run_.begin), "+r"(run_.end), "+r"(run_.partial)::"memory");  // not before the wait
+      // Not before the wait.
+      asm volatile("" : "+r"(run_.begin), "+r"(run_.end), "+r"(run_.flags), "+r"(run_.last_flags)::"memory");
       const int block = run_.begin + in_run;
-      int step_flags = flags | (run_.partial ? shared::kStepPartial : 0);
+      int step_flags = flags | (block + 1 == run_.end ? run_.last_flags : run_.flags);
       if ((block + 1) * kConfig.kv_block > params_.kv_len) step_flags |= shared::kStepRagged;
-      if (step + 1 == item.steps) step_flags |= shared::kStepLast | (number + 1 == last ? shared::kStepListEnd : 0);
+      if (step + 1 == item.steps) {
+        step_flags |= item.last_flags | shared::kStepLast | (number + 1 == last ? shared::kStepListEnd : 0);
+      }
       if (step == 0) write_place({q_first, item.head, item.batch, index});
       write_step(block << shared::kStepFlagBits | step_flags);
       load_block(memory_.keys(k_.slot), k_map_, memory_.k_full(k_.slot), block, item.kv_head, k_batch);
@@ -153,8 +156,8 @@ class Producer {
   shared::WorkItem next_;
   shared::KvRun run_;
   unsigned done_parity_ = 0;
-  int tile_ = 0;  // tiles begun
-  int warp_ = 0;  // whose wish for a repeat is looked at next
+  unsigned tile_ = 0;  // tiles begun
+  int warp_ = 0;       // whose wish for a repeat is looked at next
   struct {
     bool any = false;
     int block = 0, head = 0, batch = 0;

@@ -26,8 +26,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], co
                                             int head, int q_row, int kv_first) {
   const MaskUniform uniform = mask_uniform(mod, batch, head);
   const int q_idx[2] = {q_row + mod.q_start, q_row + 8 + mod.q_start};
-  const MaskRow row[2] = {mask_row(mod, uniform, batch, head, q_idx[0]),
-                          mask_row(mod, uniform, batch, head, q_idx[1])};
+  const MaskRow row[2] = {mask_row(mod, uniform, batch, head, q_idx[0]), mask_row(mod, uniform, batch, head, q_idx[1])};
   const MaskColumns<kConfig.kv_block> columns(mod, uniform, batch, head, kv_first);
 #pragma unroll
   for (int j = 0; j < kConfig.kv_block / 8; ++j) {

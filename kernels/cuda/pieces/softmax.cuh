@@ -1,13 +1,14 @@
 // The softmax of one warpgroup's rows, with an optimistic maximum.
 //
-// Any reference m serves as long as nothing overflows: f32 and bf16 have the same range of exponents. So a row takes the
-// maximum of the first block in which it attends and keeps it: no maximum, no shuffle, no rescaling for most later
+// Any reference m serves as long as nothing overflows: f32 and bf16 have the same range of exponents. So a row takes
+// the maximum of the first block in which it attends and keeps it: no maximum, no shuffle, no rescaling for most later
 // blocks. Two checks, on sums that are formed anyway, make that safe:
 //
-// - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are rescaled,
-//   so that its p is exactly 1. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p is 1, has.
-// - When the tile ends, a sum of 2^64 or more (f16: 2^15), NaN, or an infinite output says that a block's scores were too
-//   far above m. The tile is computed again, safely: with the running maximum.
+// - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are
+//   rescaled, so that its p is exactly 1. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p
+//   is 1, has.
+// - When the tile ends, a sum of 2^64 or more (f16: 2^15), NaN, or an infinite output says that a block's scores were
+//   too far above m. The tile is computed again, safely: with the running maximum.
 //
 // m never exceeds the true maximum by more than rounding, so nothing vanishes that counted.
 #pragma once
@@ -22,13 +23,13 @@ struct RowSums {
   float l[2] = {0, 0};                                // the sum of exponentials in this thread's columns
 };
 
-template <int kColumns, bool kF16>
+template <int kColumns, bool kF16, bool kScarceRegisters>
 struct Softmax {
   RowSums rows;
-  float rescale[2] = {1, 1};  // what the last step multiplied l by; o is yet to be
-  float most[2];              // the largest sum of eight weights in the last step
-  float limit[2];             // what that may be before m has to move
-  bool safe = false;          // of the warp
+  float limit[2] = {0, 0};  // what eight weights of a step may sum to before m has to move
+  bool exact = false;       // in the last step m was the running maximum; the limit is yet to be set
+  bool dominated = false;   // in the last step they did
+  bool safe = false;        // of the warp
 
   // P up to this, times the values, is inside the storage type's and O's range; a row sum, at the end of a tile, too.
   static constexpr float kLargestJump = kF16 ? 32768.0F : 1099511627776.0F;
@@ -38,43 +39,48 @@ struct Softmax {
   /// S, a product of queries and keys, becomes P, not normalised.
   __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2) {
     float(&m)[2] = rows.m, (&l)[2] = rows.l;
-    rescale[0] = rescale[1] = 1;
-    const bool exact = safe | __any_sync(~0U, (m[0] == -ptx::infinity()) | (m[1] == -ptx::infinity()));
+    exact = safe | __any_sync(~0U, (m[0] == -ptx::infinity()) | (m[1] == -ptx::infinity()));
     if (exact) raise_to_scores(s, scale_log2);
     const float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
-    most[0] = most[1] = 0;
+    bool over = false;
     float held[2];  // the sums of four weights that wait for four more
 #pragma unroll
     for (int c = 0; c < kColumns / 16; ++c) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float(&p)[kColumns / 2] = s;
-        const int at[4] = {8 * c + 2 * r, 8 * c + 2 * r + 1, 8 * c + 4 + 2 * r, 8 * c + 5 + 2 * r};
-#pragma unroll
-        for (const int i : at) p[i] = ptx::exp2_fast(fmaf(p[i], scale_log2, offset[r]));
-        const float four = (p[at[0]] + p[at[1]]) + (p[at[2]] + p[at[3]]);
+        const float four = weigh_four(s, 8 * c + 2 * r, scale_log2, offset[r]);
         if (c % 2 == 0 && c + 1 < kColumns / 16) {
           held[r] = four;
         } else {
           const float sum = c % 2 == 0 ? four : held[r] + four;
           l[r] += sum;
-          most[r] = ptx::max_positive(most[r], sum);
+          over |= sum > limit[r];
         }
       }
     }
-    if (exact) set_limit();
+    dominated = over & !exact;
   }
 
-  /// After a step that was not its tile's first: m moved, or must.
-  __device__ __forceinline__ bool moves() const {
-    return safe |
-           __any_sync(~0U, (rescale[0] != 1.0F) | (rescale[1] != 1.0F) | (most[0] > limit[0]) | (most[1] > limit[1]));
+  /// Before the next step of the same tile, where the last one was exact.
+  __device__ __forceinline__ void set_limit() {
+    limit[0] = kShare * ptx::row_sum(rows.l[0]);
+    limit[1] = kShare * ptx::row_sum(rows.l[1]);
   }
-  /// Then: P is brought to the new m, and rescale says what o is to be multiplied by.
-  __device__ __forceinline__ void settle(float (&p)[kColumns / 2]) {
-    if (safe) return;
-    raise_to_weights(p);
-    set_limit();
+
+  /// After a step that was not its tile's first: m moved, or must. `before`: m before the step.
+  __device__ __forceinline__ bool moves(const float (&before)[2]) const {
+    return safe | __any_sync(~0U, (rows.m[0] != before[0]) | (rows.m[1] != before[1]) | dominated);
+  }
+  /// Then: P is brought to the new m; `rescale` is what o must be multiplied by.
+  __device__ __forceinline__ void settle(float (&p)[kColumns / 2], const float (&before)[2], float (&rescale)[2]) {
+    if (!safe) {
+      raise_to_weights(p);
+      exact = true;  // the limit is to be set anew
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rescale[r] = rows.m[r] == before[r] ? 1.0F : ptx::exp2_fast(before[r] - rows.m[r]);
+    }
   }
 
   /// Holds the exponentials where they are: the compiler may not move them below a wait that stands after this. (It
@@ -91,9 +97,22 @@ struct Softmax {
   }
 
  private:
-  __device__ __forceinline__ void set_limit() {
-    limit[0] = kShare * ptx::row_sum(rows.l[0]);
-    limit[1] = kShare * ptx::row_sum(rows.l[1]);
+  /// Four scores of a row become weights; returns their sum.
+  __device__ __forceinline__ static float weigh_four(float (&s)[kColumns / 2], int i, float scale_log2, float offset) {
+    if constexpr (kScarceRegisters) {
+      // An array of indices keeps S an array through the compiler's first passes. That spares ten registers, and costs
+      // half a second of compilation in kernels with larger tiles.
+      const int at[4] = {i, i + 1, i + 4, i + 5};
+#pragma unroll
+      for (const int j : at) s[j] = ptx::exp2_fast(fmaf(s[j], scale_log2, offset));
+      return (s[at[0]] + s[at[1]]) + (s[at[2]] + s[at[3]]);
+    } else {
+      s[i] = ptx::exp2_fast(fmaf(s[i], scale_log2, offset));
+      s[i + 1] = ptx::exp2_fast(fmaf(s[i + 1], scale_log2, offset));
+      s[i + 4] = ptx::exp2_fast(fmaf(s[i + 4], scale_log2, offset));
+      s[i + 5] = ptx::exp2_fast(fmaf(s[i + 5], scale_log2, offset));
+      return (s[i] + s[i + 1]) + (s[i + 4] + s[i + 5]);
+    }
   }
 
   /// m becomes the running maximum.
@@ -105,9 +124,8 @@ struct Softmax {
       for (int j = 0; j < kColumns / 8; ++j) found = fmaxf(found, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
       const float candidate = ptx::row_max(found) * scale_log2, before = rows.m[r];
       if (candidate > before) {
-        rescale[r] = before == -ptx::infinity() ? 1.0F : ptx::exp2_fast(before - candidate);
         rows.m[r] = candidate;
-        rows.l[r] *= rescale[r];
+        rows.l[r] *= ptx::exp2_fast(before - candidate);
       }
     }
   }
@@ -130,7 +148,6 @@ struct Softmax {
       const float factor = ptx::reciprocal(found);
       rows.m[r] += __log2f(found);
       rows.l[r] *= factor;
-      rescale[r] *= factor;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
         p[4 * j + 2 * r] *= factor;

@@ -21,6 +21,13 @@ __device__ __forceinline__ float reciprocal(float x) {
   return y;
 }
 
+/// log2(x) to 2^-22; -inf of 0 and of subnormal numbers.
+__device__ __forceinline__ float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two floats rounded to the storage type, `low` in the lower half.
 template <bool kF16>
 __device__ __forceinline__ unsigned pack(float low, float high) {

@@ -1,8 +1,8 @@
 // Warpgroup matrix products: fences, waits, descriptors of shared memory. The products themselves are generated for the
 // shapes of a kernel (wgmma_text.cc): qk_product() and pv_product().
 //
-// An accumulator of 64 x N: thread t of the warpgroup, w = t / 32, l = t % 32, holds in d[4 j + 0..1] row 16 w + l / 4 and
-// columns 8 j + 2 (l % 4) + {0, 1}, in d[4 j + 2..3] the row 8 further down.
+// An accumulator of 64 x N: thread t of the warpgroup, w = t / 32, l = t % 32, holds in d[4 j + 0..1] row 16 w + l / 4
+// and columns 8 j + 2 (l % 4) + {0, 1}, in d[4 j + 2..3] the row 8 further down.
 #pragma once
 
 #include "ptx/barrier.cuh"
@@ -24,9 +24,9 @@ __device__ __forceinline__ void touch(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-/// Descriptor of a tile stored as panels of [rows][64] elements of 2 bytes in the 128-byte swizzle: `low` is the address
-/// / 16 and, where columns are the product's rows (V), the distance of panels / 16 above bit 16. The high word says
-/// swizzle and 1024 bytes between groups of 8 rows. Built of two words, since 64-bit sums cost registers.
+/// Descriptor of a tile stored as panels of [rows][64] elements of 2 bytes in the 128-byte swizzle: `low` is the
+/// address / 16 and, where columns are the product's rows (V), the distance of panels / 16 above bit 16. The high word
+/// says swizzle and 1024 bytes between groups of 8 rows. Built of two words, since 64-bit sums cost registers.
 __device__ __forceinline__ unsigned long long descriptor(unsigned low) {
   unsigned long long both;
   asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(0x40000040U));

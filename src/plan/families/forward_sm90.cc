@@ -18,6 +18,7 @@ using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
 constexpr int kElementBytes = 2;
+constexpr std::int64_t kWarpgroupRows = 64;
 
 std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
@@ -31,10 +32,11 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   return config;
 }
 
-// Empty when blocks of the tile divide those of the mask.
+// Empty when a warpgroup's queries and the tile's keys divide the blocks of the mask.
 std::string misfit(const ForwardSm90Config& config, BlockSize block) {
-  if (block.q % config.rows() != 0) {
-    return fmt::format("{} queries do not divide the {} of a block of block_mask", config.rows(), block.q);
+  if (block.q % kWarpgroupRows != 0) {
+    return fmt::format("a warpgroup's {} queries do not divide the {} of a block of block_mask", kWarpgroupRows,
+                       block.q);
   }
   if (block.kv % config.kv_block != 0) {
     return fmt::format("{} keys do not divide the {} of a block of block_mask", config.kv_block, block.kv);
@@ -71,12 +73,17 @@ int expected_registers(const ForwardSm90Config& config, const Expr& mask) {
 }
 
 double product_flops(const AttentionProblem& problem, const ForwardSm90Config& config, const TileSchedule& schedule) {
-  const std::int64_t rows = config.rows(), keys = config.kv_block;
   std::int64_t elements = 0;
   for (const shared::WorkItem& item : schedule.items) {
-    const shared::KvRun& last = schedule.runs[static_cast<std::size_t>(item.first_run + item.runs - 1)];
-    const std::int64_t beyond = std::max<std::int64_t>(0, last.end * keys - problem.kv_rows);
-    elements += std::min(rows, problem.q_rows - item.q_tile * rows) * (item.steps * keys - beyond);
+    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+      const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
+      const std::int64_t keys = std::min<std::int64_t>(std::int64_t{run.end} * config.kv_block, problem.kv_rows) -
+                                std::int64_t{run.begin} * config.kv_block;
+      for (int w = 0; w < config.warpgroups; ++w) {
+        const std::int64_t first = (std::int64_t{item.q_tile} * config.warpgroups + w) * kWarpgroupRows;
+        if (run.flags & shared::kStepAttends << w) elements += std::min(kWarpgroupRows, problem.q_rows - first) * keys;
+      }
+    }
   }
   return 4.0 * config.head_dim * static_cast<double>(elements);
 }
@@ -104,7 +111,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.sm90 = config;
-  candidate.choice.block_mask = rows_of(plan.tile);
+  candidate.choice.block_mask = rows_of({kWarpgroupRows, config.kv_block});
 
   const TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps);
   const double bytes = moved_bytes(problem);

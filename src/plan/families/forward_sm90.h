@@ -28,13 +28,13 @@ struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<int> first_item;  // [grid + 1]; a CTA may have none where there are more fills than tiles
   std::vector<shared::KvRun> runs;
-  std::vector<int> fills;  // [n][3]: q_tile, head, batch of tiles in which nothing attends
+  std::vector<int> fills;  // [n][3]: queries / 64, head, batch of 64 queries that attend nothing
   /// CTAs to launch; 0 where there is nothing to compute.
   int grid() const { return static_cast<int>(first_item.size()) - 1; }
   double longest = 0;  // clocks of the most loaded CTA, by the cost model
 };
-/// `block_mask` null: everything attends. Its blocks are the tile's, or multiples of them. Rows of queries share runs
-/// where the mask does.
+/// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
+/// Tiles share runs where the mask does.
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps);
 

@@ -39,7 +39,9 @@ ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   const double step = ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch);
   // The end of the keys alone costs next to nothing.
   const double partial = config.masked ? kernel.partial_clocks : 0;
-  return {.full_step = step, .partial_step = step + partial, .tile = kernel.tile_clocks};
+  return {.full_step = step,
+          .partial_step = step + partial,
+          .tile = config.masked ? kernel.masked_tile_clocks : kernel.tile_clocks};
 }
 
 double forward_sm90_seconds(const TileSchedule& schedule) {

@@ -22,22 +22,21 @@ struct Sm90Rates {
   double memory_bytes_per_second;  // hopper_rates: copies
   double launch_seconds;           // forward_sm90_costs: what a launch costs beside its tiles
 };
-inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.585e9,
-                                         .wgmma_clocks = 0.5,
-                                         .softmax_clocks = 0.066,
-                                         .softmax_beside_wgmma = 1.0 / 3,
-                                         .l2_bytes_per_clock = 36,
-                                         .memory_bytes_per_second = 4.2e12,
-                                         .launch_seconds = 3e-6};
+inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
+                                         .wgmma_clocks = 0.5001,
+                                         .softmax_clocks = 0.06401,
+                                         .softmax_beside_wgmma = 0.3465,
+                                         .l2_bytes_per_clock = 36.91,
+                                         .memory_bytes_per_second = 3.787e12,
+                                         .launch_seconds = 7.2e-6};
 
 /// One kernel of the family. Its costs: forward_sm90_costs.
 struct ForwardSm90Kernel {
   int head_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
-  bool fallback;          // only where a caller's block mask fits no other
-  double stretch;         // of a step, in the kernel without a mask
-  double masked_stretch;  // of a full step, in the kernel with one
-  double partial_clocks;  // what a partial step costs more
-  double tile_clocks;     // what a tile costs beside its steps
+  bool fallback;                           // only where a caller's block mask fits no other
+  double stretch, masked_stretch;          // of a full step, in the kernel without a mask and in the one with
+  double partial_clocks;                   // what a partial step costs more
+  double tile_clocks, masked_tile_clocks;  // what a tile costs beside its steps
 
   constexpr shared::ForwardSm90Config config() const {
     return {.head_dim = head_dim,
@@ -52,17 +51,17 @@ struct ForwardSm90Kernel {
   }
 };
 inline constexpr std::array<ForwardSm90Kernel, 7> kForwardSm90Kernels = {{
-    // D  WGs keys stages q  o fallback stretch masked partial tile
-    {64, 3, 128, 3, 2, 1, false, 1.107, 1.010, 320, 2820},
-    {64, 2, 128, 3, 2, 1, false, 1.353, 1.370, 400, 1680},
-    {64, 2, 64, 3, 2, 1, true, 1.450, 1.450, 250, 1680},
-    {128, 3, 80, 2, 2, 2, false, 1.082, 1.061, 400, 4580},
-    {128, 2, 128, 2, 2, 2, false, 1.130, 1.066, 315, 4330},
-    {128, 2, 64, 2, 2, 2, true, 1.250, 1.250, 200, 4330},
-    {256, 2, 64, 2, 1, 2, false, 1.059, 1.137, 475, 7530},
+    // D  WGs keys stages q  o fallback stretch masked partial tile masked
+    {64, 3, 128, 3, 2, 1, false, 1.196, 1.331, 2216, 3591, 1481},
+    {64, 2, 128, 3, 2, 1, false, 1.324, 1.490, 1894, 2706, 0},
+    {64, 2, 64, 3, 2, 1, true, 1.738, 1.871, 1020, 3231, 1951},
+    {128, 3, 80, 2, 2, 2, false, 1.119, 1.297, 1694, 5211, 2410},
+    {128, 2, 128, 2, 2, 2, false, 1.200, 1.240, 1295, 3079, 1872},
+    {128, 2, 64, 2, 2, 2, true, 1.322, 1.428, 944, 4630, 3523},
+    {256, 2, 64, 2, 1, 2, false, 1.064, 1.086, 1405, 7278, 7312},
 }};
 /// For shapes that stand not in the table.
-inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 500, 4000};
+inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 1500, 4000, 4000};
 
 /// What the parts of a kernel's work take, in clocks of kSm90Rates.clocks_per_second.
 struct ForwardSm90Clocks {

@@ -14,12 +14,12 @@ namespace {
 
 using problem::AttentionProblem;
 
-constexpr std::int64_t kStrideBytes = 16;                   // what the strides of a tensor map are multiples of
-constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;  // and where they end
-constexpr std::int64_t kLastRow =
-    (std::int64_t{1} << 31) - 1024;  // tiles and key blocks past the end still count in i32
-constexpr std::int64_t kSmallestTile = 128;
-constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;  // 512 MiB of lists
+constexpr std::int64_t kStrideBytes = 16;                          // what the strides of a tensor map are multiples of
+constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;         // and where they end
+constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
+constexpr std::int64_t kSmallestTile = 128, kSmallestKvBlock = 64;
+constexpr std::int64_t kLastKey = shared::kMaxKvBlocks * kSmallestKvBlock;  // a step has so many bits for its block
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;                  // 512 MiB of lists
 
 std::string refuse_device(const device::CudaCaps& caps) {
   if (caps.major != 9 || caps.minor != 0) {
@@ -88,8 +88,11 @@ std::string refuse_sequences(const AttentionProblem& problem) {
 }
 
 std::string refuse_sizes(const AttentionProblem& problem) {
-  if (problem.q_rows > kLastRow || problem.kv_rows > kLastRow) {
-    return fmt::format("q has {} rows and k {}; up to {} are accepted", problem.q_rows, problem.kv_rows, kLastRow);
+  if (problem.q_rows > kLastRow) {
+    return fmt::format("q has {} rows; up to {} are accepted", problem.q_rows, kLastRow);
+  }
+  if (problem.kv_rows > kLastKey) {
+    return fmt::format("k has {} rows; up to {} are accepted", problem.kv_rows, kLastKey);
   }
   const std::int64_t q_tiles = (problem.q_rows + kSmallestTile - 1) / kSmallestTile;
   const double tiles =

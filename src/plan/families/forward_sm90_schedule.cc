@@ -1,113 +1,23 @@
-// Tiles dealt to CTAs. Three steps: the mask's rows become runs of the tile's key blocks, each with its cost; the tiles
-// of one section of heads after the other are put in order, the longest first; they are dealt in this order.
+// Tiles dealt to CTAs. Three steps: the mask's rows become runs of the tile's key blocks, each with its cost (KeyRows);
+// the tiles of one section of heads after the other are put in order, the longest first; they are dealt in this order.
 #include <algorithm>
 #include <limits>
 #include <span>
 
 #include "plan/deal.h"
 #include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_costs.h"
+#include "plan/families/forward_sm90_rows.h"
 
 namespace heddle::plan {
 namespace {
 
-// The keys and values of a section: in L2 together with the queries and what the next section loads. Measured: 16 MB
-// is better than 32 by up to 8 %; 64 lose 10 % at short sequences, whose last tiles are then unequal.
-constexpr std::int64_t kSectionBytes = 16'000'000;
+// The keys and values of a section: in L2 together with the queries and what the next section loads. Measured: 8 MB
+// is better than 16 by up to 7 %, and 16 than 32 by up to 8 %; 64 lose 10 % at short sequences, whose last tiles are
+// then unequal.
+constexpr std::int64_t kSectionBytes = 8'000'000;
 constexpr std::int64_t kElementBytes = 2;
 
 std::int64_t block_count(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
-
-/// The blocks of keys that a row of queries sees.
-struct KeyRow {
-  int first_run = 0, runs = 0, steps = 0;
-  std::int64_t clocks = 0;  // of a tile that walks it
-  int rank = 0;             // by clocks, the most first; equal ones share it
-};
-
-/// Every row of the mask, once: what the mask shares between heads and sequences is shared here.
-class KeyRows {
- public:
-  KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
-          const BlockMask* block_mask)
-      : kv_blocks_(block_count(problem.kv_rows, config.kv_block)),
-        clocks_(forward_sm90_clocks(config)),
-        row_of_tile_(static_cast<std::size_t>(block_count(problem.q_rows, config.rows())), 0) {
-    if (block_mask == nullptr) {
-      const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
-      add_row({&whole, kv_blocks_ > 0 ? 1U : 0U}, 1);
-    } else {
-      const BlockSize block = block_mask->block();
-      const std::int64_t q_blocks = block_mask->q_blocks(0);
-      const std::int64_t heads = block_mask->shared_by_heads() ? 1 : problem.q_heads;
-      const std::int64_t sequences = block_mask->shared_by_batch() ? 1 : problem.batch;
-      for (std::int64_t b = 0; b < sequences; ++b) {
-        for (std::int64_t h = 0; h < heads; ++h) {
-          for (std::int64_t q = 0; q < q_blocks; ++q) add_row(block_mask->row(b, h, q), block.kv / config.kv_block);
-        }
-      }
-      batch_stride_ = sequences == 1 ? 0 : heads * q_blocks;
-      head_stride_ = heads == 1 ? 0 : q_blocks;
-      for (std::size_t tile = 0; tile < row_of_tile_.size(); ++tile) {
-        row_of_tile_[tile] = static_cast<std::int64_t>(tile) * config.rows() / block.q;
-      }
-    }
-    rank_rows();
-  }
-
-  const KeyRow& of(std::int64_t batch, std::int64_t head, std::int64_t q_tile) const {
-    const std::int64_t row = row_of_tile_[static_cast<std::size_t>(q_tile)];
-    return rows_[static_cast<std::size_t>(batch * batch_stride_ + head * head_stride_ + row)];
-  }
-  int ranks() const { return ranks_; }
-  std::vector<shared::KvRun> take_runs() { return std::move(runs_); }
-
- private:
-  // `scale`: key blocks of the tile in one of the mask.
-  void add_row(std::span<const Run> mask_runs, std::int64_t scale) {
-    rows_.push_back({.first_run = static_cast<int>(runs_.size())});
-    for (const Run& run : mask_runs) {
-      const std::int64_t begin = run.begin * scale, end = std::min(run.end * scale, kv_blocks_);
-      add_run(begin, end, run.kind == RunKind::partial);
-    }
-  }
-
-  void add_run(std::int64_t begin, std::int64_t end, bool partial) {
-    if (begin == end) return;
-    KeyRow& row = rows_.back();
-    row.steps += static_cast<int>(end - begin);
-    row.clocks += static_cast<std::int64_t>(static_cast<double>(end - begin) *
-                                            (partial ? clocks_.partial_step : clocks_.full_step));
-    if (row.runs > 0 && runs_.back().end == begin && (runs_.back().partial != 0) == partial) {
-      runs_.back().end = static_cast<int>(end);
-      return;
-    }
-    runs_.push_back({static_cast<int>(begin), static_cast<int>(end), partial ? 1 : 0});
-    ++row.runs;
-  }
-
-  void rank_rows() {
-    std::vector<std::int64_t> distinct;
-    for (KeyRow& row : rows_) {
-      if (row.steps > 0) row.clocks += static_cast<std::int64_t>(clocks_.tile);
-      distinct.push_back(row.clocks);
-    }
-    std::ranges::sort(distinct, std::greater<>());
-    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-    ranks_ = static_cast<int>(distinct.size());
-    for (KeyRow& row : rows_) {
-      row.rank = static_cast<int>(std::ranges::lower_bound(distinct, row.clocks, std::greater<>()) - distinct.begin());
-    }
-  }
-
-  std::int64_t kv_blocks_;
-  ForwardSm90Clocks clocks_;
-  std::vector<std::int64_t> row_of_tile_;  // of the first head and sequence
-  std::int64_t batch_stride_ = 0, head_stride_ = 0;
-  std::vector<KeyRow> rows_;
-  std::vector<shared::KvRun> runs_;
-  int ranks_ = 0;
-};
 
 struct HeadOfBatch {
   int head, kv_head, batch;
@@ -155,10 +65,12 @@ struct Tile {
   const KeyRow* row;
 };
 
-/// The tiles of some heads in the order of their rows' ranks; equal ones stay by head. Those without a step are fills.
+/// The tiles of some heads in the order of their rows' ranks; equal ones stay by head. Those without a step are left
+/// out. `fills` get the queries that attend nothing.
 class SectionSorter {
  public:
-  SectionSorter(const KeyRows& rows, std::int64_t q_tiles) : rows_(rows), q_tiles_(q_tiles) {}
+  SectionSorter(const KeyRows& rows, std::int64_t q_tiles, int warpgroups)
+      : rows_(rows), q_tiles_(q_tiles), warpgroups_(warpgroups) {}
 
   void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<int>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
@@ -169,10 +81,11 @@ class SectionSorter {
     const std::size_t base = sorted.size();
     sorted.resize(base + first_.back());
     for_tiles(section, [&](const Tile& tile) {
-      if (tile.row->steps > 0) {
-        sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
-      } else {
-        fills.insert(fills.end(), {tile.q_tile, tile.head, tile.batch});
+      if (tile.row->steps > 0) sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
+      for (int w = 0; w < warpgroups_; ++w) {
+        if (tile.row->unfilled >> w & 1) {
+          fills.insert(fills.end(), {tile.q_tile * warpgroups_ + w, tile.head, tile.batch});
+        }
       }
     });
   }
@@ -189,6 +102,7 @@ class SectionSorter {
 
   const KeyRows& rows_;
   std::int64_t q_tiles_;
+  int warpgroups_;
   std::vector<std::size_t> first_;
 };
 
@@ -208,14 +122,18 @@ void deal_tiles(const std::vector<Tile>& tiles, int grid, TileSchedule& schedule
   std::vector<int> next = first;
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const KeyRow& row = *tiles[i].row;
-    schedule.items[static_cast<std::size_t>(next[dealt.workers[i]]++)] = {.q_tile = tiles[i].q_tile,
-                                                                          .head = tiles[i].head,
-                                                                          .batch = tiles[i].batch,
-                                                                          .first_run = row.first_run,
-                                                                          .runs = row.runs,
-                                                                          .steps = row.steps,
-                                                                          .kv_head = tiles[i].kv_head,
-                                                                          .reserved = 0};
+    const int at = next[dealt.workers[i]]++;
+    if (row.uneven && at > first[dealt.workers[i]]) {
+      schedule.items[static_cast<std::size_t>(at - 1)].last_flags = shared::kStepNextUneven;
+    }
+    schedule.items[static_cast<std::size_t>(at)] = {.q_tile = tiles[i].q_tile,
+                                                    .head = tiles[i].head,
+                                                    .batch = tiles[i].batch,
+                                                    .first_run = row.first_run,
+                                                    .runs = row.runs,
+                                                    .steps = row.steps,
+                                                    .kv_head = tiles[i].kv_head,
+                                                    .last_flags = 0};
   }
 }
 
@@ -232,7 +150,7 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   const std::int64_t q_tiles = block_count(problem.q_rows, config.rows());
   std::vector<Tile> tiles;
   tiles.reserve(heads.size() * static_cast<std::size_t>(q_tiles));
-  SectionSorter sorter(rows, q_tiles);
+  SectionSorter sorter(rows, q_tiles, config.warpgroups);
   std::size_t begin = 0;
   for (const std::size_t end : section_ends(problem, caps)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);

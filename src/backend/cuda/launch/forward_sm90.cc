@@ -132,7 +132,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const Sequence& sequence = problem.sequences.front();  // all are alike
     params_.q_len = static_cast<int>(sequence.q_len);
     params_.kv_len = static_cast<int>(sequence.kv_len);
-    params_.group = static_cast<int>(problem.group());
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;

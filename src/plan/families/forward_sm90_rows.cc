@@ -1,0 +1,138 @@
+#include "plan/families/forward_sm90_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <limits>
+
+namespace heddle::plan {
+namespace {
+
+constexpr int kMostWarpgroups = 3;
+constexpr std::int64_t kWarpgroupRows = 64;
+constexpr int kAttends = (1 << kMostWarpgroups) - 1;  // of a step's flags, kStepAttends for each warpgroup
+static_assert(shared::kStepAttends == 1 && shared::kStepPartial == 1 << kMostWarpgroups);
+
+std::int64_t block_count(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
+
+}  // namespace
+
+KeyRows::KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
+                 const BlockMask* block_mask)
+    : config_(config),
+      clocks_(forward_sm90_clocks(config)),
+      kv_blocks_(block_count(problem.kv_rows, config.kv_block)),
+      tiles_(block_count(problem.q_rows, config.rows())) {
+  const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
+  if (block_mask != nullptr) {
+    heads_ = block_mask->shared_by_heads() ? 1 : problem.q_heads;
+    sequences_ = block_mask->shared_by_batch() ? 1 : problem.batch;
+  }
+  const std::int64_t scale = block_mask != nullptr ? block_mask->block().kv / config.kv_block : 1;
+  // A row of the mask serves so many queries: all, where there is none.
+  const std::int64_t q_block =
+      block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, problem.q_rows);
+
+  for (std::int64_t at = 0; at < sequences_ * heads_; ++at) {
+    std::array<std::int64_t, kMostWarpgroups> last{};
+    int last_live = 0;
+    for (std::int64_t tile = 0; tile < tiles_; ++tile) {
+      const std::int64_t first_query = tile * config.rows();
+      const auto live = static_cast<int>(
+          std::min<std::int64_t>(config.warpgroups, block_count(problem.q_rows - first_query, kWarpgroupRows)));
+      std::array<std::int64_t, kMostWarpgroups> mask_rows{};
+      std::array<std::span<const Run>, kMostWarpgroups> runs;
+      for (std::size_t w = 0; w < static_cast<std::size_t>(live); ++w) {
+        mask_rows[w] = (first_query + static_cast<std::int64_t>(w) * kWarpgroupRows) / q_block;
+        runs[w] = block_mask != nullptr ? block_mask->row(at / heads_, at % heads_, mask_rows[w])
+                                        : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U);
+      }
+      if (live != last_live || mask_rows != last)
+        add_row(std::span(runs).first(static_cast<std::size_t>(live)), live, scale);
+      last = mask_rows, last_live = live;
+      row_of_tile_.push_back(rows_.size() - 1);
+    }
+  }
+  rank_rows();
+}
+
+// `scale`: key blocks of the tile in one of the mask.
+void KeyRows::add_row(WarpgroupRuns warpgroups, int live, std::int64_t scale) {
+  rows_.push_back({.first_run = static_cast<int>(runs_.size())});
+  add_runs(warpgroups, scale);
+  KeyRow& row = rows_.back();
+  int attending = 0;
+  for (int r = row.first_run; r < row.first_run + row.runs; ++r) attending |= runs_[static_cast<std::size_t>(r)].flags;
+  row.unfilled = ((1 << live) - 1) & ~attending;
+  if (row.steps > 0) row.clocks += static_cast<std::int64_t>(clocks_.tile);
+  tell_what_follows();
+}
+
+/// Walks the runs of all warpgroups side by side; between two ends of runs nothing changes.
+void KeyRows::add_runs(WarpgroupRuns warpgroups, std::int64_t scale) {
+  std::array<std::size_t, kMostWarpgroups> next{};
+  for (std::int64_t at = 0; at < kv_blocks_;) {
+    std::int64_t end = kv_blocks_;
+    int flags = 0;
+    for (std::size_t w = 0; w < warpgroups.size(); ++w) {
+      while (next[w] < warpgroups[w].size() && warpgroups[w][next[w]].end * scale <= at) ++next[w];
+      if (next[w] == warpgroups[w].size()) continue;
+      const Run& run = warpgroups[w][next[w]];
+      if (run.begin * scale > at) {
+        end = std::min(end, run.begin * scale);
+        continue;
+      }
+      end = std::min(end, run.end * scale);
+      flags |= shared::kStepAttends << w;
+      if (run.kind == RunKind::partial) flags |= shared::kStepPartial << w;
+    }
+    if (flags != 0) add_run(at, end, flags);
+    at = end;
+  }
+}
+
+void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
+  KeyRow& row = rows_.back();
+  const auto share = [&](int bits) {
+    return static_cast<double>(std::popcount(static_cast<unsigned>(bits))) / config_.warpgroups;
+  };
+  const int attends = flags & kAttends, partial = flags / shared::kStepPartial;
+  row.steps += static_cast<int>(end - begin);
+  row.clocks += static_cast<std::int64_t>(
+      static_cast<double>(end - begin) *
+      (share(attends) * clocks_.full_step + share(partial) * (clocks_.partial_step - clocks_.full_step)));
+  if (row.runs > 0 && runs_.back().end == begin && runs_.back().flags == flags) {
+    runs_.back().end = static_cast<int>(end);
+    return;
+  }
+  runs_.push_back({static_cast<int>(begin), static_cast<int>(end), flags, flags});
+  ++row.runs;
+}
+
+/// Each step of the last row says whether all attend the next.
+void KeyRows::tell_what_follows() {
+  bool next_uneven = false;  // after the row's last step comes another tile
+  for (auto r = static_cast<std::size_t>(rows_.back().first_run + rows_.back().runs);
+       r-- > static_cast<std::size_t>(rows_.back().first_run);) {
+    const bool uneven = (runs_[r].flags & kAttends) != everyone();
+    if (next_uneven) runs_[r].last_flags |= shared::kStepNextUneven;
+    if (uneven) runs_[r].flags |= shared::kStepNextUneven;
+    next_uneven = uneven;
+  }
+  rows_.back().uneven = next_uneven;
+}
+
+void KeyRows::rank_rows() {
+  std::vector<std::int64_t> distinct;
+  distinct.reserve(rows_.size());
+  for (const KeyRow& row : rows_) distinct.push_back(row.clocks);
+  std::ranges::sort(distinct, std::greater<>());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  ranks_ = static_cast<int>(distinct.size());
+  for (KeyRow& row : rows_) {
+    row.rank = static_cast<int>(std::ranges::lower_bound(distinct, row.clocks, std::greater<>()) - distinct.begin());
+  }
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,57 @@
+// The rows of key blocks that the tiles of the Hopper forward walk, merged from those of their warpgroups.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "heddle/block_mask.h"
+#include "plan/families/forward_sm90_costs.h"
+#include "problem/problem.h"
+#include "shared/forward_sm90.h"
+
+namespace heddle::plan {
+
+/// The key blocks of a tile.
+struct KeyRow {
+  int first_run = 0, runs = 0, steps = 0;
+  bool uneven = false;      // its first step is not attended by all warpgroups
+  int unfilled = 0;         // bit w: warpgroup w has queries, none of which attends anything
+  std::int64_t clocks = 0;  // of a tile that walks it
+  int rank = 0;             // by clocks, the most first; equal ones share it
+};
+
+/// Every row, once: what the mask shares between tiles, heads and sequences is shared here.
+class KeyRows {
+ public:
+  /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys.
+  KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
+          const BlockMask* block_mask);
+
+  const KeyRow& of(std::int64_t batch, std::int64_t head, std::int64_t q_tile) const {
+    const std::int64_t tile = (batch % sequences_ * heads_ + head % heads_) * tiles_ + q_tile;
+    return rows_[row_of_tile_[static_cast<std::size_t>(tile)]];
+  }
+  int ranks() const { return ranks_; }
+  std::vector<shared::KvRun> take_runs() { return std::move(runs_); }
+
+ private:
+  using WarpgroupRuns = std::span<const std::span<const Run>>;
+
+  void add_row(WarpgroupRuns warpgroups, int live, std::int64_t scale);
+  void add_runs(WarpgroupRuns warpgroups, std::int64_t scale);
+  void add_run(std::int64_t begin, std::int64_t end, int flags);
+  void tell_what_follows();
+  void rank_rows();
+  int everyone() const { return (1 << config_.warpgroups) - 1; }
+
+  shared::ForwardSm90Config config_;
+  ForwardSm90Clocks clocks_;
+  std::int64_t kv_blocks_, tiles_, heads_ = 1, sequences_ = 1;
+  std::vector<std::size_t> row_of_tile_;  // [sequences][heads][tiles]
+  std::vector<KeyRow> rows_;
+  std::vector<shared::KvRun> runs_;
+  int ranks_ = 0;
+};
+
+}  // namespace heddle::plan

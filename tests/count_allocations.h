@@ -11,7 +11,8 @@ inline std::atomic<std::int64_t> allocations = 0;
 }
 
 // Counted: everything that this program allocates with new. Not inlined, where GCC takes malloc and delete for a
-// mismatch. All forms are replaced: a sanitizer's own would not go with these deletes.
+// mismatch. All forms of a single object
+// are replaced: a sanitizer's own would not go with these deletes.
 [[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++heddle::test::allocations;
   return std::malloc(size != 0 ? size : 1);

@@ -24,8 +24,7 @@ class GpuClock:
     def milliseconds(self, call, count, host_ms=0.0):
         """The median of `count` calls. `host_ms`: what the host needs to enqueue one; the device waits as long where
         zeroing does not cover it."""
-        event = lambda: self.torch.cuda.Event(enable_timing=True)  # noqa: E731
-        events = [(event(), event()) for _ in range(count)]
+        events = [[self.torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
         call()
         for begin, end in events:
             self.flushed.zero_()

@@ -18,9 +18,11 @@ std::shared_ptr<const BlockMask> MaskRows::operator()(BlockSize block) {
     return options_.block_mask;
   }
   if (problem_.mask_mod.empty()) return nullptr;
+  if (last_ != nullptr && last_->block() == block) return last_;
   const DType reals = problem_.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
-  return std::make_shared<BlockMask>(BlockMask::build(problem_.mask_mod, {problem_.q_heads, problem_.sequences}, block,
-                                                      *on_host_, options_.threads, reals));
+  last_ = std::make_shared<BlockMask>(BlockMask::build(problem_.mask_mod, {problem_.q_heads, problem_.sequences}, block,
+                                                       *on_host_, options_.threads, reals));
+  return last_;
 }
 
 }  // namespace heddle::engine

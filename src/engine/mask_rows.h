@@ -1,6 +1,7 @@
 // The block mask of an attention, as its planner asks for it.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "base/on_host.h"
@@ -25,6 +26,7 @@ class MaskRows {
   const AttentionOptions& options_;
   base::OnHost host_;
   std::optional<Bindings> on_host_;
+  std::shared_ptr<const BlockMask> last_;  // several kernels ask for the same blocks
 };
 
 }  // namespace heddle::engine

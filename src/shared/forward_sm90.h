@@ -9,6 +9,8 @@
 
 namespace heddle::shared {
 
+inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
+
 struct ForwardSm90Config {
   int head_dim;    // 64, 128 or 256, of queries, keys and values
   int warpgroups;  // 1 to 3 consumers
@@ -20,7 +22,7 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
 
-  constexpr int rows() const { return 64 * warpgroups; }
+  constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr int panels() const { return head_dim / 64; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most

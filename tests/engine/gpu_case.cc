@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
+#include "backend/cuda/jit/jit.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
 #include "engine/prepare.h"
@@ -138,7 +139,12 @@ void GpuCase::run_kernel(BlockSize tile) {
 }
 
 void GpuCase::run() {
-  if (host_.spec().tile && on_gpu()) return run_kernel(*host_.spec().tile);
+  if (host_.spec().tile && on_gpu()) {
+    try {
+      return run_kernel(*host_.spec().tile);
+    } catch (const cuda::jit::Rejected&) {  // the mask takes too many registers for it: any kernel then
+    }
+  }
   const AttentionPlan plan(tensors(), options());
   const Stream stream;
   upload();

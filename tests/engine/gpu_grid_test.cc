@@ -36,13 +36,19 @@ void shrink_to_budget(CaseSpec& spec) {
   if (too_large()) spec.group = std::min<std::int64_t>(spec.group, 3);
 }
 
-// Blocks that one kernel of the family takes and, but for the fallbacks, no other.
-std::vector<BlockSize> kernel_blocks(std::int64_t head_dim) {
-  std::vector<BlockSize> blocks;
+/// A kernel of the family and blocks of a mask that it takes: its tile's, or a warpgroup's.
+struct KernelBlocks {
+  BlockSize tile, block;
+};
+std::vector<KernelBlocks> kernel_blocks(std::int64_t head_dim) {
+  std::vector<KernelBlocks> all;
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
-    if (kernel.head_dim == head_dim) blocks.push_back({kernel.config().rows(), kernel.kv_block});
+    if (kernel.head_dim != head_dim) continue;
+    const BlockSize tile = {kernel.config().rows(), kernel.kv_block};
+    all.push_back({tile, tile});
+    all.push_back({tile, {shared::kWarpgroupRows, tile.kv}});
   }
-  return blocks;
+  return all;
 }
 
 // Nearly as many cases without a mask.
@@ -78,14 +84,16 @@ class SpecSource {
     spec.scale = scale_.deal();
     if (given_rows_.deal() != 0) {
       spec.rows = "given";
-      spec.block = blocks_of(spec.qk_dim).deal();
+      const KernelBlocks given = blocks_of(spec.qk_dim).deal();
+      spec.tile = given.tile;
+      spec.block = given.block;
     }
     shrink_to_budget(spec);
     return spec;
   }
 
  private:
-  Deck<BlockSize>& blocks_of(std::int64_t head_dim) {
+  Deck<KernelBlocks>& blocks_of(std::int64_t head_dim) {
     return head_dim == 64 ? blocks_64_ : head_dim == 128 ? blocks_128_ : blocks_256_;
   }
 
@@ -108,7 +116,7 @@ class SpecSource {
   Deck<double> spread_{{1, 1, 1, 30, 1000}, 12}, late_{{1, 1, 1, 1, 100}, 13};
   Deck<int> with_lse_{{1, 1, 1, 0}, 14}, given_rows_{{0, 1}, 15};
   Deck<std::optional<double>> scale_{{std::nullopt, std::nullopt, 0.02, 0.5}, 16};
-  Deck<BlockSize> blocks_64_{kernel_blocks(64), 17}, blocks_128_{kernel_blocks(128), 18},
+  Deck<KernelBlocks> blocks_64_{kernel_blocks(64), 17}, blocks_128_{kernel_blocks(128), 18},
       blocks_256_{kernel_blocks(256), 19};
 };
 
@@ -139,7 +147,9 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
           spec.with_lse = with_lse;
           spec.layout = with_lse ? Layout::bshd : Layout::bhsd;
           spec.rows = "given";
-          spec.block = spec.tile = {kernel.config().rows(), kernel.kv_block};
+          // Warpgroups of a tile see different blocks.
+          spec.tile = {kernel.config().rows(), kernel.kv_block};
+          spec.block = {shared::kWarpgroupRows, kernel.kv_block};
           spec.group = 2;
           spec.q_rows = kernel.config().rows() * (1 + tiles.deal() % 2) + edge.deal();
           spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();

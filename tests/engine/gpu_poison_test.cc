@@ -44,7 +44,8 @@ std::vector<CaseSpec> specs_of_kernels() {
       spec.kv_rows = 3 * kernel.kv_block + 7;
       spec.layout = seed % 2 == 0 ? Layout::bhsd : Layout::bshd;
       spec.rows = "given";
-      spec.block = spec.tile = {kernel.config().rows(), kernel.kv_block};
+      spec.tile = {kernel.config().rows(), kernel.kv_block};
+      spec.block = {shared::kWarpgroupRows, kernel.kv_block};
       specs.push_back(spec);
     }
   }

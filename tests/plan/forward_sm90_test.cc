@@ -116,6 +116,14 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
   EXPECT_EQ(masked.block_mask->block(), (BlockSize{64, masked.plan.tile.kv}));
 }
 
+TEST(ForwardSm90Choice, CountsWhatEachWarpgroupAttends) {
+  // Queries 0 to 63 see one block of 64 keys, 64 to 127 two, and so on; the last 10 see five, the last of 10 keys.
+  const HopperCall call = {.q_rows = 266, .kv_rows = 266, .dim = 256, .mask = mods::causal()};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_EQ(choices.size(), 1U);
+  EXPECT_EQ(choices[0].plan.predicted->flops, 4.0 * 256 * (64 * 64 * (1 + 2 + 3 + 4) + 10 * 266));
+}
+
 TEST(ForwardSm90Choice, CountsPartialBlocksByTheirArea) {
   const HopperCall call = {.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};
   const std::vector<Choice> choices = choices_of(call);

@@ -3,7 +3,8 @@
 // One CTA an SM, for the whole launch. Its producer (pieces/producer.cuh) streams key and value blocks of the tiles
 // that the host dealt to it; each consumer warpgroup owns 64 query rows. The loop is one, over all blocks of all tiles:
 // while a warpgroup does the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P
-// V of block j - 1 for its own, also where one tile ends and the next begins.
+// V of block j - 1 for its own, also where one tile ends and the next begins. Before
+// a block that none of its rows attends a warpgroup ends its stretch, and passes over it.
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mask's functions.
 #pragma once

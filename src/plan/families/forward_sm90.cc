@@ -18,7 +18,6 @@ using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
 constexpr int kElementBytes = 2;
-constexpr std::int64_t kWarpgroupRows = 64;
 
 std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
@@ -34,8 +33,8 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the mask.
 std::string misfit(const ForwardSm90Config& config, BlockSize block) {
-  if (block.q % kWarpgroupRows != 0) {
-    return fmt::format("a warpgroup's {} queries do not divide the {} of a block of block_mask", kWarpgroupRows,
+  if (block.q % shared::kWarpgroupRows != 0) {
+    return fmt::format("a warpgroup's {} queries do not divide the {} of a block of block_mask", shared::kWarpgroupRows,
                        block.q);
   }
   if (block.kv % config.kv_block != 0) {
@@ -72,22 +71,6 @@ int expected_registers(const ForwardSm90Config& config, const Expr& mask) {
   return scores + weights + output + kOthers + (mask.empty() ? 0 : mask_registers(mask));
 }
 
-double product_flops(const AttentionProblem& problem, const ForwardSm90Config& config, const TileSchedule& schedule) {
-  std::int64_t elements = 0;
-  for (const shared::WorkItem& item : schedule.items) {
-    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
-      const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
-      const std::int64_t keys = std::min<std::int64_t>(std::int64_t{run.end} * config.kv_block, problem.kv_rows) -
-                                std::int64_t{run.begin} * config.kv_block;
-      for (int w = 0; w < config.warpgroups; ++w) {
-        const std::int64_t first = (std::int64_t{item.q_tile} * config.warpgroups + w) * kWarpgroupRows;
-        if (run.flags & shared::kStepAttends << w) elements += std::min(kWarpgroupRows, problem.q_rows - first) * keys;
-      }
-    }
-  }
-  return 4.0 * config.head_dim * static_cast<double>(elements);
-}
-
 double moved_bytes(const AttentionProblem& problem) {
   const std::int64_t rows = problem.batch * problem.q_heads * problem.q_rows;
   const std::int64_t keys = (problem.shared_kv ? 1 : problem.batch) * problem.kv_heads * problem.kv_rows;
@@ -111,13 +94,13 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.sm90 = config;
-  candidate.choice.block_mask = rows_of({kWarpgroupRows, config.kv_block});
+  candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
   const TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps);
   const double bytes = moved_bytes(problem);
   plan.grid = schedule.grid();
   plan.predicted = {.seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
-                    .flops = product_flops(problem, config, schedule),
+                    .flops = 4.0 * config.head_dim * static_cast<double>(schedule.elements),
                     .bytes = bytes};
   candidate.may_spill = expected_registers(config, problem.mask_mod) > config.consumer_registers();
   return candidate;

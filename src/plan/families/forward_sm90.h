@@ -31,7 +31,8 @@ struct TileSchedule {
   std::vector<int> fills;  // [n][3]: queries / 64, head, batch of 64 queries that attend nothing
   /// CTAs to launch; 0 where there is nothing to compute.
   int grid() const { return static_cast<int>(first_item.size()) - 1; }
-  double longest = 0;  // clocks of the most loaded CTA, by the cost model
+  double longest = 0;         // clocks of the most loaded CTA, by the cost model
+  std::int64_t elements = 0;  // pairs of a query and a key that are multiplied, those past the ends not counted
 };
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
 /// Tiles share runs where the mask does.

@@ -4,17 +4,17 @@
 #include <array>
 #include <bit>
 #include <functional>
-#include <limits>
+
+#include "mask/shape.h"
 
 namespace heddle::plan {
 namespace {
 
-constexpr int kMostWarpgroups = 3;
-constexpr std::int64_t kWarpgroupRows = 64;
 constexpr int kAttends = (1 << kMostWarpgroups) - 1;  // of a step's flags, kStepAttends for each warpgroup
 static_assert(shared::kStepAttends == 1 && shared::kStepPartial == 1 << kMostWarpgroups);
 
-std::int64_t block_count(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
+using mask::block_count;
+using shared::kWarpgroupRows;
 
 }  // namespace
 
@@ -22,6 +22,7 @@ KeyRows::KeyRows(const problem::AttentionProblem& problem, const shared::Forward
                  const BlockMask* block_mask)
     : config_(config),
       clocks_(forward_sm90_clocks(config)),
+      kv_rows_(problem.kv_rows),
       kv_blocks_(block_count(problem.kv_rows, config.kv_block)),
       tiles_(block_count(problem.q_rows, config.rows())) {
   const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
@@ -93,12 +94,16 @@ void KeyRows::add_runs(WarpgroupRuns warpgroups, std::int64_t scale) {
 }
 
 void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
+  const int attends = flags & kAttends, partial = flags / shared::kStepPartial;
   KeyRow& row = rows_.back();
   const auto share = [&](int bits) {
     return static_cast<double>(std::popcount(static_cast<unsigned>(bits))) / config_.warpgroups;
   };
-  const int attends = flags & kAttends, partial = flags / shared::kStepPartial;
   row.steps += static_cast<int>(end - begin);
+  const std::int64_t keys = std::min(end * config_.kv_block, kv_rows_) - begin * config_.kv_block;
+  for (std::size_t w = 0; w < kMostWarpgroups; ++w) {
+    if (attends >> w & 1) row.keys[w] += keys;
+  }
   row.clocks += static_cast<std::int64_t>(
       static_cast<double>(end - begin) *
       (share(attends) * clocks_.full_step + share(partial) * (clocks_.partial_step - clocks_.full_step)));
@@ -112,15 +117,16 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
 
 /// Each step of the last row says whether all attend the next.
 void KeyRows::tell_what_follows() {
+  KeyRow& row = rows_.back();
+  const auto runs = std::span(runs_).subspan(static_cast<std::size_t>(row.first_run));  // the last row's
   bool next_uneven = false;  // after the row's last step comes another tile
-  for (auto r = static_cast<std::size_t>(rows_.back().first_run + rows_.back().runs);
-       r-- > static_cast<std::size_t>(rows_.back().first_run);) {
-    const bool uneven = (runs_[r].flags & kAttends) != everyone();
-    if (next_uneven) runs_[r].last_flags |= shared::kStepNextUneven;
-    if (uneven) runs_[r].flags |= shared::kStepNextUneven;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    const bool uneven = (run->flags & kAttends) != everyone();
+    if (next_uneven) run->last_flags |= shared::kStepNextUneven;
+    if (uneven) run->flags |= shared::kStepNextUneven;
     next_uneven = uneven;
   }
-  rows_.back().uneven = next_uneven;
+  row.uneven = next_uneven;
 }
 
 void KeyRows::rank_rows() {

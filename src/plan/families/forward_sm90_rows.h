@@ -1,8 +1,10 @@
 // The rows of key blocks that the tiles of the Hopper forward walk, merged from those of their warpgroups.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "heddle/block_mask.h"
@@ -12,13 +14,16 @@
 
 namespace heddle::plan {
 
+inline constexpr int kMostWarpgroups = 3;
+
 /// The key blocks of a tile.
 struct KeyRow {
   int first_run = 0, runs = 0, steps = 0;
-  bool uneven = false;      // its first step is not attended by all warpgroups
-  int unfilled = 0;         // bit w: warpgroup w has queries, none of which attends anything
-  std::int64_t clocks = 0;  // of a tile that walks it
-  int rank = 0;             // by clocks, the most first; equal ones share it
+  bool uneven = false;                               // its first step is not attended by all warpgroups
+  int unfilled = 0;                                  // bit w: warpgroup w has queries, none of which attends anything
+  std::int64_t clocks = 0;                           // of a tile that walks it
+  int rank = 0;                                      // by clocks, the most first; equal ones share it
+  std::array<std::int64_t, kMostWarpgroups> keys{};  // that the queries of each warpgroup attend, partial blocks whole
 };
 
 /// Every row, once: what the mask shares between tiles, heads and sequences is shared here.
@@ -47,7 +52,7 @@ class KeyRows {
 
   shared::ForwardSm90Config config_;
   ForwardSm90Clocks clocks_;
-  std::int64_t kv_blocks_, tiles_, heads_ = 1, sequences_ = 1;
+  std::int64_t kv_rows_, kv_blocks_, tiles_, heads_ = 1, sequences_ = 1;
   std::vector<std::size_t> row_of_tile_;  // [sequences][heads][tiles]
   std::vector<KeyRow> rows_;
   std::vector<shared::KvRun> runs_;

@@ -1,9 +1,9 @@
 // Tiles dealt to CTAs. Three steps: the mask's rows become runs of the tile's key blocks, each with its cost (KeyRows);
 // the tiles of one section of heads after the other are put in order, the longest first; they are dealt in this order.
 #include <algorithm>
-#include <limits>
 #include <span>
 
+#include "mask/shape.h"
 #include "plan/deal.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_rows.h"
@@ -11,13 +11,13 @@
 namespace heddle::plan {
 namespace {
 
+using mask::block_count;
+
 // The keys and values of a section: in L2 together with the queries and what the next section loads. Measured: 8 MB
 // is better than 16 by up to 7 %, and 16 than 32 by up to 8 %; 64 lose 10 % at short sequences, whose last tiles are
 // then unequal.
 constexpr std::int64_t kSectionBytes = 8'000'000;
 constexpr std::int64_t kElementBytes = 2;
-
-std::int64_t block_count(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
 
 struct HeadOfBatch {
   int head, kv_head, batch;
@@ -106,6 +106,20 @@ class SectionSorter {
   std::vector<std::size_t> first_;
 };
 
+/// Pairs of a query and a key that are multiplied, those past the ends not counted.
+std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::AttentionProblem& problem,
+                               const shared::ForwardSm90Config& config) {
+  std::int64_t elements = 0;
+  for (const Tile& tile : tiles) {
+    for (int w = 0; w < config.warpgroups; ++w) {
+      const std::int64_t first = (std::int64_t{tile.q_tile} * config.warpgroups + w) * shared::kWarpgroupRows;
+      const std::int64_t queries = std::min<std::int64_t>(shared::kWarpgroupRows, problem.q_rows - first);
+      if (queries > 0) elements += queries * tile.row->keys[static_cast<std::size_t>(w)];
+    }
+  }
+  return elements;
+}
+
 void deal_tiles(const std::vector<Tile>& tiles, int grid, TileSchedule& schedule) {
   std::vector<std::int64_t> clocks;
   clocks.reserve(tiles.size());
@@ -160,6 +174,7 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   const std::size_t work = std::max(tiles.size(), schedule.fills.size() / 3);
   const auto grid = static_cast<int>(std::min(work, static_cast<std::size_t>(std::max(1, caps.multiprocessors))));
   deal_tiles(tiles, grid, schedule);
+  schedule.elements = attended_elements(tiles, problem, config);
   schedule.runs = rows.take_runs();
   return schedule;
 }

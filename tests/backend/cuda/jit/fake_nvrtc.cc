@@ -1,6 +1,6 @@
 // A compiler with NVRTC's functions that does what the source says, line by line:
 //   //log TEXT     a line of the log           //sleep N    takes so many milliseconds
-//   //meet N       waits for N compilations in a program to have come here; after 20 seconds it fails
+//   //meet N       waits for N compilations to have come here; after 5 seconds it fails
 //   //result N     the result of compiling     //cubin FILE this file's bytes; else the text itself is the "cubin"
 // FAKE_NVRTC_VERSION ("12.2") is its version, 13.0 when not set; FAKE_NVRTC_COUNT is a file that grows by one byte with
 // each compilation.
@@ -35,10 +35,10 @@ void count() {
 
 bool meet(int others) {
   static std::atomic<int> come = 0;
-  ++come;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (come < others && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  return come >= others;
+  const int all = (come++ / others + 1) * others;  // of this meeting: a program may hold several
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (come < all && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return come >= all;
 }
 
 void obey(const std::string& line, Program& program) {

@@ -147,6 +147,47 @@ TEST(CpuForward, ModsOfEveryRole) {
   });
 }
 
+// What is exact before it is scaled is exact after: a mod may ask for scores of 0.
+TEST(CpuForward, ScoresOfExactlyZeroAreZero) {
+  const auto integers = [](DType dtype, const Dims& shape, unsigned seed) {
+    std::mt19937 generator(seed);
+    Tensor x = Tensor::empty(DType::f64, shape);
+    for (std::int64_t i = 0; i < x.count(); ++i)
+      static_cast<double*>(x.data())[i] = static_cast<int>(generator() % 7) - 3;
+    return x.to(dtype);
+  };
+  on_every_target([&] {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+      for (const std::int64_t dim : {1, 3, 5, 64, 67, 130}) {
+        Attention a({.q_heads = 2, .kv_heads = 1, .q_rows = 20, .kv_rows = 90, .qk_dim = dim, .v_dim = 1}, dtype);
+        a.q = integers(dtype, a.q.shape(), 5);
+        a.k = integers(dtype, a.k.shape(), 6);
+        a.o_dtype = DType::f32;
+        if (dtype == DType::f64) a.o_dtype = DType::f64;
+        std::fill_n(static_cast<double*>((a.v = Tensor::empty(DType::f64, a.v.shape())).data()), 90, 1.0);
+        a.v = a.v.to(dtype);
+        a.with_lse = false;
+        a.options.normalizer = Normalizer::none;
+        a.options.score_mod =
+            score_mod([](Expr s, Expr, Expr, Expr, Expr) { return where(s == 0.0, Expr(1.0), Expr(0.0)); });
+        const Attention::Result result = a.run();
+        for (std::int64_t h = 0; h < 2; ++h) {
+          for (std::int64_t i = 0; i < 20; ++i) {
+            int zeros = 0;
+            for (std::int64_t j = 0; j < 90; ++j) {
+              double sum = 0;
+              for (std::int64_t d = 0; d < dim; ++d)
+                sum += get_element(a.q, {0, h, i, d}) * get_element(a.k, {0, 0, j, d});
+              zeros += sum == 0 ? 1 : 0;
+            }
+            ASSERT_EQ(get_element(result.o, {0, h, i, 0}), zeros) << name(dtype) << ", D " << dim << ", row " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(CpuForward, OtherNormalizers) {
   on_every_target([] {
     for (const Normalizer normalizer : {Normalizer::none, Normalizer::sigmoid}) {

@@ -52,10 +52,11 @@ TYPED_TEST(CpuKernels, MultiplyIsThePlainProductAtEverySize) {
         for (const std::int64_t depth : {0, 1, 2, 5, 67}) {
           for (const bool scaled : {false, true}) {
             const std::int64_t a_stride = depth + 3, c_stride = 80;
-            Buffer<T> a(rows * a_stride), b(depth * kPanel), c(rows * c_stride), scales(rows);
+            Buffer<T> a(rows * a_stride), b(depth * kPanel), c(rows * c_stride), scales(rows), factors(rows);
             for (std::int64_t i = 0; i < rows; ++i) {
               for (std::int64_t k = 0; k < depth; ++k) a[i * a_stride + k] = static_cast<T>(small_integer(i * 31 + k));
               scales[i] = static_cast<T>(small_integer(i));
+              factors[i] = static_cast<T>(small_integer(i * 3 + 1));
               if (!scaled) continue;
               for (std::int64_t j = 0; j < columns; ++j) c[i * c_stride + j] = static_cast<T>(small_integer(i + j));
             }
@@ -63,7 +64,7 @@ TYPED_TEST(CpuKernels, MultiplyIsThePlainProductAtEverySize) {
               for (std::int64_t j = 0; j < columns; ++j) b[k * kPanel + j] = static_cast<T>(small_integer(k * 5 + j));
             }
             multiply(Product<T>{a.data(), a_stride, b.data(), c.data(), c_stride, rows, columns, depth,
-                                scaled ? scales.data() : nullptr});
+                                scaled ? scales.data() : nullptr, depth % 2 == 1 ? factors.data() : nullptr});
             for (std::int64_t i = 0; i < rows; ++i) {
               for (std::int64_t j = 0; j < c_stride; ++j) {
                 if (j >= columns) {
@@ -72,6 +73,7 @@ TYPED_TEST(CpuKernels, MultiplyIsThePlainProductAtEverySize) {
                 }
                 int sum = scaled ? small_integer(i) * small_integer(i + j) : 0;
                 for (std::int64_t k = 0; k < depth; ++k) sum += small_integer(i * 31 + k) * small_integer(k * 5 + j);
+                if (depth % 2 == 1) sum *= small_integer(i * 3 + 1);
                 ASSERT_EQ(c[i * c_stride + j], static_cast<T>(sum))
                     << rows << " x " << columns << " x " << depth << (scaled ? " scaled" : "") << " at " << i << ", "
                     << j;

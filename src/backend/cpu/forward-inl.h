@@ -55,17 +55,13 @@ inline Chunk NextChunk(std::int64_t begin, std::int64_t end) {
 
 template <class T>
 void LoadQueries(const Tile<T>& tile, const TileBuffers<T>& buffers) {
-  const hn::ScalableTag<T> d;
-  T* row = buffers.queries;
+  T *row = buffers.queries, *factor = buffers.row_factors;
   for (std::int64_t head = 0; head < tile.heads; ++head) {
     const double descale = tile.q_descale ? tile.q_descale[head] : 1;
-    const auto scale = hn::Set(d, static_cast<T>(tile.q_scale * descale));
+    factor = std::fill_n(factor, tile.at.rows, static_cast<T>(tile.q_scale * descale));
     for (std::int64_t r = 0; r < tile.at.rows; ++r, row += buffers.q_stride) {
       LoadRow(tile.q, r, head * tile.q_head_stride, tile.qk_dim, row);
       std::fill(row + tile.qk_dim, row + buffers.q_stride, T(0));
-      for (std::int64_t i = 0; i < tile.qk_dim; i += static_cast<std::int64_t>(hn::Lanes(d))) {
-        hn::Store(hn::Mul(hn::Load(d, row + i), scale), d, row + i);
-      }
     }
   }
 }
@@ -117,7 +113,8 @@ void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuf
                           .rows = tile.rows(),
                           .columns = end - key,
                           .depth = std::min(kDepth, tile.qk_dim - dim),
-                          .scales = dim == 0 ? nullptr : buffers.row_scales});
+                          .scales = dim == 0 ? nullptr : buffers.row_scales,
+                          .factors = dim + kDepth >= tile.qk_dim ? buffers.row_factors : nullptr});
     }
     key = end;
   }

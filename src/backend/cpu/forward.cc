@@ -128,6 +128,7 @@ class Launch {
             .row_sums = at(scratch_.row_sums),
             .row_maxima = at(scratch_.row_maxima),
             .row_scales = at(scratch_.row_scales),
+            .row_factors = at(scratch_.row_factors),
             .staging = at(scratch_.staging),
             .chunk_keys = at(scratch_.chunk_keys),
             .chunk_values = at(scratch_.chunk_values),

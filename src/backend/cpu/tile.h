@@ -23,9 +23,9 @@ struct Rows {
   std::int64_t stride = 0;
 };
 
-/// c = a b, or c = scale c + a b with a scale per row: a [rows][a_stride], b [depth][plan::kPanel], c [rows][c_stride].
-/// The first `columns` of b and c take part, a multiple of 16. scales [rows], or null: c is overwritten. b and c are
-/// aligned to 64 bytes.
+/// c = factor (a b), or c = factor (scale c + a b), scale and factor per row: a [rows][a_stride], b
+/// [depth][plan::kPanel], c [rows][c_stride]. The first `columns` of b and c take part, a multiple of 16. scales
+/// [rows], or null: c is overwritten. factors [rows], or null: 1. b and c are aligned to 64 bytes.
 template <class T>
 struct Product {
   const T* a;
@@ -35,6 +35,7 @@ struct Product {
   std::int64_t c_stride;
   std::int64_t rows, columns, depth;
   const T* scales;
+  const T* factors = nullptr;
 };
 
 /// Keys [begin, end) of one sequence and head, `begin` a multiple of plan::kPanel, `end` too or the last key + 1.
@@ -79,6 +80,7 @@ struct TileBuffers {
   T* row_sums;
   T* row_maxima;
   T* row_scales;
+  T* row_factors;  // of products of queries and keys: scale and descales
   T* staging;
   T* chunk_keys;
   T* chunk_values;

@@ -11,9 +11,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "heat_map.h"
@@ -48,6 +50,10 @@ std::vector<std::string> words_of(const heddle::TensorFile& file, std::int64_t f
 
 void draw(const std::string& input, std::int64_t head, std::int64_t first, std::int64_t last,
           const std::string& output) {
+  std::error_code none_yet;
+  if (std::filesystem::equivalent(input, output, none_yet)) {
+    throw std::runtime_error(fmt::format("OUT.svg: {} is the input", output));
+  }
   const heddle::TensorFile file = heddle::load_safetensors(input);
   const auto length = static_cast<std::int64_t>(get_element(file.tensors.at("lengths"), {0}));
   last = std::min(last, length);

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <stdexcept>
 #include <string_view>
+
+#include "heddle/files.h"
 
 namespace {
 
@@ -203,9 +203,4 @@ std::string svg_of(const HeatMap& map) {
 
 }  // namespace
 
-void write_heat_map(const std::filesystem::path& path, const HeatMap& map) {
-  std::ofstream file(path, std::ios::binary);
-  file << svg_of(map);
-  file.close();
-  if (!file) throw std::runtime_error(fmt::format("cannot write {}", path.string()));
-}
+void write_heat_map(const std::filesystem::path& path, const HeatMap& map) { heddle::save_text(path, svg_of(map)); }

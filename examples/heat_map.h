@@ -15,5 +15,5 @@ struct HeatMap {
   std::vector<std::string> row_names, column_names;  // one per row and column, or empty: the axes then show numbers
 };
 
-/// Throws std::runtime_error when the file cannot be written.
+/// Throws heddle::Error when the file cannot be written; an old one then stays.
 void write_heat_map(const std::filesystem::path& path, const HeatMap& map);

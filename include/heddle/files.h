@@ -1,9 +1,10 @@
-// Tensor files: safetensors and NumPy's .npy, read and written whole.
+// Tensor files: safetensors and NumPy's .npy, read and written whole. Texts are written in the same way.
 #pragma once
 
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "heddle/tensor.h"
 
@@ -31,5 +32,8 @@ Tensor load_npy(const std::filesystem::path& path);
 /// Writes version 1.0, C order; temporary file and rename as above. Throws unsupported for an element type NumPy does
 /// not have.
 void save_npy(const std::filesystem::path& path, const ConstTensorView& tensor);
+
+/// Writes `text` as it is, such as BlockMask::svg(); temporary file and rename as above.
+void save_text(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace heddle

@@ -28,11 +28,6 @@ bool looks_integral(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& target, const std::string& kind,
-                      const std::string& help) {
-  return verb.add_option(name, target, help)->option_text(kind);
-}
-
 void add_list(CLI::App& verb, const std::string& name, std::vector<std::string>& target, const std::string& kind,
               const std::string& help) {
   verb.add_option(name, target, help)->option_text(kind)->allow_extra_args(false)->group("Names that mods may read");
@@ -81,6 +76,15 @@ void add_sequences(CLI::App& verb, AttentionArguments& arguments) {
 }
 
 }  // namespace
+
+CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& target, const std::string& kind,
+                      const std::string& help) {
+  // An empty text would read as an option that was not given: a mask that a script failed to fill in, as no mask.
+  const auto given = [](const std::string& text) -> std::string {
+    return text.empty() ? "the text is empty where a value was expected" : "";
+  };
+  return verb.add_option(name, target, help)->option_text(kind)->check(given, "");
+}
 
 void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::vector<std::string>& params) {
   add_list(verb, "--capture", captures, "NAME=FILE",

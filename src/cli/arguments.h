@@ -11,7 +11,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace heddle::cli {
 
@@ -34,6 +35,9 @@ struct AttentionArguments {
   std::string q_descale, k_descale, v_descale;
 };
 
+/// An option that takes a text of at least one character. `kind` stands in the help.
+CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& target, const std::string& kind,
+                      const std::string& help);
 /// Declares the options that fill `arguments`, which must outlive the parse.
 void add_attention_options(CLI::App& verb, AttentionArguments& arguments);
 /// The options for captures and params alone.

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "heddle/block_mask.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
+#include "heddle/files.h"
 #include "names.h"
 #include "output.h"
 #include "progress.h"
@@ -36,6 +38,11 @@ MaskShape shape_of(const MaskArguments& arguments) {
 }
 
 void check_picture(const MaskArguments& arguments) {
+  if (!arguments.svg.empty()) {
+    std::vector<InputFile> inputs;
+    add_captured_files(arguments.captures, inputs);
+    check_output("--svg", arguments.svg, inputs);
+  }
   if (arguments.batch_entry >= arguments.batch) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("--entry: {} is not below --batch {}", arguments.batch_entry, arguments.batch));
@@ -58,7 +65,7 @@ int draw(const MaskArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const BlockMask built = BlockMask::build(mask, shape_of(arguments), block, bindings);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!arguments.svg.empty()) write_text_file(arguments.svg, built.svg(arguments.batch_entry, arguments.head));
+  if (!arguments.svg.empty()) save_text(arguments.svg, built.svg(arguments.batch_entry, arguments.head));
   progress.finish();
 
   if (arguments.json) {
@@ -91,11 +98,11 @@ void add_options(CLI::App& verb, MaskArguments& arguments) {
   add_count("--q-start", arguments.q_start, 0, "added to q_idx; default 0")->group(shape);
   add_count("--heads", arguments.heads, 1, "query heads; default 1")->group(shape);
   add_count("--batch", arguments.batch, 1, "batch entries; default 1")->group(shape);
-  verb.add_option("--mask", arguments.mask, "mask mod, true attends")->option_text("EXPR")->required();
-  verb.add_option("--block", arguments.block, "block of queries x keys; default 128x128")->option_text("QxKV");
+  add_text(verb, "--mask", arguments.mask, "EXPR", "mask mod, true attends")->required();
+  add_text(verb, "--block", arguments.block, "QxKV", "block of queries x keys; default 128x128");
   add_name_options(verb, arguments.captures, arguments.params);
   const std::string result = "Result";
-  verb.add_option("--svg", arguments.svg, "writes a picture")->option_text("FILE.svg")->group(result);
+  add_text(verb, "--svg", arguments.svg, "FILE.svg", "writes a picture")->group(result);
   verb.add_flag("--text", arguments.text, "draws with characters: # full, + partial, . empty")->group(result);
   add_count("--head", arguments.head, 0, "which head is drawn; default 0")->group(result);
   add_count("--entry", arguments.batch_entry, 0, "which batch entry is drawn; default 0")->group(result);

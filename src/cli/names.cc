@@ -38,12 +38,16 @@ std::string known(const std::map<std::string, Tensor>& tensors) {
 
 }  // namespace
 
-Tensor load_tensor(const std::string& place) {
+std::string file_of(const std::string& place) {
   constexpr std::string_view kSuffix = ".safetensors:";
   const std::size_t suffix = place.rfind(kSuffix);
-  if (suffix == std::string::npos) return load_npy(place);
-  const std::string file = place.substr(0, suffix + kSuffix.size() - 1);
-  const std::string name = place.substr(suffix + kSuffix.size());
+  return suffix == std::string::npos ? place : place.substr(0, suffix + kSuffix.size() - 1);
+}
+
+Tensor load_tensor(const std::string& place) {
+  const std::string file = file_of(place);
+  if (file == place) return load_npy(file);
+  const std::string name = place.substr(file.size() + 1);
   const TensorFile content = load_safetensors(file);
   const auto found = content.tensors.find(name);
   if (found == content.tensors.end()) {

@@ -36,6 +36,8 @@ class Names {
   std::map<std::string, ParamValue> params_;
 };
 
+/// The file of FILE.npy or FILE.safetensors:TENSOR.
+std::string file_of(const std::string& place);
 /// FILE.npy, or FILE.safetensors:TENSOR.
 Tensor load_tensor(const std::string& place);
 

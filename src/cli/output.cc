@@ -1,42 +1,53 @@
 #include "output.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 
+#include "arguments.h"
 #include "heddle/error.h"
+#include "names.h"
 
 namespace heddle::cli {
 namespace {
 
-[[noreturn]] void fail(std::string_view what, int error) {
-  throw Error(ErrorCode::io, fmt::format("cannot write {}: {}", what, std::generic_category().message(error)));
+[[noreturn]] void fail(std::string_view what, const std::string& why) {
+  throw Error(ErrorCode::io, fmt::format("cannot write {}: {}", what, why));
 }
 
 }  // namespace
 
 void print_text(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail("to the standard output", errno);
+    fail("to the standard output", std::generic_category().message(errno));
   }
 }
 
 void print_json(const Json& json) { print_text(json.dump(2) + "\n"); }
 
-void write_text_file(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.tmp", getpid());
-  std::FILE* file = std::fopen(temporary.c_str(), "wbx");
-  if (file == nullptr) fail(path.string(), errno);
-  int error = std::fwrite(text.data(), 1, text.size(), file) == text.size() ? 0 : errno;
-  if (std::fclose(file) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    std::remove(temporary.c_str());
-    fail(path.string(), error);
+void check_output(std::string_view option, const std::string& output, const std::vector<InputFile>& inputs) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const InputFile& input : inputs) {
+    // Equivalent: hard and symbolic links are other names of the same file.
+    if (input.path.empty() || !fs::equivalent(input.path, output, error)) continue;
+    const std::string given = input.given_as.empty() ? "" : " of " + input.given_as;
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} is the input{}", option, output, given));
+  }
+  const fs::path path = output;
+  if (fs::is_directory(path, error)) fail(output, "it is a folder");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error)) fail(output, fmt::format("there is no folder {}", folder.string()));
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) fail(output, error.message());
+}
+
+void add_captured_files(const std::vector<std::string>& captures, std::vector<InputFile>& inputs) {
+  for (const std::string& text : captures) {
+    inputs.push_back({"--capture " + text, file_of(parse_assignment("--capture", text).second)});
   }
 }
 

@@ -1,10 +1,10 @@
-// What the verbs write: JSON and text on stdout, files by rename.
+// What the verbs write: JSON and text on stdout, and the files that they must not write over.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "heddle/block_mask.h"
 #include "heddle/tensor.h"
@@ -17,8 +17,17 @@ using Json = nlohmann::ordered_json;
 void print_text(std::string_view text);
 void print_json(const Json& json);
 
-/// Writes to a temporary file beside `path`, then renames it: when anything fails (Error io), an old file stays.
-void write_text_file(const std::filesystem::path& path, std::string_view text);
+/// A file that the command reads.
+struct InputFile {
+  std::string given_as;  // the option; empty for the verb's own argument
+  std::string path;      // empty: not given
+};
+
+/// Before hours of work: throws Error invalid_argument when `output` is one of the inputs, under whatever name, and io
+/// when it is a place that cannot be written.
+void check_output(std::string_view option, const std::string& output, const std::vector<InputFile>& inputs);
+/// The files of --capture.
+void add_captured_files(const std::vector<std::string>& captures, std::vector<InputFile>& inputs);
 
 /// "[2, 8, 512, 64] f16"
 std::string describe(const ConstTensorView& tensor);

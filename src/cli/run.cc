@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "heddle/devices.h"
 #include "heddle/error.h"
@@ -42,26 +43,16 @@ struct Times {
   double load = 0, plan = 0, run = 0, save = 0;
 };
 
-/// Before hours of work: an output that cannot be written, or that would replace the input.
+/// Every file that the run reads, against the one that it writes.
 void check_output(const RunArguments& arguments) {
-  namespace fs = std::filesystem;
-  const fs::path output = arguments.output;
-  if (output.extension() == ".npy") {
+  if (std::filesystem::path(arguments.output).extension() == ".npy") {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("-o: {} ends in .npy; the result is a .safetensors file", arguments.output));
   }
-  std::error_code error;
-  if (!arguments.attention.input.empty() && fs::equivalent(arguments.attention.input, output, error)) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("-o: {} is the input", arguments.output));
-  }
-  if (fs::is_directory(output, error)) {
-    throw Error(ErrorCode::io, fmt::format("cannot write {}: it is a folder", arguments.output));
-  }
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder, error)) {
-    throw Error(ErrorCode::io,
-                fmt::format("cannot write {}: there is no folder {}", arguments.output, folder.string()));
-  }
+  const AttentionArguments& given = arguments.attention;
+  std::vector<InputFile> inputs = {{"", given.input}, {"--q", given.q}, {"--k", given.k}, {"--v", given.v}};
+  add_captured_files(given.captures, inputs);
+  check_output("-o", arguments.output, inputs);
 }
 
 void save(const RunArguments& arguments, const AttentionJob& job, const AttentionResult& result) {
@@ -177,9 +168,8 @@ void add_run(CLI::App& app, Work& chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* verb = app.add_subcommand("run", "Computes an attention and writes o and lse.");
   add_attention_options(*verb, arguments->attention);
-  verb->add_option("-o,--output", arguments->output,
-                   "gets o, and lse where the normalizer is softmax; written only\nwhen all went well")
-      ->option_text("FILE.safetensors")
+  add_text(*verb, "-o,--output", arguments->output, "FILE.safetensors",
+           "gets o, and lse where the normalizer is softmax; written only\nwhen all went well")
       ->required()
       ->group("Result");
   verb->add_flag("--explain", arguments->explain, "also prints what was decided, stage by stage")->group("Result");
@@ -196,9 +186,7 @@ void add_explain(CLI::App& app, Work& chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* verb = app.add_subcommand("explain", "Plans an attention and prints what was decided, without running it.");
   add_attention_options(*verb, arguments->attention);
-  verb->add_option("--gpu", arguments->gpu, "plans for a GPU that need not be here: h200")
-      ->option_text("NAME")
-      ->group("Execution");
+  add_text(*verb, "--gpu", arguments->gpu, "NAME", "plans for a GPU that need not be here: h200")->group("Execution");
   verb->add_flag("--json", arguments->json, "prints JSON")->group("Result");
   verb->footer(
       "Example: what becomes of a sliding window\n"

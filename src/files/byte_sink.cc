@@ -25,20 +25,35 @@ std::filesystem::path temporary_beside(const std::filesystem::path& target) {
   return target.parent_path() / fmt::format(".heddle-{}-{}.tmp", ::getpid(), counter++);
 }
 
+/// What a chain of symbolic links names, whether it is there or not: the rename would replace a link that dangles.
+std::filesystem::path behind_links(const std::filesystem::path& path) {
+  constexpr int kMost = 40;  // Linux follows as many
+  std::filesystem::path target = path;
+  for (int i = 0; i < kMost; ++i) {
+    std::error_code error;
+    if (!std::filesystem::is_symlink(target, error)) return target;
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+    if (error) throw cannot_write(path, error.message());
+  }
+  throw cannot_write(path, std::generic_category().message(ELOOP));
+}
+
 }  // namespace
 
-ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(path) {
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(path, ignored)) target_ = std::filesystem::weakly_canonical(path, ignored);
+ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(behind_links(path)) {
+  // Of the path itself: /dev/stdout leads to a pipe through a link that names no place.
   struct stat old {};
-  const bool exists = ::stat(target_.c_str(), &old) == 0;
+  const bool exists = ::stat(path_.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) throw cannot_write(path_, "it is a directory");
   if (exists && (S_ISCHR(old.st_mode) || S_ISFIFO(old.st_mode))) {
-    descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) fail(errno);
     return;
   }
   if (exists && !S_ISREG(old.st_mode)) throw cannot_write(path_, "it is not a regular file");
+  std::error_code ignored;
+  // An open file that was removed, through its link below /proc: the link's text names no place either.
+  if (exists && !std::filesystem::exists(target_, ignored)) throw cannot_write(path_, "its file was removed");
   // The rename would replace a file that its owner has protected.
   if (exists && ::faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
   if (!target_.has_filename()) throw cannot_write(path_, "it names no file");

@@ -20,7 +20,7 @@ class ByteSink {
 
 /// Writes to a temporary file in the folder of `path`; commit() brings it to the disk and renames it. Without a commit
 /// the temporary file goes away and `path` stays as it was. Character devices and pipes, which cannot be replaced, are
-/// written directly. A symbolic link stays, its target is replaced. All functions throw io.
+/// written directly. A symbolic link stays, its target is replaced or made. All functions throw io.
 class ReplacingFile : public ByteSink {
  public:
   explicit ReplacingFile(const std::filesystem::path& path);

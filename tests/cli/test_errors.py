@@ -6,7 +6,9 @@ import signal
 import subprocess
 import unittest
 
-from program import INPUT, ProgramTest, heddle, noise, small_inputs, write_safetensors
+from program import INPUT, ProgramTest, heddle, noise, small_inputs, write_npy, write_safetensors
+
+MASK = ("mask", "--q-len", 8, "--kv-len", 8, "--mask", "q_idx >= kv_idx")
 
 
 class ErrorTest(ProgramTest):
@@ -87,6 +89,37 @@ class WrongUsage(ErrorTest):
         self.assert_fails(2, "is the input", "run", path, "-o", path)
         self.assertEqual(path.read_bytes(), before)
 
+    def test_output_that_is_any_file_that_is_read(self):
+        write_safetensors(self.folder / "cap.safetensors", {"slopes": ("F32", [2], [0.5, 0.25])})
+        write_npy(self.folder / "q.npy", "F16", [2, 4, 512, 32], [0.0] * (2 * 4 * 512 * 32))
+        (self.folder / "link.safetensors").symlink_to("cap.safetensors")
+        (self.folder / "hard.safetensors").hardlink_to(self.folder / "cap.safetensors")
+        (self.folder / "hard_q.safetensors").hardlink_to(self.folder / "q.npy")
+        before = {path: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+        capture = f"x={self.folder / 'cap.safetensors'}:slopes"
+        for name in ("cap", "link", "hard"):
+            out = self.folder / f"{name}.safetensors"
+            sentence = f": {out} is the input of --capture x="
+            self.assert_fails(2, "-o" + sentence, "run", INPUT, "--capture", capture, "-o", out)
+            self.assert_fails(2, "--svg" + sentence, *MASK, "--capture", capture, "--svg", out)
+        for name in "qkv":
+            arguments = ("run", INPUT, f"--{name}", self.folder / "q.npy", "-o", self.folder / "hard_q.safetensors")
+            self.assert_fails(2, f"is the input of --{name}", *arguments)
+        picture = self.folder / "q.npy"
+        self.assert_fails(2, f"--svg: {picture} is the input", *MASK, "--capture", f"x={picture}", "--svg", picture)
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
+        self.assertTrue((self.folder / "link.safetensors").is_symlink())
+
+    def test_empty_texts(self):
+        sentence = ": the text is empty where a value was expected"
+        for option in ("--mask", "--score", "--weight", "--scale", "--sinks", "--q"):
+            self.assert_refused(option + sentence, option, "")
+        self.assert_fails(2, "--output" + sentence, "run", INPUT, "-o", "")
+        self.assert_fails(2, "--mask" + sentence, "mask", "--q-len", 8, "--kv-len", 8, "--mask", "")
+        self.assert_fails(2, "--svg" + sentence, *MASK, "--svg", "")
+        for verb in ("check", "explain"):
+            self.assert_fails(2, "--mask" + sentence, verb, INPUT, "--mask", "")
+
     def test_output_of_another_format(self):
         self.assert_fails(2, ".npy", "run", INPUT, "-o", self.folder / "o.npy")
 
@@ -163,6 +196,18 @@ class FailedJobs(ErrorTest):
     def test_output_is_a_folder(self):
         (self.folder / "taken").mkdir()
         self.assert_fails(1, "taken", "run", INPUT, "-o", self.folder / "taken")
+
+    def test_picture_that_cannot_be_written_is_told_before_the_work(self):
+        endless = ("mask", "--q-len", 200000, "--kv-len", 200000, "--mask", "q_idx * kv_idx % 7 == 0")
+        self.assert_fails(1, "there is no folder", *endless, "--svg", self.folder / "no" / "mask.svg", timeout=60)
+        self.assert_fails(1, "it is a folder", *endless, "--svg", self.folder, timeout=60)
+
+    def test_link_loop(self):
+        loop = self.folder / "loop"
+        loop.symlink_to("loop")
+        sentence = f"cannot write {loop}: Too many levels of symbolic links"
+        self.assert_fails(1, sentence, "run", INPUT, "-o", loop)
+        self.assert_fails(1, sentence, *MASK, "--svg", loop)
 
     def test_folder_that_takes_no_files(self):
         self.assert_fails(1, "out.safetensors", "run", INPUT, "-o", "/proc/out.safetensors")

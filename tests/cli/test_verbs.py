@@ -130,6 +130,35 @@ class Mask(ProgramTest):
         self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", picture)
         self.assertTrue(ElementTree.parse(picture).getroot().tag.endswith("svg"))
 
+    def draw(self, place, **options):
+        size = ("--q-len", 8, "--kv-len", 8)
+        return self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", place, **options)
+
+    def test_svg_keeps_links_and_modes(self):
+        picture, link = self.folder / "mask.svg", self.folder / "link.svg"
+        picture.write_text("old", encoding="utf-8")
+        picture.chmod(0o640)
+        link.symlink_to("mask.svg")
+        self.draw(link)
+        self.assertTrue(link.is_symlink())
+        self.assertTrue(ElementTree.parse(picture).getroot().tag.endswith("svg"))
+        self.assertEqual(picture.stat().st_mode & 0o777, 0o640)
+        self.assertEqual({path.name for path in self.folder.iterdir()}, {"examples", "mask.svg", "link.svg"})
+
+    def test_svg_into_pipes(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        self.draw(pipe)
+        self.assertTrue(pipe.is_fifo())
+        self.assertIn(b"</svg>", os.read(reader, 1 << 16))
+        # As /dev/stdout is a link, but one that no fault can take away.
+        link = self.folder / "stdout"
+        link.symlink_to("/proc/self/fd/1")
+        self.assertIn("</svg>", self.draw(link))
+        self.assertTrue(link.is_symlink())
+
 
 class ProgressBar(ProgramTest):
     def stderr_on_a_terminal(self, *arguments, enough=None):

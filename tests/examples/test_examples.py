@@ -2,6 +2,8 @@
 
 import os
 import re
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -94,9 +96,9 @@ def rows_of_png(data):
 
 
 class AttentionMap(ProgramTest):
-    def draw(self, *arguments):
+    def draw(self, *arguments, **options):
         command = [os.environ["ATTENTION_MAP"], *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
     def picture(self, *arguments):
         path = self.folder / "map.svg"
@@ -129,6 +131,26 @@ class AttentionMap(ProgramTest):
             result = self.draw(*arguments, self.folder / "map.svg")
             self.assertEqual(result.returncode, 1)
             self.assertTrue(result.stderr.startswith("attention_map: "), result.stderr)
+
+    def test_a_picture_that_cannot_be_written_leaves_the_old_one(self):
+        def little_room():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+        picture = self.folder / "map.svg"
+        picture.write_text("old", encoding="utf-8")
+        result = self.draw(INPUT, 0, 0, 8, picture, preexec_fn=little_room)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot write", result.stderr)
+        self.assertEqual(picture.read_text(encoding="utf-8"), "old")
+
+    def test_the_input_is_not_drawn_over(self):
+        copy = self.folder / "in.safetensors"
+        copy.write_bytes(INPUT.read_bytes())
+        result = self.draw(copy, 0, 0, 8, copy)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("is the input", result.stderr)
+        self.assertEqual(copy.read_bytes(), INPUT.read_bytes())
 
 
 if __name__ == "__main__":

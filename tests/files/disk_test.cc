@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -59,6 +60,7 @@ class Disk : public testing::Test {
     const std::string sentence = "cannot write " + path.string() + ": " + why;
     expect_error([&] { save_npy(path, tensor_); }, ErrorCode::io, sentence);
     expect_error([&] { save_safetensors(path, {{{"t", tensor_}}, {}}); }, ErrorCode::io, sentence);
+    expect_error([&] { save_text(path, std::string(4096, 'x')); }, ErrorCode::io, sentence);
   }
 
   static void cannot_read(const fs::path& path, const std::string& why) {
@@ -140,6 +142,58 @@ TEST_F(Disk, ALinkStaysAndItsTargetIsReplaced) {
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
   EXPECT_EQ(load_npy(folder_ / "data" / "t.npy").count(), 6);
   EXPECT_EQ(listing(), (std::vector<std::string>{"data", "link"}));
+}
+
+TEST_F(Disk, ALinkToWhatIsNotThereYetStaysToo) {
+  fs::create_directory(folder_ / "data");
+  fs::create_symlink(fs::path("data") / "next", folder_ / "link");
+  fs::create_symlink("t", folder_ / "data" / "next");
+  save_text(folder_ / "link", "text");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / "data" / "next"));
+  EXPECT_EQ(get(folder_ / "data" / "t"), "text");
+  fs::create_symlink(fs::path("missing") / "t", folder_ / "far");
+  cannot_write(folder_ / "far", "No such file or directory");
+}
+
+TEST_F(Disk, ALinkLoopIsToldAsOne) {
+  fs::create_symlink("b", folder_ / "a");
+  fs::create_symlink("a", folder_ / "b");
+  cannot_write(folder_ / "a", "Too many levels of symbolic links");
+  EXPECT_EQ(listing(), (std::vector<std::string>{"a", "b"}));
+}
+
+// As /dev/stdout is one: the link of an open pipe reads as "pipe:[1234]", a name of nothing.
+TEST_F(Disk, AnOpenPipeIsWrittenThroughItsLink) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  fs::create_symlink("/proc/self/fd/" + std::to_string(ends[1]), folder_ / "out");
+  save_text(folder_ / "out", "text");
+  ::close(ends[1]);
+  std::array<char, 16> got{};
+  EXPECT_EQ(::read(ends[0], got.data(), got.size()), 4);
+  ::close(ends[0]);
+  EXPECT_STREQ(got.data(), "text");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "out"));
+  EXPECT_EQ(listing(), std::vector<std::string>{"out"});
+}
+
+TEST_F(Disk, AnOpenFileThatWasRemovedIsNotMadeAnew) {
+  const int descriptor = ::open((folder_ / "t").c_str(), O_WRONLY | O_CREAT, 0600);
+  ASSERT_GE(descriptor, 0);
+  fs::create_symlink("/proc/self/fd/" + std::to_string(descriptor), folder_ / "out");
+  fs::remove(folder_ / "t");
+  cannot_write(folder_ / "out", "its file was removed");
+  ::close(descriptor);
+  EXPECT_EQ(listing(), std::vector<std::string>{"out"});
+}
+
+TEST_F(Disk, TextsAreWrittenAsTheyAre) {
+  put(folder_ / "t", "old and longer");
+  save_text(folder_ / "t", std::string_view("a\0\n", 3));
+  EXPECT_EQ(get(folder_ / "t"), std::string("a\0\n", 3));
+  save_text(folder_ / "t", "");
+  EXPECT_EQ(get(folder_ / "t"), "");
 }
 
 TEST_F(Disk, WithoutACommitTheOldFileStays) {

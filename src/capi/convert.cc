@@ -54,12 +54,19 @@ void check_count(std::string_view name, std::int64_t count, const void* entries)
   if (count > 0 && entries == nullptr) refuse("bindings.{0}_count is {1}, but bindings.{0}s is null", name, count);
 }
 
-void check_name(const Bindings& bound, std::string_view list, std::int64_t index, const char* name) {
+/// `declare` makes the name's Param or Capture, which throws for a name that no text can read.
+template <class F>
+void check_name(const Bindings& bound, std::string_view list, std::int64_t index, const char* name, F&& declare) {
   if (name == nullptr || *name == '\0') {
     refuse("bindings.{}[{}].name is {}; a name is accepted", list, index, name == nullptr ? "null" : "empty");
   }
   if (bound.params.contains(name) || bound.captures.contains(name)) {
     refuse("bindings.{}[{}].name is '{}', which is given twice", list, index, name);
+  }
+  try {
+    declare();
+  } catch (const Error& error) {
+    refuse("bindings.{}[{}].name: {}", list, index, error.what());
   }
 }
 
@@ -112,13 +119,13 @@ Bindings to_bindings(const heddle_bindings* bindings) {
   check_count("param", given.param_count, given.params);
   for (std::int64_t i = 0; i < given.param_count; ++i) {
     const heddle_param& param = given.params[i];
-    check_name(bound, "params", i, param.name);
+    check_name(bound, "params", i, param.name, [&] { heddle::param(param.name, ExprType::i32); });
     bound.params.emplace(param.name, to_value(param));
   }
   check_count("capture", given.capture_count, given.captures);
   for (std::int64_t i = 0; i < given.capture_count; ++i) {
     const heddle_capture& capture = given.captures[i];
-    check_name(bound, "captures", i, capture.name);
+    check_name(bound, "captures", i, capture.name, [&] { Capture(capture.name, DType::f32, 0); });
     bound.captures.emplace(capture.name, to_view(fmt::format("capture '{}'", capture.name), capture.tensor));
   }
   return bound;

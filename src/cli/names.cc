@@ -36,6 +36,16 @@ std::string known(const std::map<std::string, Tensor>& tensors) {
   return fmt::format("the tensors are {}", fmt::join(names, ", "));
 }
 
+/// Calls `declare`, whose error for a name that no text can read gets the option's name.
+template <class F>
+void require_name(std::string_view option, F&& declare) {
+  try {
+    declare();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
+  }
+}
+
 }  // namespace
 
 std::string file_of(const std::string& place) {
@@ -66,6 +76,7 @@ void Names::add_tensor(const std::string& name, const Tensor& tensor) {
 void Names::add_captures(const std::vector<std::string>& assignments) {
   for (const std::string& text : assignments) {
     const auto [name, place] = parse_assignment("--capture", text);
+    require_name("--capture", [&] { Capture(name, DType::f32, 0); });
     add_tensor(name, load_tensor(place));
   }
 }
@@ -73,6 +84,7 @@ void Names::add_captures(const std::vector<std::string>& assignments) {
 void Names::add_params(const std::vector<std::string>& assignments) {
   for (const std::string& text : assignments) {
     const auto [name, value] = parse_assignment("--param", text);
+    require_name("--param", [&] { param(name, ExprType::i32); });
     if (tensors_.contains(name) || !params_.emplace(name, parse_param_value(name, value)).second) {
       throw Error(ErrorCode::invalid_argument, fmt::format("--param: the name '{}' is given twice", name));
     }

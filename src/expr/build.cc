@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "expr/grammar.h"
+#include "expr/names.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 
@@ -80,14 +81,6 @@ Expr build_where(std::span<Expr> x) {
   }
   promote(x.subspan(1));
   return make(Op::where, x[1].type(), x);
-}
-
-void require_name(std::string_view what, std::string_view given) {
-  if (!is_identifier(given)) {
-    refuse(fmt::format("a {}'s name is letters, digits and _, not starting with a digit; '{}' is not", what, given));
-  }
-  if (is_reserved(given))
-    refuse(fmt::format("a {} cannot be named '{}': the name has a meaning of its own", what, given));
 }
 
 /// Reads and `at`s: indices checked, `fill` (may be empty) promoted to the capture's type.

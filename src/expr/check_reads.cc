@@ -1,9 +1,11 @@
 // Proof that every read stays inside its tensor. Each read is looked at once for each set of conditions under which it
-// is selected; the conditions bound linear forms, and through them the forms and atoms of the indices.
+// is selected; the conditions bound linear forms, and through them the forms and atoms of the indices. An index that is
+// not inside by that is looked at again: a where in it is what its branches are under its condition.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "expr/comparisons.h"
@@ -19,7 +21,9 @@ constexpr std::size_t kMostContexts = 256;
 /// What holds where a sub-expression is selected.
 struct Context {
   std::vector<LinearBound> bounds;
+  Narrowing known;           // what the bounds, and the wheres of indices, say of each step
   std::vector<Range> slots;  // every node's range there
+  bool empty = false;        // no element comes here
 };
 
 class ReadChecker {
@@ -32,7 +36,7 @@ class ReadChecker {
       if (node->type != ExprType::i32) continue;
       if (auto form = canonical(program_.forms()[node])) integers_.emplace_back(node, std::move(*form));
     }
-    contexts_.push_back({{}, std::vector<Range>(program_.size())});
+    contexts_.push_back({{}, Narrowing(program_.size(), kAllIntegers), std::vector<Range>(program_.size())});
     program_.run(leaves_, contexts_[0].slots);
     visit(root_.node(), 0);
     while (!open_.empty()) {
@@ -59,21 +63,26 @@ class ReadChecker {
   }
 
   void visit_branch(const Node& where, bool yes, std::size_t context) {
+    const std::optional<std::size_t> inside = branch_context(where, yes, context);
+    if (inside) visit(where.operands[yes ? 1 : 2].get(), *inside);
+  }
+
+  /// The context of a branch: `context` itself when nothing more is known there, none when no element selects it.
+  std::optional<std::size_t> branch_context(const Node& where, bool yes, std::size_t context) {
+    const auto known = branch_contexts_.find({&where, yes, context});
+    if (known != branch_contexts_.end()) return known->second;
     const Node* condition = where.operands[0].get();
-    const Node* branch = where.operands[yes ? 1 : 2].get();
     const Range& decided = slot(condition, context);
-    if (yes ? decided.always_false() : decided.always_true()) return;
+    if (yes ? decided.always_false() : decided.always_true()) return {};
     std::vector<LinearBound> added;
     collect_bounds(*condition, yes, context, added);
-    if (added.empty() || contexts_.size() >= kMostContexts) return visit(branch, context);
-    const auto known = branch_contexts_.find({&where, yes, context});
-    if (known != branch_contexts_.end()) return visit(branch, known->second);
+    if (added.empty() || contexts_.size() >= kMostContexts) return context;
     Context inside = contexts_[context];
     for (const LinearBound& bound : added) add_bound(bound, inside.bounds);
-    if (!narrow(inside)) return;  // the conditions contradict each other
+    std::optional<std::size_t>& result = branch_contexts_[{&where, yes, context}];
+    if (!narrow(inside)) return result;  // the conditions contradict each other
     contexts_.push_back(std::move(inside));
-    branch_contexts_[{&where, yes, context}] = contexts_.size() - 1;
-    visit(branch, contexts_.size() - 1);
+    return result = contexts_.size() - 1;
   }
 
   /// The bounds on linear forms that follow from `condition` being `value`.
@@ -112,16 +121,55 @@ class ReadChecker {
   /// Ranges of all nodes under the context's bounds. False when no element satisfies them.
   bool narrow(Context& context) const {
     constexpr int kRounds = 3;  // a bound narrows an atom, which tightens another bound
-    Narrowing narrowing(program_.size(), kAllIntegers);
     for (int round = 0; round < kRounds; ++round) {
       for (const LinearBound& bound : context.bounds) {
         if (bound.interval.empty()) return false;
-        narrow_atoms(bound, context.slots, narrowing);
-        narrow_forms(bound, narrowing);
+        narrow_atoms(bound, context.slots, context.known);
+        narrow_forms(bound, context.known);
       }
-      if (!program_.run(leaves_, context.slots, narrowing)) return false;
+      if (!program_.run(leaves_, context.slots, context.known)) return false;
     }
     return true;
+  }
+
+  /// Narrows the integer wheres below `root` in the context, the innermost first. It calls itself (narrow_where) only
+  /// for a deeper context, so its depth is bounded by their number.
+  void narrow_wheres(const Node* root, std::size_t context) {
+    std::vector<std::pair<const Node*, bool>> open = {{root, false}};
+    while (!open.empty()) {
+      const auto [node, below_done] = open.back();
+      open.pop_back();
+      if (below_done) {
+        narrow_where(*node, context);
+        continue;
+      }
+      if (!narrowed_.emplace(node, context).second) continue;
+      const bool chooses = node->op == Op::where && node->type == ExprType::i32;
+      if (chooses) open.emplace_back(node, true);
+      for (std::size_t i = 0; i < node->operands.size(); ++i) {
+        const bool elsewhere = chooses && i > 0 && branch_context(*node, i == 1, context) != context;
+        if (!elsewhere) open.emplace_back(node->operands[i].get(), false);
+      }
+    }
+  }
+
+  /// A where is its first branch as it is where the condition holds, or its second as it is where it does not.
+  void narrow_where(const Node& where, std::size_t context) {
+    Interval value = {kAllIntegers.hi, kAllIntegers.lo};
+    for (const bool yes : {true, false}) {
+      const Node* branch = where.operands[yes ? 1 : 2].get();
+      const std::optional<std::size_t> inside = branch_context(where, yes, context);
+      if (inside && *inside != context) narrow_wheres(branch, *inside);
+      if (!inside || contexts_[*inside].empty) continue;
+      const Range& range = slot(branch, *inside);
+      value.lo = std::min(value.lo, static_cast<std::int64_t>(range.lo));
+      value.hi = std::max(value.hi, static_cast<std::int64_t>(range.hi));
+    }
+    const Range& before = slot(&where, context);
+    if (static_cast<double>(value.lo) <= before.lo && static_cast<double>(value.hi) >= before.hi) return;
+    Context& here = contexts_[context];
+    restrict(&where, value, here.known);
+    here.empty = here.empty || !narrow(here);
   }
 
   void restrict(const Node* node, Interval interval, Narrowing& narrowing) const {
@@ -169,17 +217,25 @@ class ReadChecker {
     return factor > 0 ? Interval{end(x.lo), end(x.hi)} : Interval{end(x.hi), end(x.lo)};
   }
 
-  void check_read(const Node& read, std::size_t context) const {
+  void check_read(const Node& read, std::size_t context) {
     const Dims& shape = bounds_.shape(read.capture());
     for (int axis = 0; axis < shape.size(); ++axis) {
-      const Range& index = slot(read.operands[static_cast<std::size_t>(axis)].get(), context);
-      if (index.lo >= 0 && index.hi < static_cast<double>(shape[axis])) continue;
+      const Node* index = read.operands[static_cast<std::size_t>(axis)].get();
+      if (is_inside(index, shape[axis], context)) continue;
+      narrow_wheres(index, context);  // only now, so that it takes no context from what needs none
+      if (is_inside(index, shape[axis], context)) continue;
+      const Range& range = slot(index, context);
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{}: index {} ranges over [{}, {}], outside the tensor's extent of {}; read it with "
                               "at({}, ..., fill), or keep the index inside with clip or where",
-                              quote_read(read), axis, static_cast<std::int64_t>(index.lo),
-                              static_cast<std::int64_t>(index.hi), shape[axis], read.capture().name));
+                              quote_read(read), axis, static_cast<std::int64_t>(range.lo),
+                              static_cast<std::int64_t>(range.hi), shape[axis], read.capture().name));
     }
+  }
+
+  bool is_inside(const Node* index, std::int64_t extent, std::size_t context) const {
+    const Range& range = slot(index, context);
+    return contexts_[context].empty || (range.lo >= 0 && range.hi < static_cast<double>(extent));
   }
 
   std::string quote_read(const Node& read) const {
@@ -199,8 +255,8 @@ class ReadChecker {
   RangeProgram program_;
   std::vector<std::pair<const Node*, CanonicalForm>> integers_;  // all that are no constants
   std::vector<Context> contexts_;
-  std::map<Branch, std::size_t> branch_contexts_;
-  std::set<Visit> seen_;
+  std::map<Branch, std::optional<std::size_t>> branch_contexts_;
+  std::set<Visit> seen_, narrowed_;
   std::vector<Visit> open_;
 };
 

@@ -73,7 +73,8 @@ class RangeAnalysis {
 
 /// Throws invalid_argument, naming the read and the axis, for a read (not `at`) whose index can leave the tensor.
 /// `where` and `clip` narrow: in where(c, x, y) the leaves inside x are restricted to c, inside y to not c, as far as c
-/// compares a leaf (or a linear form) with bounds.
+/// compares a leaf (or a linear form) with bounds. An integer where in an index has the values of x so restricted and
+/// of y so restricted.
 void check_reads_inside(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds, Precision precision);
 
 }  // namespace heddle::expr

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "expr/names.h"
 #include "expr/ranges.h"
 #include "expr/simplify.h"
 #include "expr/verify.h"
@@ -115,6 +116,7 @@ void remember_origin(State& state, const Expr& mask, const Bindings& bindings) {
 void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator) {
   const expr::Precision precision = precision_of(state.reals);
   const Expr mask = state.mask.empty() ? Expr(true) : expr::as_role(state.mask, expr::Role::mask);
+  expr::require_names(bindings);
   expr::check_bound(mask, bindings);
   check_on_cpu(mask, bindings);
   const Expr bound = expr::simplify(expr::bind_params(mask, bindings), precision);

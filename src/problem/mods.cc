@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
+#include "expr/names.h"
 #include "expr/verify.h"
 #include "problem/capture_bounds.h"
 #include "problem/places.h"
@@ -73,6 +75,28 @@ void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
   }
 }
 
+// Whether the proof that reads stay inside looks at params or captures: a read's index holds some, or the condition of
+// a where that guards a read or is part of an index.
+bool proves_by_values(const Expr& mod) {
+  struct Holds {
+    bool names, reads;
+  };
+  std::unordered_map<const expr::Node*, Holds> holds;
+  for (const expr::Node* node : expr::post_order(mod)) {
+    const bool is_read = node->op == expr::Op::read;
+    const auto of = [&](std::size_t i) { return holds[node->operands[i].get()]; };
+    Holds below = {false, false};
+    for (std::size_t i = 0; i < node->operands.size(); ++i) {
+      below = {below.names || of(i).names, below.reads || of(i).reads};
+    }
+    if (is_read && below.names) return true;
+    if (node->op == expr::Op::where && of(0).names && (of(1).reads || of(2).reads)) return true;
+    const bool is_name = node->op == expr::Op::param || expr::info(node->op).kind == expr::Kind::read;
+    holds[node] = {below.names || is_name, below.reads || is_read};
+  }
+  return false;
+}
+
 // Sorted, each once.
 void make_set(std::vector<std::string>& names) {
   std::ranges::sort(names);
@@ -82,6 +106,7 @@ void make_set(std::vector<std::string>& names) {
 }  // namespace
 
 void validate_bindings(const AttentionProblem& problem, const Bindings& bindings) {
+  expr::require_names(bindings);
   for (const Expr* mod : mods_of(problem)) {
     if (!mod->empty()) expr::check_bound(*mod, bindings);
   }
@@ -97,17 +122,7 @@ void validate_bindings(const AttentionProblem& problem, const Bindings& bindings
 }
 
 bool reads_depend_on_values(const AttentionProblem& problem) {
-  for (const Expr* mod : mods_of(problem)) {
-    if (mod->empty()) continue;
-    for (const expr::Node* node : expr::post_order(*mod)) {
-      if (node->op != expr::Op::read) continue;
-      for (const auto& index : node->operands) {
-        const Symbols symbols = symbols_of(Expr(index));
-        if (!symbols.captures.empty() || !symbols.params.empty()) return true;
-      }
-    }
-  }
-  return false;
+  return std::ranges::any_of(mods_of(problem), [](const Expr* mod) { return !mod->empty() && proves_by_values(*mod); });
 }
 
 void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {

@@ -207,7 +207,11 @@ static void test_bindings(void) {
   EXPECT_INVALID_BINDINGS("bindings.params[1].name is empty");
   params[1].name = "x";
   EXPECT_INVALID_BINDINGS("bindings.params[1].name is 'x', which is given twice");
+  params[1].name = "True";
+  EXPECT_INVALID_BINDINGS("bindings.params[1].name: a param cannot be named 'True': the name has a meaning of its own");
   params[1].name = "y";
+  captures[0].name = "a b";
+  EXPECT_INVALID_BINDINGS("bindings.captures[0].name: a capture's name is letters, digits and _");
   captures[0].name = "y";
   EXPECT_INVALID_BINDINGS("bindings.captures[0].name is 'y', which is given twice");
   captures[0].name = "z";

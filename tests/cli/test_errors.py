@@ -73,6 +73,14 @@ class WrongUsage(ErrorTest):
         self.assert_refused("'slopes' is given twice", "--capture", f"slopes={INPUT}:slopes")
         self.assert_refused("holds no tensor 'y'", "--capture", f"x={INPUT}:y")
 
+    def test_names_that_no_mod_can_read(self):
+        for name in ("score", "q_idx", "True", "and"):
+            sentence = f"cannot be named '{name}': the name has a meaning of its own"
+            self.assert_refused(f"--param: a param {sentence}", "--param", f"{name}=1")
+            self.assert_refused(f"--capture: a capture {sentence}", "--capture", f"{name}={INPUT}:slopes")
+        self.assert_refused("'a b' is not", "--param", "a b=3")
+        self.assert_refused("'a b' is not", "--capture", f"a b={INPUT}:slopes")
+
     def test_choices(self):
         self.assert_refused("--normalizer", "--normalizer", "hardmax")
         self.assert_refused("--dtype", "--dtype", "i32")

@@ -106,6 +106,11 @@ TEST(Problem, AcceptsIndicesProvenByATable) {
   const problem::AttentionProblem problem = call.validate();
   EXPECT_FALSE(reads_depend_on_values(problem));
   EXPECT_EQ(problem.captures, std::vector<std::string>({"weights"}));
+  call.options.weight_mod = where(leaf::kv_idx() < param("limit", ExprType::i32), weights(leaf::kv_idx()), 0.0);
+  call.options.bindings.params["limit"] = 4;
+  EXPECT_TRUE(reads_depend_on_values(call.validate())) << "the condition of a read";
+  call.options.weight_mod = where(weights(leaf::h()) < param("limit", ExprType::i32), 1.0, 0.0);
+  EXPECT_FALSE(reads_depend_on_values(call.validate())) << "a condition that guards no read";
 }
 
 TEST(Problem, TakesTheMaskOfABlockMask) {

@@ -447,6 +447,19 @@ TEST(Refusals, ModsOfTheWrongType) {
   refused([](Call& c) { c.options.weight_mod = leaf::score() * 2.0; }, HasSubstr("cannot read the score"));
 }
 
+TEST(Refusals, ValuesOfNamesThatNoModCanRead) {
+  for (const char* name : {"score", "q_idx", "True", "and", "clip"}) {
+    const std::string meaning = std::string("cannot be named '") + name + "': the name has a meaning of its own";
+    refused([&](Call& c) { c.options.bindings.params[name] = 1; }, "a param " + meaning);
+    refused([&](Call& c) { c.capture(name, f32s({1})); }, "a capture " + meaning);
+  }
+  for (const char* name : {"", "a b", "2x"}) {
+    const std::string rule = std::string("name is letters, digits and _, not starting with a digit; '") + name;
+    refused([&](Call& c) { c.options.bindings.params[name] = 1; }, "a param's " + rule + "' is not");
+    refused([&](Call& c) { c.capture(name, f32s({1})); }, "a capture's " + rule + "' is not");
+  }
+}
+
 TEST(Refusals, NamesWithoutValues) {
   const Capture slopes("slopes", DType::f32, 1);
   refused([&](Call& c) { c.options.score_mod = mods::alibi(slopes); }, "capture 'slopes' was given no tensor");

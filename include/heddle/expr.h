@@ -193,8 +193,9 @@ struct Symbols {
 /// ^`;
 /// `**`; `x if c else y`; calls by the names above, min and max of two or more; `slopes[h]`, `bias[b, h, q_idx,
 /// kv_idx]`, `at(x, i, fill)`, a capture of rank 0 by its name alone; literals 3, 3.5, 1e-3, True, False, inf, nan.
-/// Throws invalid_argument with the text and a caret under the column. Accepted are 64 KiB of text and 256 levels of
-/// brackets and prefixes.
+/// Throws invalid_argument with the text and a caret under the column. Accepted are 64 KiB of text, 256 levels
+/// of brackets, calls, prefixes, `**` and `else`, and 1000 nested operations (a sum of n terms nests n - 1), which
+/// every way of building an Expr keeps to.
 Expr parse(std::string_view text, const Symbols& symbols = {});
 /// The text form; parse(print(e), symbols_of(e)) is the same expression (when its brackets nest no deeper than parse
 /// accepts). Throws invalid_argument when it is longer than parse accepts: a shared expression can have a very long

@@ -14,12 +14,15 @@ namespace heddle {
 struct TensorFile {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, std::string> metadata;  // the "__metadata__" entry
+  /// Of each tensor that was left out, since heddle does not have its element type or rank, a sentence that says so.
+  /// Not written.
+  std::map<std::string, std::string> skipped{};
 };
 
 /// Reads a .safetensors file. Every rule of the format is checked (header length, JSON, dtype, shape x size = offsets,
 /// no holes, no overlap, no bytes left over, no name twice); a breach throws io with the file's name and what is wrong,
-/// before anything of a stated size is allocated. Throws unsupported for a tensor whose element type or rank heddle
-/// does not have.
+/// before anything of a stated size is allocated. Tensors that heddle cannot hold are skipped; of their size only the
+/// place is checked.
 TensorFile load_safetensors(const std::filesystem::path& path);
 /// Writes to a temporary file beside `path`, brings it to the disk, then renames it: when anything fails (io), an old
 /// file stays as it was. Links stay, their target is replaced; character devices and pipes are written directly. Throws

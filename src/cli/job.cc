@@ -41,7 +41,7 @@ void load_inputs(const AttentionArguments& arguments, AttentionJob& job) {
       *target = prepare(name, load_npy(*npy), arguments.dtype);
     } else if (in_file != file.tensors.end()) {
       *target = prepare(name, in_file->second, arguments.dtype);
-    } else if (arguments.input.empty()) {
+    } else if (refuse_skipped(file.skipped, name); arguments.input.empty()) {
       refuse(fmt::format("no {0}: give a .safetensors file that holds it, or --{0} FILE.npy", name));
     } else {
       refuse(fmt::format("{0} holds no tensor '{1}'; add it, or give --{1} FILE.npy", arguments.input, name));
@@ -50,6 +50,7 @@ void load_inputs(const AttentionArguments& arguments, AttentionJob& job) {
   for (const auto& [name, tensor] : file.tensors) {
     if (name != "q" && name != "k" && name != "v") job.names.add_tensor(name, tensor);
   }
+  job.names.add_skipped(std::move(file.skipped));
   job.names.add_captures(arguments.captures);
   job.names.add_params(arguments.params);
 }

@@ -48,6 +48,11 @@ void require_name(std::string_view option, F&& declare) {
 
 }  // namespace
 
+void refuse_skipped(const std::map<std::string, std::string>& skipped, const std::string& name) {
+  const auto found = skipped.find(name);
+  if (found != skipped.end()) throw Error(ErrorCode::unsupported, found->second);
+}
+
 std::string file_of(const std::string& place) {
   constexpr std::string_view kSuffix = ".safetensors:";
   const std::size_t suffix = place.rfind(kSuffix);
@@ -61,6 +66,7 @@ Tensor load_tensor(const std::string& place) {
   const TensorFile content = load_safetensors(file);
   const auto found = content.tensors.find(name);
   if (found == content.tensors.end()) {
+    refuse_skipped(content.skipped, name);
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} holds no tensor '{}'; {}", file, name, known(content.tensors)));
   }
@@ -94,6 +100,7 @@ void Names::add_params(const std::vector<std::string>& assignments) {
 const Tensor& Names::tensor(std::string_view option, const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
+    refuse_skipped(skipped_, name);
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: no tensor '{}'; {}", option, name, known(tensors_)));
   }
   return found->second;
@@ -110,6 +117,10 @@ Expr Names::parse(std::string_view option, const std::string& text) const {
   try {
     return heddle::parse(text, symbols);
   } catch (const Error& error) {
+    for (const auto& [name, why] : skipped_) {
+      if (std::string_view(error.what()).starts_with(fmt::format("unknown name '{}'", name)))
+        refuse_skipped(skipped_, name);
+    }
     throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
   }
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "heddle/expr.h"
@@ -19,10 +20,12 @@ class Names {
   /// given twice.
   void add_captures(const std::vector<std::string>& assignments);
   void add_params(const std::vector<std::string>& assignments);
+  /// Tensors of the input file that cannot be read, with the sentence for who asks for one.
+  void add_skipped(std::map<std::string, std::string> skipped) { skipped_ = std::move(skipped); }
   /// A tensor of the input file.
   void add_tensor(const std::string& name, const Tensor& tensor);
 
-  /// Throws invalid_argument that lists the known names when there is no such tensor.
+  /// Throws unsupported for a skipped tensor, invalid_argument that lists the known names when there is no such tensor.
   const Tensor& tensor(std::string_view option, const std::string& name) const;
 
   /// Empty text gives an empty expression. Errors start with the option's name.
@@ -33,11 +36,14 @@ class Names {
 
  private:
   std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> skipped_;
   std::map<std::string, ParamValue> params_;
 };
 
 /// The file of FILE.npy or FILE.safetensors:TENSOR.
 std::string file_of(const std::string& place);
+/// Throws unsupported, with the file's sentence, when it holds a tensor of this name that was skipped.
+void refuse_skipped(const std::map<std::string, std::string>& skipped, const std::string& name);
 /// FILE.npy, or FILE.safetensors:TENSOR.
 Tensor load_tensor(const std::string& place);
 

@@ -29,7 +29,7 @@ constexpr Level tighter(Level level) { return static_cast<Level>(static_cast<int
 /// How tightly the printed form of an operation binds.
 Level level(Op op);
 
-/// Text longer than this, or nested deeper in brackets and prefixes, is neither read nor printed.
+/// Text longer than this is neither read nor printed; nested deeper in brackets and prefixes, it is not read.
 inline constexpr std::size_t kMaxTextLength = std::size_t{64} * 1024;
 inline constexpr int kMaxNesting = 256;
 

@@ -43,7 +43,7 @@ std::string sentence(std::string_view what, std::string_view given, const std::v
   for (const std::string_view name : known) {
     if (given.size() > kLongestCompared || name.size() > kLongestCompared) continue;
     const std::size_t edits = edit_distance(given, name);
-    if (edits >= distance || edits >= name.size()) continue;
+    if (edits >= distance || edits >= name.size() || edits >= given.size()) continue;
     distance = edits;
     closest = name;
   }

@@ -173,7 +173,7 @@ Expr make(Op op, ExprType type, std::span<const Expr> operands, Payload payload)
     node.depth = std::max(node.depth, below->depth + 1);
     node.uses = node.uses | below->uses;
   }
-  if (node.depth > kMaxDepth) {
+  if (node.depth > kMaxDepth + 1) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("an expression nests more than {} operations deep", kMaxDepth));
   }

@@ -97,7 +97,8 @@ struct Node {
   const CaptureDecl& capture() const { return std::get<CaptureDecl>(payload); }
 };
 
-/// Expressions nest at most this deep; building a deeper one throws invalid_argument.
+/// Operations nest at most this deep, a leaf or literal below them not counted; building a deeper one throws
+/// invalid_argument.
 inline constexpr int kMaxDepth = 1000;
 
 /// The one way to make a node: finds the equal one or makes it. Operands must fit the operation's kind (verify.h says

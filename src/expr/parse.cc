@@ -324,7 +324,7 @@ class Parser {
   const Symbols& symbols_;
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
-  int nesting_ = 0;
+  int nesting_ = -1;  // the whole text counts itself, but is no level
 };
 
 }  // namespace

@@ -40,10 +40,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (state_ == State::shape_value && value <= std::numeric_limits<std::int64_t>::max()) {
-      if (entry_->shape.size() == kMaxRank) {
-        throw source_.error(fmt::format("tensor '{}' has more than {} axes", name_, kMaxRank), ErrorCode::unsupported);
-      }
-      entry_->shape.push_back(static_cast<std::int64_t>(value));
+      if (entry_->axes++ < kMaxRank) entry_->shape.push_back(static_cast<std::int64_t>(value));
     } else if (state_ == State::offsets_value) {
       (offsets_seen_++ == 0 ? entry_->begin : entry_->end) = value;
     } else {

@@ -14,7 +14,8 @@ namespace heddle::files {
 /// One tensor as the header states it; nothing but the JSON's form is checked.
 struct SafetensorsEntry {
   std::string dtype;
-  Dims shape;
+  Dims shape;               // the first kMaxRank extents
+  std::size_t axes = 0;     // as many as stated
   std::uint64_t begin = 0;  // bytes after the header
   std::uint64_t end = 0;
 };
@@ -25,8 +26,7 @@ struct SafetensorsHeader {
 };
 
 /// Reads the JSON as it comes, without a tree of it, so that a hostile header costs no more than a small multiple of
-/// its own size. Throws io (through `source`, which names the file) for anything that the format does not allow,
-/// unsupported for a rank above kMaxRank.
+/// its own size. Throws io (through `source`, which names the file) for anything that the format does not allow.
 SafetensorsHeader parse_safetensors_header(std::string_view json, const ByteSource& source);
 
 }  // namespace heddle::files

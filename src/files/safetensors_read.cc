@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <vector>
 
 #include "files/safetensors.h"
@@ -46,21 +47,33 @@ std::string_view unpadded(std::string_view header, const ByteSource& source) {
 
 struct PlacedTensor {
   std::string_view name;
-  DType dtype;
+  std::optional<DType> dtype;  // none: skipped
   const SafetensorsEntry* entry;
 };
 
-DType dtype_of(std::string_view tensor, const SafetensorsEntry& entry, const ByteSource& source) {
+std::optional<DType> dtype_of(const SafetensorsEntry& entry) {
   for (const SafetensorsType& type : kSafetensorsTypes) {
     if (type.name == entry.dtype) return type.dtype;
   }
-  throw source.error(fmt::format("tensor '{}' has dtype '{}', which heddle does not have", tensor, entry.dtype),
-                     ErrorCode::unsupported);
+  return std::nullopt;
+}
+
+/// Why a tensor cannot be held. Empty when it can.
+std::string why_skipped(std::string_view tensor, const SafetensorsEntry& entry) {
+  if (!dtype_of(entry))
+    return fmt::format("tensor '{}' has dtype '{}', which heddle does not have", tensor, entry.dtype);
+  if (entry.axes > kMaxRank) return fmt::format("tensor '{}' has {} axes, more than {}", tensor, entry.axes, kMaxRank);
+  return {};
 }
 
 void check_size(const PlacedTensor& tensor, const ByteSource& source) {
   const SafetensorsEntry& entry = *tensor.entry;
-  const std::uint64_t bytes = stated_bytes(entry.shape, tensor.dtype, source, fmt::format("tensor '{}'", tensor.name));
+  if (!tensor.dtype) {  // how many bytes it should have is not known
+    if (entry.begin <= entry.end) return;
+    throw source.error(fmt::format("tensor '{}' ends before it begins: its data_offsets are [{}, {}]", tensor.name,
+                                   entry.begin, entry.end));
+  }
+  const std::uint64_t bytes = stated_bytes(entry.shape, *tensor.dtype, source, fmt::format("tensor '{}'", tensor.name));
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
     throw source.error(
         fmt::format("tensor '{}' of dtype {} and shape {} takes {} bytes, but its data_offsets are "
@@ -99,8 +112,13 @@ void check_coverage(const std::vector<PlacedTensor>& tensors, std::uint64_t data
 TensorFile read_safetensors(const ByteSource& source) {
   const std::string padded = read_header(source);
   SafetensorsHeader header = parse_safetensors_header(unpadded(padded, source), source);
+  TensorFile file;
   std::vector<PlacedTensor> tensors;
-  for (const auto& [name, entry] : header.tensors) tensors.push_back({name, dtype_of(name, entry, source), &entry});
+  for (const auto& [name, entry] : header.tensors) {
+    const std::string reason = why_skipped(name, entry);
+    if (!reason.empty()) file.skipped[name] = source.error(reason).what();
+    tensors.push_back({name, reason.empty() ? dtype_of(entry) : std::nullopt, &entry});
+  }
   std::sort(tensors.begin(), tensors.end(), [](const PlacedTensor& a, const PlacedTensor& b) {
     return std::pair(a.entry->begin, a.entry->end) < std::pair(b.entry->begin, b.entry->end);
   });
@@ -108,10 +126,10 @@ TensorFile read_safetensors(const ByteSource& source) {
   const std::uint64_t data_begin = kLengthBytes + padded.size();
   check_coverage(tensors, source.size() - data_begin, source);
 
-  TensorFile file;
   file.metadata = std::move(header.metadata);
   for (const PlacedTensor& tensor : tensors) {
-    Tensor loaded = Tensor::empty(tensor.dtype, tensor.entry->shape);
+    if (!tensor.dtype) continue;
+    Tensor loaded = Tensor::empty(*tensor.dtype, tensor.entry->shape);
     source.read(data_begin + tensor.entry->begin,
                 {static_cast<std::byte*>(loaded.data()), tensor.entry->end - tensor.entry->begin});
     file.tensors.emplace(tensor.name, std::move(loaded));

@@ -66,9 +66,8 @@ std::int64_t common_batch(const ConstTensorView& q, const ConstTensorView& k, co
 
 void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
   const std::int64_t q_heads = q.shape[1], kv_heads = k.shape[1];
-  if (kv_heads == 0 || q_heads % kv_heads != 0) {
-    refuse("q has {} heads and k {}; a multiple of k's, of which there is at least one, is accepted", q_heads,
-           kv_heads);
+  if (kv_heads == 0 ? q_heads != 0 : q_heads % kv_heads != 0) {
+    refuse("q has {} heads and k {}; a multiple of k's is accepted", q_heads, kv_heads);
   }
   if (v.shape[1] != kv_heads) refuse("k has {} heads and v {}; as many are accepted", kv_heads, v.shape[1]);
   if (v.shape[2] != k.shape[2]) refuse("k has {} rows and v {}; as many are accepted", k.shape[2], v.shape[2]);

@@ -1,5 +1,6 @@
 // Validation in the order in which arguments are read: tensors, sequences, scalars and small tensors, mods.
 #include <cmath>
+#include <limits>
 
 #include "problem/mods.h"
 #include "problem/places.h"
@@ -11,15 +12,32 @@
 namespace heddle::problem {
 namespace {
 
-double resolve_scale(const AttentionOptions& options, std::int64_t qk_dim) {
-  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(qk_dim)));
+// Finite also where scores are computed: a product with a scale that is infinite there can be NaN.
+double resolve_scale(const AttentionOptions& options, const AttentionProblem& problem) {
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(problem.qk_dim)));
   if (!std::isfinite(scale)) refuse("scale is {}; finite numbers are accepted", scale);
+  if (problem.precision == expr::Precision::f32 && std::abs(scale) > std::numeric_limits<float>::max()) {
+    refuse("scale is {}; {} inputs are computed in f32: numbers from {} to {} are accepted", scale,
+           name(problem.q_dtype), std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
+  }
   return scale;
+}
+
+// A cast makes any number an enumerator.
+void check_enums(const AttentionOptions& options) {
+  if (options.normalizer > Normalizer::sigmoid) {
+    refuse("normalizer is {}; softmax (0), none (1) and sigmoid (2) are accepted",
+           static_cast<int>(options.normalizer));
+  }
+  if (options.backend > BackendChoice::cuda) {
+    refuse("backend is {}; automatic (0), cpu (1), reference (2) and cuda (3) are accepted",
+           static_cast<int>(options.backend));
+  }
 }
 
 void check_normalizer(const AttentionOptions& options, bool with_lse) {
   if (options.normalizer == Normalizer::softmax) return;
-  const std::string_view name = options.normalizer == Normalizer::none ? "none" : "sigmoid";
+  const std::string_view name = problem::name(options.normalizer);
   if (with_lse) refuse("lse is asked for with normalizer {}; only softmax has one", name);
   if (options.sinks) refuse("sinks are given with normalizer {}; only softmax has them", name);
 }
@@ -86,7 +104,8 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.sequences = resolve_sequences(options, {tensor_batch, problem.q_rows, problem.kv_rows});
   problem.batch = std::ssize(problem.sequences);
 
-  problem.scale = resolve_scale(options, problem.qk_dim);
+  problem.scale = resolve_scale(options, problem);
+  check_enums(options);
   problem.normalizer = options.normalizer;
   check_normalizer(options, problem.with_lse);
   check_sinks(problem, options.sinks);

@@ -165,6 +165,9 @@ static void test_numbers(void) {
   const double scale = NAN;
   options.scale = &scale;
   EXPECT_INVALID("scale is nan");
+  const double too_large = -1e39;
+  options.scale = &too_large;
+  EXPECT_INVALID("scale is -1e+39; f32 inputs are computed in f32");
   options.normalizer = HEDDLE_NORMALIZER_NONE;
   EXPECT_INVALID("lse is asked for with normalizer none");
 }

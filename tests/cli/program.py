@@ -24,10 +24,10 @@ def heddle(*arguments, **options):
 
 
 def write_safetensors(path, tensors):
-    """tensors: {name: (dtype, shape, values)}."""
+    """tensors: {name: (dtype, shape, values)}; values may be the bytes."""
     header, blob = {}, b""
     for name, (dtype, shape, values) in tensors.items():
-        raw = struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values)
+        raw = values if isinstance(values, bytes) else struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + len(raw)]}
         blob += raw
     text = json.dumps(header).encode()

@@ -89,6 +89,7 @@ class WrongUsage(ErrorTest):
         self.assert_refused("--threads", "--threads", "-1")
         self.assert_refused("--scale: 'big' is not a number", "--scale", "big")
         self.assert_refused("scale", "--scale", "nan")
+        self.assert_refused("scale is 1e+39; f16 inputs are computed in f32", "--scale", "1e39")
 
     def test_output_that_is_the_input(self):
         path = self.folder / "in.safetensors"

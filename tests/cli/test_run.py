@@ -47,6 +47,23 @@ class Run(ProgramTest):
         self.assertEqual(out["lse"][:2], ("F32", [1, 2, 5]))
         self.assert_close(out["o"][2], attention(tensors))
 
+    def test_tensors_that_nothing_reads_may_be_of_any_type(self):
+        tensors = small_inputs()
+        odd = {"spin": ("C64", [1], bytes(8)), "deep": ("U8", [1] * 9, bytes(1))}
+        self.assert_close(self.run_small({**odd, **tensors})["o"][2], attention(tensors))
+        path = self.folder / "in.safetensors"
+        for option, value in (
+            ("--score", "score + spin[h]"),
+            ("--sinks", "spin"),
+            ("--capture", f"x={path}:spin"),
+        ):
+            with self.subTest(option):
+                sentence = f"cannot read {path}: tensor 'spin' has dtype 'C64', which heddle does not have"
+                self.assert_fails(1, sentence, "run", path, "-o", self.folder / "none.safetensors", option, value)
+        self.assert_fails(1, "tensor 'deep' has 9 axes", "run", path, "-o", self.folder / "o.safetensors", "--mask", "deep")
+        write_safetensors(path, {**tensors, "k": ("F8_E8M0", [1], bytes(1))})
+        self.assert_fails(1, "tensor 'k' has dtype 'F8_E8M0'", "run", path, "-o", self.folder / "o.safetensors")
+
     def test_mods_captures_and_params(self):
         tensors = {**small_inputs(), "slopes": ("F32", [2], [0.5, 0.25])}
         mods = ["--mask", "q_idx >= kv_idx - shift", "--score", "score + slopes[h] * (kv_idx - q_idx)"]

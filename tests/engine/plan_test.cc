@@ -345,15 +345,25 @@ TEST(Attention, TakesTheCpuBackendByDefault) {
 }
 
 TEST(Attention, DoesNothingForEmptyBatchesAndHeads) {
-  for (const Dims& q_shape : {Dims{0, 4, 5, 8}, Dims{1, 0, 5, 8}, Dims{1, 4, 0, 8}}) {
-    const Tensor q = Tensor::zeros(DType::f32, q_shape), kv = Tensor::zeros(DType::f32, {1, 2, 7, 8});
-    AttentionOptions options;
-    options.backend = backend_under_test();
-    options.mask_mod = mods::causal();
-    const AttentionResult result = attention(q, kv, kv, options, true);
-    EXPECT_EQ(result.o.shape(), q_shape);
-    EXPECT_EQ(result.o.count(), 0);
-    EXPECT_EQ(result.lse.count(), 0);
+  const Tensor sinks = Tensor::zeros(DType::f32, {0});
+  for (const auto& [q_shape, kv_heads] : {std::pair{Dims{0, 4, 5, 8}, 2},
+                                          {Dims{1, 0, 5, 8}, 2},
+                                          {Dims{1, 4, 0, 8}, 2},
+                                          {Dims{1, 0, 5, 8}, 0},
+                                          {Dims{3, 0, 200, 8}, 0}}) {
+    const Tensor q = Tensor::zeros(DType::f32, q_shape), kv = Tensor::zeros(DType::f32, {1, kv_heads, 7, 8});
+    for (const Expr& mask : {Expr(), mods::causal(), leaf::kv_idx() < leaf::h()}) {
+      for (const BackendChoice backend : {BackendChoice::cpu, BackendChoice::reference}) {
+        AttentionOptions options;
+        options.backend = backend;
+        options.mask_mod = mask;
+        if (q_shape[1] == 0) options.sinks = sinks;
+        const AttentionResult result = attention(q, kv, kv, options, true);
+        EXPECT_EQ(result.o.shape(), q_shape);
+        EXPECT_EQ(result.lse.shape(), (Dims{q_shape[0], q_shape[1], q_shape[2]}));
+        EXPECT_EQ(result.o.count() + result.lse.count(), 0);
+      }
+    }
   }
 }
 

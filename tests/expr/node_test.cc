@@ -114,9 +114,9 @@ TEST(Node, NodesComeAndGoWhileOthersLook) {
 
 TEST(Node, DepthIsLimited) {
   Expr e = score();
-  for (int i = 1; i < kMaxDepth; ++i) e = exp(e);
-  EXPECT_EQ(e.node()->depth, kMaxDepth);
-  EXPECT_EQ(post_order(e).size(), static_cast<std::size_t>(kMaxDepth));
+  for (int i = 0; i < kMaxDepth; ++i) e = exp(e);
+  EXPECT_EQ(e.node()->depth, kMaxDepth + 1);
+  EXPECT_EQ(post_order(e).size(), static_cast<std::size_t>(kMaxDepth + 1));
   try {
     const Expr deeper = exp(e);
     FAIL();

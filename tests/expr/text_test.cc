@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "expect_error.h"
 #include "expr/grammar.h"
 #include "expr/node.h"
 #include "expr/random_expression.h"
@@ -278,9 +279,29 @@ TEST(Text, ALongTextIsCutAroundTheCaret) {
   EXPECT_THAT(middle, HasSubstr(" ...\n"));
 }
 
+// Any name of two letters that has it would be as close.
+TEST(Text, AnUnknownLetterIsTakenForNoOtherName) {
+  Symbols known;
+  known.captures["qs"] = {DType::f32, 1};
+  expect_error([&] { parse("score + q", known); }, ErrorCode::invalid_argument,
+               HasSubstr("unknown name 'q'; known are score, b, h, "));
+}
+
 TEST(Text, SizeAndNestingAreLimited) {
-  const std::string brackets(kMaxNesting - 1, '(');
-  EXPECT_EQ(refusal(brackets + "h" + std::string(kMaxNesting - 1, ')')), "accepted: h");
+  const auto nested = [](const std::string& open, int levels, const std::string& close) {
+    std::string text, end;
+    for (int i = 0; i < levels; ++i) {
+      text += open;
+      end += close;
+    }
+    return refusal(text + "h" + end);
+  };
+  EXPECT_EQ(nested("(", 256, ")"), "accepted: h");
+  for (const auto& [open, close] :
+       {std::pair{"(", ")"}, {"-", ""}, {"exp(", ")"}, {"h**", ""}, {"1 if h>0 else ", ""}}) {
+    EXPECT_THAT(nested(open, 256, close), StartsWith("accepted: ")) << open;
+    EXPECT_THAT(nested(open, 257, close), StartsWith("the text nests deeper than 256 levels here")) << open;
+  }
   EXPECT_THAT(refusal(std::string(60000, '(')), StartsWith("the text nests deeper than 256 levels here"));
   EXPECT_THAT(refusal(std::string(60000, '-') + "h"), StartsWith("the text nests deeper than 256 levels here"));
   std::string powers = "h";
@@ -294,7 +315,7 @@ TEST(Text, SizeAndNestingAreLimited) {
   EXPECT_THAT(refusal(std::string(65537, ' ')),
               StartsWith("the text of an expression has 65537 bytes; accepted are at most 65536"));
   std::string sum = "h";
-  for (int i = 0; i < 999; ++i) sum += "+h";
+  for (int i = 0; i < 1000; ++i) sum += "+h";
   EXPECT_THAT(refusal(sum), StartsWith("accepted: h + h"));
   EXPECT_THAT(refusal(sum + "+h"), StartsWith("an expression nests more than 1000 operations deep"));
 }

@@ -1,8 +1,11 @@
 // What validation resolves when it accepts, and when strided tensors share memory.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <set>
 
+#include "heddle/error.h"
 #include "heddle/mods.h"
 #include "problem/call.h"
 #include "problem/overlap.h"
@@ -194,6 +197,21 @@ TEST(Overlap, NothingSharesWithNothing) {
   const problem::Footprint below = problem::footprint_of("x", view_at(0, DType::f32, {2, 3}, {-10, 1}));
   EXPECT_EQ(below.bytes, 4 * (10 + 2 + 1));
   EXPECT_EQ(below.lowest, -40);
+}
+
+TEST(Problem, ScalesInTheRangeOfTheComputationAreAccepted) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  for (const double scale : {0.0, -0.0, -2.0, 1e-300, kLargest, -kLargest}) {
+    Call call;
+    call.options.scale = scale;
+    EXPECT_EQ(call.validate().scale, scale);
+  }
+  Call beyond;
+  beyond.options.scale = std::nextafter(kLargest, INFINITY);
+  EXPECT_THROW(beyond.validate(), Error);
+  Call doubles(DType::f64);
+  doubles.options.scale = -std::numeric_limits<double>::max();
+  doubles.validate_all();
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Every refusal of src/problem, with its sentence.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -159,17 +160,13 @@ TEST(Refusals, CapturesOnAnotherDevice) {
 }
 
 TEST(Refusals, ShapesThatDoNotFit) {
-  refused(
-      [](Call& c) {
-        c.q(DType::f32, {2, 3, 6, 16});
-      },
-      "q has 3 heads and k 2; a multiple of k's, of which there is at least one, is accepted");
+  refused([](Call& c) { c.q(DType::f32, {2, 3, 6, 16}); }, "q has 3 heads and k 2; a multiple of k's is accepted");
   refused(
       [](Call& c) {
         c.k(DType::f32, {2, 0, 8, 16});
         c.v(DType::f32, {2, 0, 8, 24});
       },
-      "q has 4 heads and k 0; a multiple of k's, of which there is at least one, is accepted");
+      "q has 4 heads and k 0; a multiple of k's is accepted");
   refused([](Call& c) { c.v(DType::f32, {2, 4, 8, 24}); }, "k has 2 heads and v 4; as many are accepted");
   refused([](Call& c) { c.v(DType::f32, {2, 2, 9, 24}); }, "k has 8 rows and v 9; as many are accepted");
   refused([](Call& c) { c.k(DType::f32, {2, 2, 8, 8}); }, "q has head dimension 16 and k 8; the same is accepted");
@@ -389,7 +386,22 @@ TEST(Refusals, Starts) {
 TEST(Refusals, ScaleAndThreads) {
   refused([](Call& c) { c.options.scale = kNaN; }, "scale is nan; finite numbers are accepted");
   refused([](Call& c) { c.options.scale = -INFINITY; }, "scale is -inf; finite numbers are accepted");
+  const std::string in_f32 = "are computed in f32: numbers from -3.4028235e+38 to 3.4028235e+38 are accepted";
+  refused([](Call& c) { c.options.scale = 1e39; }, "scale is 1e+39; f32 inputs " + in_f32);
+  refused([](Call& c) { c.options.scale = -1e300; }, "scale is -1e+300; bf16 inputs " + in_f32, Call(DType::bf16));
+  refused([](Call& c) { c.options.scale = INFINITY; }, "scale is inf; finite numbers are accepted", Call(DType::f64));
   refused([](Call& c) { c.options.threads = -1; }, "threads is -1; at least 0 is accepted, 0 for all cores");
+}
+
+TEST(Refusals, NumbersThatAreNoEnumerators) {
+  for (const int number : {3, 9, 255}) {
+    refused([&](Call& c) { c.options.normalizer = static_cast<Normalizer>(number); },
+            fmt::format("normalizer is {}; softmax (0), none (1) and sigmoid (2) are accepted", number));
+  }
+  for (const int number : {4, 9, 255}) {
+    refused([&](Call& c) { c.options.backend = static_cast<BackendChoice>(number); },
+            fmt::format("backend is {}; automatic (0), cpu (1), reference (2) and cuda (3) are accepted", number));
+  }
 }
 
 TEST(Refusals, Normalizers) {

@@ -17,7 +17,7 @@ using expr::Leaf;
 using expr::Node;
 using expr::Op;
 
-/// Emits instructions, operands before users. Recursion is as deep as the expression, at most expr::kMaxDepth.
+/// Emits instructions, operands before users. Recursion is as deep as the expression, at most expr::kMaxDepth + 1.
 class Lowering {
  public:
   Lowering(const Expr& root, bool diagonal_comparisons) : facts_(root, diagonal_comparisons) {

@@ -1,0 +1,22 @@
+// A call that was right until a test made it wrong.
+#pragma once
+
+#include <functional>
+#include <source_location>
+#include <string>
+
+#include "expect_error.h"
+#include "problem/call.h"
+
+namespace heddle::test {
+
+/// Expects the sentence from a call that `spoil` made wrong.
+inline void refused(const std::function<void(Call&)>& spoil, const testing::Matcher<std::string>& sentence,
+                    Call call = Call(), ErrorCode code = ErrorCode::invalid_argument,
+                    std::source_location where = std::source_location::current()) {
+  call.validate_all();  // it was right before
+  spoil(call);
+  expect_error([&] { call.validate_all(); }, code, sentence, where);
+}
+
+}  // namespace heddle::test

@@ -66,22 +66,22 @@ TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
 // What the chosen kernels took on the same grid, in milliseconds (bench_forward_sm90_costs). The model is there to
 // choose, not to foretell, but it should not be far off.
 TEST(ForwardSm90Choice, PredictsTheMeasuredTimes) {
-  const auto predicted = [](std::int64_t dim, std::int64_t length, bool causal) {
-    return choices_of(grid_call(dim, length, causal)).front().plan.predicted->seconds * 1e3;
+  struct Measured {
+    std::int64_t dim, length;
+    double full, causal;
   };
-  const auto expect_near = [](double got, double want) { EXPECT_NEAR(got, want, 0.08 * want); };
-  expect_near(predicted(64, 8192, false), 2.064);
-  expect_near(predicted(64, 8192, true), 1.131);
-  expect_near(predicted(64, 512, false), 0.183);
-  expect_near(predicted(64, 512, true), 0.138);
-  expect_near(predicted(128, 8192, false), 1.459);
-  expect_near(predicted(128, 8192, true), 0.781);
-  expect_near(predicted(128, 512, false), 0.130);
-  expect_near(predicted(128, 512, true), 0.097);
-  expect_near(predicted(256, 8192, false), 1.364);
-  expect_near(predicted(256, 8192, true), 0.715);
-  expect_near(predicted(256, 512, false), 0.123);
-  expect_near(predicted(256, 512, true), 0.092);
+  for (const Measured& measured : {Measured{64, 512, 0.183, 0.138},
+                                   {64, 8192, 2.064, 1.131},
+                                   {128, 512, 0.130, 0.097},
+                                   {128, 8192, 1.459, 0.781},
+                                   {256, 512, 0.123, 0.092},
+                                   {256, 8192, 1.364, 0.715}}) {
+    for (const bool causal : {false, true}) {
+      const double want = causal ? measured.causal : measured.full;
+      const plan::Plan plan = choices_of(grid_call(measured.dim, measured.length, causal)).front().plan;
+      EXPECT_NEAR(plan.predicted->seconds * 1e3, want, 0.08 * want) << measured.dim << ", " << measured.length;
+    }
+  }
 }
 
 TEST(ForwardSm90Choice, FillsInTheWholePlan) {

@@ -82,7 +82,7 @@ void Names::add_tensor(const std::string& name, const Tensor& tensor) {
 void Names::add_captures(const std::vector<std::string>& assignments) {
   for (const std::string& text : assignments) {
     const auto [name, place] = parse_assignment("--capture", text);
-    require_name("--capture", [&] { Capture(name, DType::f32, 0); });
+    require_name("--capture", [&name = name] { Capture(name, DType::f32, 0); });
     add_tensor(name, load_tensor(place));
   }
 }
@@ -90,7 +90,7 @@ void Names::add_captures(const std::vector<std::string>& assignments) {
 void Names::add_params(const std::vector<std::string>& assignments) {
   for (const std::string& text : assignments) {
     const auto [name, value] = parse_assignment("--param", text);
-    require_name("--param", [&] { param(name, ExprType::i32); });
+    require_name("--param", [&name = name] { param(name, ExprType::i32); });
     if (tensors_.contains(name) || !params_.emplace(name, parse_param_value(name, value)).second) {
       throw Error(ErrorCode::invalid_argument, fmt::format("--param: the name '{}' is given twice", name));
     }

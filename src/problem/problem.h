@@ -31,7 +31,7 @@ struct AttentionProblem {
   std::vector<std::string> params;
 
   /// Query heads that read one kv head; there may be none of either.
-  std::int64_t group() const { return kv_heads == 0 ? 0 : q_heads / kv_heads; }
+  std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
 };
 
 /// "forward softmax bf16 q[2, 16, 512, 64] k[2, 4, 512, 64] v[2, 4, 512, 64] -> bf16 o, lse; scale 0.125; padded"

@@ -2,9 +2,10 @@
 // the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
 //
 // A CTA has one producer warpgroup (one thread of it issues TMA) and `warpgroups` consumers of 64 query rows each. The
-// host deals the tiles to the CTAs; the producer alone walks a tile's runs of key blocks and leaves one Step beside
-// each key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says. A
-// warpgroup passes over the blocks that none of its own rows attends.
+// host lists the tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up
+// takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads,
+// so consumers know nothing of masks, schedules or sequences but what the Step says. A warpgroup passes over the blocks
+// that none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
@@ -28,19 +29,9 @@ struct ForwardSm90Config {
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
-  constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 240; }
-  constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 24; }
+  constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 232; }
+  constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 40; }
   constexpr bool operator==(const ForwardSm90Config&) const = default;
-};
-
-/// One tile of one CTA's list: 64 * warpgroups queries of one head against `steps` blocks of keys.
-struct WorkItem {
-  int q_tile;           // queries from q_tile * rows() on
-  int head, batch;      // query head
-  int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
-  int steps;            // key blocks in all of them; at least 1
-  int kv_head;
-  int last_flags;  // of its last step: kStepNextUneven, or 0
 };
 
 /// Key blocks [begin, end), in blocks of kv_block keys, each of which at least one warpgroup attends.
@@ -50,6 +41,18 @@ struct KvRun {
   int last_flags;  // of the last one
 };
 
+/// One tile: 64 * warpgroups queries of one head against `steps` blocks of keys. Copied 16 bytes at a time.
+struct WorkItem {
+  int q_tile;       // queries from q_tile * rows() on
+  int head, batch;  // query head
+  int kv_head;
+  int steps;            // key blocks in all its runs; at least 1
+  int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
+  int before;           // flag of the step before its first one: kStepNextUneven, or 0
+  KvRun run;            // the first of its runs
+};
+static_assert(sizeof(WorkItem) % 16 == 0);
+
 /// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
 using Step = int;
 inline constexpr int kStepFlagBits = 12;
@@ -58,7 +61,7 @@ inline constexpr int kStepPartial = 8;        // << warpgroup: of these rows the
 inline constexpr int kStepRagged = 64;        // the keys end inside
 inline constexpr int kStepSafe = 128;         // its tile is computed with the running maximum
 inline constexpr int kStepLast = 256;         // the last of its tile
-inline constexpr int kStepListEnd = 512;      // and the last of the list: finish the tile and report
+inline constexpr int kStepListEnd = 512;      // and the CTA's last: finish the tile and report
 inline constexpr int kStepNextUneven = 1024;  // the next step is not attended by all warpgroups
 inline constexpr int kStepStop = 2048;        // no key block: the end
 inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
@@ -66,9 +69,10 @@ inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
 /// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished.
 struct TilePlace {
   int q_first, head, batch;  // first query; query head; sequence
-  int index;                 // in the CTA's list
+  int item;                  // its number
 };
 inline constexpr int kTilePlaces = 8;
+inline constexpr int kItemPlaces = 4;  // 3, and a power of 2
 
 /// Offsets in bytes from the first 1024-byte boundary of dynamic shared memory.
 struct ForwardSm90Memory {
@@ -79,7 +83,9 @@ struct ForwardSm90Memory {
   int barriers;  // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
                  // done
   int steps;     // Step [stages]
-  int redo;      // int [warpgroups][4]: by warp, the tile whose row sums left the safe range, -1: none
+  int redo;      // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
+  int items;     // WorkItem [kItemPlaces]: of the tile that is loaded, of the next, and of the one before, whose last
+                 // values may be yet to come; by the tile's number
   int bytes;     // to ask for, alignment included
 };
 
@@ -97,12 +103,14 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += config.rows() * config.o_panels * kPanelRow;
   memory.places = at;
   at += kTilePlaces * static_cast<int>(sizeof(TilePlace));
+  memory.items = at;
+  at += kItemPlaces * static_cast<int>(sizeof(WorkItem));
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 1);
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
   memory.redo = at;
-  at += 4 * 4 * config.warpgroups;
+  at += kTilePlaces * 4;
   memory.bytes = at + 1024;
   return memory;
 }
@@ -125,10 +133,19 @@ struct ModValues {
   ModCapture captures[kModCaptures];
 };
 
+/// Where the CTAs of a run draw their tiles: one word, of whatever content before. During the run it is the run's number
+/// << kTicketBits | tiles drawn; when all are drawn it is 0. A number is of one launch, so what other runs have left
+/// does not count.
+using TicketWord = unsigned long long;
+inline constexpr int kTicketBits = 24;
+inline constexpr int kMaxTiles = 1 << kTicketBits;
+
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
-  const WorkItem* items;
-  const int* first_item;  // [grid + 1]: CTA c has items [first_item[c], first_item[c + 1])
+  const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
+  int item_count;         // below kMaxTiles
+  TicketWord* tickets;    // not read where there are no more items than CTAs
+  TicketWord run;         // number of this launch, not 0, below 2^(64 - kTicketBits)
   const KvRun* runs;
   const int* fills;  // [fill_count][3]: queries / 64, head, batch of 64 queries that attend nothing
   int fill_count;

@@ -42,7 +42,7 @@ class Consumer {
       if (step & shared::kStepLast) finish_tile();
       if (step & shared::kStepListEnd) release(memory_.list_done());
     }
-    if ((threadIdx.x & 127) == 0) ptx::tma_store_wait();
+    if ((threadIdx.x & 127) == 0) ptx::tma_store_wait_read();
   }
 
  private:
@@ -68,7 +68,7 @@ class Consumer {
   __device__ __forceinline__ TilePlace place(unsigned tile) const {
     TilePlace place;
     asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(place.q_first), "=r"(place.head), "=r"(place.batch), "=r"(place.index)
+                 : "=r"(place.q_first), "=r"(place.head), "=r"(place.batch), "=r"(place.item)
                  : "r"(memory_.place(tile))
                  : "memory");
     return place;
@@ -225,7 +225,7 @@ class Consumer {
     }
     if (new_tile) {
       softmax_.rows = RowSums();
-      softmax_.safe |= (step & shared::kStepSafe) != 0;
+      softmax_.safe = (step & shared::kStepSafe) != 0;
     }
     softmax_.step(s_, params_.scale_log2);
   }
@@ -254,7 +254,7 @@ class Consumer {
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TilePlace at = place(tile);
     suspect_ = !softmax_.safe && __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious)));
-    if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(at.index);
+    if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
     if constexpr (kConfig.lse) {
       // Of the four threads that share the two rows, the first two take one each. Where nothing attends m is -inf.
       const bool lower = threadIdx.x & 1;
@@ -268,7 +268,7 @@ class Consumer {
   /// o = O / l.
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
-    if (suspect_ && !__all_sync(~0U, finite_o())) repeat(at.index);
+    if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
     store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
   }
 
@@ -283,18 +283,16 @@ class Consumer {
     return zero == 0;
   }
 
-  /// The producer will bring that tile again, after the list. From now on this warp is safe, so that it asks once at
-  /// most.
-  __device__ __forceinline__ void repeat(int index) {
-    softmax_.safe = true;
+  /// The producer will bring that tile again, safely.
+  __device__ __forceinline__ void repeat(unsigned tile) const {
     // Predicated, not a branch: lanes that part here would cost every address of the loop its one value a warp.
     asm volatile(
         "{\n"
         ".reg .pred first;\n"
         "setp.eq.u32 first, %2, 0;\n"
-        "@first st.shared.s32 [%0], %1;\n"
-        "}" ::"r"(memory_.redo(warpgroup_, (threadIdx.x >> 5) & 3)),
-        "r"(index), "r"(threadIdx.x & 31)
+        "@first red.shared.or.b32 [%0], %1;\n"
+        "}" ::"r"(memory_.redo(tile)),
+        "r"(1), "r"(threadIdx.x & 31)
         : "memory");
   }
 
@@ -324,13 +322,18 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   using namespace heddle;
   extern __shared__ char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
-  if (threadIdx.x == 0) memory.initialise();
+  if (threadIdx.x == 0) {
+    ptx::prefetch_map(q_map);
+    ptx::prefetch_map(k_map);
+    ptx::prefetch_map(v_map);
+    if (blockIdx.x < params.item_count) Producer<kConfig>::fetch(memory, params, 0, blockIdx.x);
+    memory.initialise();
+  }
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
-    const int first = params.first_item[blockIdx.x], last = params.first_item[blockIdx.x + 1];
-    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run(first, last);
+    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

@@ -34,8 +34,11 @@ struct SharedMemory {
     static_assert(kConfig.stages + 2 <= shared::kTilePlaces);
     return base + kLayout.places + tile % shared::kTilePlaces * static_cast<unsigned>(sizeof(shared::TilePlace));
   }
-  __device__ __forceinline__ ptx::Address redo(int warpgroup, int warp) const {
-    return base + kLayout.redo + 4 * (4 * warpgroup + warp);
+  __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
+    return base + kLayout.redo + tile % shared::kTilePlaces * 4;
+  }
+  __device__ __forceinline__ ptx::Address item(unsigned tile) const {
+    return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(sizeof(shared::WorkItem));
   }
 
   // Barriers. "Full": loaded by TMA; "empty": read by all that read it (queries: its threads say so, else its warps).
@@ -70,8 +73,8 @@ struct SharedMemory {
       ptx::barrier_init(v_empty(slot), kWarps);
     }
     ptx::barrier_init(list_done(), kWarps);
-    for (int i = 0; i < kWarps; ++i) {
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(redo(0, i)), "r"(-1) : "memory");
+    for (unsigned tile = 0; tile < shared::kTilePlaces; ++tile) {
+      asm volatile("st.shared.s32 [%0], %1;" ::"r"(redo(tile)), "r"(0) : "memory");
     }
     ptx::barrier_init_done();
   }

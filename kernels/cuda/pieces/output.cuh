@@ -19,7 +19,9 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
   const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
 #pragma unroll
   for (int first_panel = 0; first_panel < kConfig.panels(); first_panel += kConfig.o_panels) {
-    if (thread == 0) ptx::tma_store_wait_read();
+    // A tile that is repeated overwrites what it wrote before, so that has to be written.
+    if (thread == 0 && first_panel == 0) ptx::tma_store_wait();
+    if (thread == 0 && first_panel > 0) ptx::tma_store_wait_read();
     ptx::named_barrier(1 + warpgroup, 128);
 #pragma unroll
     for (int c = 0; c < kConfig.o_panels * 4; ++c) {

@@ -81,11 +81,12 @@ struct ForwardSm90Memory {
   int o;         // [warpgroups][o_panels][64][64]
   int places;    // TilePlace [kTilePlaces], by the tile's number modulo their count
   int barriers;  // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                 // done
+                 // list done; tile wanted, tile fetched
   int steps;     // Step [stages]
   int redo;      // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;     // WorkItem [kItemPlaces]: of the tile that is loaded, of the next, and of the one before, whose last
                  // values may be yet to come; by the tile's number
+  int wish;      // int: the item that the producer wishes to load next, and the answer
   int bytes;     // to ask for, alignment included
 };
 
@@ -106,9 +107,11 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   memory.items = at;
   at += kItemPlaces * static_cast<int>(sizeof(WorkItem));
   memory.barriers = at;
-  at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 1);
+  at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 3);
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
+  memory.wish = at;
+  at += 4;
   memory.redo = at;
   at += kTilePlaces * 4;
   memory.bytes = at + 1024;

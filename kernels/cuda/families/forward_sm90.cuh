@@ -326,7 +326,6 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     ptx::prefetch_map(q_map);
     ptx::prefetch_map(k_map);
     ptx::prefetch_map(v_map);
-    if (blockIdx.x < params.item_count) Producer<kConfig>::fetch(memory, params, 0, blockIdx.x);
     memory.initialise();
   }
   __syncthreads();
@@ -334,6 +333,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
+    if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

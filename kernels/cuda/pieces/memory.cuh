@@ -58,6 +58,10 @@ struct SharedMemory {
   }
   /// Every consumer warp has finished the list of tiles.
   __device__ __forceinline__ ptx::Address list_done() const { return barrier(2 * kQ + 4 * kConfig.stages); }
+  /// A wish stands in wish(); and has been answered there.
+  __device__ __forceinline__ ptx::Address wished() const { return barrier(2 * kQ + 4 * kConfig.stages + 1); }
+  __device__ __forceinline__ ptx::Address answered() const { return barrier(2 * kQ + 4 * kConfig.stages + 2); }
+  __device__ __forceinline__ ptx::Address wish() const { return base + kLayout.wish; }
 
   /// By one thread, before a __syncthreads.
   __device__ __forceinline__ void initialise() const {
@@ -73,6 +77,8 @@ struct SharedMemory {
       ptx::barrier_init(v_empty(slot), kWarps);
     }
     ptx::barrier_init(list_done(), kWarps);
+    ptx::barrier_init(wished(), 1);
+    ptx::barrier_init(answered(), 1);
     for (unsigned tile = 0; tile < shared::kTilePlaces; ++tile) {
       asm volatile("st.shared.s32 [%0], %1;" ::"r"(redo(tile)), "r"(0) : "memory");
     }

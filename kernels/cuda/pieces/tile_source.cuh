@@ -1,0 +1,90 @@
+// Where a CTA's tiles come from: one thread that draws them, and brings what they are into shared memory, while the
+// producer goes on loading. Both take about half a step of the consumers'.
+#pragma once
+
+#include "pieces/memory.cuh"
+
+namespace heddle {
+
+/// What the producer wishes for, and is answered.
+inline constexpr int kNoTile = -1;        // answer: none is left
+inline constexpr int kDraw = -2;          // wish: the next of the list that no CTA has begun
+inline constexpr int kNoMoreTiles = -3;   // wish: the thread may end
+inline constexpr int kSafely = 1 << 30;   // with an item's number, in a wish and its answer: with the running maximum
+static_assert(kSafely >= shared::kMaxTiles);
+
+template <ForwardSm90Config kConfig>
+class TileSource {
+ public:
+  using Memory = SharedMemory<kConfig>;
+
+  __device__ __forceinline__ TileSource(const Memory& memory, const shared::ForwardSm90Params& params)
+      : memory_(memory), params_(params) {}
+
+  /// The first answer, without a wish, is the CTA's own tile.
+  __device__ __forceinline__ void run() {
+    int wish = blockIdx.x < params_.item_count ? static_cast<int>(blockIdx.x) : kNoTile;
+    for (unsigned parity = 0;; parity ^= 1) {
+      if (wish == kDraw) wish = draw();
+      if (wish >= 0) fetch(wish & ~kSafely);
+      asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.wish()), "r"(wish) : "memory");
+      ptx::barrier_arrive(memory_.answered());
+      ptx::barrier_wait(memory_.wished(), parity);
+      asm volatile("ld.shared.s32 %0, [%1];" : "=r"(wish) : "r"(memory_.wish()) : "memory");
+      if (wish == kNoMoreTiles) break;
+    }
+  }
+
+ private:
+  /// An item's number, or kNoTile.
+  __device__ __forceinline__ int draw() {
+    if (params_.item_count <= gridDim.x) return kNoTile;
+    shared::TicketWord drawn = add_one();
+    // Who draws first of a run finds what others have left, and claims the word. Nothing is drawn meanwhile: that would
+    // be one more change under another's exchange.
+    while (drawn >> shared::kTicketBits != params_.run) {
+      shared::TicketWord found;
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(params_.tickets) : "memory");
+      while (found >> shared::kTicketBits != params_.run) {
+        const shared::TicketWord expected = found;
+        asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
+                     : "=l"(found)
+                     : "l"(params_.tickets), "l"(expected), "l"(params_.run << shared::kTicketBits)
+                     : "memory");
+        if (found == expected) break;
+      }
+      drawn = add_one();
+    }
+    // Each CTA draws once in vain; whoever does so last leaves the word to the next run.
+    const unsigned ticket = static_cast<unsigned>(drawn) & (shared::kMaxTiles - 1);
+    if (ticket + 1 == params_.item_count) {
+      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(params_.tickets), "l"(shared::TicketWord{0}) : "memory");
+    }
+    const unsigned number = ticket + gridDim.x;
+    return number < params_.item_count ? static_cast<int>(number) : kNoTile;
+  }
+
+  __device__ __forceinline__ shared::TicketWord add_one() const {
+    shared::TicketWord old;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(old) : "l"(params_.tickets) : "memory");
+    return old;
+  }
+
+  __device__ __forceinline__ void fetch(int number) {
+    const int4* from = reinterpret_cast<const int4*>(params_.items + number);
+    int4 words[sizeof(shared::WorkItem) / 16];
+    for (unsigned i = 0; i < sizeof(words) / 16; ++i) words[i] = from[i];
+    for (unsigned i = 0; i < sizeof(words) / 16; ++i) {
+      asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.item(fetched_) + 16 * i), "r"(words[i].x),
+                   "r"(words[i].y), "r"(words[i].z), "r"(words[i].w)
+                   : "memory");
+    }
+    ++fetched_;
+  }
+
+  const Memory& memory_;
+  const shared::ForwardSm90Params& params_;
+  unsigned fetched_ = 0;
+};
+
+}  // namespace heddle

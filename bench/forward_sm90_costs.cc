@@ -93,29 +93,23 @@ struct Case {
 
 std::array<double, 4> longest_cta(const plan::TileSchedule& schedule, const ForwardSm90Config& config) {
   const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(config);
-  std::array<double, 4> longest{};
-  double most = -1;
-  for (int cta = 0; cta < schedule.grid(); ++cta) {
-    std::array<double, 4> own = {0, 0, 0, 1};
-    for (int i = schedule.first_item[static_cast<std::size_t>(cta)];
-         i < schedule.first_item[static_cast<std::size_t>(cta) + 1]; ++i) {
-      const shared::WorkItem& item = schedule.items[static_cast<std::size_t>(i)];
-      own[2] += 1;
-      for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
-        const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
-        const double share = static_cast<double>(run.end - run.begin) / config.warpgroups;
-        for (int w = 0; w < config.warpgroups; ++w) {
-          if (run.flags & shared::kStepAttends << w) own[0] += share;
-          if (run.flags & shared::kStepPartial << w) own[1] += share;
-        }
+  std::vector<std::array<double, 4>> ctas(static_cast<std::size_t>(schedule.grid), {0, 0, 0, 1});
+  for (std::size_t i = 0; i < schedule.items.size(); ++i) {
+    const shared::WorkItem& item = schedule.items[i];
+    std::array<double, 4>& own = ctas[schedule.ctas[i]];
+    own[2] += 1;
+    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+      const shared::KvRun& run = schedule.runs[static_cast<std::size_t>(r)];
+      const double share = static_cast<double>(run.end - run.begin) / config.warpgroups;
+      for (int w = 0; w < config.warpgroups; ++w) {
+        if (run.flags & shared::kStepAttends << w) own[0] += share;
+        if (run.flags & shared::kStepPartial << w) own[1] += share;
       }
     }
-    const double load =
-        own[0] * clocks.full_step + own[1] * (clocks.partial_step - clocks.full_step) + own[2] * clocks.tile;
-    if (load > most) longest = own;
-    most = std::max(most, load);
   }
-  return longest;
+  return *std::ranges::max_element(ctas, {}, [&](const std::array<double, 4>& own) {
+    return own[0] * clocks.full_step + own[1] * (clocks.partial_step - clocks.full_step) + own[2] * clocks.tile;
+  });
 }
 
 Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const device::CudaCaps& caps) {
@@ -150,6 +144,7 @@ struct Runner {
     });
     if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner does not offer the kernel");
     kernel = engine::prepare({problem, chosen->plan, tensors, options, options.bindings, c.rows.get()});
+    workspace = Tensor::empty_on(tensors.q.device, DType::u8, {chosen->plan.workspace_bytes});
   }
 
   void operator()() const {
@@ -157,7 +152,7 @@ struct Runner {
                     .options = &options,
                     .bindings = &options.bindings,
                     .block_mask = of->rows.get(),
-                    .workspace = nullptr,
+                    .workspace = workspace.data(),
                     .stream = stream});
   }
 
@@ -166,6 +161,7 @@ struct Runner {
   void* stream;
   AttentionOptions options{};
   std::unique_ptr<backend::Kernel> kernel{};
+  Tensor workspace{};
   int times = 1;
 };
 

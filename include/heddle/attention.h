@@ -101,8 +101,8 @@ struct AttentionTensors {
 
 /// What one run of a plan may bring.
 struct RunOptions {
-  /// 64-byte aligned, workspace_bytes() long, on the plan's device; null: allocated for this run, which on a GPU is an
-  /// error unless workspace_bytes() is 0.
+  /// 64-byte aligned, workspace_bytes() long, on the plan's device, of any content; null: allocated for this run, which
+  /// on a GPU is an error unless workspace_bytes() is 0. A CUDA graph keeps it, as it keeps the tensors.
   void* workspace = nullptr;
   /// Null: the planned ones. A param or capture of the mask whose content differs from the planned one is an error that
   /// names it.

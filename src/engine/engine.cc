@@ -67,6 +67,9 @@ void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& optio
 
   Tensor allocated;
   void* workspace = workspace_of(state.problem.device, state.plan.workspace_bytes, options.workspace, allocated);
+  if (state.problem.device.kind == DeviceKind::cuda && state.plan.workspace_bytes > 0) {
+    engine::check_workspace(workspace, state.problem.device.index);
+  }
   state.kernel->launch({.tensors = tensors,
                         .options = &state.options,
                         .bindings = &values,

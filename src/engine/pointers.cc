@@ -11,14 +11,18 @@
 namespace heddle::engine {
 namespace {
 
+std::string memory_of(int device) {
+  return device < 0 ? "host memory" : fmt::format("the memory of cuda:{}", device);
+}
+
 void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = cuda::place_of(view.data).device;
   if (found == device) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is on cuda:{}, but its data is in {}; memory of cuda:{} is accepted",
-                          capture ? fmt::format("capture '{}'", name) : std::string(name), device,
-                          found < 0 ? "host memory" : fmt::format("the memory of cuda:{}", found), device));
+                          capture ? fmt::format("capture '{}'", name) : std::string(name), device, memory_of(found),
+                          device));
 }
 
 }  // namespace
@@ -35,6 +39,13 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
     const ConstTensorView& view = bindings.captures.find(name)->second;
     if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);
   }
+}
+
+void check_workspace(const void* workspace, int device) {
+  const int found = cuda::place_of(workspace).device;
+  if (found == device) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("workspace is in {}; memory of cuda:{} is accepted", memory_of(found), device));
 }
 
 }  // namespace heddle::engine

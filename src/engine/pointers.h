@@ -9,5 +9,7 @@ namespace heddle::engine {
 /// the first that is elsewhere: the kernel would fault there, long after the run returned. Allocates nothing else.
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const Bindings& bindings);
+/// The same for a run's workspace.
+void check_workspace(const void* workspace, int device);
 
 }  // namespace heddle::engine

@@ -1,4 +1,4 @@
-// Jobs of known cost dealt to workers of one speed, so that the last is done as early as can be.
+// Jobs of known cost that workers draw one after the other.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,8 @@ struct Deal {
   std::vector<std::int64_t> loads;     // of each worker
 };
 
-/// Each job, in this order, goes to the worker with the least to do, the first of equals; with the longest jobs first,
-/// or in sections that each begin with theirs, that is nearly even. Then late jobs change hands while the longest load
-/// shrinks, which evens out what short sections leave. `workers` is 1 to 65536; costs are at least 0.
+/// Who does which job where all workers are of one speed: each job, in this order, is drawn by the worker that is done
+/// first, the first of equals. `workers` is 1 to 65536; costs are at least 0.
 Deal deal(std::span<const std::int64_t> costs, int workers);
 
 }  // namespace heddle::plan

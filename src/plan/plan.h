@@ -30,6 +30,7 @@ struct Plan {
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                  // CPU
   int device = 0;                                   // CUDA: its index
+  int multiprocessors = 0;                          // CUDA: a launch has no more CTAs
   int grid = 0;                                     // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
   std::optional<Prediction> predicted{};

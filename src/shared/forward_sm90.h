@@ -52,6 +52,10 @@ struct WorkItem {
   KvRun run;            // the first of its runs
 };
 static_assert(sizeof(WorkItem) % 16 == 0);
+/// Offsets in it, in bytes, for who reads a word at a time (NVRTC has no offsetof).
+inline constexpr unsigned kItemQTile = 0, kItemHead = 4, kItemBatch = 8, kItemKvHead = 12, kItemSteps = 16,
+                          kItemFirstRun = 20, kItemBefore = 28, kItemRunBegin = 32, kItemRunEnd = 36,
+                          kItemRunFlags = 40, kItemRunLastFlags = 44;
 
 /// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
 using Step = int;
@@ -71,6 +75,7 @@ struct TilePlace {
   int q_first, head, batch;  // first query; query head; sequence
   int item;                  // its number
 };
+inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // 3, and a power of 2
 
@@ -146,7 +151,7 @@ inline constexpr int kMaxTiles = 1 << kTicketBits;
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
   const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
-  int item_count;         // below kMaxTiles
+  int item_count;         // at most kMaxTiles
   TicketWord* tickets;    // not read where there are no more items than CTAs
   TicketWord run;         // number of this launch, not 0, below 2^(64 - kTicketBits)
   const KvRun* runs;

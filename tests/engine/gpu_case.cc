@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
@@ -89,6 +90,10 @@ GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
     copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17)));
   }
+  std::array<std::uint64_t, 8> content{};
+  for (std::uint64_t& word : content) word = static_cast<std::uint64_t>(host_.below(3)) * 0x5555555555555555U;
+  workspace_.emplace(0, sizeof content);
+  cuda::copy_and_wait(0, workspace_->data(), content.data(), sizeof content);
 }
 
 AttentionTensors GpuCase::tensors() const {
@@ -119,8 +124,12 @@ void GpuCase::run_kernel(BlockSize tile) {
   const AttentionTensors on = tensors();
   const problem::AttentionProblem problem = problem::validate(on, options());
   engine::MaskRows rows(problem, options());
+  device::Machine machine = engine::machine();
+  for (device::CudaCaps& caps : machine.cuda) {
+    if (host_.spec().ctas > 0) caps.multiprocessors = host_.spec().ctas;
+  }
   const std::vector<plan::Choice> choices =
-      plan::choose(problem, on, options(), engine::machine(), [&](BlockSize block) { return rows(block); });
+      plan::choose(problem, on, options(), machine, [&](BlockSize block) { return rows(block); });
   const auto choice = std::ranges::find(choices, tile, [](const plan::Choice& offered) { return offered.plan.tile; });
   if (choice == choices.end())
     throw std::runtime_error(fmt::format("no kernel of {} x {} is offered", tile.q, tile.kv));
@@ -132,7 +141,7 @@ void GpuCase::run_kernel(BlockSize tile) {
                   .options = &options(),
                   .bindings = &options().bindings,
                   .block_mask = choice->block_mask.get(),
-                  .workspace = nullptr,
+                  .workspace = workspace(),
                   .stream = stream.handle()});
   stream.wait();
   download();
@@ -148,7 +157,7 @@ void GpuCase::run() {
   const AttentionPlan plan(tensors(), options());
   const Stream stream;
   upload();
-  plan.run(tensors(), {.stream = stream.handle()});
+  plan.run(tensors(), {.workspace = workspace(), .stream = stream.handle()});
   stream.wait();
   download();
 }

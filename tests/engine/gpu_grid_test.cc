@@ -87,6 +87,7 @@ class SpecSource {
       const KernelBlocks given = blocks_of(spec.qk_dim).deal();
       spec.tile = given.tile;
       spec.block = given.block;
+      spec.ctas = ctas_.deal();
     }
     shrink_to_budget(spec);
     return spec;
@@ -116,6 +117,7 @@ class SpecSource {
   Deck<double> spread_{{1, 1, 1, 30, 1000}, 12}, late_{{1, 1, 1, 1, 100}, 13};
   Deck<int> with_lse_{{1, 1, 1, 0}, 14}, given_rows_{{0, 1}, 15};
   Deck<std::optional<double>> scale_{{std::nullopt, std::nullopt, 0.02, 0.5}, 16};
+  Deck<int> ctas_{{0, 1, 3}, 22};
   Deck<KernelBlocks> blocks_64_{kernel_blocks(64), 17}, blocks_128_{kernel_blocks(128), 18},
       blocks_256_{kernel_blocks(256), 19};
 };
@@ -132,7 +134,7 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 10'000;
   Deck<std::int64_t> edge({-1, 0, 1}, 20);
-  Deck<int> tiles({1, 2, 3}, 21);
+  Deck<int> tiles({1, 2, 3}, 21), ctas({0, 1, 2, 5}, 23);
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       for (const char* mask : {"", "causal", "by_head"}) {
@@ -147,8 +149,9 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
           spec.with_lse = with_lse;
           spec.layout = with_lse ? Layout::bshd : Layout::bhsd;
           spec.rows = "given";
-          // Warpgroups of a tile see different blocks.
+          // Warpgroups of a tile see different blocks; few CTAs draw tiles one after the other.
           spec.tile = {kernel.config().rows(), kernel.kv_block};
+          spec.ctas = ctas.deal();
           spec.block = {shared::kWarpgroupRows, kernel.kv_block};
           spec.group = 2;
           spec.q_rows = kernel.config().rows() * (1 + tiles.deal() % 2) + edge.deal();
@@ -193,6 +196,41 @@ TEST_F(GpuGrid, ManyTilesAndManySteps) {
       longer.kv_rows = reduced() ? 500 : 2100;
       specs.push_back(longer);
     }
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// Late keys far above the first ones: tiles leave the safe range, and the few CTAs bring each once more, between others
+// and at the end of the list.
+TEST_F(GpuGrid, RepeatsManyTilesOfACta) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 30'000;
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const int ctas : {1, 2}) {
+      for (const char* mask : {"", "causal"}) {
+        CaseSpec spec;
+        spec.seed = ++seed;
+        spec.threads = 1;
+        spec.qk_dim = spec.v_dim = kernel.head_dim;
+        spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+        spec.layout = Layout::bshd;
+        spec.mask = mask;
+        spec.rows = "given";
+        spec.tile = {kernel.config().rows(), kernel.kv_block};
+        spec.block = {shared::kWarpgroupRows, kernel.kv_block};
+        spec.ctas = ctas;
+        spec.late = 300;
+        spec.batch = reduced() ? 1 : 3;
+        spec.group = reduced() ? 2 : 5;
+        spec.q_rows = spec.kv_rows = kernel.config().rows() + 70;
+        specs.push_back(spec);
+      }
+    }
+  }
+  if (reduced()) {
+    std::vector<CaseSpec> some;
+    for (std::size_t i = 0; i < specs.size(); i += 5) some.push_back(specs[i]);
+    specs = some;
   }
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }

@@ -1,6 +1,7 @@
 // AttentionPlan on a GPU: other memory each run, streams, threads, CUDA graphs, updates; and what it refuses.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <thread>
 
@@ -42,6 +43,16 @@ CaseSpec spec_of(std::uint64_t seed, const char* mask = "causal") {
   return spec;
 }
 
+/// More tiles than any GPU has multiprocessors: they are drawn, for which a run needs its workspace.
+CaseSpec many_tiles(std::uint64_t seed) {
+  CaseSpec spec = spec_of(seed);
+  spec.batch = 12;
+  spec.group = 8;
+  spec.q_rows = 130;
+  spec.kv_rows = 140;
+  return spec;
+}
+
 TEST_F(GpuPlan, RunsOnOtherMemoryEachTime) {
   GpuCase first(spec_of(1)), second(spec_of(2));
   const AttentionPlan plan(first.tensors(), first.options());
@@ -49,7 +60,7 @@ TEST_F(GpuPlan, RunsOnOtherMemoryEachTime) {
   const Stream stream;
   for (GpuCase* c : {&first, &second, &first}) {
     c->upload();
-    plan.run(c->tensors(), {.stream = stream.handle()});
+    plan.run(c->tensors(), {.workspace = c->workspace(), .stream = stream.handle()});
     stream.wait();
     c->download();
     judge(c->host());
@@ -61,12 +72,12 @@ TEST_F(GpuPlan, RunsWithoutAllocating) {
   const AttentionPlan plan(c.tensors(), c.options());
   const AttentionTensors tensors = c.tensors();
   const Bindings bindings = c.options().bindings;
-  plan.run(tensors);
+  plan.run(tensors, {.workspace = c.workspace()});
   const cuda::ContextScope scope(0);
   std::size_t before = 0, after = 0, total = 0;
   cuda::check(cuda::driver().MemGetInfo(&before, &total), "asking for free memory");
   EXPECT_EQ(allocations_of([&] {
-              for (int i = 0; i < 10; ++i) plan.run(tensors, {.bindings = &bindings});
+              for (int i = 0; i < 10; ++i) plan.run(tensors, {.workspace = c.workspace(), .bindings = &bindings});
             }),
             0);
   cuda::check(cuda::driver().MemGetInfo(&after, &total), "asking for free memory");
@@ -74,12 +85,17 @@ TEST_F(GpuPlan, RunsWithoutAllocating) {
 }
 
 TEST_F(GpuPlan, GivesTheSameBitsEachTime) {
-  GpuCase c(spec_of(3));
-  c.run();
-  const Outputs once = outputs_of(c.host());
-  for (int i = 0; i < 3; ++i) {
-    c.run();
-    EXPECT_EQ(outputs_of(c.host()), once);
+  for (CaseSpec spec : {spec_of(3), many_tiles(3)}) {
+    for (const double late : {1.0, 100.0}) {
+      spec.late = late;
+      GpuCase c(spec);
+      c.run();
+      const Outputs once = outputs_of(c.host());
+      for (int i = 0; i < 3; ++i) {
+        c.run();
+        EXPECT_EQ(outputs_of(c.host()), once);
+      }
+    }
   }
 }
 
@@ -87,7 +103,7 @@ TEST_F(GpuPlan, RunsOnTheLegacyDefaultStream) {
   GpuCase c(spec_of(4));
   const AttentionPlan plan(c.tensors(), c.options());
   c.upload();
-  plan.run(c.tensors());
+  plan.run(c.tensors(), {.workspace = c.workspace()});
   c.download();  // waits for that stream
   judge(c.host());
 }
@@ -103,14 +119,15 @@ void run_at_once(const AttentionPlan& plan, std::vector<std::unique_ptr<GpuCase>
     c->upload();
   }
   const int times = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 5 : 50;
+  const auto run = [&](std::size_t i) {
+    plan.run(cases[i]->tensors(), {.workspace = cases[i]->workspace(), .stream = streams[i]->handle()});
+  };
   const auto work = [&](std::size_t i) {
-    for (int n = 0; n < times; ++n) plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
+    for (int n = 0; n < times; ++n) run(i);
   };
   if (one_thread) {
     for (int n = 0; n < times; ++n) {
-      for (std::size_t i = 0; i < cases.size(); ++i) {
-        plan.run(cases[i]->tensors(), {.stream = streams[i]->handle()});
-      }
+      for (std::size_t i = 0; i < cases.size(); ++i) run(i);
     }
   } else {
     std::vector<std::thread> threads;
@@ -125,18 +142,21 @@ void run_at_once(const AttentionPlan& plan, std::vector<std::unique_ptr<GpuCase>
 }
 
 TEST_F(GpuPlan, RunsOnSeveralStreamsAndThreadsAtOnce) {
-  for (const bool one_thread : {true, false}) {
+  for (const bool drawn : {false, true}) {
     std::vector<std::unique_ptr<GpuCase>> cases;
-    for (std::uint64_t seed = 10; seed < 14; ++seed) cases.push_back(std::make_unique<GpuCase>(spec_of(seed)));
+    for (std::uint64_t seed = 10; seed < 14; ++seed) {
+      cases.push_back(std::make_unique<GpuCase>(drawn ? many_tiles(seed) : spec_of(seed)));
+    }
     const AttentionPlan plan(cases[0]->tensors(), cases[0]->options());
-    run_at_once(plan, cases, one_thread);
+    EXPECT_EQ(plan.workspace_bytes() > 0, drawn);
+    for (const bool one_thread : {true, false}) run_at_once(plan, cases, one_thread);
   }
 }
 
 // Late scores make tiles run twice: that too must need no host.
 TEST_F(GpuPlan, IsCapturedInAGraphAndReplayed) {
-  for (const double late : {1.0, 100.0}) {
-    CaseSpec spec = spec_of(20), changed = spec_of(21);
+  for (const auto& [drawn, late] : {std::pair(false, 1.0), {false, 100.0}, {true, 1.0}, {true, 100.0}}) {
+    CaseSpec spec = drawn ? many_tiles(20) : spec_of(20), changed = drawn ? many_tiles(21) : spec_of(21);
     spec.late = changed.late = late;
     GpuCase c(spec), other(changed);
     const AttentionPlan plan(c.tensors(), c.options());
@@ -146,7 +166,7 @@ TEST_F(GpuPlan, IsCapturedInAGraphAndReplayed) {
     cuda::CUgraph graph = nullptr;
     cuda::CUgraphExec executable = nullptr;
     cuda::check(cu.StreamBeginCapture(stream.handle(), cuda::CUstreamCaptureMode::global), "beginning a capture");
-    plan.run(c.tensors(), {.stream = stream.handle()});
+    plan.run(c.tensors(), {.workspace = c.workspace(), .stream = stream.handle()});
     cuda::check(cu.StreamEndCapture(stream.handle(), &graph), "ending a capture");
     cuda::check(cu.GraphInstantiate(&executable, graph, 0), "making a graph");
     const auto replay = [&] {
@@ -186,11 +206,11 @@ TEST_F(GpuPlan, FollowsItsParamsWhenUpdated) {
   AttentionPlan plan(c.tensors(), c.options());
   Bindings wide = c.options().bindings;
   wide.params["before"] = 222;
-  expect_error([&] { plan.run(c.tensors(), {.bindings = &wide}); }, ErrorCode::invalid_argument, HasSubstr("before"));
+  expect_error([&] { plan.run(c.tensors(), {.workspace = c.workspace(), .bindings = &wide}); }, ErrorCode::invalid_argument, HasSubstr("before"));
   plan.update(wide);
   c.options().bindings = wide;
   c.upload();
-  plan.run(c.tensors());
+  plan.run(c.tensors(), {.workspace = c.workspace()});
   c.download();
   judge(c.host());
 }
@@ -205,7 +225,7 @@ TEST_F(GpuPlan, ReadsCapturesOfMasksThere) {
   on_gpu.bindings.captures["ids"] = ids;
   const AttentionPlan plan(c.tensors(), on_gpu);
   c.upload();
-  plan.run(c.tensors());
+  plan.run(c.tensors(), {.workspace = c.workspace()});
   c.download();
   judge(c.host());
 }
@@ -226,7 +246,7 @@ void expect_refused(GpuCase& c, const std::function<void(AttentionTensors&)>& sp
   spoil(tensors);
   c.upload();
   const Outputs before = outputs_of(c.host());
-  expect_error([&] { plan.run(tensors); }, code, sentence);
+  expect_error([&] { plan.run(tensors, {.workspace = c.workspace()}); }, code, sentence);
   c.download();
   EXPECT_EQ(outputs_of(c.host()), before);
 }
@@ -268,6 +288,19 @@ TEST_F(GpuPlan, RefusesMemoryThatIsElsewhere) {
   for (ConstTensorView* view : {&nowhere.q, &nowhere.k, &nowhere.v}) view->device.index = 99;
   nowhere.o.device.index = nowhere.lse->device.index = 99;
   expect_error([&] { AttentionPlan(nowhere, c.options()); }, ErrorCode::unsupported, HasSubstr("q is on cuda:99"));
+}
+
+TEST_F(GpuPlan, RefusesWorkspacesThatAreElsewhere) {
+  GpuCase c(many_tiles(45));
+  const AttentionPlan plan(c.tensors(), c.options());
+  ASSERT_EQ(plan.workspace_bytes(), 64);
+  alignas(64) std::array<std::byte, 64> host{};
+  expect_error([&] { plan.run(c.tensors()); }, ErrorCode::invalid_argument,
+               HasSubstr("workspace is null; 64 bytes on cuda:0 are accepted"));
+  expect_error([&] { plan.run(c.tensors(), {.workspace = host.data()}); }, ErrorCode::invalid_argument,
+               "workspace is in host memory; memory of cuda:0 is accepted");
+  expect_error([&] { plan.run(c.tensors(), {.workspace = moved(c.workspace(), 8)}); }, ErrorCode::invalid_argument,
+               HasSubstr("64 divides"));
 }
 
 TEST_F(GpuPlan, RefusesStridesThatTmaDoesNotTake) {

@@ -60,7 +60,7 @@ class Producer {
   __device__ __forceinline__ int repeat_of(unsigned tile) {
     if (load_word(memory_.redo(tile)) == 0) return kDraw;
     store_word(memory_.redo(tile), 0);
-    return load_word(memory_.place(tile) + kItemOfPlace) | kSafely;
+    return load_word(memory_.place(tile) + shared::kPlaceItem) | kSafely;
   }
 
   /// The first such tile in the places that the next tiles are to take, or kNoTile.
@@ -79,9 +79,9 @@ class Producer {
   __device__ __forceinline__ void load_tile(bool drained) {
     ++tile_;
     write_place();
-    store_word(item() + kBefore, next_ & kSafely ? shared::kStepSafe : 0);  // has been read
+    store_word(item() + shared::kItemBefore, next_ & kSafely ? shared::kStepSafe : 0);  // has been read
     int block = -1;
-    for (int left = load_word(item() + kSteps); left > 0; --left) {
+    for (int left = load_word(item() + shared::kItemSteps); left > 0; --left) {
       // The compiler is not to keep every address that follows from the tile's number in a register.
       asm volatile("" : "+r"(tile_));
       const bool first = block < 0;
@@ -89,9 +89,9 @@ class Producer {
       // half a step.
       if (left == 2 || (left == 1 && first)) wish(drained ? any_repeat() : repeat_of(tile_));
       asm volatile("cp.async.wait_all;" ::: "memory");  // the run
-      block = max(block, load_word(item() + kRun));
-      const bool last_of_run = block + 1 == load_word(item() + kRun + 4);
-      int flags = load_word(item() + kBefore) | load_word(item() + kRun + (last_of_run ? 12 : 8));
+      block = max(block, load_word(item() + shared::kItemRunBegin));
+      const bool last_of_run = block + 1 == load_word(item() + shared::kItemRunEnd);
+      int flags = load_word(item() + shared::kItemBefore) | load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
       if ((block + 1) * kConfig.kv_block > params_.kv_len) flags |= shared::kStepRagged;
 
       const ptx::Address full = memory_.k_full(k_.slot);
@@ -102,7 +102,7 @@ class Producer {
         // What stands in the step has to wait for the answer; what is loaded does not.
         if (first) load_pending_values();
         next_ = answer();
-        flags |= shared::kStepLast | (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + kBefore));
+        flags |= shared::kStepLast | (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
       }
       write_step(block << shared::kStepFlagBits | flags);
       ptx::barrier_arrive_expecting(full, Memory::kBlockBytes);
@@ -115,17 +115,17 @@ class Producer {
   }
 
   __device__ __forceinline__ void fetch_run() {
-    const int run = load_word(item() + kFirstRun) + 1;
-    store_word(item() + kFirstRun, run);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(item() + kRun), "l"(params_.runs + run) : "memory");
+    const int run = load_word(item() + shared::kItemFirstRun) + 1;
+    store_word(item() + shared::kItemFirstRun, run);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(item() + shared::kItemRunBegin), "l"(params_.runs + run) : "memory");
   }
 
   /// Of the tile that is loaded, into the buffer of its number.
   __device__ __forceinline__ void load_queries() {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
-    const int q_first = load_word(item() + kQTile) * kConfig.rows(), head = load_word(item() + kHead);
-    const int batch = params_.q_batched ? load_word(item() + kBatch) : 0;
+    const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows(), head = load_word(item() + shared::kItemHead);
+    const int batch = params_.q_batched ? load_word(item() + shared::kItemBatch) : 0;
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       const ptx::Address full = memory_.q_full(slot, w);
@@ -151,7 +151,7 @@ class Producer {
 
   __device__ __forceinline__ void load_block(ptx::Address to, const ptx::TensorMap& map, ptx::Address full, int block,
                                              ptx::Address item, int batched) {
-    const int head = load_word(item + kKvHead), batch = batched ? load_word(item + kBatch) : 0;
+    const int head = load_word(item + shared::kItemKvHead), batch = batched ? load_word(item + shared::kItemBatch) : 0;
     for (int panel = 0; panel < kConfig.panels(); ++panel) {
       ptx::tma_load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, block * kConfig.kv_block, head, batch,
                     ptx::kEvictLast);
@@ -162,19 +162,11 @@ class Producer {
     asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.step(k_.slot)), "r"(step) : "memory");
   }
   __device__ __forceinline__ void write_place() const {
-    const int q_first = load_word(item() + kQTile) * kConfig.rows();
+    const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows();
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.place(tile_ - 1)), "r"(q_first),
-                 "r"(load_word(item() + kHead)), "r"(load_word(item() + kBatch)), "r"(next_ & ~kSafely)
+                 "r"(load_word(item() + shared::kItemHead)), "r"(load_word(item() + shared::kItemBatch)), "r"(next_ & ~kSafely)
                  : "memory");
   }
-
-  // Offsets in bytes.
-  static constexpr unsigned kQTile = __builtin_offsetof(shared::WorkItem, q_tile), kHead = __builtin_offsetof(shared::WorkItem, head),
-                            kBatch = __builtin_offsetof(shared::WorkItem, batch), kKvHead = __builtin_offsetof(shared::WorkItem, kv_head),
-                            kSteps = __builtin_offsetof(shared::WorkItem, steps),
-                            kFirstRun = __builtin_offsetof(shared::WorkItem, first_run),
-                            kBefore = __builtin_offsetof(shared::WorkItem, before), kRun = __builtin_offsetof(shared::WorkItem, run),
-                            kItemOfPlace = __builtin_offsetof(shared::TilePlace, item);
 
   const Memory& memory_;
   const ptx::TensorMap &q_map_, &k_map_, &v_map_;

@@ -18,6 +18,7 @@ using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
 constexpr int kElementBytes = 2;
+constexpr std::int64_t kTicketBytes = 64;  // for one TicketWord, in a line of its own
 
 std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
@@ -98,7 +99,12 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 
   const TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps);
   const double bytes = moved_bytes(problem);
-  plan.grid = schedule.grid();
+  plan.grid = schedule.grid;
+  plan.multiprocessors = caps.multiprocessors;
+  // Other bindings may make any tile attend something.
+  const std::int64_t tiles =
+      problem.batch * problem.q_heads * ((problem.q_rows + config.rows() - 1) / config.rows());
+  plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
   plan.predicted = {.seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
                     .flops = 4.0 * config.head_dim * static_cast<double>(schedule.elements),
                     .bytes = bytes};

@@ -22,17 +22,18 @@ std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps, const RowsOf& rows_of);
 
-/// The lists that a launch uploads: tiles dealt to the CTAs, longest first to the least loaded one, heads in sections
-/// whose keys and values fit L2 together.
+/// The lists that a launch uploads. The tiles stand in the order in which CTAs draw them: heads in sections whose keys
+/// and values fit L2 together, in each the longest tiles first; and at the end of all the shortest, with which the CTAs
+/// come out even.
 struct TileSchedule {
   std::vector<shared::WorkItem> items;
-  std::vector<int> first_item;  // [grid + 1]; a CTA may have none where there are more fills than tiles
   std::vector<shared::KvRun> runs;
   std::vector<int> fills;  // [n][3]: queries / 64, head, batch of 64 queries that attend nothing
-  /// CTAs to launch; 0 where there is nothing to compute.
-  int grid() const { return static_cast<int>(first_item.size()) - 1; }
-  double longest = 0;         // clocks of the most loaded CTA, by the cost model
-  std::int64_t elements = 0;  // pairs of a query and a key that are multiplied, those past the ends not counted
+  int grid = 0;            // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
+  // By the cost model, if all CTAs were of one speed:
+  std::vector<std::uint16_t> ctas;  // who draws each item
+  double longest = 0;               // clocks of the most loaded CTA
+  std::int64_t elements = 0;        // pairs of a query and a key that are multiplied, those past the ends not counted
 };
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
 /// Tiles share runs where the mask does.

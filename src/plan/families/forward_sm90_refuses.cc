@@ -19,7 +19,7 @@ constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;         // and where 
 constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
 constexpr std::int64_t kSmallestTile = 128, kSmallestKvBlock = 64;
 constexpr std::int64_t kLastKey = shared::kMaxKvBlocks * kSmallestKvBlock;  // a step has so many bits for its block
-constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;                  // 512 MiB of lists
+constexpr std::int64_t kMostTiles = shared::kMaxTiles;                      // 768 MiB of lists
 
 std::string refuse_device(const device::CudaCaps& caps) {
   if (caps.major != 9 || caps.minor != 0) {

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,20 +26,38 @@ namespace {
 using shared::ForwardSm90Config;
 using shared::ForwardSm90Params;
 
-const device::CudaCaps& caps_of(int device) { return devices().at(static_cast<std::size_t>(device)); }
+device::CudaCaps caps_of(const plan::Plan& plan) {
+  device::CudaCaps caps = devices().at(static_cast<std::size_t>(plan.device));
+  caps.multiprocessors = plan.multiprocessors;
+  return caps;
+}
+
+/// A number of its own for every launch of this process, from a start that other processes hardly share: by it a run
+/// knows its own draws from what others have left in the workspace.
+shared::TicketWord next_run() {
+  constexpr shared::TicketWord kEnd = shared::TicketWord{1} << (64 - shared::kTicketBits);
+  static std::atomic<shared::TicketWord> run = [] {
+    std::random_device random;
+    return (shared::TicketWord{random()} << 32 | random()) % kEnd;
+  }();
+  for (;;) {
+    const shared::TicketWord number = ++run % kEnd;
+    if (number != 0) return number;
+  }
+}
 
 /// A schedule in device memory; `params` points into it.
 class DeviceLists {
  public:
   DeviceLists(int device, const plan::TileSchedule& schedule, ForwardSm90Params& params) {
     std::vector<char> bytes;
-    const std::size_t items = append(bytes, schedule.items), first = append(bytes, schedule.first_item),
-                      runs = append(bytes, schedule.runs), fills = append(bytes, schedule.fills);
+    const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
+                      fills = append(bytes, schedule.fills);
     memory_ = DeviceMemory(device, bytes.size());
     copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
     params.items = reinterpret_cast<const shared::WorkItem*>(base + items);
-    params.first_item = reinterpret_cast<const int*>(base + first);
+    params.item_count = static_cast<int>(schedule.items.size());
     params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
     params.fills = reinterpret_cast<const int*>(base + fills);
     params.fill_count = static_cast<int>(schedule.fills.size() / 3);
@@ -45,7 +65,7 @@ class DeviceLists {
   std::size_t bytes() const { return memory_.bytes(); }
 
  private:
-  // Returns where the list begins. Items are read 16 bytes at a time.
+  // Returns where the list begins. Items and runs are read 16 bytes at a time.
   template <class T>
   static std::size_t append(std::vector<char>& bytes, const std::vector<T>& list) {
     constexpr std::size_t kAlignment = 16;
@@ -71,8 +91,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     set_constants(arguments);
     const plan::TileSchedule schedule =
-        plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask, caps_of(device_));
-    grid_ = schedule.grid();
+        plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask, caps_of(arguments.plan));
+    grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty();
     if (grid_ > 0) lists_.emplace(device_, schedule, params_);
   }
@@ -93,6 +113,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     ForwardSm90Params params = params_;
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
+    params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
+    params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
 

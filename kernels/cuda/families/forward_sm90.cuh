@@ -23,7 +23,7 @@ class Consumer {
  public:
   static constexpr int kD = kConfig.head_dim, kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
-  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.warpgroups == 3>;
+  using RowSoftmax = Softmax<kN, kConfig.f16>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)

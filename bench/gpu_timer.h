@@ -24,8 +24,8 @@ class GpuTimer {
 
   void* stream() const { return stream_; }
 
-  /// The median of `times` calls of `work`, which enqueues on stream(). Before each a buffer larger than L2 is zeroed, as
-  /// triton's do_bench does it and compare.py: operands come from memory, and the chip does not sink to the clock of
+  /// The median of `times` calls of `work`, which enqueues on stream(). Before each a buffer larger than L2 is zeroed,
+  /// as triton's do_bench does it and compare.py: operands come from memory, and the chip does not sink to the clock of
   /// endless tensor work.
   template <class Work>
   double seconds(int times, Work&& work) {

@@ -141,7 +141,8 @@ struct ModValues {
   ModCapture captures[kModCaptures];
 };
 
-/// Where the CTAs of a run draw their tiles: one word, of whatever content before. During the run it is the run's number
+/// Where the CTAs of a run draw their tiles: one word, of whatever content before. During the run it is the run's
+/// number
 /// << kTicketBits | tiles drawn; when all are drawn it is 0. A number is of one launch, so what other runs have left
 /// does not count.
 using TicketWord = unsigned long long;

@@ -206,7 +206,8 @@ TEST_F(GpuPlan, FollowsItsParamsWhenUpdated) {
   AttentionPlan plan(c.tensors(), c.options());
   Bindings wide = c.options().bindings;
   wide.params["before"] = 222;
-  expect_error([&] { plan.run(c.tensors(), {.workspace = c.workspace(), .bindings = &wide}); }, ErrorCode::invalid_argument, HasSubstr("before"));
+  expect_error([&] { plan.run(c.tensors(), {.workspace = c.workspace(), .bindings = &wide}); },
+               ErrorCode::invalid_argument, HasSubstr("before"));
   plan.update(wide);
   c.options().bindings = wide;
   c.upload();

@@ -124,8 +124,8 @@ void expect_every_query_once(const problem::AttentionProblem& problem, const For
   EXPECT_EQ(found, expected);
 }
 
-/// Each step of a tile says whether all warpgroups attend the next one, and an item says it of its first: consumers look
-/// no further.
+/// Each step of a tile says whether all warpgroups attend the next one, and an item says it of its first: consumers
+/// look no further.
 void expect_steps_foretell(const ForwardSm90Config& config, const TileSchedule& schedule) {
   for (std::size_t i = 0; i < schedule.items.size(); ++i) {
     const shared::WorkItem& item = schedule.items[i];
@@ -309,14 +309,16 @@ TEST(ForwardSm90Schedule, KeepsTheHeadsOfOneKeyHeadTogether) {
 TEST(ForwardSm90Schedule, PutsTheShortestTilesLast) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 768, .kv_rows = 768, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(128, 2, 128, true);
-  EXPECT_EQ(drawn(call, config, kL2ForOneHead), "0.0.5 0.0.4 0.0.3 0.0.2 0.0.1 0.1.5 0.1.4 0.1.3 0.1.2 0.1.1 0.0.0 0.1.0");
+  EXPECT_EQ(drawn(call, config, kL2ForOneHead),
+            "0.0.5 0.0.4 0.0.3 0.0.2 0.0.1 0.1.5 0.1.4 0.1.3 0.1.2 0.1.1 0.0.0 0.1.0");
   // Where all are as long, none is.
   call.mask = {};
-  EXPECT_EQ(drawn(call, config, kL2ForOneHead), "0.0.0 0.0.1 0.0.2 0.0.3 0.0.4 0.0.5 0.1.0 0.1.1 0.1.2 0.1.3 0.1.4 0.1.5");
+  EXPECT_EQ(drawn(call, config, kL2ForOneHead),
+            "0.0.0 0.0.1 0.0.2 0.0.3 0.0.4 0.0.5 0.1.0 0.1.1 0.1.2 0.1.3 0.1.4 0.1.5");
 }
 
-// Causal tiles differ 64 times in length; a section has two heads. Without short tiles at the end the longest CTA has 11
-// % more than the mean.
+// Causal tiles differ 64 times in length; a section has two heads. Without short tiles at the end the longest CTA has
+// 11 % more than the mean.
 TEST(ForwardSm90Schedule, IsEvenWhereSectionsAreShort) {
   const HopperCall call = {
       .batch = 2, .q_heads = 8, .kv_heads = 8, .q_rows = 8192, .kv_rows = 8192, .dim = 256, .mask = mods::causal()};

@@ -85,13 +85,14 @@ class Producer {
       // The compiler is not to keep every address that follows from the tile's number in a register.
       asm volatile("" : "+r"(tile_));
       const bool first = block < 0;
-      // Not earlier, so that a CTA that is held up draws no tile that another could begin; and not later, since it takes
-      // half a step.
+      // Not earlier, so that a CTA that is held up draws no tile that another could begin; and not later, since it
+      // takes half a step.
       if (left == 2 || (left == 1 && first)) wish(drained ? any_repeat() : repeat_of(tile_));
       asm volatile("cp.async.wait_all;" ::: "memory");  // the run
       block = max(block, load_word(item() + shared::kItemRunBegin));
       const bool last_of_run = block + 1 == load_word(item() + shared::kItemRunEnd);
-      int flags = load_word(item() + shared::kItemBefore) | load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
+      int flags = load_word(item() + shared::kItemBefore) |
+                  load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
       if ((block + 1) * kConfig.kv_block > params_.kv_len) flags |= shared::kStepRagged;
 
       const ptx::Address full = memory_.k_full(k_.slot);
@@ -102,7 +103,8 @@ class Producer {
         // What stands in the step has to wait for the answer; what is loaded does not.
         if (first) load_pending_values();
         next_ = answer();
-        flags |= shared::kStepLast | (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
+        flags |= shared::kStepLast |
+                 (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
       }
       write_step(block << shared::kStepFlagBits | flags);
       ptx::barrier_arrive_expecting(full, Memory::kBlockBytes);
@@ -117,14 +119,17 @@ class Producer {
   __device__ __forceinline__ void fetch_run() {
     const int run = load_word(item() + shared::kItemFirstRun) + 1;
     store_word(item() + shared::kItemFirstRun, run);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(item() + shared::kItemRunBegin), "l"(params_.runs + run) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(item() + shared::kItemRunBegin),
+                 "l"(params_.runs + run)
+                 : "memory");
   }
 
   /// Of the tile that is loaded, into the buffer of its number.
   __device__ __forceinline__ void load_queries() {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
-    const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows(), head = load_word(item() + shared::kItemHead);
+    const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows(),
+              head = load_word(item() + shared::kItemHead);
     const int batch = params_.q_batched ? load_word(item() + shared::kItemBatch) : 0;
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
@@ -164,7 +169,8 @@ class Producer {
   __device__ __forceinline__ void write_place() const {
     const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows();
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.place(tile_ - 1)), "r"(q_first),
-                 "r"(load_word(item() + shared::kItemHead)), "r"(load_word(item() + shared::kItemBatch)), "r"(next_ & ~kSafely)
+                 "r"(load_word(item() + shared::kItemHead)), "r"(load_word(item() + shared::kItemBatch)),
+                 "r"(next_ & ~kSafely)
                  : "memory");
   }
 

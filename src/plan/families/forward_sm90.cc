@@ -102,8 +102,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
   // Other bindings may make any tile attend something.
-  const std::int64_t tiles =
-      problem.batch * problem.q_heads * ((problem.q_rows + config.rows() - 1) / config.rows());
+  const std::int64_t tiles = problem.batch * problem.q_heads * ((problem.q_rows + config.rows() - 1) / config.rows());
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
   plan.predicted = {.seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
                     .flops = 4.0 * config.head_dim * static_cast<double>(schedule.elements),

@@ -1,6 +1,6 @@
-// The order in which CTAs draw tiles. The mask's rows become runs of the tile's key blocks, each with its cost (KeyRows);
-// the tiles of one section of heads after the other are put in order, the longest first; the shortest of all change to
-// the end.
+// The order in which CTAs draw tiles. The mask's rows become runs of the tile's key blocks, each with its cost
+// (KeyRows); the tiles of one section of heads after the other are put in order, the longest first; the shortest of all
+// change to the end.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -151,8 +151,8 @@ void put_short_ones_last(std::vector<Tile>& tiles, int ranks) {
     sum += clocks[static_cast<std::size_t>(first_short - 1)];
     if (static_cast<double>(sum) > kLastShare * static_cast<double>(total)) break;
   }
-  const auto short_ones = std::ranges::stable_partition(
-      tiles, [&](const Tile& tile) { return tile.row->rank < first_short; });
+  const auto short_ones =
+      std::ranges::stable_partition(tiles, [&](const Tile& tile) { return tile.row->rank < first_short; });
   std::ranges::stable_sort(short_ones, {}, [](const Tile& tile) { return tile.row->rank; });
 }
 

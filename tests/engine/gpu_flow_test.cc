@@ -107,6 +107,18 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
             "capture 'ids' is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
 }
 
+TEST(GpuFlow, SaysWhereAWorkspaceIsThatIsElsewhere) {
+  const auto in = [](const Device& device) {
+    return with_fake([&]() -> std::string {
+      engine::check_workspace(Tensor::empty_on(device, DType::u8, {64}).data(), 0);
+      return "right";
+    });
+  };
+  EXPECT_EQ(in(kFirst), "right");
+  EXPECT_EQ(in(kSecond), "workspace is in the memory of cuda:1; memory of cuda:0 is accepted");
+  EXPECT_EQ(in({}), "workspace is in host memory; memory of cuda:0 is accepted");
+}
+
 TEST(GpuFlow, SaysWhatNoKernelTakes) {
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);

@@ -23,7 +23,9 @@ class Consumer {
  public:
   static constexpr int kD = kConfig.head_dim, kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
-  using RowSoftmax = Softmax<kN, kConfig.f16>;
+  // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
+  static constexpr bool kAsArray = kD == 64 && kConfig.warpgroups == 3 && !kConfig.masked;
+  using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
@@ -328,6 +330,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     ptx::prefetch_map(v_map);
     memory.initialise();
   }
+  if (threadIdx.x == 32) TileSource<kConfig>::fetch_own(memory, params);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {

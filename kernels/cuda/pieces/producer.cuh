@@ -19,7 +19,7 @@ class Producer {
   /// All that its tile source gives it, and once more the tiles whose row sums left the safe range, with the running
   /// maximum.
   __device__ __forceinline__ void run() {
-    next_ = answer();
+    next_ = TileSource<kConfig>::own(params_);
     for (bool drained = next_ < 0;;) {
       while (next_ >= 0) load_tile(drained);
       load_pending_values();
@@ -27,13 +27,15 @@ class Producer {
       // What the end of the list has kept from being repeated.
       ptx::barrier_wait(memory_.list_done(), 0);
       drained = true;
-      wish(any_repeat());
+      const int repeat = any_repeat();
+      if (repeat == kNoTile) break;
+      wish(repeat);
       next_ = answer();
     }
-    wish(kNoMoreTiles);
     ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
     write_step(shared::kStepStop);
     ptx::barrier_arrive(memory_.k_full(k_.slot));
+    wish(kNoMoreTiles);
   }
 
  private:

@@ -21,17 +21,25 @@ class TileSource {
   __device__ __forceinline__ TileSource(const Memory& memory, const shared::ForwardSm90Params& params)
       : memory_(memory), params_(params) {}
 
-  /// The first answer, without a wish, is the CTA's own tile.
+  /// Before the first __syncthreads: the CTA's own tile, the one that nobody has to wish for.
+  __device__ __forceinline__ static void fetch_own(const Memory& memory, const shared::ForwardSm90Params& params) {
+    if (has_own(params)) fetch(memory, params, blockIdx.x, 0);
+  }
+  __device__ __forceinline__ static int own(const shared::ForwardSm90Params& params) {
+    return has_own(params) ? static_cast<int>(blockIdx.x) : kNoTile;
+  }
+
   __device__ __forceinline__ void run() {
-    int wish = blockIdx.x < params_.item_count ? static_cast<int>(blockIdx.x) : kNoTile;
+    unsigned fetched = 1;
     for (unsigned parity = 0;; parity ^= 1) {
-      if (wish == kDraw) wish = draw();
-      if (wish >= 0) fetch(wish & ~kSafely);
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.wish()), "r"(wish) : "memory");
-      ptx::barrier_arrive(memory_.answered());
       ptx::barrier_wait(memory_.wished(), parity);
+      int wish;
       asm volatile("ld.shared.s32 %0, [%1];" : "=r"(wish) : "r"(memory_.wish()) : "memory");
       if (wish == kNoMoreTiles) break;
+      if (wish == kDraw) wish = draw();
+      if (wish >= 0) fetch(memory_, params_, wish & ~kSafely, fetched++);
+      asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.wish()), "r"(wish) : "memory");
+      ptx::barrier_arrive(memory_.answered());
     }
   }
 
@@ -70,21 +78,25 @@ class TileSource {
     return old;
   }
 
-  __device__ __forceinline__ void fetch(int number) {
-    const int4* from = reinterpret_cast<const int4*>(params_.items + number);
+  __device__ __forceinline__ static bool has_own(const shared::ForwardSm90Params& params) {
+    return static_cast<int>(blockIdx.x) < params.item_count;
+  }
+
+  /// Item number `number` becomes tile number `tile` of the CTA.
+  __device__ __forceinline__ static void fetch(const Memory& memory, const shared::ForwardSm90Params& params,
+                                               unsigned number, unsigned tile) {
+    const int4* from = reinterpret_cast<const int4*>(params.items + number);
     int4 words[sizeof(shared::WorkItem) / 16];
     for (unsigned i = 0; i < sizeof(words) / 16; ++i) words[i] = from[i];
     for (unsigned i = 0; i < sizeof(words) / 16; ++i) {
-      asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.item(fetched_) + 16 * i), "r"(words[i].x),
+      asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory.item(tile) + 16 * i), "r"(words[i].x),
                    "r"(words[i].y), "r"(words[i].z), "r"(words[i].w)
                    : "memory");
     }
-    ++fetched_;
   }
 
   const Memory& memory_;
   const shared::ForwardSm90Params& params_;
-  unsigned fetched_ = 0;
 };
 
 }  // namespace heddle

@@ -102,7 +102,7 @@ struct AttentionTensors {
 /// What one run of a plan may bring.
 struct RunOptions {
   /// 64-byte aligned, workspace_bytes() long, on the plan's device, of any content; null: allocated for this run, which
-  /// on a GPU is an error unless workspace_bytes() is 0. A CUDA graph keeps it, as it keeps the tensors.
+  /// on a GPU is an error unless workspace_bytes() is 0. Of one run at a time, a CUDA graph that captured one included.
   void* workspace = nullptr;
   /// Null: the planned ones. A param or capture of the mask whose content differs from the planned one is an error that
   /// names it.
@@ -120,7 +120,7 @@ class AttentionPlan {
   /// the captures of the mask are read now; score params, descales, sinks and score captures are read by each run.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
-  /// Bytes of workspace that one run needs.
+  /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.
   std::int64_t workspace_bytes() const;
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:

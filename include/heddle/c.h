@@ -204,8 +204,8 @@ typedef struct heddle_block_mask_options {
 /// What one run of a plan may bring.
 typedef struct heddle_run_options {
   uint64_t struct_size;
-  // 64-byte aligned, heddle_plan_workspace_bytes long, on the plan's device. NULL: allocated for this run, which on a
-  // GPU is an error unless that is 0.
+  // 64-byte aligned, heddle_plan_workspace_bytes long, on the plan's device, of any content. NULL: allocated for this
+  // run, which on a GPU is an error unless that is 0. Of one run at a time, a CUDA graph that captured one included.
   void* workspace;
   // NULL: the planned ones. What the mask reads must have the planned values.
   const heddle_bindings* bindings;
@@ -249,7 +249,7 @@ HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_a
 /// planned ones. Names that are not given keep their values. Not during a run.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
-/// Bytes of workspace that one run needs.
+/// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.
 HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
 /// The backend that was chosen: HEDDLE_BACKEND_CPU ...
 HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);

@@ -42,7 +42,7 @@ int check(const CheckArguments& arguments) {
   const AttentionResult result = job.allocate();
   const AttentionTensors tensors = job.tensors(result);
   const AttentionPlan plan(tensors, job.options);
-  plan.run(tensors);
+  run_once(plan, tensors);
 
   progress.stage("check");
   const auto lse = tensors.lse ? std::optional<ConstTensorView>(*tensors.lse) : std::nullopt;

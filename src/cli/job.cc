@@ -141,6 +141,13 @@ AttentionResult AttentionJob::allocate() const {
   return result;
 }
 
+void run_once(const AttentionPlan& plan, const AttentionTensors& tensors) {
+  const std::int64_t bytes = plan.workspace_bytes();
+  // Freed on return: the driver lets that wait for the run.
+  const Tensor workspace = bytes > 0 ? Tensor::empty_on(tensors.q.device, DType::u8, {bytes}) : Tensor();
+  plan.run(tensors, {.workspace = workspace.data()});
+}
+
 AttentionResult on_cpu(const AttentionResult& result) {
   if (result.o.view().device.kind == DeviceKind::cpu) return result;
   const bool with_lse = result.lse.view().device.kind != DeviceKind::cpu;

@@ -25,6 +25,8 @@ struct AttentionJob {
   AttentionTensors tensors(const AttentionResult& result) const;
 };
 
+/// Runs the plan once, with a workspace of its own.
+void run_once(const AttentionPlan& plan, const AttentionTensors& tensors);
 /// The same in CPU memory, once the run is done.
 AttentionResult on_cpu(const AttentionResult& result);
 

@@ -115,7 +115,7 @@ int run(const RunArguments& arguments) {
   times.plan = watch.lap();
 
   progress.stage("run");
-  plan.run(job.tensors(result));
+  run_once(plan, job.tensors(result));
   const AttentionResult done = on_cpu(result);
   times.run = watch.lap();
 

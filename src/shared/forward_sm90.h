@@ -1,7 +1,8 @@
 // forward_sm90: the configuration of one kernel, its shared memory, and what host and device pass each other. Read by
 // the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
 //
-// A CTA has one producer warpgroup (one thread of it issues TMA) and `warpgroups` consumers of 64 query rows each. The
+// A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles) and `warpgroups` consumers of 64
+// query rows each. The
 // host lists the tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up
 // takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads,
 // so consumers know nothing of masks, schedules or sequences but what the Step says. A warpgroup passes over the blocks
@@ -48,7 +49,8 @@ struct WorkItem {
   int kv_head;
   int steps;            // key blocks in all its runs; at least 1
   int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
-  int before;           // flag of the step before its first one: kStepNextUneven, or 0
+  int before;           // flag of the step before its first one: kStepNextUneven, or 0. In shared memory, once the tile
+                        // is being loaded: of all its steps, kStepSafe or 0
   KvRun run;            // the first of its runs
 };
 static_assert(sizeof(WorkItem) % 16 == 0);
@@ -77,7 +79,7 @@ struct TilePlace {
 };
 inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
 inline constexpr int kTilePlaces = 8;
-inline constexpr int kItemPlaces = 4;  // 3, and a power of 2
+inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
 /// Offsets in bytes from the first 1024-byte boundary of dynamic shared memory.
 struct ForwardSm90Memory {
@@ -86,7 +88,7 @@ struct ForwardSm90Memory {
   int o;         // [warpgroups][o_panels][64][64]
   int places;    // TilePlace [kTilePlaces], by the tile's number modulo their count
   int barriers;  // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                 // list done; tile wanted, tile fetched
+                 // list done; wished, answered
   int steps;     // Step [stages]
   int redo;      // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;     // WorkItem [kItemPlaces]: of the tile that is loaded, of the next, and of the one before, whose last
@@ -141,10 +143,9 @@ struct ModValues {
   ModCapture captures[kModCaptures];
 };
 
-/// Where the CTAs of a run draw their tiles: one word, of whatever content before. During the run it is the run's
-/// number
-/// << kTicketBits | tiles drawn; when all are drawn it is 0. A number is of one launch, so what other runs have left
-/// does not count.
+/// Where the CTAs of a run draw their tiles: one word. During the run it holds the run's number, shifted by
+/// kTicketBits, and below it how many tiles have been drawn; when all are drawn it is 0. Its content before does not
+/// matter, but for this run's number: numbers are of one launch, and no finished run leaves its own.
 using TicketWord = unsigned long long;
 inline constexpr int kTicketBits = 24;
 inline constexpr int kMaxTiles = 1 << kTicketBits;

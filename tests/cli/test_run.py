@@ -1,6 +1,8 @@
 """heddle run, check and explain: what they compute, write and print."""
 
+import json
 import math
+import random
 import unittest
 
 from program import INPUT, ProgramTest, read_safetensors, small_inputs, write_npy, write_safetensors
@@ -239,6 +241,26 @@ class Check(ProgramTest):
     def test_without_lse(self):
         write_safetensors(self.folder / "in.safetensors", small_inputs())
         self.assertIsNone(self.run_json("check", self.folder / "in.safetensors", "--normalizer", "sigmoid")["lse"])
+
+
+class OnAGpu(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        if all(device["kind"] == "cpu" for device in json.loads(self.run_well("devices", "--json"))["devices"]):
+            self.skipTest("no GPU is here")
+
+    # More tiles than a GPU has multiprocessors: a run needs its workspace.
+    def test_runs_and_checks(self):
+        shapes = {"q": [1, 140, 130, 64], "k": [1, 1, 70, 64], "v": [1, 1, 70, 64]}
+        numbers = random.Random(1)
+        tensors = {}
+        for name, shape in shapes.items():
+            tensors[name] = ("F16", shape, [numbers.gauss(0, 1) for _ in range(math.prod(shape))])
+        write_safetensors(self.folder / "in.safetensors", tensors)
+        arguments = (self.folder / "in.safetensors", "--backend", "cuda", "--mask", "q_idx >= kv_idx")
+        self.assertIn("passed", self.run_well("check", *arguments))
+        self.run_well("run", *arguments, "-o", self.folder / "out.safetensors")
+        self.assertEqual(read_safetensors(self.folder / "out.safetensors")[0]["o"][1], [1, 140, 130, 64])
 
 
 if __name__ == "__main__":

@@ -216,6 +216,41 @@ TEST_F(GpuPlan, FollowsItsParamsWhenUpdated) {
   judge(c.host());
 }
 
+TEST_F(GpuPlan, DrawsTilesThatAnUpdateLetsAttend) {
+  CaseSpec spec = many_tiles(35);
+  spec.mask = "";
+  GpuCase c(spec);
+  c.options().mask_mod = leaf::q_idx() < param("limit", ExprType::i32);
+  c.options().bindings.params["limit"] = 0;
+  AttentionPlan plan(c.tensors(), c.options());
+  EXPECT_EQ(plan.workspace_bytes(), 64);
+  c.options().bindings.params["limit"] = 100;
+  plan.update(c.options().bindings);
+  c.upload();
+  plan.run(c.tensors(), {.workspace = c.workspace()});
+  c.download();
+  judge(c.host());
+}
+
+TEST_F(GpuPlan, SharesAWorkspaceWithOtherPlansOneRunAfterTheOther) {
+  CaseSpec smaller = many_tiles(37);
+  smaller.batch = 9;
+  GpuCase first(many_tiles(36)), second(smaller);
+  const AttentionPlan one(first.tensors(), first.options()), other(second.tensors(), second.options());
+  const Stream stream;
+  first.upload();
+  second.upload();
+  for (int n = 0; n < 3; ++n) {
+    one.run(first.tensors(), {.workspace = first.workspace(), .stream = stream.handle()});
+    other.run(second.tensors(), {.workspace = first.workspace(), .stream = stream.handle()});
+  }
+  stream.wait();
+  for (GpuCase* c : {&first, &second}) {
+    c->download();
+    judge(c->host());
+  }
+}
+
 TEST_F(GpuPlan, ReadsCapturesOfMasksThere) {
   GpuCase c(spec_of(32, "documents"));
   const Tensor ids = Tensor::adopt(TensorView(const_cast<void*>(c.options().bindings.captures["ids"].data), DType::i64,

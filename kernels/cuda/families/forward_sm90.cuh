@@ -1,10 +1,10 @@
 // The forward pass on Hopper: o = softmax(mask(scale q k^T)) v.
 //
-// One CTA an SM, for the whole launch. Its producer (pieces/producer.cuh) streams key and value blocks of the tiles
-// that the host dealt to it; each consumer warpgroup owns 64 query rows. The loop is one, over all blocks of all tiles:
-// while a warpgroup does the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P
-// V of block j - 1 for its own, also where one tile ends and the next begins. Before
-// a block that none of its rows attends a warpgroup ends its stretch, and passes over it.
+// One CTA an SM, for the whole launch. Its tile source (pieces/tile_source.cuh) draws one tile after the other; its
+// producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
+// loop is one, over all blocks of all tiles: while a warpgroup does the softmax of block j, the tensor cores run Q K^T
+// of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one tile ends and the next
+// begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it.
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mask's functions.
 #pragma once
@@ -325,9 +325,11 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   extern __shared__ char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
-    ptx::prefetch_map(q_map);
-    ptx::prefetch_map(k_map);
-    ptx::prefetch_map(v_map);
+    if (params.item_count > 0) {
+      ptx::prefetch_map(q_map);
+      ptx::prefetch_map(k_map);
+      ptx::prefetch_map(v_map);
+    }
     memory.initialise();
   }
   if (threadIdx.x == 32) TileSource<kConfig>::fetch_own(memory, params);

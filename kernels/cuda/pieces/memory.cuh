@@ -35,6 +35,9 @@ struct SharedMemory {
     return base + kLayout.places + tile % shared::kTilePlaces * static_cast<unsigned>(sizeof(shared::TilePlace));
   }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
+    // The producer looks at a tile's flag when it chooses the tile that takes its place, and has then loaded queries
+    // that waited for all warps to be done with it, if the places are these more than the buffers of queries.
+    static_assert(kConfig.q_buffers + 4 <= shared::kTilePlaces);
     return base + kLayout.redo + tile % shared::kTilePlaces * 4;
   }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {

@@ -16,8 +16,8 @@ class Producer {
                                       const ptx::TensorMap& v_map, const shared::ForwardSm90Params& params)
       : memory_(memory), q_map_(q_map), k_map_(k_map), v_map_(v_map), params_(params) {}
 
-  /// All that its tile source gives it, and once more the tiles whose row sums left the safe range, with the running
-  /// maximum.
+  /// The CTA's own tile, all that its tile source gives it, and once more those whose row sums left the safe range,
+  /// with the running maximum.
   __device__ __forceinline__ void run() {
     next_ = TileSource<kConfig>::own(params_);
     for (bool drained = next_ < 0;;) {
@@ -27,7 +27,7 @@ class Producer {
       // What the end of the list has kept from being repeated.
       ptx::barrier_wait(memory_.list_done(), 0);
       drained = true;
-      const int repeat = any_repeat();
+      const int repeat = take_any_repeat();
       if (repeat == kNoTile) break;
       wish(repeat);
       next_ = answer();
@@ -58,18 +58,19 @@ class Producer {
     return load_word(memory_.wish());
   }
 
-  /// If some warp wants the tile again whose place number `tile` is to take: what to wish for. Else kDraw.
-  __device__ __forceinline__ int repeat_of(unsigned tile) {
+  /// If some warp wants the tile again whose place number `tile` is to take: what to wish for; the flag is gone. Else
+  /// kDraw.
+  __device__ __forceinline__ int take_repeat(unsigned tile) {
     if (load_word(memory_.redo(tile)) == 0) return kDraw;
     store_word(memory_.redo(tile), 0);
     return load_word(memory_.place(tile) + shared::kPlaceItem) | kSafely;
   }
 
   /// The first such tile in the places that the next tiles are to take, or kNoTile.
-  __device__ __forceinline__ int any_repeat() {
+  __device__ __forceinline__ int take_any_repeat() {
 #pragma unroll 1
     for (unsigned i = 0; i < shared::kTilePlaces; ++i) {
-      const int repeat = repeat_of(tile_ + i);
+      const int repeat = take_repeat(tile_ + i);
       if (repeat != kDraw) return repeat;
     }
     return kNoTile;
@@ -81,7 +82,8 @@ class Producer {
   __device__ __forceinline__ void load_tile(bool drained) {
     ++tile_;
     write_place();
-    store_word(item() + shared::kItemBefore, next_ & kSafely ? shared::kStepSafe : 0);  // has been read
+    store_word(item() + shared::kItemBefore,
+               next_ & kSafely ? shared::kStepSafe : 0);  // from here on: of each of its steps
     int block = -1;
     for (int left = load_word(item() + shared::kItemSteps); left > 0; --left) {
       // The compiler is not to keep every address that follows from the tile's number in a register.
@@ -89,7 +91,7 @@ class Producer {
       const bool first = block < 0;
       // Not earlier, so that a CTA that is held up draws no tile that another could begin; and not later, since it
       // takes half a step.
-      if (left == 2 || (left == 1 && first)) wish(drained ? any_repeat() : repeat_of(tile_));
+      if (left == 2 || (left == 1 && first)) wish(drained ? take_any_repeat() : take_repeat(tile_));
       asm volatile("cp.async.wait_all;" ::: "memory");  // the run
       block = max(block, load_word(item() + shared::kItemRunBegin));
       const bool last_of_run = block + 1 == load_word(item() + shared::kItemRunEnd);

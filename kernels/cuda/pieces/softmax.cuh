@@ -31,7 +31,7 @@ struct Softmax {
   float limit[2] = {0, 0};  // what eight weights of a step may sum to before m has to move
   bool exact = false;       // in the last step m was the running maximum; the limit is yet to be set
   bool dominated = false;   // in the last step they did
-  bool safe = false;        // of the warp
+  bool safe = false;        // of the tile: every step takes the running maximum
 
   // P up to this, times the values, is inside the storage type's and O's range; a row sum, at the end of a tile, too.
   static constexpr float kLargestJump = kF16 ? 32768.0F : 1099511627776.0F;

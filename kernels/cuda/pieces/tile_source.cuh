@@ -7,7 +7,7 @@
 namespace heddle {
 
 /// What the producer wishes for, and is answered.
-inline constexpr int kNoTile = -1;       // answer: none is left
+inline constexpr int kNoTile = -1;       // none: an answer where none is left, a wish where none is needed
 inline constexpr int kDraw = -2;         // wish: the next of the list that no CTA has begun
 inline constexpr int kNoMoreTiles = -3;  // wish: the thread may end
 inline constexpr int kSafely = 1 << 30;  // with an item's number, in a wish and its answer: with the running maximum

@@ -1,4 +1,4 @@
-// The Hopper forward family: which problems it takes, its candidates, their cost, and how tiles are dealt to CTAs.
+// The Hopper forward family: which problems it takes, its candidates, their cost, and the order of its tiles.
 #pragma once
 
 #include <cstdint>

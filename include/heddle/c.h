@@ -146,8 +146,8 @@ typedef struct heddle_attention_options {
   int32_t threads;     // of the CPU; 0: all cores. The result does not depend on it.
   int32_t reserved;    // 0
 
-  // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into, which returns before it is done. NULL: the
-  // legacy default stream.
+  // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into. NULL: the legacy default stream. That call
+  // makes a plan for itself and frees it, which waits for the device: what must not wait keeps a plan.
   void* stream;
 
   // Called now and then during a run on the CPU with the fraction done, from one thread at a time. It may not throw.

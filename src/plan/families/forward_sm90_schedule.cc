@@ -151,9 +151,10 @@ void put_short_ones_last(std::vector<Tile>& tiles, int ranks) {
     sum += clocks[static_cast<std::size_t>(first_short - 1)];
     if (static_cast<double>(sum) > kLastShare * static_cast<double>(total)) break;
   }
-  const auto short_ones =
-      std::ranges::stable_partition(tiles, [&](const Tile& tile) { return tile.row->rank < first_short; });
-  std::ranges::stable_sort(short_ones, {}, [](const Tile& tile) { return tile.row->rank; });
+  const auto first_short_tile =
+      std::stable_partition(tiles.begin(), tiles.end(), [&](const Tile& tile) { return tile.row->rank < first_short; });
+  std::stable_sort(first_short_tile, tiles.end(),
+                   [](const Tile& x, const Tile& y) { return x.row->rank < y.row->rank; });
 }
 
 /// Who draws what, if the cost model is right.

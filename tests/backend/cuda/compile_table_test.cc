@@ -73,32 +73,30 @@ int moves_to_uniform_registers(std::span<const char> cubin) {
   return moves;
 }
 
-jit::Source source_of(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& named) {
+jit::Source source_of(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& named, bool lse = true) {
   shared::ForwardSm90Config config = kernel.config();
   config.f16 = f16;
-  config.lse = true;
+  config.lse = lse;
   config.masked = !named.mask.empty();
   const Expr mask = config.masked ? expr::simplify(named.mask, expr::Precision::f32) : Expr();
   return emit::forward_sm90(config, mask, emit::layout_of({mask}));
 }
 
-std::string describe(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& mask) {
-  return fmt::format("D {}, {} x 64 queries, {} keys, {}, {}", kernel.head_dim, kernel.warpgroups, kernel.kv_block,
-                     f16 ? "f16" : "bf16", mask.name);
-}
-
-void expect_accepted(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& mask) {
-  SCOPED_TRACE(describe(kernel, f16, mask));
+void expect_accepted(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& mask, bool lse = true) {
+  const std::string kernel_text =
+      fmt::format("D {}, {} x 64 queries, {} keys, {}, {}{}", kernel.head_dim, kernel.warpgroups, kernel.kv_block,
+                  f16 ? "f16" : "bf16", mask.name, lse ? "" : ", no lse");
+  SCOPED_TRACE(kernel_text);
   try {
-    const auto cubin = jit::build(source_of(kernel, f16, mask));
+    const auto cubin = jit::build(source_of(kernel, f16, mask, lse));
     EXPECT_EQ(cubin->spill_bytes, 0);
-    // About 80 is what the descriptors of products and tensor maps take. Where the compiler does not see that an
+    // About 50 is what the descriptors of products and tensor maps take. Where the compiler does not see that an
     // address is one for the warp it was 124 to 223, most of them in the loop, and the kernel 3 to 11 % slower.
     const int moves = moves_to_uniform_registers(cubin->bytes);
     EXPECT_GT(moves, 20) << "another encoding?";
-    EXPECT_LT(moves, 100);
-    fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", describe(kernel, f16, mask), cubin->registers,
-               moves, cubin->compile_ms);
+    EXPECT_LT(moves, 80);
+    fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", kernel_text, cubin->registers, moves,
+               cubin->compile_ms);
   } catch (const Error& error) {
     ADD_FAILURE() << error.what();
   }
@@ -111,6 +109,7 @@ TEST_F(CompileTable, KernelsWithoutReadsAreAllAccepted) {
     expect_accepted(kernel, true, masks[1]);
     if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) continue;
     for (const NamedMask& mask : masks) expect_accepted(kernel, false, mask);
+    expect_accepted(kernel, true, masks[0], false);
   }
 }
 

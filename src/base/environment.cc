@@ -19,7 +19,8 @@ constexpr std::array kOptions{
     OptionRow{Option::cache_dir, "HEDDLE_CACHE_DIR",
               "the folder of compiled kernels; default: heddle in the XDG cache"},
     OptionRow{Option::cache_bytes, "HEDDLE_CACHE_BYTES", "how large that folder may grow: 512M, 2G"},
-    OptionRow{Option::dump, "HEDDLE_DUMP", "a folder that gets source, log and machine code of every compiled kernel"},
+    OptionRow{Option::dump, "HEDDLE_DUMP",
+              "a folder that gets source, PTX, log, resource usage and machine code of every compiled kernel"},
 };
 
 constexpr bool in_order() {

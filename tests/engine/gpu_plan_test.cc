@@ -186,6 +186,64 @@ TEST_F(GpuPlan, IsCapturedInAGraphAndReplayed) {
   }
 }
 
+/// A copy of a [2, 1, rows, columns] or [1, 2, rows, columns] tensor on the GPU, whose two halves lie more than 2^32
+/// elements apart: offsets that 32 bits hold wrap.
+class FarApart {
+ public:
+  explicit FarApart(const ConstTensorView& host)
+      : host_(host), half_bytes_(host.count() / 2 * size_of(host.dtype)), memory_(0, far_bytes() + half_bytes_) {
+    copy([&](std::byte* far, std::byte* near) { cuda::copy_and_wait(0, far, near, half_bytes_); });
+  }
+
+  TensorView view() const {
+    TensorView view(memory_.data(), host_.dtype, host_.shape, kGpu);
+    view.strides[view.shape[0] == 2 ? 0 : 1] = kFar;
+    return view;
+  }
+  void download() {
+    copy([&](std::byte* far, std::byte* near) { cuda::copy_and_wait(0, near, far, half_bytes_); });
+  }
+
+ private:
+  static constexpr std::int64_t kFar = (std::int64_t{1} << 32) + 64;
+
+  std::size_t far_bytes() const { return static_cast<std::size_t>(kFar * size_of(host_.dtype)); }
+  template <class F>
+  void copy(F&& f) {
+    auto* near = static_cast<std::byte*>(const_cast<void*>(host_.data));
+    for (std::size_t half = 0; half < 2; ++half) {
+      f(static_cast<std::byte*>(memory_.data()) + half * far_bytes(), near + half * half_bytes_);
+    }
+  }
+
+  ConstTensorView host_;
+  std::size_t half_bytes_;
+  cuda::DeviceMemory memory_;
+};
+
+// Where keys are attended and, by the mask, the first 64 queries attend none.
+TEST_F(GpuPlan, FollowsStridesThat32BitsDoNotHold) {
+  for (const bool batches : {true, false}) {
+    CaseSpec spec = spec_of(23, "");
+    spec.batch = batches ? 2 : 1;
+    spec.kv_heads = batches ? 1 : 2;
+    spec.group = 1;
+    spec.q_rows = 130;
+    spec.kv_rows = 70;
+    spec.layout = Layout::bhsd;
+    GpuCase c(spec);
+    c.options().mask_mod = leaf::q_idx() >= 64;
+    const AttentionTensors host = c.host().tensors();
+    FarApart q(host.q), k(host.k), v(host.v), o(host.o), lse(*host.lse);
+    const AttentionTensors far = {q.view(), k.view(), v.view(), o.view(), lse.view()};
+    const AttentionPlan plan(far, c.options());
+    plan.run(far);
+    o.download();
+    lse.download();
+    judge(c.host());
+  }
+}
+
 TEST_F(GpuPlan, AllocatesOutputsBesideTheInputs) {
   GpuCase c(spec_of(30));
   c.upload();

@@ -1,4 +1,4 @@
-// What stands in the text of mods: golden files, what may and may not be in it, layouts, wrong use.
+// What stands in the text of mods and of a kernel: golden files, what may and may not be in it, layouts, wrong use.
 //
 // The golden files are written anew by
 //   HEDDLE_REFRESH_GOLDEN=1 build/release/tests/backend/cuda/emit/backend_cuda_expression_text_test
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/emit/forward_sm90.h"
 #include "expect_error.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
@@ -35,13 +36,33 @@ std::string text_of(const std::string& name, const Expr& mod) {
   return mod_text(name, simple, layout_of({simple}), name == "score" ? TakesScore::yes : TakesScore::no);
 }
 
-void expect_golden(const std::string& file, const std::string& name, const Expr& mod) {
+void expect_golden_text(const std::string& file, const std::string& text) {
   const std::string path = fmt::format("{}/tests/backend/cuda/emit/golden/{}.txt", HEDDLE_SOURCE_DIR, file);
-  const std::string text = text_of(name, mod);
   if (std::getenv("HEDDLE_REFRESH_GOLDEN") != nullptr) std::ofstream(path) << text;
   std::ifstream stored(path);
   const std::string want{std::istreambuf_iterator<char>(stored), {}};
   EXPECT_EQ(text, want) << path;
+}
+
+void expect_golden(const std::string& file, const std::string& name, const Expr& mod) {
+  expect_golden_text(file, text_of(name, mod));
+}
+
+// The whole source of a kernel: configuration, products, mask, in that order. A small tile keeps it short.
+TEST(KernelText, Golden) {
+  const shared::ForwardSm90Config config = {.head_dim = 64,
+                                            .warpgroups = 2,
+                                            .kv_block = 16,
+                                            .stages = 3,
+                                            .q_buffers = 2,
+                                            .o_panels = 1,
+                                            .f16 = true,
+                                            .lse = false,
+                                            .masked = true};
+  const Expr mask = expr::simplify(mods::causal(), expr::Precision::f32);
+  const jit::Source source = forward_sm90(config, mask, layout_of({mask}));
+  EXPECT_EQ(source.name, "forward_sm90 f16 d64 128x16 masked");
+  expect_golden_text("forward_sm90", source.text);
 }
 
 TEST(ExpressionText, Golden) {

@@ -38,7 +38,7 @@ def read_arguments(arguments):
         "--peers", default=",".join(contenders.CONTENDERS[1:]), metavar="NAMES", help="comma-separated: %(default)s"
     )
     parser.add_argument(
-        "--rounds", type=int, default=7, help="samples of each contender, at least 5 count (%(default)s)"
+        "--rounds", type=int, default=7, help="samples of each contender, at least 5 (%(default)s)"
     )
     parser.add_argument("--quick", action="store_true", help="one cell a kernel, and no more than 5 rounds")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no new cell after that long")
@@ -55,10 +55,10 @@ def read_arguments(arguments):
         chosen.cells = grid.choose_cells(chosen.only, chosen.quick)
     except ValueError as error:
         parser.error(f"--only: {error}")
-    if chosen.rounds < 1:
-        parser.error(f"--rounds is {chosen.rounds}; at least 1 is accepted")
+    if chosen.rounds < 5:
+        parser.error(f"--rounds is {chosen.rounds}; at least 5 are accepted")
     if chosen.quick:
-        chosen.rounds = min(chosen.rounds, 5)
+        chosen.rounds = 5
     return chosen
 
 

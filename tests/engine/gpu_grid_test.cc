@@ -129,6 +129,27 @@ TEST_F(GpuGrid, AgreesWithTheReference) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+/// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
+CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.qk_dim = spec.v_dim = kernel.head_dim;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.layout = Layout::bshd;
+  spec.rows = "given";
+  spec.tile = {kernel.config().rows(), kernel.kv_block};
+  spec.block = {shared::kWarpgroupRows, kernel.kv_block};
+  return spec;
+}
+
+/// All, or every nth where the tests are to be short.
+std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
+  std::vector<CaseSpec> some;
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
+  return some;
+}
+
 // Each kernel of the table with either type, masked and not, without lse too, at the edges of its tile.
 TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   std::vector<CaseSpec> specs;
@@ -140,19 +161,12 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
       for (const char* mask : {"", "causal", "by_head"}) {
         for (const bool with_lse : {true, false}) {
           if (!with_lse && *mask != '\0') continue;
-          CaseSpec spec;
-          spec.seed = ++seed;
-          spec.threads = 1;
-          spec.qk_dim = spec.v_dim = kernel.head_dim;
+          CaseSpec spec = spec_of(kernel, ++seed);
           spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
           spec.mask = mask;
           spec.with_lse = with_lse;
           spec.layout = with_lse ? Layout::bshd : Layout::bhsd;
-          spec.rows = "given";
-          // Warpgroups of a tile see different blocks; few CTAs draw tiles one after the other.
-          spec.tile = {kernel.config().rows(), kernel.kv_block};
-          spec.ctas = ctas.deal();
-          spec.block = {shared::kWarpgroupRows, kernel.kv_block};
+          spec.ctas = ctas.deal();  // few draw tiles one after the other
           spec.group = 2;
           spec.q_rows = kernel.config().rows() * (1 + tiles.deal() % 2) + edge.deal();
           spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();
@@ -161,12 +175,7 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
       }
     }
   }
-  if (reduced()) {
-    std::vector<CaseSpec> some;
-    for (std::size_t i = 0; i < specs.size(); i += 11) some.push_back(specs[i]);
-    specs = some;
-  }
-  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+  for_each_spec(some_if_reduced(specs, 11), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 // More tiles than CTAs, and rows of many steps: persistent CTAs take several tiles each, in a changed order.
@@ -208,16 +217,8 @@ TEST_F(GpuGrid, RepeatsManyTilesOfACta) {
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     for (const int ctas : {1, 2}) {
       for (const char* mask : {"", "causal"}) {
-        CaseSpec spec;
-        spec.seed = ++seed;
-        spec.threads = 1;
-        spec.qk_dim = spec.v_dim = kernel.head_dim;
-        spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
-        spec.layout = Layout::bshd;
+        CaseSpec spec = spec_of(kernel, ++seed);
         spec.mask = mask;
-        spec.rows = "given";
-        spec.tile = {kernel.config().rows(), kernel.kv_block};
-        spec.block = {shared::kWarpgroupRows, kernel.kv_block};
         spec.ctas = ctas;
         spec.late = 300;
         spec.batch = reduced() ? 1 : 3;
@@ -227,12 +228,7 @@ TEST_F(GpuGrid, RepeatsManyTilesOfACta) {
       }
     }
   }
-  if (reduced()) {
-    std::vector<CaseSpec> some;
-    for (std::size_t i = 0; i < specs.size(); i += 5) some.push_back(specs[i]);
-    specs = some;
-  }
-  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+  for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 }  // namespace

@@ -1,19 +1,18 @@
 // A libcuda.so.1 without a GPU. See fake_driver.h.
-#include "fake_driver.h"
-
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <string>
-#include <type_traits>
 
-#include "backend/cuda/driver/cuda_abi.h"
+#include "fake_driver_state.h"
 
 namespace heddle::cuda {
-namespace {
 
 FakeDriver state{};
+std::mutex mutex;
+
+namespace {
+
 std::atomic<bool> started{false};
 std::atomic<bool> ended{false};
 
@@ -21,23 +20,9 @@ int setting(const char* name, int fallback) {
   const char* text = std::getenv(name);
   return text == nullptr ? fallback : std::atoi(text);
 }
-int device_count() {
-  static const int count = setting("FAKE_CUDA_DEVICES", 2);
-  return count;
-}
 std::size_t memory_bytes() {
   static const int bytes = setting("FAKE_CUDA_BYTES", 1 << 30);
   return static_cast<std::size_t>(bytes);
-}
-
-// Handles are small numbers at addresses that nobody reads.
-template <class Handle>
-Handle handle_of(int number) {
-  return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(0x1000 * (number + 1)));
-}
-template <class Handle>
-int number_of(Handle handle) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(handle) / 0x1000) - 1;
 }
 
 /// This thread's current contexts. Without a destructor: the library is called while the process ends, too.
@@ -48,16 +33,12 @@ struct ContextStack {
   CUcontext back() const { return entries[depth - 1]; }
 };
 thread_local ContextStack contexts{};
-/// The device of this thread's context; -1 without one.
-int current_device() { return contexts.empty() || contexts.back() == nullptr ? -1 : number_of(contexts.back()); }
 
 struct Block {
   std::size_t bytes;
   int device;
 };
-std::mutex mutex;
 std::map<CUdeviceptr, Block> blocks;
-std::map<CUmodule, bool> modules;
 
 const std::pair<const CUdeviceptr, Block>* block_at(CUdeviceptr pointer) {
   auto after = blocks.upper_bound(pointer);
@@ -79,7 +60,14 @@ void end_driver() {
   blocks.clear();
 }
 
-/// What every call but the first few answers when the driver is not up; CUDA_SUCCESS when it is.
+}  // namespace
+
+int device_count() {
+  static const int count = setting("FAKE_CUDA_DEVICES", 2);
+  return count;
+}
+int current_device() { return contexts.empty() || contexts.back() == nullptr ? -1 : number_of(contexts.back()); }
+
 CUresult down() {
   if (ended) {
     ++state.after_the_end;
@@ -87,18 +75,10 @@ CUresult down() {
   }
   return started ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
-/// The same for calls that need a context.
 CUresult down_here() {
   if (const CUresult result = down(); result != CUDA_SUCCESS) return result;
   return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
-
-#define NEEDS_DRIVER \
-  if (const CUresult result = down(); result != CUDA_SUCCESS) return result
-#define NEEDS_CONTEXT \
-  if (const CUresult result = down_here(); result != CUDA_SUCCESS) return result
-
-}  // namespace
 
 extern "C" {
 
@@ -274,67 +254,10 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   return cuPointerGetAttributes(1, &attribute, &value, pointer);
 }
 
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
-  NEEDS_CONTEXT;
-  if (std::memcmp(image, "good", 4) != 0) return CUDA_ERROR_INVALID_VALUE;
-  const std::scoped_lock lock(mutex);
-  *module = handle_of<CUmodule>(state.modules++);
-  modules[*module] = true;
-  return CUDA_SUCCESS;
-}
-CUresult cuModuleUnload(CUmodule module) {
-  NEEDS_CONTEXT;
-  const std::scoped_lock lock(mutex);
-  if (modules.erase(module) == 0) return CUDA_ERROR_INVALID_VALUE;
-  ++state.unloads;
-  return CUDA_SUCCESS;
-}
-CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-  NEEDS_CONTEXT;
-  *function = handle_of<CUfunction>(0);
-  return std::strcmp(name, "kernel") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
-  NEEDS_CONTEXT;
-  *value = 168;
-  return CUDA_SUCCESS;
-}
-CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int value) {
-  NEEDS_CONTEXT;
-  if (value > 227 << 10) return CUDA_ERROR_INVALID_VALUE;
-  state.last_shared_bytes = value;
-  return CUDA_SUCCESS;
-}
-CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) {
-  NEEDS_CONTEXT;
-  ++state.launches;
-  return CUDA_SUCCESS;
-}
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* number, CUfunction, int, std::size_t) {
-  NEEDS_CONTEXT;
-  *number = 1;
-  return CUDA_SUCCESS;
-}
-
-// Made of nothing but their address, so that a test of arguments can read it back.
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, std::uint32_t, void* address,
-                                const std::uint64_t*, const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,
-                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                CUtensorMapFloatOOBfill) {
-  NEEDS_DRIVER;
-  *map = {};
-  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
-  return map->opaque[0] % 16 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  NEEDS_DRIVER;
-  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
-  return map->opaque[0] % 16 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult cuStreamCreate(CUstream* stream, CUstream_flags) {
   NEEDS_CONTEXT;
-  *stream = handle_of<CUstream>(current_device());
+  static std::atomic<int> count = 0;
+  *stream = handle_of<CUstream>(count++ * device_count() + current_device());
   return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy_v2(CUstream) { return down_here(); }
@@ -351,7 +274,7 @@ CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
 }
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   NEEDS_CONTEXT;
-  *context = stream == nullptr ? contexts.back() : handle_of<CUcontext>(number_of(stream));
+  *context = stream == nullptr ? contexts.back() : handle_of<CUcontext>(device_of(stream));
   return CUDA_SUCCESS;
 }
 
@@ -384,13 +307,5 @@ CUresult cuGraphExecDestroy(CUgraphExec) { return CUDA_ERROR_INVALID_VALUE; }
 CUresult cuGraphDestroy(CUgraph) { return CUDA_ERROR_INVALID_VALUE; }
 
 }  // extern "C"
-
-#ifndef FAKE_LACKS_A_FUNCTION
-// A function that the table has and the fake has not does not compile; nor one with other parameters.
-#define HEDDLE_DRIVER_FUNCTION(member, symbol, parameters) \
-  static_assert(std::is_same_v<decltype(Driver::member), decltype(&(symbol))>);
-#include "backend/cuda/driver/driver_functions.def"
-#undef HEDDLE_DRIVER_FUNCTION
-#endif
 
 }  // namespace heddle::cuda

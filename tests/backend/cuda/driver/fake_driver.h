@@ -1,5 +1,6 @@
 // What a test sees of the fake CUDA driver: a libcuda.so.1 with host memory for device memory, which counts what it is
-// asked for and refuses what the real one refuses. HEDDLE_CUDA_DRIVER points the library to it.
+// asked for, keeps what was launched, and refuses what the real one refuses. HEDDLE_CUDA_DRIVER points the library to
+// it.
 //
 // Settings, read from the environment when it is loaded (all optional):
 //   FAKE_CUDA_VERSION  what cuDriverGetVersion says (13000)
@@ -11,18 +12,42 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdint>
+
+#include "backend/cuda/driver/cuda_abi.h"
+#include "shared/forward_sm90.h"
 
 namespace heddle::cuda {
 
+/// What cuTensorMapEncodeTiled was given: the fake's maps hold nothing else. All is 0 where no map was made.
+struct FakeTensorMap {
+  std::uint64_t address = 0, extents[5]{}, strides[4]{};
+  std::uint16_t box[5]{};
+  std::uint8_t element_strides[5]{};
+  std::uint8_t rank = 0, type = 0, interleave = 0, swizzle = 0, promotion = 0, fill = 0;
+};
+static_assert(sizeof(FakeTensorMap) <= sizeof(CUtensorMap));
+
+/// One launch of forward_sm90.
+struct FakeLaunch {
+  int device;  // of the context that was current
+  CUlaunchConfig config;
+  FakeTensorMap maps[4];  // q, k, v, o
+  shared::ForwardSm90Params params;
+};
+inline constexpr int kFakeLaunchesKept = 512;
+
 struct FakeDriver {
   std::atomic<int> inits, retains, pushes, pops;
-  std::atomic<int> allocations, frees;    // that went well
-  std::atomic<int> wrong_frees;           // of memory that is not there, or in another device's context
-  std::atomic<int> modules, unloads;      // loaded, and unloaded
-  std::atomic<int> copies, synchronizes;  // and waits for a stream, an event or a context
-  std::atomic<int> launches;              // of any kernel; none of them does anything
-  std::atomic<int> last_shared_bytes;     // what max_dynamic_shared_size_bytes was set to
-  std::atomic<int> after_the_end;         // calls that came after the driver had gone
+  std::atomic<int> allocations, frees;     // that went well
+  std::atomic<int> wrong_frees;            // of memory that is not there, or in another device's context
+  std::atomic<int> modules, unloads;       // loaded, and unloaded in their device's context
+  std::atomic<int> copies, synchronizes;   // and waits for a stream, an event or a context
+  std::atomic<int> launches;               // of any kernel; none of them does anything
+  std::atomic<int> last_shared_bytes;      // what max_dynamic_shared_size_bytes was set to
+  std::atomic<int> after_the_end;          // calls that came after the driver had gone
+  std::atomic<int> forwards;               // launches of forward_sm90
+  FakeLaunch launched[kFakeLaunchesKept];  // number n of them, from 0 on, at n % kFakeLaunchesKept
 };
 
 /// The fake that this process has loaded; null when it has not.

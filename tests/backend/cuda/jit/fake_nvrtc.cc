@@ -3,7 +3,7 @@
 //   //meet N       waits for N compilations to have come here; after 5 seconds it fails
 //   //result N     the result of compiling     //cubin FILE this file's bytes; else the text itself is the "cubin"
 // FAKE_NVRTC_VERSION ("12.2") is its version, 13.0 when not set; FAKE_NVRTC_COUNT is a file that grows by one byte with
-// each compilation.
+// each compilation; FAKE_NVRTC_LINES stand before those of every source.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -80,7 +80,8 @@ int nvrtcCreateProgram(Program** program, const char* text, const char*, int, co
 
 int nvrtcCompileProgram(Program* program, int, const char* const*) {
   count();
-  std::istringstream lines(program->text);
+  const char* first = std::getenv("FAKE_NVRTC_LINES");
+  std::istringstream lines((first == nullptr ? "" : first) + program->text);
   for (std::string line; std::getline(lines, line);) obey(line, *program);
   if (program->cubin.empty()) program->cubin = program->text;
   return program->result;

@@ -1,0 +1,217 @@
+// What a launch is handed: tensor maps, parameters, lists, the values of the mask.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <cmath>
+#include <set>
+#include <span>
+#include <tuple>
+
+#include "launch_case.h"
+
+namespace heddle::cuda {
+namespace {
+
+class LaunchArguments : public LaunchCase {};
+
+std::string text_of(const FakeTensorMap& map) {
+  return fmt::format("{} in steps of {} bytes, boxes {}", std::span(map.extents, map.rank),
+                     std::span(map.strides, map.rank - 1), std::span(map.box, map.rank));
+}
+
+/// Strides of axes with one element are the library's to choose: that the fake took them is enough.
+void expect_map(const FakeTensorMap& map, const ConstTensorView& view, int box_rows) {
+  EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(view.data));
+  ASSERT_EQ(map.rank, 4);
+  for (int axis = 0; axis < 4; ++axis) {
+    EXPECT_EQ(map.extents[axis], view.shape[3 - axis]) << axis;
+    EXPECT_EQ(map.element_strides[axis], 1) << axis;
+    EXPECT_EQ(map.box[axis], axis == 0 ? 64 : axis == 1 ? box_rows : 1) << axis;
+    if (axis > 0 && view.shape[3 - axis] > 1) {
+      EXPECT_EQ(map.strides[axis - 1], 2 * view.strides[3 - axis]) << axis;
+    }
+  }
+  const auto type = view.dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
+  EXPECT_EQ(map.type, static_cast<int>(type));
+  EXPECT_EQ(map.interleave, static_cast<int>(CUtensorMapInterleave::none));
+  EXPECT_EQ(map.swizzle, static_cast<int>(CUtensorMapSwizzle::bytes128));
+  EXPECT_EQ(map.fill, static_cast<int>(CUtensorMapFloatOOBfill::zeros));
+}
+
+/// Plans and runs; expects what every launch owes its tensors.
+void expect_launch(const AttentionTensors& tensors, void* workspace) {
+  const AttentionPlan plan(tensors, {});
+  plan.run(tensors, {.workspace = workspace});
+  const FakeLaunch& launch = last_launch();
+  const int kv_block = planned(plan).kv_block;
+  expect_map(launch.maps[0], tensors.q, 64);
+  expect_map(launch.maps[1], tensors.k, kv_block);
+  expect_map(launch.maps[2], tensors.v, kv_block);
+  expect_map(launch.maps[3], tensors.o, 64);
+  const shared::ForwardSm90Params& params = launch.params;
+  EXPECT_EQ(params.q_batched != 0, tensors.q.shape[0] > 1);
+  EXPECT_EQ(params.k_batched != 0, tensors.k.shape[0] > 1);
+  EXPECT_EQ(params.v_batched != 0, tensors.v.shape[0] > 1);
+  EXPECT_EQ(params.q_len, tensors.q.shape[2]);
+  EXPECT_EQ(params.kv_len, tensors.k.shape[2]);
+  EXPECT_EQ(params.o, tensors.o.data);
+  EXPECT_EQ(params.lse, tensors.lse->data);
+  for (int axis = 0; axis < 3; ++axis) {
+    EXPECT_EQ(params.o_stride[axis], tensors.o.strides[axis]) << axis;
+    EXPECT_EQ(params.lse_stride[axis], tensors.lse->strides[axis]) << axis;
+  }
+}
+
+TEST_F(LaunchArguments, MapsAreWrittenInnermostFirst) {
+  const CallTensors heads, rows({.rows_first = true});
+  const FakeLaunch launch = launch_of(heads);
+  EXPECT_EQ(text_of(launch.maps[0]), "[128, 150, 4, 2] in steps of [256, 38400, 153600] bytes, boxes [64, 64, 1, 1]");
+  EXPECT_THAT(text_of(launch.maps[1]), testing::StartsWith("[128, 130, 2, 2] in steps of [256, 33280, 66560] bytes"));
+  EXPECT_EQ(text_of(launch_of(rows).maps[3]),
+            "[128, 150, 4, 2] in steps of [1024, 256, 153600] bytes, boxes [64, 64, 1, 1]");
+}
+
+TEST_F(LaunchArguments, FollowLayoutsGroupsAndSharedBatches) {
+  for (const bool rows_first : {false, true}) {
+    for (const Call& call : {Call{}, Call{.batch = 3, .q_heads = 5, .kv_heads = 5}, Call{.q_heads = 6, .kv_heads = 1},
+                             Call{.batch = 1}, Call{.q_heads = 1, .kv_heads = 1}, Call{.q_rows = 1}, Call{.kv_rows = 1},
+                             Call{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_rows = 1}, Call{.q_shared = true},
+                             Call{.k_shared = true}, Call{.v_shared = true}}) {
+      Call laid = call;
+      laid.rows_first = rows_first;
+      SCOPED_TRACE(fmt::format("B {}, H {} / {}, S {} x {}{}", call.batch, call.q_heads, call.kv_heads, call.q_rows,
+                               call.kv_rows, rows_first ? ", rows first" : ""));
+      const CallTensors own(laid);
+      expect_launch(own.tensors(), own.workspace());
+    }
+  }
+}
+
+// TMA takes none of these.
+TEST_F(LaunchArguments, StridesOfAxesWithOneElementMayBeAnything) {
+  const CallTensors call({.batch = 1, .q_heads = 1, .kv_heads = 1, .q_rows = 1, .kv_rows = 1});
+  for (const std::int64_t stride : {std::int64_t{0}, std::int64_t{3}, std::int64_t{-128}, std::int64_t{1} << 50}) {
+    AttentionTensors tensors = call.tensors();
+    for (int axis = 0; axis < 3; ++axis) {
+      for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) view->strides[axis] = stride;
+      tensors.o.strides[axis] = stride;
+    }
+    expect_launch(tensors, call.workspace());
+  }
+}
+
+// The plan keeps nothing of the tensors that it was made with, nor of an earlier run's.
+TEST_F(LaunchArguments, FollowTheTensorsOfEachRun) {
+  const CallTensors first, second;
+  const AttentionPlan plan(first.tensors(), {});
+  for (const CallTensors* call : {&first, &second, &first}) {
+    plan.run(call->tensors());
+    const FakeLaunch& launch = last_launch();
+    const AttentionTensors& tensors = call->tensors();
+    const void* const data[] = {tensors.q.data, tensors.k.data, tensors.v.data, tensors.o.data};
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(launch.maps[i].address, reinterpret_cast<std::uintptr_t>(data[i])) << i;
+    EXPECT_EQ(launch.params.o, tensors.o.data);
+    EXPECT_EQ(launch.params.lse, tensors.lse->data);
+  }
+}
+
+TEST_F(LaunchArguments, ScaleStartAndWorkspace) {
+  const CallTensors call(many_tiles());
+  AttentionOptions options;
+  EXPECT_FLOAT_EQ(launch_of(call).params.scale_log2, static_cast<float>(1 / std::sqrt(128.0) / std::log(2.0)));
+  EXPECT_EQ(last_launch().params.mod.q_start, 0);
+  options.scale = 0.3;
+  const std::int32_t starts[] = {7, 7, 7};
+  options.q_start = ConstTensorView(starts, DType::i32, {3});
+  EXPECT_FLOAT_EQ(launch_of(call, options).params.scale_log2, static_cast<float>(0.3 / std::log(2.0)));
+  const shared::ForwardSm90Params& params = last_launch().params;
+  EXPECT_EQ(params.mod.q_start, 7);
+  EXPECT_EQ(params.mod.q_len, 150);
+  EXPECT_EQ(params.mod.kv_len, 130);
+  EXPECT_EQ(static_cast<void*>(params.tickets), call.workspace());
+}
+
+/// Tiles of all queries and heads, each once, as they lie in the device's memory.
+void expect_items(const FakeLaunch& launch, const Call& call, int rows) {
+  const shared::ForwardSm90Params& params = launch.params;
+  const std::int64_t q_tiles = (call.q_rows + rows - 1) / rows;
+  EXPECT_EQ(params.item_count, call.batch * call.q_heads * q_tiles);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.items) % 16, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.runs) % 16, 0U);
+  EXPECT_EQ(place_of(params.items).device, launch.device);
+  EXPECT_EQ(place_of(params.runs).device, launch.device);
+  std::set<std::tuple<int, int, int>> seen;
+  for (const shared::WorkItem& item : std::span(params.items, static_cast<std::size_t>(params.item_count))) {
+    seen.emplace(item.q_tile, item.head, item.batch);
+    EXPECT_EQ(item.kv_head, item.head / (call.q_heads / call.kv_heads));
+    EXPECT_LT(item.q_tile, q_tiles);
+    EXPECT_LT(item.batch, call.batch);
+    const shared::KvRun& run = params.runs[item.first_run];
+    EXPECT_EQ(run.begin, item.run.begin);
+    EXPECT_EQ(run.end, item.run.end);
+  }
+  EXPECT_EQ(std::ssize(seen), params.item_count);
+}
+
+TEST_F(LaunchArguments, ListsLieOnTheDevice) {
+  for (Call call : {Call{}, many_tiles()}) {
+    for (const Device& device : {kFirst, kSecond}) {
+      call.device = device;
+      const CallTensors own(call);
+      const AttentionPlan plan(own.tensors(), {});
+      plan.run(own.tensors(), {.workspace = own.workspace()});
+      EXPECT_EQ(last_launch().device, device.index);
+      EXPECT_EQ(last_launch().params.fill_count, 0);
+      expect_items(last_launch(), call, planned(plan).rows);
+    }
+  }
+}
+
+TEST_F(LaunchArguments, WithoutKeysThereAreFillsAlone) {
+  const CallTensors call({.kv_rows = 0});
+  const AttentionPlan plan(call.tensors(), {});
+  plan.run(call.tensors());
+  const shared::ForwardSm90Params& params = last_launch().params;
+  EXPECT_EQ(params.item_count, 0);
+  EXPECT_EQ(place_of(params.fills).device, 0);
+  ASSERT_EQ(params.fill_count, 2 * 4 * 3);
+  std::set<std::tuple<int, int, int>> seen;
+  for (int i = 0; i < params.fill_count; ++i) {
+    seen.emplace(params.fills[3 * i], params.fills[3 * i + 1], params.fills[3 * i + 2]);
+  }
+  EXPECT_EQ(std::ssize(seen), params.fill_count);
+  EXPECT_EQ(*seen.rbegin(), std::tuple(2, 3, 1));
+  for (const FakeTensorMap& map : last_launch().maps) EXPECT_EQ(map.rank, 0);
+}
+
+TEST_F(LaunchArguments, ValuesOfTheMask) {
+  const Call call{.dim = 64, .with_lse = false, .dtype = DType::f16};
+  const CallTensors own(call);
+  // [B, S] with the batch innermost.
+  const Tensor ids = Tensor::zeros(DType::i32, {150, 2}).to(kFirst),
+               others = Tensor::zeros(DType::i32, {150, 2}).to(kFirst);
+  const AttentionOptions options = masked_options(permute(ids.view(), {1, 0}));
+  const AttentionPlan plan(own.tensors(), options);
+  Bindings bindings = options.bindings;
+  bindings.captures["ids"].data = others.data();
+  for (const auto& [given, data] :
+       {std::pair<const Bindings*, const void*>(nullptr, ids.data()), {&bindings, others.data()}}) {
+    plan.run(own.tensors(), {.bindings = given});
+    const FakeLaunch& launch = last_launch();
+    expect_map(launch.maps[0], own.tensors().q, 64);
+    EXPECT_EQ(launch.params.lse, nullptr);
+    const shared::ModValues& mod = launch.params.mod;
+    EXPECT_EQ(std::bit_cast<float>(mod.params[0]), 100.5F);  // limit
+    EXPECT_EQ(mod.params[1], 3U);                            // shift
+    const shared::ModCapture& capture = mod.captures[0];
+    EXPECT_EQ(capture.data, data);
+    EXPECT_EQ(capture.extent[0], 2);
+    EXPECT_EQ(capture.extent[1], 150);
+    EXPECT_EQ(capture.stride[0], 1);
+    EXPECT_EQ(capture.stride[1], 2);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::cuda

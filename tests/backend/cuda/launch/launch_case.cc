@@ -1,0 +1,105 @@
+#include "launch_case.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "backend/cuda/jit/jit.h"
+#include "heddle/mods.h"
+
+namespace heddle::cuda {
+namespace {
+
+/// One folder for all tests of the program, so that each kernel is compiled once.
+class Folder : public testing::Environment {
+ public:
+  void SetUp() override {
+    path_ = (std::filesystem::temp_directory_path() / "heddle-launch-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(path_.data()), nullptr);
+    ::setenv("HEDDLE_CACHE_DIR", path_.c_str(), 1);
+    ::setenv("HEDDLE_CUDA_DRIVER", FAKE_DRIVER, 1);
+    ::unsetenv("HEDDLE_DUMP");
+  }
+  void TearDown() override { std::filesystem::remove_all(path_); }
+
+ private:
+  std::string path_;
+};
+[[maybe_unused]] const auto* const folder = testing::AddGlobalTestEnvironment(new Folder);
+
+}  // namespace
+
+void LaunchCase::SetUp() {
+  ASSERT_EQ(driver_missing(), "");
+  const std::string missing = jit::compiler_missing();
+  if (missing.empty()) return;
+  if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
+  GTEST_SKIP() << missing;
+}
+
+const FakeDriver& fake() { return *fake_driver(FAKE_DRIVER); }
+
+std::string work_done() {
+  const jit::Counts built = jit::counts();
+  return fmt::format("{} allocations, {} frees, {} modules, {} unloads, {} copies, {} waits, {} kernels built",
+                     fake().allocations.load(), fake().frees.load(), fake().modules.load(), fake().unloads.load(),
+                     fake().copies.load(), fake().synchronizes.load(),
+                     built.compiled + built.from_memory + built.from_disk);
+}
+
+const FakeLaunch& last_launch() { return fake().launched[(fake().forwards - 1) % kFakeLaunchesKept]; }
+
+CallTensors::CallTensors(const Call& call) : workspace_(Tensor::empty_on(call.device, DType::u8, {64})) {
+  tensors_.q = allocate(call, call.q_shared ? 1 : call.batch, call.q_heads, call.q_rows);
+  tensors_.k = allocate(call, call.k_shared ? 1 : call.batch, call.kv_heads, call.kv_rows);
+  tensors_.v = allocate(call, call.v_shared ? 1 : call.batch, call.kv_heads, call.kv_rows);
+  tensors_.o = allocate(call, call.batch, call.q_heads, call.q_rows);
+  if (!call.with_lse) return;
+  constexpr std::int64_t kGap = 6;  // behind each row of lse, so that its strides are nobody else's
+  owned_.push_back(Tensor::empty_on(call.device, DType::f32, {call.batch, call.q_heads, call.q_rows + kGap}));
+  tensors_.lse = slice(owned_.back().view(), 2, 0, call.q_rows);
+}
+
+TensorView CallTensors::allocate(const Call& call, std::int64_t batch, std::int64_t heads, std::int64_t rows) {
+  const bool rows_first = call.rows_first;
+  owned_.push_back(Tensor::empty_on(call.device, call.dtype,
+                                    {batch, rows_first ? rows : heads, rows_first ? heads : rows, call.dim}));
+  return rows_first ? permute(owned_.back().view(), {0, 2, 1, 3}) : owned_.back().view();
+}
+
+Call many_tiles() { return {.batch = 3, .q_heads = 64, .kv_heads = 8}; }
+
+AttentionOptions masked_options(const ConstTensorView& ids) {
+  AttentionOptions options;
+  options.mask_mod = mods::documents(Capture("ids", DType::i32, 2)) &&
+                     leaf::q_idx() + param("shift", ExprType::i32) >= leaf::kv_idx() &&
+                     to_f32(leaf::kv_idx()) < param("limit", ExprType::f32);
+  options.bindings.captures["ids"] = ids;
+  options.bindings.params["shift"] = 3;
+  options.bindings.params["limit"] = 100.5;
+  return options;
+}
+
+Planned planned(const AttentionPlan& plan) {
+  const nlohmann::json json = nlohmann::json::parse(plan.explain_json())["plan"], config = json["config"];
+  const unsigned warpgroups = config["warpgroups"];
+  return {.grid = json["grid"],
+          .threads = 128 * (1 + warpgroups),
+          .shared_bytes = config["shared_memory_bytes"],
+          .rows = static_cast<int>(64 * warpgroups),
+          .kv_block = config["kv_block"]};
+}
+
+const FakeLaunch& launch_of(const CallTensors& call, const AttentionOptions& options) {
+  AttentionPlan(call.tensors(), options).run(call.tensors(), {.workspace = call.workspace()});
+  return last_launch();
+}
+
+FakeStream::FakeStream(const Device& device) {
+  const ContextScope scope(device.index);
+  check(driver().StreamCreate(&handle_, CUstream_flags::non_blocking), "making a stream");
+}
+
+}  // namespace heddle::cuda

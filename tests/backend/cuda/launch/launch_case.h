@@ -1,0 +1,80 @@
+// Attention in the memory of the fake driver's devices (driver/fake_driver.h), with kernels of the real compiler: what
+// whole plans hand to the driver.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/fake_driver.h"
+#include "heddle/attention.h"
+
+namespace heddle::cuda {
+
+inline constexpr Device kFirst{DeviceKind::cuda, 0}, kSecond{DeviceKind::cuda, 1};
+
+/// The fake, and a folder for the kernels that this program compiles. HEDDLE_REQUIRE_NVRTC makes the compiler's absence
+/// a failure: ./test.sh sets it.
+class LaunchCase : public testing::Test {
+ protected:
+  void SetUp() override;
+};
+
+const FakeDriver& fake();
+/// What was asked of driver and compiler so far, launches left out: "7 allocations, 5 frees, ...".
+std::string work_done();
+/// The latest of forward_sm90.
+const FakeLaunch& last_launch();
+
+/// Tensors of one attention. The defaults are of few tiles, each of which has a CTA of its own.
+struct Call {
+  std::int64_t batch = 2, q_heads = 4, kv_heads = 2, q_rows = 150, kv_rows = 130, dim = 128;
+  bool rows_first = false;                                    // B x S x H x D, else B x H x S x D
+  bool q_shared = false, k_shared = false, v_shared = false;  // batch 1, of which every batch entry reads
+  bool with_lse = true;
+  DType dtype = DType::bf16;
+  Device device = kFirst;
+};
+class CallTensors {
+ public:
+  explicit CallTensors(const Call& call = {});
+  const AttentionTensors& tensors() const { return tensors_; }
+  void* workspace() const { return workspace_.data(); }
+
+ private:
+  TensorView allocate(const Call& call, std::int64_t batch, std::int64_t heads, std::int64_t rows);
+
+  std::vector<Tensor> owned_;
+  AttentionTensors tensors_;
+  Tensor workspace_;
+};
+/// More tiles than a device has multiprocessors: they are drawn, for which a run needs its workspace.
+Call many_tiles();
+
+/// A mask that reads a capture, and params of both types.
+AttentionOptions masked_options(const ConstTensorView& ids);
+
+/// What explain_json() says of a plan.
+struct Planned {
+  unsigned grid, threads, shared_bytes;
+  int rows, kv_block;
+};
+Planned planned(const AttentionPlan& plan);
+
+/// Plans, and runs once.
+const FakeLaunch& launch_of(const CallTensors& call, const AttentionOptions& options = {});
+
+/// A stream of its own on a device.
+class FakeStream {
+ public:
+  explicit FakeStream(const Device& device = kFirst);
+  CUstream handle() const { return handle_; }
+
+ private:
+  CUstream handle_ = nullptr;  // the fake's own nothing
+};
+
+}  // namespace heddle::cuda

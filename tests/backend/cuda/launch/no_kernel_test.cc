@@ -1,0 +1,83 @@
+// Planning where there is no compiler, or one that makes no kernel, each in a process of its own.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "backend/cuda/driver/in_child.h"
+#include "heddle/error.h"
+#include "launch_case.h"
+
+namespace heddle::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// What planning throws, its code's number in front, where HEDDLE_NVRTC is `nvrtc`, and that one the fake of
+/// jit/fake_nvrtc.cc, which obeys `lines`. `modules`: how many are loaded. Nothing may stay on the device.
+std::string planning_error(const char* nvrtc, const std::string& lines = "", int modules = 0) {
+  return in_child([&]() -> std::string {
+    setenv("HEDDLE_NVRTC", nvrtc, 1);
+    setenv("FAKE_NVRTC_LINES", lines.c_str(), 1);
+    const std::string cache = fmt::format("{}/{}", std::getenv("HEDDLE_CACHE_DIR"), getpid());  // keeps verdicts, too
+    setenv("HEDDLE_CACHE_DIR", cache.c_str(), 1);
+    std::string sentence = "nothing was thrown";
+    {
+      const CallTensors call;
+      try {
+        AttentionPlan(call.tensors(), {});
+      } catch (const Error& error) {
+        sentence = fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
+      }
+    }
+    if (fake().allocations != fake().frees || fake().modules != fake().unloads || fake().pushes != fake().pops ||
+        fake().modules != modules || fake().copies != 0 || fake().launches != 0) {
+      return fmt::format("{} launches, {}; {}", fake().launches.load(), work_done(), sentence);
+    }
+    return sentence;
+  });
+}
+std::string coded(ErrorCode code, const std::string& sentence) {
+  return fmt::format("{}: {}", static_cast<int>(code), sentence);
+}
+
+constexpr const char* kFigures =
+    "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+    "//log ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+    "//log ptxas info    : Used 168 registers, used 1 barriers\n";
+
+TEST(LaunchWithoutKernel, NoCompiler) {
+  EXPECT_THAT(
+      planning_error("/nonexistent/libnvrtc.so.13"),
+      StartsWith(coded(ErrorCode::unsupported, "NVRTC cannot be used: HEDDLE_NVRTC is '/nonexistent/libnvrtc.so.13'")));
+}
+
+TEST(LaunchWithoutKernel, OneThatDoesNotCompile) {
+  EXPECT_THAT(planning_error(FAKE_NVRTC, "//result 6\n//log forward_sm90.cu(9): error: no such thing\n"),
+              AllOf(StartsWith(coded(ErrorCode::compile, "kernel 'forward_sm90")),
+                    HasSubstr("NVRTC_ERROR_COMPILATION\nforward_sm90.cu(9): error: no such thing")));
+}
+
+TEST(LaunchWithoutKernel, NoneThatIsMadeWell) {
+  EXPECT_THAT(planning_error(FAKE_NVRTC, std::string(kFigures) + "//log (C7512) serialized\n"),
+              AllOf(StartsWith(coded(ErrorCode::compile, "the compiler makes none of the planned kernels well:")),
+                    HasSubstr("forward_sm90 with tile 128 x 128: kernel"),
+                    HasSubstr("forward_sm90 with tile 192 x 80: kernel"), HasSubstr("(C7512) serialized")));
+}
+
+TEST(LaunchWithoutKernel, MachineCodeThatIsNone) {
+  EXPECT_EQ(planning_error(FAKE_NVRTC, kFigures),
+            coded(ErrorCode::device, "loading a compiled kernel: CUDA_ERROR_FAKE (as the fake says)"));
+}
+
+TEST(LaunchWithoutKernel, MachineCodeOfAnotherKernel) {
+  const auto file = std::filesystem::path(std::getenv("HEDDLE_CACHE_DIR")) / "other.cubin";
+  std::ofstream(file) << "good, but no forward_sm90";
+  EXPECT_EQ(planning_error(FAKE_NVRTC, fmt::format("{}//cubin {}\n", kFigures, file.string()), 1),
+            coded(ErrorCode::device, "looking for the kernel 'forward_sm90': CUDA_ERROR_FAKE (as the fake says)"));
+}
+
+}  // namespace
+}  // namespace heddle::cuda

@@ -84,6 +84,8 @@ extern "C" {
 
 const FakeDriver* fake_cuda_driver();
 const FakeDriver* fake_cuda_driver() { return &state; }
+int fake_cuda_launches();
+int fake_cuda_launches() { return state.launches; }
 
 CUresult cuInit(unsigned int) {
   ++state.inits;

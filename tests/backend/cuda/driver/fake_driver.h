@@ -50,7 +50,7 @@ struct FakeDriver {
   FakeLaunch launched[kFakeLaunchesKept];  // number n of them, from 0 on, at n % kFakeLaunchesKept
 };
 
-/// The fake that this process has loaded; null when it has not.
+/// The fake that this process has loaded; null when it has not. From C: int fake_cuda_launches(void).
 inline const FakeDriver* fake_driver(const char* path) {
   void* handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;

@@ -69,7 +69,7 @@ TEST_F(LaunchArguments, MapsAreWrittenInnermostFirst) {
   EXPECT_EQ(text_of(launch.maps[0]), "[128, 150, 4, 2] in steps of [256, 38400, 153600] bytes, boxes [64, 64, 1, 1]");
   EXPECT_THAT(text_of(launch.maps[1]), testing::StartsWith("[128, 130, 2, 2] in steps of [256, 33280, 66560] bytes"));
   EXPECT_EQ(text_of(launch_of(rows).maps[3]),
-            "[128, 150, 4, 2] in steps of [1024, 256, 153600] bytes, boxes [64, 64, 1, 1]");
+            "[128, 150, 4, 2] in steps of [1024, 256, 159744] bytes, boxes [64, 64, 1, 1]");
 }
 
 TEST_F(LaunchArguments, FollowLayoutsGroupsAndSharedBatches) {

@@ -55,9 +55,10 @@ CallTensors::CallTensors(const Call& call) : workspace_(Tensor::empty_on(call.de
   tensors_.q = allocate(call, call.q_shared ? 1 : call.batch, call.q_heads, call.q_rows);
   tensors_.k = allocate(call, call.k_shared ? 1 : call.batch, call.kv_heads, call.kv_rows);
   tensors_.v = allocate(call, call.v_shared ? 1 : call.batch, call.kv_heads, call.kv_rows);
-  tensors_.o = allocate(call, call.batch, call.q_heads, call.q_rows);
+  // Gaps behind rows, so that no two tensors have the same strides.
+  constexpr std::int64_t kGap = 6;
+  tensors_.o = slice(allocate(call, call.batch, call.q_heads, call.q_rows + kGap), 2, 0, call.q_rows);
   if (!call.with_lse) return;
-  constexpr std::int64_t kGap = 6;  // behind each row of lse, so that its strides are nobody else's
   owned_.push_back(Tensor::empty_on(call.device, DType::f32, {call.batch, call.q_heads, call.q_rows + kGap}));
   tensors_.lse = slice(owned_.back().view(), 2, 0, call.q_rows);
 }

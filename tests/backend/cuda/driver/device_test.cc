@@ -13,6 +13,7 @@
 #include "fake_driver.h"
 #include "heddle/error.h"
 #include "in_child.h"
+#include "tensor_map_cases.h"
 
 namespace heddle::cuda {
 namespace {
@@ -230,6 +231,10 @@ TEST(CudaModules, SayWhichKernelWentWrong) {
   EXPECT_EQ(function("kernel", 300000), coded(ErrorCode::device,
                                               "allowing the kernel 'kernel' 300000 bytes of shared memory: "
                                               "CUDA_ERROR_FAKE (as the fake says)"));
+}
+
+TEST(CudaTensorMaps, AreRefusedAsOnAGpu) {
+  EXPECT_EQ(with_fake([] { return tensor_map_surprises(); }), "");
 }
 
 TEST(CudaPlaces, TellTheDeviceOfAPointer) {

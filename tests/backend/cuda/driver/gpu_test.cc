@@ -12,6 +12,7 @@
 #include "backend/cuda/driver/device.h"
 #include "expect_error.h"
 #include "heddle/tensor.h"
+#include "tensor_map_cases.h"
 
 namespace heddle::cuda {
 namespace {
@@ -229,6 +230,11 @@ TEST_F(Gpu, TensorMapsAreEncodedAndMoved) {
   EXPECT_NE(std::memcmp(&first, &second, sizeof first), 0);
   EXPECT_EQ(std::memcmp(&moved, &second, sizeof first), 0);
   EXPECT_EQ(encode(first, data + 8), CUDA_ERROR_INVALID_VALUE);  // 16 bytes of alignment
+}
+
+TEST_F(Gpu, TensorMapsAreRefusedAsTheFakeRefuses) {
+  if (devices().front().major < 9) GTEST_SKIP() << devices().front().name << " has no TMA";
+  EXPECT_EQ(tensor_map_surprises(), "");
 }
 
 TEST_F(Gpu, TensorsGoThereAndBack) {

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/driver/fake_driver.h"
@@ -67,14 +67,14 @@ Planned planned(const AttentionPlan& plan);
 /// Plans, and runs once.
 const FakeLaunch& launch_of(const CallTensors& call, const AttentionOptions& options = {});
 
-/// A stream of its own on a device.
+/// A stream of its own on a device. The fake keeps nothing of it that would have to be freed.
 class FakeStream {
  public:
   explicit FakeStream(const Device& device = kFirst);
   CUstream handle() const { return handle_; }
 
  private:
-  CUstream handle_ = nullptr;  // the fake's own nothing
+  CUstream handle_ = nullptr;
 };
 
 }  // namespace heddle::cuda

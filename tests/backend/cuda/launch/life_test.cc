@@ -1,6 +1,8 @@
 // What a plan holds on a device, from its making to its end, and when memory runs out.
 #include <fmt/format.h>
 
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "expect_error.h"

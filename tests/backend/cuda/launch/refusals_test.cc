@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <span>
 
 #include "expect_error.h"
 #include "launch_case.h"
@@ -16,7 +17,7 @@ using testing::StartsWith;
 
 class LaunchRefusals : public LaunchCase {
  protected:
-  /// Of a run of this call with the given tensors and workspace: the driver is asked for nothing.
+  /// The run throws, before the driver is asked for anything that takes time or memory.
   static void expect_refused(const AttentionPlan& plan, const AttentionTensors& tensors, const RunOptions& options,
                              ErrorCode code, const Matcher<std::string>& sentence) {
     const std::string before = work_done();
@@ -41,19 +42,20 @@ TEST_F(LaunchRefusals, AnAddressThatTmaDoesNotTake) {
   const CallTensors call;
   const AttentionPlan plan(call.tensors(), {});
   const Tensor spare = Tensor::empty_on(kFirst, DType::u8, {1 << 20});
-  for (const auto& [name, set] : kTensors) {
+  for (const auto& [name, set] : std::span(kTensors).first(4)) {  // lse is written by plain stores
+    AttentionTensors tensors = call.tensors();
     for (const int shift : {2, 4, 8, 14}) {
-      AttentionTensors tensors = call.tensors();
       void* data = static_cast<std::byte*>(spare.data()) + shift;
       set(tensors, data);
-      if (std::string(name) == "lse") continue;  // which is written by plain stores
       expect_refused(plan, tensors, {}, ErrorCode::invalid_argument,
                      AllOf(StartsWith(fmt::format("{} is at {}", name, data)), HasSubstr("that 16 divides")));
     }
-    AttentionTensors tensors = call.tensors();
     set(tensors, static_cast<std::byte*>(spare.data()) + 16);
     plan.run(tensors);
   }
+  AttentionTensors tensors = call.tensors();
+  tensors.lse->data = static_cast<std::byte*>(spare.data()) + 4;
+  plan.run(tensors);
 }
 
 TEST_F(LaunchRefusals, MemoryThatIsElsewhere) {

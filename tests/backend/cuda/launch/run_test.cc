@@ -1,9 +1,8 @@
 // One run is one launch and nothing else, from any number of threads.
-#include <fmt/format.h>
-
 #include <map>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "count_allocations.h"

@@ -40,6 +40,8 @@ struct LibrarySearch {
   base::Option option;                         // where it is set, nothing else is tried
   std::vector<std::string> names;              // file names, the best first: "libnvrtc.so.13", "libnvrtc.so.12"
   std::vector<std::filesystem::path> folders;  // looked into after the loader's own path, in order
+  std::vector<std::string> second_names{};     // tried in every place once no place had one of `names`
+  std::vector<std::string> old_names{};        // never taken; looked for where nothing serves, to tell of them
 };
 
 /// Empty when the library will do; else why not: "is version 11.8; 12.0 is the oldest accepted".
@@ -47,8 +49,11 @@ using LibraryCheck = std::function<std::string(const Library&)>;
 
 /// The first library that opens and passes `check`: the option's (a file, or a folder with one of the names), else each
 /// name on the loader's path, else each name in each folder. Throws Error(unsupported) with a sentence that lists where
-/// it looked and what was wrong with what it found.
+/// it looked and what was wrong with what it found: the check's words, or the loader's for a file that does not open.
 Library open_library(const LibrarySearch& search, const LibraryCheck& check);
+
+/// The folders that the loader looks into by itself, but those of its cache.
+std::vector<std::filesystem::path> loader_folders();
 
 /// Where CUDA toolkits keep libraries: under CUDA_HOME, CUDA_PATH and /usr/local/cuda, whether they are there or not.
 std::vector<std::filesystem::path> toolkit_folders();

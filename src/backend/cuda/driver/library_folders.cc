@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 
 #include "backend/cuda/driver/library.h"
@@ -71,6 +72,20 @@ void add_prefixes_of_path(std::vector<fs::path>& prefixes) {
 }
 
 }  // namespace
+
+std::vector<fs::path> loader_folders() {
+  void* program = dlopen(nullptr, RTLD_NOW);
+  Dl_serinfo header{};
+  if (program == nullptr || dlinfo(program, RTLD_DI_SERINFOSIZE, &header) != 0) return {};
+  // The list grows past the struct's end, into bytes of ours.
+  std::vector<std::max_align_t> memory(header.dls_size / sizeof(std::max_align_t) + 1);
+  Dl_serinfo& list = *new (memory.data()) Dl_serinfo(header);
+  std::vector<fs::path> folders;
+  if (dlinfo(program, RTLD_DI_SERINFO, &list) != 0) return {};
+  const Dl_serpath* paths = list.dls_serpath;
+  for (unsigned i = 0; i < list.dls_cnt; ++i) add_once(folders, paths[i].dls_name);
+  return folders;
+}
 
 std::vector<fs::path> toolkit_folders() {
   std::vector<fs::path> folders;

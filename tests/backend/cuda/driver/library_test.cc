@@ -3,11 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "expect_error.h"
+#include "own_folder.h"
 #include "scoped_environment.h"
 
 namespace heddle::cuda {
@@ -20,6 +20,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::StartsWith;
 
 const fs::path kSamples = SAMPLES;
 
@@ -37,23 +38,6 @@ int version_of(const Library& library) {
   return library.find(version, "sample_version") ? version() : -1;
 }
 
-/// An empty folder of this test, gone with it.
-class Folder {
- public:
-  Folder() : path_(fs::path(testing::TempDir()) / ("heddle_library_" + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 class LibraryTest : public testing::Test {
  protected:
   ScopedVariable option_{"HEDDLE_NVRTC", nullptr};
@@ -67,7 +51,7 @@ TEST_F(LibraryTest, TakesTheFirstFolderThatHasIt) {
 }
 
 TEST_F(LibraryTest, AFolderGivesTheBestNameFirst) {
-  const Folder both;
+  const OwnFolder both;
   fs::create_symlink(kSamples / "1/libsample.so.1", both.path() / "libsample.so.1");
   fs::create_symlink(kSamples / "2/libsample.so.2", both.path() / "libsample.so.2");
   EXPECT_EQ(version_of(open_library(search_in({both.path()}), take_any)), 2);
@@ -78,8 +62,35 @@ TEST_F(LibraryTest, GoesOnWhenOneIsRefused) {
   EXPECT_EQ(version_of(open_library(search_in({kSamples / "2", kSamples / "1"}), at_most_one)), 1);
 }
 
+TEST_F(LibraryTest, SecondNamesAreTriedOnceNoPlaceHadTheFirst) {
+  LibrarySearch search = search_in({kSamples / "2", kSamples / "1"});
+  search.names = {"libsample.so.1"};
+  EXPECT_EQ(version_of(open_library(search, take_any)), 1);
+  search.names = {"libsample.so.3"};
+  search.second_names = {"libsample.so.1", "libsample.so.2"};
+  EXPECT_EQ(version_of(open_library(search, take_any)), 2) << "the folders' order comes before that of these names";
+  search.names = {"libsample.so.1"};
+  search.second_names = {"libsample.so.2"};
+  EXPECT_EQ(version_of(open_library(search, take_any)), 1);
+}
+
+TEST_F(LibraryTest, OldNamesAreNeverTaken) {
+  LibrarySearch search = search_in({kSamples / "1", kSamples / "2"});
+  search.names = {"libsample.so.2"};
+  search.old_names = {"libsample.so.1"};
+  EXPECT_EQ(version_of(open_library(search, take_any)), 2);
+  search.folders = {kSamples / "1"};
+  expect_error([&] { open_library(search, take_any); }, ErrorCode::unsupported,
+               "sample was found but cannot be used: " + (kSamples / "1/libsample.so.1").string() +
+                   " is too old, by its name; no usable libsample.so.2 in the loader's path, " +
+                   (kSamples / "1").string() + "; HEDDLE_NVRTC may name its file or folder");
+  const auto refuse = [](const Library&) { return "is version 0"; };
+  expect_error([&] { open_library(search, refuse); }, ErrorCode::unsupported,
+               HasSubstr((kSamples / "1/libsample.so.1").string() + " is version 0; "));
+}
+
 TEST_F(LibraryTest, SaysWhereItLookedAndWhatItRefused) {
-  const Folder folder;
+  const OwnFolder folder;
   std::ofstream(folder.path() / "libsample.so.1") << "no library";
   const auto refuse = [](const Library&) { return "is too old"; };
   expect_error(
@@ -87,12 +98,14 @@ TEST_F(LibraryTest, SaysWhereItLookedAndWhatItRefused) {
         open_library(search_in({"/no/such/folder", kSamples / "2", folder.path()}), refuse);
       },
       ErrorCode::unsupported,
-      AllOf(HasSubstr("sample was not found: no usable libsample.so.2 or libsample.so.1 in the loader's path, "
-                      "/no/such/folder, " +
-                      (kSamples / "2").string()),
-            HasSubstr("refused: " + (kSamples / "2/libsample.so.2").string() + " is too old; "),
-            HasSubstr((folder.path() / "libsample.so.1").string() + ": "),  // the loader's words on that file
-            EndsWith("; HEDDLE_NVRTC may name its file or folder")));
+      AllOf(StartsWith("sample was found but cannot be used: " + (kSamples / "2/libsample.so.2").string() +
+                       " is too old; " + (folder.path() / "libsample.so.1").string() + ": "),  // the loader's words
+            EndsWith("; no usable libsample.so.2 or libsample.so.1 in the loader's path, /no/such/folder, " +
+                     (kSamples / "2").string() + ", " + folder.path().string() +
+                     "; HEDDLE_NVRTC may name its file or folder")));
+  expect_error([&] { open_library(search_in({"/no/such/folder"}), refuse); }, ErrorCode::unsupported,
+               "sample was not found: no usable libsample.so.2 or libsample.so.1 in the loader's path, "
+               "/no/such/folder; HEDDLE_NVRTC may name its file or folder");
 }
 
 TEST_F(LibraryTest, TheOptionNamesAFile) {
@@ -114,10 +127,15 @@ TEST_F(LibraryTest, AnOptionThatDoesNotServeIsAnErrorAndNothingElseIsTried) {
                        HasSubstr("No such file"), Not(HasSubstr("samples/2"))));
   }
   {
-    const Folder empty;
+    const OwnFolder empty;
     const ScopedVariable option("HEDDLE_NVRTC", empty.path().c_str());
     expect_error([&] { open(take_any); }, ErrorCode::unsupported,
                  EndsWith("; the folder holds no libsample.so.2 or libsample.so.1"));
+    fs::create_symlink(kSamples / "0/libsample.so.0", empty.path() / "libsample.so.0");
+    LibrarySearch search = search_in({});
+    search.old_names = {"libsample.so.0"};
+    expect_error([&] { open_library(search, take_any); }, ErrorCode::unsupported,
+                 EndsWith("'; " + (empty.path() / "libsample.so.0").string() + " is too old, by its name"));
   }
   {
     const ScopedVariable option("HEDDLE_NVRTC", SAMPLES "/1/libsample.so.1");
@@ -141,7 +159,7 @@ void make_install(const fs::path& prefix, const fs::path& packages, const char* 
 }
 
 TEST_F(LibraryTest, WheelsStandBesideThePythonOfPathAndOfTheVirtualEnvironment) {
-  const Folder root;
+  const OwnFolder root;
   const std::string r = root.path().string();
   make_install(r + "/venv", "lib/python3.12/site-packages", "cuda_nvrtc");
   make_install(r + "/real", "lib/python3/dist-packages", "cu13");

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/environment.h"
 #include "heddle/error.h"
 
 namespace heddle::cuda {
@@ -95,6 +96,21 @@ std::string size_text(std::size_t bytes) {
                                  : "the driver does not say what is free";
   throw Error(ErrorCode::out_of_memory, fmt::format("cannot allocate {} bytes ({}) on CUDA device {}: {}", bytes,
                                                     size_text(bytes), device, rest));
+}
+
+/// What was under way when the driver refused a kernel. It loads what an NVRTC of its own major version or of an older
+/// one made; of a newer one's kernels it says no more than that they are invalid.
+std::string loading(int compiler_version) {
+  if (compiler_version == 0) return "loading a compiled kernel";
+  const int driver_version = started_version(), driver_major = driver_version / 1000;
+  const std::string versions = fmt::format("loading a kernel of NVRTC {} into a driver of CUDA {}",
+                                           version_text(compiler_version), version_text(driver_version));
+  if (compiler_version / 1000 <= driver_major) return versions;
+  // Since CUDA 13 the wheel's name has no number.
+  const std::string wheel = fmt::format("nvidia-cuda-nvrtc{}", driver_major > 12 ? fmt::format("=={}.*", driver_major)
+                                                                                 : fmt::format("-cu{}", driver_major));
+  return fmt::format("{}, which needs an NVRTC of CUDA {} at most ({} may name it; the wheel {} holds one)", versions,
+                     driver_major, name_of(base::Option::nvrtc), wheel);
 }
 
 }  // namespace
@@ -188,9 +204,10 @@ void copy_and_wait(int device, void* to, const void* from, std::size_t bytes) {
   check(driver().StreamSynchronize(nullptr), "waiting for a copy to or from device memory");
 }
 
-Module::Module(int device, std::span<const char> cubin) : device_(device) {
+Module::Module(int device, std::span<const char> cubin, int compiler_version) : device_(device) {
   const ContextScope scope(device);
-  check(driver().ModuleLoadDataEx(&module_, cubin.data(), 0, nullptr, nullptr), "loading a compiled kernel");
+  const CUresult result = driver().ModuleLoadDataEx(&module_, cubin.data(), 0, nullptr, nullptr);
+  if (result != CUDA_SUCCESS) check(result, loading(compiler_version).c_str());
 }
 
 Module::~Module() {

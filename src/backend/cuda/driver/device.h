@@ -56,7 +56,9 @@ void copy_and_wait(int device, void* to, const void* from, std::size_t bytes);
 /// A loaded cubin. Kernels of it live as long as it does.
 class Module {
  public:
-  Module(int device, std::span<const char> cubin);
+  /// `compiler_version`: of the NVRTC that made it, 13000; where the driver refuses it, the error says what fits. 0:
+  /// not known.
+  Module(int device, std::span<const char> cubin, int compiler_version = 0);
   ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;

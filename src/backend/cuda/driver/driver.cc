@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 
 #include "backend/cuda/driver/library.h"
 #include "heddle/error.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kOldestVersion = 12000;
 
-std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::atomic<int> started{0};
 
 /// Why a library is no driver that serves; empty when it is one. The version comes first: an old driver lacks
 /// functions, but its age is the news.
@@ -69,7 +70,11 @@ Loaded load() {
 #undef HEDDLE_DRIVER_FUNCTION
     if (const CUresult result = driver.Init(0); result != CUDA_SUCCESS) {
       loaded.missing = fmt::format("the CUDA driver {} does not start: {}", library.path(), words(driver, result));
+      return loaded;
     }
+    int version = 0;
+    driver.DriverGetVersion(&version);
+    started = version;
   } catch (const Error& error) {
     loaded.missing = error.what();
   }
@@ -89,6 +94,10 @@ const Driver& driver() {
   if (!found.missing.empty()) throw Error(ErrorCode::unsupported, found.missing);
   return found.driver;
 }
+
+int started_version() { return started; }
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 void check(CUresult result, const char* doing) {
   if (result == CUDA_SUCCESS) return;

@@ -7,11 +7,16 @@
 
 namespace heddle::cuda {
 
-/// The driver's functions; each a member with the name of the function, without `cu`: driver().MemAlloc(...). Loaded and
-/// started once, on first use. Throws Error(unsupported) with a sentence that lists where libcuda.so.1 was looked for
-/// (the file or folder of HEDDLE_CUDA_DRIVER, else the loader's path and where containers mount it), or what was found
-/// and is too old (12.0 is the oldest accepted), or which function it lacks, or why it does not start.
+/// The driver's functions; each a member with the name of the function, without `cu`: driver().MemAlloc(...). Loaded
+/// and started once, on first use. Throws Error(unsupported) with a sentence that lists where libcuda.so.1 was looked
+/// for (the file or folder of HEDDLE_CUDA_DRIVER, else the loader's path and where containers mount it), or what was
+/// found and is too old (12.0 is the oldest accepted), or which function it lacks, or why it does not start.
 const Driver& driver();
+/// The version of the driver that driver() has started, as it counts them: 13000. 0 before that, and where there is
+/// none; loads nothing.
+int started_version();
+/// 13000: "13.0"
+std::string version_text(int version);
 /// Empty when driver() works and there is at least one device; else the reason, a sentence. Never throws.
 std::string driver_missing();
 

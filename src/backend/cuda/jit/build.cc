@@ -224,6 +224,8 @@ std::string compiler_missing() {
 
 std::string compiler_version() { return compiler().version(); }
 
+int compiler_number() { return compiler().major * 1000 + compiler().minor * 10; }
+
 std::string cache_notes() { return disk()->notes(); }
 
 Counts counts() {

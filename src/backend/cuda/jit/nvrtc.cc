@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "backend/cuda/driver/driver.h"
 #include "backend/cuda/driver/library.h"
 #include "backend/cuda/jit/includes.h"
 #include "backend/cuda/jit/key.h"
@@ -62,22 +63,29 @@ struct Nvrtc {
   Compiler compiler;
 };
 
-/// Empty when the library will do, and `nvrtc` is it.
+/// Empty when the library will do, and `nvrtc` is it. An old one may lack functions, but its age is the news.
 std::string refuse(const Library& library, Nvrtc& nvrtc) {
-  if (const char* missing = find_all(library, nvrtc.functions)) return fmt::format("has no function {}", missing);
+  const char* const missing = find_all(library, nvrtc.functions);
+  if (nvrtc.functions.version == nullptr) return fmt::format("has no function {}", missing);
   Compiler& compiler = nvrtc.compiler;
   if (nvrtc.functions.version(&compiler.major, &compiler.minor) != 0) return "does not say its version";
   if (std::pair(compiler.major, compiler.minor) < std::pair(kOldestMajor, kOldestMinor)) {
     return fmt::format("is version {}; {}.{} is the oldest accepted", compiler.version(), kOldestMajor, kOldestMinor);
   }
+  if (missing != nullptr) return fmt::format("has no function {}", missing);
   compiler.path = library.path();
   return "";
 }
 
 Nvrtc load() {
   constexpr std::array<std::string_view, 2> kWheels{"cu13", "cuda_nvrtc"};
-  LibrarySearch search{
-      "NVRTC", base::Option::nvrtc, {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, toolkit_folders()};
+  LibraryNames names = library_names(started_version());
+  LibrarySearch search{.what = "NVRTC",
+                       .option = base::Option::nvrtc,
+                       .names = std::move(names.first),
+                       .folders = toolkit_folders(),
+                       .second_names = std::move(names.second),
+                       .old_names = {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", "libnvrtc.so.11"}};
   for (std::filesystem::path& folder : wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
   Nvrtc nvrtc;
   open_library(search, [&](const Library& library) { return refuse(library, nvrtc); });
@@ -171,6 +179,17 @@ std::string trimmed(std::string text) {
 }
 
 }  // namespace
+
+LibraryNames library_names(int driver_version) {
+  LibraryNames names;
+  for (const int major : {13, 12}) {
+    const bool suits = driver_version == 0 || major <= driver_version / 1000;
+    (suits ? names.first : names.second).push_back(fmt::format("libnvrtc.so.{}", major));
+  }
+  // Without a number it may be any version, the newest as a rule.
+  (names.second.empty() ? names.first : names.second).push_back("libnvrtc.so");
+  return names;
+}
 
 std::string Compiler::version() const { return fmt::format("{}.{}", major, minor); }
 

@@ -27,7 +27,15 @@ struct Compiler {
   std::string version() const;
 };
 
-/// The compiler of this process, looked for once. Throws Error(unsupported) with a sentence that lists where it was
+/// What NVRTC's file may be called, the best first: `first` those whose kernels a driver of that version loads, being
+/// of its major version or of an older one, `second` the others. 0: no driver is known, and the newest is the best.
+struct LibraryNames {
+  std::vector<std::string> first, second;
+};
+LibraryNames library_names(int driver_version);
+
+/// The compiler of this process, looked for once; where the driver has started by then, one that suits it if there is
+/// one. Throws Error(unsupported) with a sentence that lists where it was
 /// looked for, or what was found and is too old.
 const Compiler& compiler();
 

@@ -87,7 +87,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         layout_(emit::layout_of({mask})),
         source_(emit::forward_sm90(config_, mask, layout_)),
         cubin_(jit::build(source_)),
-        module_(device_, cubin_->bytes),
+        module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     set_constants(arguments);
     const plan::TileSchedule schedule =

@@ -45,7 +45,7 @@ std::string error_of(Call&& call) {
   }
   return "nothing was thrown";
 }
-std::string coded(ErrorCode code, const char* sentence) {
+std::string coded(ErrorCode code, const std::string& sentence) {
   return fmt::format("{}: {}", static_cast<int>(code), sentence);
 }
 
@@ -235,6 +235,29 @@ TEST(CudaModules, SayWhichKernelWentWrong) {
 
 TEST(CudaTensorMaps, AreRefusedAsOnAGpu) {
   EXPECT_EQ(with_fake([] { return tensor_map_surprises(); }), "");
+}
+
+TEST(CudaModules, SayWhichVersionsDoNotFit) {
+  const auto refusal = [](const char* driver_version, int compiler_version) {
+    return with_fake([&] {
+      setenv("FAKE_CUDA_VERSION", driver_version, 1);
+      return error_of([&] { Module(0, std::string_view("bad cubin"), compiler_version); });
+    });
+  };
+  const char* const fits = "loading a kernel of NVRTC {} into a driver of CUDA {}: CUDA_ERROR_FAKE (as the fake says)";
+  EXPECT_EQ(refusal("13000", 13000), coded(ErrorCode::device, fmt::format(fmt::runtime(fits), "13.0", "13.0")));
+  EXPECT_EQ(refusal("13000", 12030), coded(ErrorCode::device, fmt::format(fmt::runtime(fits), "12.3", "13.0")));
+  EXPECT_EQ(refusal("12000", 12090), coded(ErrorCode::device, fmt::format(fmt::runtime(fits), "12.9", "12.0")));
+  EXPECT_EQ(refusal("12040", 13010),
+            coded(ErrorCode::device,
+                  "loading a kernel of NVRTC 13.1 into a driver of CUDA 12.4, which needs an NVRTC of CUDA 12 at most "
+                  "(HEDDLE_NVRTC may name it; the wheel nvidia-cuda-nvrtc-cu12 holds one): CUDA_ERROR_FAKE (as the "
+                  "fake says)"));
+  EXPECT_EQ(refusal("13000", 14000),
+            coded(ErrorCode::device,
+                  "loading a kernel of NVRTC 14.0 into a driver of CUDA 13.0, which needs an NVRTC of CUDA 13 at most "
+                  "(HEDDLE_NVRTC may name it; the wheel nvidia-cuda-nvrtc==13.* holds one): CUDA_ERROR_FAKE (as the "
+                  "fake says)"));
 }
 
 TEST(CudaPlaces, TellTheDeviceOfAPointer) {

@@ -106,6 +106,21 @@ TEST(Driver, IsStartedOnceForAllThreads) {
             "1");
 }
 
+TEST(Driver, ItsVersionIsKnownOnceItHasStarted) {
+  const auto versions = [](const char* init) {
+    return in_child([&]() -> std::string {
+      setenv("HEDDLE_CUDA_DRIVER", FAKE_DRIVER, 1);
+      setenv("FAKE_CUDA_VERSION", "12040", 1);
+      setenv("FAKE_CUDA_INIT", init, 1);
+      const int before = started_version();
+      driver_missing();
+      return version_text(before) + ", then " + version_text(started_version());
+    });
+  };
+  EXPECT_EQ(versions("0"), "0.0, then 12.4");
+  EXPECT_EQ(versions("100"), "0.0, then 0.0");
+}
+
 TEST(Driver, CheckGivesTheDriversWordsAndACode) {
   EXPECT_EQ(in_child([]() -> std::string {
               setenv("HEDDLE_CUDA_DRIVER", FAKE_DRIVER, 1);

@@ -59,13 +59,16 @@ bool is_code(std::string_view text) {
 }
 
 /// Whether a line with "(C7512)" in it is a reason to reject. New compilers may number such lines anew, but their words
-/// have been the same since 12.2.
+/// have been the same since 12.2; should the words change, the numbers are left.
 bool rejects(std::string_view line) {
-  if (line.find("Potential Performance Loss") != std::string_view::npos) return true;
+  for (const std::string_view words : {"Potential Performance Loss", "instructions are serialized"}) {
+    if (line.find(words) != std::string_view::npos) return true;
+  }
   const std::size_t open = line.find("(C");
   if (open == std::string_view::npos || !is_code(line.substr(open + 1))) return false;
   const std::string_view code = line.substr(open + 1, 5);
-  return code == "C7508" || (code >= "C7510" && code <= "C7516") || code.starts_with("C76");
+  const bool added_wait = code == "C7517" || code == "C7519";
+  return (code >= "C7508" && code <= "C7520" && !added_wait) || code.starts_with("C76");
 }
 
 /// "ptxas info    : (C7512) Potential ..." > "(C7512) Potential ..."

@@ -17,9 +17,10 @@ struct Resources {
 /// bytes (stores and loads) of all functions together. A figure that the log does not give for each kernel stays -1.
 Resources resources_in(std::string_view log);
 
-/// The log's lines that say that the tensor cores are serialised (C7510 to C7516), that `setmaxnreg` was ignored
-/// (C7508), or that an instruction does not fit its registers (C76xx); joined by "; ", empty when there is none. A
-/// wait or an arrive that the compiler added (C7517, C7519) is not among them.
+/// The log's lines that say that the tensor cores are serialised (C7509 to C7516, C7518, C7520), that `setmaxnreg` was
+/// ignored (C7508), or that an instruction does not fit its registers (C76xx), found by their words and by their
+/// numbers; joined by "; ", empty when there is none. A wait or an arrive that the compiler added (C7517, C7519) is not
+/// among them.
 std::string performance_losses(std::string_view log);
 
 }  // namespace heddle::cuda::jit

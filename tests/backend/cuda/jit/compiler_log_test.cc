@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "backend/cuda/jit/performance_losses.h"
+
 namespace heddle::cuda::jit {
 namespace {
 
@@ -83,22 +85,34 @@ TEST(PerformanceLosses, AreTheWarningsWithoutTheirPrefix) {
   EXPECT_EQ(performance_losses("ptxas info    : (C7510) a\nptxas warning : (C7514) b"), "(C7510) a; (C7514) b");
 }
 
-TEST(PerformanceLosses, EveryCodeThatRejects) {
-  for (const char* code : {"C7508", "C7510", "C7511", "C7512", "C7513", "C7514", "C7515", "C7516", "C7600", "C7602"}) {
+TEST(PerformanceLosses, EveryReasonByItsWordsAndByItsNumber) {
+  for (const PtxasLine& line : kPerformanceLosses) {
+    const std::string log = std::string(kTwoKernels) + "\nptxas info    : ";
+    EXPECT_EQ(performance_losses(log + line.text()), line.text());
+    EXPECT_EQ(performance_losses(log + "(" + line.code + ") new words\n"),
+              std::string("(") + line.code + ") new words");
+    EXPECT_EQ(performance_losses(log + "(C9911) " + line.words), std::string("(C9911) ") + line.words);
+    EXPECT_EQ(performance_losses(log + line.words), line.words) << "without any number";
+  }
+}
+
+TEST(PerformanceLosses, SerialisedProductsUnderAnyHeading) {
+  EXPECT_EQ(performance_losses("ptxas warning : (C9911) Slow: wgmma.mma_async instructions are serialized due to age"),
+            "(C9911) Slow: wgmma.mma_async instructions are serialized due to age");
+}
+
+TEST(PerformanceLosses, InstructionsThatDoNotFit) {
+  for (const char* code : {"C7600", "C7602"}) {
     EXPECT_EQ(performance_losses(std::string("ptxas fatal   : (") + code + ") x"), std::string("(") + code + ") x");
   }
 }
 
-TEST(PerformanceLosses, AreFoundUnderAnyNumber) {
-  EXPECT_EQ(performance_losses("ptxas info    : (C9911) Potential Performance Loss: 'setmaxnreg' ignored"),
-            "(C9911) Potential Performance Loss: 'setmaxnreg' ignored");
-}
-
 TEST(PerformanceLosses, AddedWaitsAreNone) {
-  EXPECT_EQ(performance_losses(
-                "ptxas info    : (C7519) warpgroup.arrive is injected in around line 51 by compiler to allow use of\n"
-                "ptxas info    : (C7517) warpgroup.wait is injected in around line 48 by compiler to allow use of\n"
-                "ptxas info    : (C7509) x\nptxas info    : (C751) x\nptxas info    : (C75\n(C\n("),
+  for (const PtxasLine& line : kAddedWaits) {
+    EXPECT_EQ(performance_losses(std::string("ptxas info    : ") + line.text()), "");
+  }
+  EXPECT_EQ(performance_losses("ptxas info    : (C7507) x\nptxas info    : (C7521) x\nptxas info    : (C751) x\n"
+                               "ptxas info    : (C75\n(C\n("),
             "");
   EXPECT_EQ(performance_losses(kTwoKernels), "");
 }

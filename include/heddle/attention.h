@@ -71,8 +71,8 @@ struct AttentionOptions {
   int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
 
   /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute: wait for it
-  /// before o is read. They free what they planned, which waits for the GPU; the runs of a plan that is kept wait for
-  /// nothing. Null: the legacy default stream.
+  /// before o is read. They make a plan and free it, and both wait for the GPU; the runs of a plan that is kept wait
+  /// for nothing. Null: the legacy default stream.
   void* stream = nullptr;
 
   /// Called now and then during a run on the CPU with the fraction done, from one thread at a time. Empty: never.
@@ -114,22 +114,31 @@ struct RunOptions {
 /// the kernel; run() only computes. Copies share the plan. Safe from several threads, also one plan on several threads
 /// or streams at once, each with its own workspace. On a GPU the plan must outlive what its runs enqueued, and the
 /// graphs that captured them: destroying or updating it frees lists that they read.
+///
+/// What waits on a GPU: making a plan and update() allocate on its device and copy there, and captures of the mask from
+/// there, all on the legacy stream, and wait for these copies; so they wait for what all streams of the device hold,
+/// but for streams made non-blocking: results on those that a mask reads must be waited for before. The last copy of a
+/// plan, when it is destroyed, and update() free device memory and unload kernels, for which the driver waits until
+/// the device is idle. run(), workspace_bytes(), block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
   /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. Lengths, cu_seqlens, q_start and
-  /// the captures of the mask are read now; score params, descales, sinks and score captures are read by each run.
+  /// the captures of the mask are read now; score params, descales, sinks and score captures are read by each run. On a
+  /// GPU it waits, as above, and compiles the kernel unless it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
   /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.
   std::int64_t workspace_bytes() const;
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
-  /// it allocates, compiles and synchronises nothing, so a CUDA graph may capture it. What captures on a GPU hold is
+  /// it allocates, copies, compiles and waits for nothing, so a CUDA graph may capture it. On the CPU it returns when o
+  /// and lse are written. What captures on a GPU hold is
   /// not compared with what a mask's rows were built from: update() follows a change.
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-  /// planned ones. Not during a run, nor, on a GPU, while one is enqueued. Graphs must be captured again.
+  /// planned ones. Not during a run, nor, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it
+  /// waits, as above.
   void update(const Bindings& bindings);
 
   const BlockMask* block_mask() const;  // null when everything attends

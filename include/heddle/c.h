@@ -147,7 +147,7 @@ typedef struct heddle_attention_options {
   int32_t reserved;    // 0
 
   // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into. NULL: the legacy default stream. That call
-  // makes a plan for itself and frees it, which waits for the device: what must not wait keeps a plan.
+  // makes a plan for itself and frees it, and both wait for the device: what must not wait keeps a plan.
   void* stream;
 
   // Called now and then during a run on the CPU with the fraction done, from one thread at a time. It may not throw.
@@ -213,6 +213,12 @@ typedef struct heddle_run_options {
 } heddle_run_options;
 
 /// An attention planned once and run many times.
+///
+/// What waits on a GPU: heddle_plan_create and heddle_plan_update allocate on the device and copy there, and captures
+/// of the mask from there, on the legacy stream, and wait for these copies, and so for what all streams of the device
+/// hold but those made non-blocking. heddle_plan_destroy and heddle_plan_update free device memory, for which the
+/// driver waits until the device is idle; heddle_attention_into does all of this. heddle_plan_run, like the functions
+/// that only ask a plan, never waits.
 typedef struct heddle_plan heddle_plan;
 
 /// HEDDLE_C_VERSION of the library that runs. It serves programs compiled against that version and all before.
@@ -237,23 +243,26 @@ HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* t
 /// `options` may be NULL. *plan is NULL after a failure.
 HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
                                             const heddle_attention_options* options, heddle_plan** plan);
-/// NULL is accepted. Not during a run.
+/// NULL is accepted. Not during a run, nor, on a GPU, while one is enqueued: it frees lists that runs read, and waits.
 HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 
 /// Runs. Shapes, strides, dtypes and devices must be the planned ones. On a GPU it enqueues on the stream and returns;
-/// it allocates, compiles and synchronises nothing, so a CUDA graph may capture it. One plan may run on several threads
+/// it allocates, copies, compiles and waits for nothing, so a CUDA graph may capture it. On the CPU it returns when o
+/// and lse are written. One plan may run on several threads
 /// and streams at once, each run with its own workspace. `options` may be NULL.
 HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
                                          const heddle_run_options* options);
 /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-/// planned ones. Names that are not given keep their values. Not during a run.
+/// planned ones. Names that are not given keep their values. Not during a run, nor, on a GPU, while one is enqueued;
+/// graphs must be captured again. On a GPU it waits.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
 /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.
 HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
 /// The backend that was chosen: HEDDLE_BACKEND_CPU ...
 HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);
-/// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives, kernel.
+/// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives, predicted
+/// bytes, flops and time, kernel.
 HEDDLE_API heddle_status heddle_plan_explain(const heddle_plan* plan, const char** text);
 /// The same as a JSON object with those stages as keys.
 HEDDLE_API heddle_status heddle_plan_explain_json(const heddle_plan* plan, const char** json);

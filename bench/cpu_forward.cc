@@ -6,13 +6,15 @@
 // % of the best probe seen; the table shows the medians of those: GFLOP/s over the elements that attend (4 Sq Skv D per
 // head, halved for causal) and their ratio to the probes beside them. Time is the processor time of all threads, so the
 // figures are per core and a core that somebody else takes for a while does not count; `wall` is the whole launch's
-// speed, with what waiting and other people's work cost.
+// speed, with what waiting and other people's work cost. A first line says what one core reads of memory.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -59,6 +61,14 @@ std::vector<Case> cases() {
       add("decode_gqa8", {.heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 8192});
     }
   }
+  // What the planner's rates need beside these (src/plan/families/cpu_forward_costs.h).
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::int64_t dim : {16, 32, 64, 128, 256}) {
+      const std::string full = fmt::format("{}_d{}_full", name(dtype), dim);
+      if (std::ranges::find(all, full, &Case::name) != all.end()) continue;
+      all.push_back({.name = full, .dtype = dtype, .dim = dim});
+    }
+  }
   return all;
 }
 
@@ -75,6 +85,23 @@ double process_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// GB/s that one core reads of memory that no cache holds.
+double read_gigabytes_per_second() {
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  const std::vector<std::uint64_t> words(kBytes / sizeof(std::uint64_t), 1);
+  double best = 0;
+  for (int round = 0; round < 5; ++round) {
+    const double begin = process_seconds();
+    std::array<std::uint64_t, 8> sums{};  // a single chain of additions would be slower than memory
+    for (std::size_t i = 0; i < words.size(); i += sums.size()) {
+      for (std::size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += words[i + lane];
+    }
+    if (std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) != words.size()) std::abort();
+    best = std::max(best, static_cast<double>(kBytes) * 1e-9 / (process_seconds() - begin));
+  }
+  return best;
 }
 
 double median(std::vector<double> values) {
@@ -150,6 +177,7 @@ int main(int count, char** arguments) {
       filter = argument;
     }
   }
+  fmt::print("one core reads {:.1f} GB/s of memory\n", read_gigabytes_per_second());
   fmt::print("{} threads\n{:<24} {:>8} {:>8} {:>7} {:>8} {}\n", threads, "case", "GFLOP/s", "probe", "ratio", "wall",
              "windows");
   for (const Case& c : cases()) {

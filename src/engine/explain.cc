@@ -110,6 +110,8 @@ std::string with_unit(double x, double step, const std::array<std::string_view, 
   return fmt::format("{:.3g} {}", x, units[unit]);
 }
 
+constexpr std::array<std::string_view, 5> kFlopUnits = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"};
+
 std::string time_text(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.3g} us", seconds * 1e6);
   return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
@@ -153,10 +155,11 @@ void add_plan(Text& text, const Json& plan) {
 void add_predicted(Text& text, const Json& predicted) {
   if (predicted.is_null()) return;
   const double seconds = predicted["seconds"], flops = predicted["flops"], bytes = predicted["bytes"];
-  const std::string rate =
-      seconds > 0 ? fmt::format(": {:.3g} TFLOP/s, {:.3g} GB/s", flops / seconds * 1e-12, bytes / seconds * 1e-9) : "";
-  text.line("predicted", fmt::format("{} for {} and {}{}", time_text(seconds),
-                                     with_unit(flops, 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"}),
+  std::string rate;
+  if (seconds > 0) {
+    rate = fmt::format(": {}/s, {:.3g} GB/s", with_unit(flops / seconds, 1000, kFlopUnits), bytes / seconds * 1e-9);
+  }
+  text.line("predicted", fmt::format("{} for {} and {}{}", time_text(seconds), with_unit(flops, 1000, kFlopUnits),
                                      with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}), rate));
 }
 

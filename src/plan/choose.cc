@@ -4,6 +4,7 @@
 
 #include "heddle/error.h"
 #include "plan/families/cpu_forward.h"
+#include "plan/families/cpu_forward_costs.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/plan.h"
 
@@ -48,6 +49,13 @@ Plan reference(int threads, const device::Caps& caps) {
   return plan;
 }
 
+Choice cpu(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, const RowsOf& rows_of) {
+  Choice choice = {cpu_forward(problem, threads, caps), nullptr};
+  choice.block_mask = rows_of(choice.plan.tile);
+  choice.plan.predicted = cpu_forward_prediction(problem, choice.plan, choice.block_mask.get(), caps);
+  return choice;
+}
+
 const device::CudaCaps& caps_of(const Device& device, const device::Machine& machine) {
   if (machine.cuda.empty()) {
     unsupported("q is on {}, but this machine has no CUDA device: {}", problem::name(device), machine.cuda_missing);
@@ -70,17 +78,16 @@ std::vector<Choice> cuda(const problem::AttentionProblem& problem, const Attenti
 
 std::vector<Choice> choose(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                            const AttentionOptions& options, const device::Machine& machine, const RowsOf& rows_of) {
-  Plan plan;
   switch (resolve(options.backend, problem.device, machine)) {
     case BackendChoice::cuda:
       return cuda(problem, tensors, options, caps_of(problem.device, machine), rows_of);
-    case BackendChoice::reference:
-      plan = reference(options.threads, machine.cpu);
-      break;
+    case BackendChoice::reference: {
+      const Plan plan = reference(options.threads, machine.cpu);
+      return {{plan, rows_of(plan.tile)}};
+    }
     default:
-      plan = cpu_forward(problem, options.threads, machine.cpu);
+      return {cpu(problem, options.threads, machine.cpu, rows_of)};
   }
-  return {{plan, rows_of(plan.tile)}};
 }
 
 }  // namespace heddle::plan

@@ -19,8 +19,8 @@ namespace heddle::plan {
 /// What the cost model expects of one run.
 struct Prediction {
   double seconds = 0;
-  double flops = 0;  // of the attended products: 4 * D an attended element (partial blocks count by their area)
-  double bytes = 0;  // through device memory: each input read once, each output written once
+  double flops = 0;  // of the products: 2 (Dqk + Dv) an element that attends (partial blocks count by their area)
+  double bytes = 0;  // through memory: each input read once, each output written once
 };
 
 struct Plan {

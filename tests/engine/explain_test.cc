@@ -130,6 +130,18 @@ TEST(Explain, HasAKeyForEveryFigure) {
   EXPECT_THAT(engine::to_text(least), testing::HasSubstr("kernel     none prepared\n"));
 }
 
+TEST(Explain, PredictsWhatACpuDoes) {
+  const Tensor q = Tensor::zeros(DType::bf16, {2, 4, 150, 64}), kv = Tensor::zeros(DType::bf16, {2, 2, 130, 64});
+  const Tensor o = Tensor::zeros(DType::bf16, {2, 4, 150, 64});
+  const AttentionPlan plan({q, kv, kv, o, {}}, {.backend = BackendChoice::cpu});
+  const Json predicted = Json::parse(plan.explain_json())["predicted"];
+  EXPECT_EQ(predicted["flops"], 4.0 * 64 * 2 * 4 * 150 * 130);
+  EXPECT_EQ(predicted["bytes"], 2.0 * 2 * 64 * (2 * 4 * 150 + 2 * 2 * 130));
+  EXPECT_GT(predicted["seconds"], 0);
+  EXPECT_THAT(plan.explain(), testing::ContainsRegex("\npredicted  [0-9.]+ [mu]?s for 39.9 MFLOP and 430 KiB: [0-9.]+ "
+                                                     "[MG]FLOP/s, [0-9.]+ GB/s\n"));
+}
+
 // Units change where the number would pass 1000 (of 1024 bytes).
 TEST(Explain, WritesPredictionsInUnits) {
   plan::Plan plan = hopper_plan();
@@ -140,8 +152,8 @@ TEST(Explain, WritesPredictionsInUnits) {
     const std::size_t begin = text.find("predicted  ") + 11;
     return text.substr(begin, text.find('\n', begin) - begin);
   };
-  EXPECT_EQ(line(0.002, 1000, 1000), "2 ms for 1 kFLOP and 1e+03 B: 5e-07 TFLOP/s, 0.0005 GB/s");
-  EXPECT_EQ(line(3, 2e12, 2048.0 * 1024 * 1024), "3 s for 2 TFLOP and 2 GiB: 0.667 TFLOP/s, 0.716 GB/s");
+  EXPECT_EQ(line(0.002, 1000, 1000), "2 ms for 1 kFLOP and 1e+03 B: 500 kFLOP/s, 0.0005 GB/s");
+  EXPECT_EQ(line(3, 2e12, 2048.0 * 1024 * 1024), "3 s for 2 TFLOP and 2 GiB: 667 GFLOP/s, 0.716 GB/s");
   EXPECT_EQ(line(0, 0, 0), "0 us for 0 FLOP and 0 B");
 }
 

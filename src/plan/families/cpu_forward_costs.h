@@ -1,0 +1,42 @@
+// What the CPU forward costs, for explain(). Every number here was measured by bench_cpu_forward on one core of a
+// virtual machine (Xeon of model 207, AVX-512), which also did 176 GFLOP/s of bare multiply-adds.
+//
+// A run takes the time of its products at the rate of its head dimension, and that of converting and transposing each
+// key and value into a panel, which is most of decoding; or, where its tensors do not fit in L3, that of reading them,
+// if this is longer. The arithmetic of mods is not counted: a quarter more for a softcap at D 64, 8 % for ALiBi.
+#pragma once
+
+#include <array>
+
+#include "plan/plan.h"
+
+namespace heddle::plan {
+
+struct CpuRates {
+  double packed_key_elements;      // decode, decode_gqa8: what packing a key and its value costs, in score elements
+  double memory_bytes_per_second;  // the first line: of one core
+  double vector_bytes;             // of the machine that did this; narrower vectors take as many more
+};
+inline constexpr CpuRates kCpuRates = {.packed_key_elements = 21, .memory_bytes_per_second = 8.8e9, .vector_bytes = 64};
+
+/// The cases *_full. 16-bit and 8-bit inputs are computed in f32, at f32's rate (bf16: 1 % more).
+struct CpuRate {
+  int head_dim;
+  double f32_gflops, f64_gflops;
+};
+inline constexpr std::array<CpuRate, 5> kCpuForwardRates = {{
+    {16, 85, 39},
+    {32, 123, 52.6},
+    {64, 141, 61},
+    {128, 146, 64},
+    {256, 142, 66},
+}};
+
+/// Of one core, by the row of the largest head dimension that is not larger. Smaller ones take as long as the first.
+double cpu_flops_per_second(expr::Precision precision, double head_dim);
+
+/// For a plan of family cpu_forward, which walks those rows (null: everything attends).
+Prediction cpu_forward_prediction(const problem::AttentionProblem& problem, const Plan& plan,
+                                  const BlockMask* block_mask, const device::Caps& caps);
+
+}  // namespace heddle::plan

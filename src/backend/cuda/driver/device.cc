@@ -103,8 +103,8 @@ std::string size_text(std::size_t bytes) {
 std::string loading(int compiler_version) {
   if (compiler_version == 0) return "loading a compiled kernel";
   const int driver_version = started_version(), driver_major = driver_version / 1000;
-  const std::string versions = fmt::format("loading a kernel of NVRTC {} into a driver of CUDA {}",
-                                           version_text(compiler_version), version_text(driver_version));
+  std::string versions = fmt::format("loading a kernel of NVRTC {} into a driver of CUDA {}",
+                                     version_text(compiler_version), version_text(driver_version));
   if (compiler_version / 1000 <= driver_major) return versions;
   // Since CUDA 13 the wheel's name has no number.
   const std::string wheel = fmt::format("nvidia-cuda-nvrtc{}", driver_major > 12 ? fmt::format("=={}.*", driver_major)

@@ -69,7 +69,8 @@ TEST(LaunchWithoutKernel, NoneThatIsMadeWell) {
 
 TEST(LaunchWithoutKernel, MachineCodeThatIsNone) {
   EXPECT_EQ(planning_error(FAKE_NVRTC, kFigures),
-            coded(ErrorCode::device, "loading a compiled kernel: CUDA_ERROR_FAKE (as the fake says)"));
+            coded(ErrorCode::device,
+                  "loading a kernel of NVRTC 13.0 into a driver of CUDA 13.0: CUDA_ERROR_FAKE (as the fake says)"));
 }
 
 TEST(LaunchWithoutKernel, MachineCodeOfAnotherKernel) {

@@ -24,11 +24,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
-#include "engine/machine.h"
-#include "engine/prepare.h"
-#include "gpu_timer.h"
-#include "heddle/heddle.h"
+#include "backend/cuda/driver/device.h"
+#include "forward_sm90_cases.h"
 #include "least_squares.h"
 #include "plan/families/forward_sm90.h"
 
@@ -37,13 +34,6 @@ namespace {
 
 using plan::ForwardSm90Kernel;
 using shared::ForwardSm90Config;
-
-constexpr std::int64_t kTokens = 16384, kColumns = 2048;  // of q, k, v and o
-
-struct Problem {
-  std::string_view mask;  // "full", "causal", "window"
-  std::int64_t length, tokens;
-};
 
 // The grid of bench/compare.py, and smaller ones, which tell the launch from the tiles.
 std::vector<Problem> problems(bool masked) {
@@ -57,38 +47,12 @@ std::vector<Problem> problems(bool masked) {
   return all;
 }
 
-Expr mask_of(const Problem& problem) {
-  if (problem.mask == "causal") return mods::causal();
-  if (problem.mask == "window") return mods::sliding_window(problem.length / 4);
-  return {};
-}
+struct Case : TimedCase {
+  Case(const ForwardSm90Kernel& of, const Problem& asked) : TimedCase(asked, of.config()), kernel(&of) {}
 
-/// Views of [B, S, H, D] memory as attention reads it.
-AttentionTensors tensors_of(const Problem& problem, int dim, const std::vector<Tensor>& memory) {
-  const std::int64_t batch = problem.tokens / problem.length, heads = kColumns / dim;
-  const auto view = [&](std::size_t i) {
-    return permute(
-        TensorView(memory[i].data(), DType::bf16, {batch, problem.length, heads, dim}, memory[i].view().device),
-        {0, 2, 1, 3});
-  };
-  return {view(0), view(1), view(2), view(3),
-          TensorView(memory[4].data(), DType::f32, {batch, heads, problem.length}, memory[4].view().device)};
-}
-
-struct Case {
   const ForwardSm90Kernel* kernel;
-  Problem problem;
-  ForwardSm90Config config;
-  std::shared_ptr<const BlockMask> rows;
-  plan::TileSchedule schedule;
-  Observation<4> observation;  // steps, those of them that are partial, tiles, 1; of the longest CTA
-
-  std::vector<double> seconds{};
-  double median() const {
-    std::vector<double> sorted = seconds;
-    std::ranges::sort(sorted);
-    return sorted[sorted.size() / 2];
-  }
+  plan::TileSchedule schedule{};
+  Observation<4> observation{};  // steps, those of them that are partial, tiles, 1; of the longest CTA
 };
 
 std::array<double, 4> longest_cta(const plan::TileSchedule& schedule, const ForwardSm90Config& config) {
@@ -113,105 +77,15 @@ std::array<double, 4> longest_cta(const plan::TileSchedule& schedule, const Forw
 }
 
 Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const device::CudaCaps& caps) {
-  Case c = {
-      .kernel = &kernel, .problem = problem, .config = kernel.config(), .rows = {}, .schedule = {}, .observation = {}};
-  c.config.lse = true;
-  c.config.masked = problem.mask != "full";
-  const std::int64_t heads = kColumns / kernel.head_dim, batch = problem.tokens / problem.length;
-  c.rows = std::make_shared<BlockMask>(BlockMask::build(
-      mask_of(problem), MaskShape::uniform(batch, heads, problem.length, problem.length), {64, c.config.kv_block}));
+  Case c(kernel, problem);
   problem::AttentionProblem asked;
-  asked.batch = batch;
-  asked.q_heads = asked.kv_heads = heads;
+  asked.batch = problem.tokens / problem.length;
+  asked.q_heads = asked.kv_heads = kColumns / kernel.head_dim;
   asked.q_rows = asked.kv_rows = problem.length;
   asked.qk_dim = asked.v_dim = kernel.head_dim;
   c.schedule = plan::forward_sm90_schedule(asked, c.config, c.rows.get(), caps);
   c.observation.terms = longest_cta(c.schedule, c.config);
   return c;
-}
-
-/// One case's kernel, whatever the planner would choose.
-struct Runner {
-  Runner(Case& c, const AttentionTensors& on, void* run_stream) : of(&c), tensors(on), stream(run_stream) {
-    options.block_mask = c.rows;
-    options.mask_mod = mask_of(c.problem);
-    const problem::AttentionProblem problem = problem::validate(tensors, options);
-    std::vector<plan::Choice> choices =
-        plan::choose(problem, tensors, options, engine::machine(), [&](BlockSize) { return c.rows; });
-    const auto chosen = std::ranges::find_if(choices, [&](const plan::Choice& choice) {
-      return choice.plan.sm90 && choice.plan.sm90->warpgroups == c.config.warpgroups &&
-             choice.plan.sm90->kv_block == c.config.kv_block;
-    });
-    if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner does not offer the kernel");
-    kernel = engine::prepare({problem, chosen->plan, tensors, options, options.bindings, c.rows.get()});
-    workspace = Tensor::empty_on(tensors.q.device, DType::u8, {chosen->plan.workspace_bytes});
-  }
-
-  void operator()() const {
-    kernel->launch({.tensors = tensors,
-                    .options = &options,
-                    .bindings = &options.bindings,
-                    .block_mask = of->rows.get(),
-                    .workspace = workspace.data(),
-                    .stream = stream});
-  }
-
-  Case* of;
-  AttentionTensors tensors;
-  void* stream;
-  AttentionOptions options{};
-  std::unique_ptr<backend::Kernel> kernel{};
-  Tensor workspace{};
-  int times = 1;
-};
-
-/// q, k, v, o and lse of any problem. Keys like a query, or like other keys, would make rows move m more often.
-std::vector<Tensor> random_memory(int device, std::mt19937& random) {
-  std::normal_distribution<float> normal;
-  std::vector<float> pool((1 << 22) - 3);  // an odd period: no two rows of a tensor are alike
-  for (float& value : pool) value = normal(random);
-  const Device place = {DeviceKind::cuda, device};
-  Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
-  std::vector<Tensor> memory;
-  for (std::size_t tensor = 0; tensor < 4; ++tensor) {
-    auto* values = static_cast<float*>(some.data());
-    for (std::size_t i = 0; i < static_cast<std::size_t>(some.count()); ++i) {
-      values[i] = pool[(i + tensor * 1'000'003) % pool.size()];
-    }
-    memory.push_back(some.to(DType::bf16).to(place));
-  }
-  memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
-  return memory;
-}
-
-/// Times all cases, each round in another order: what a kernel reaches depends on how hot the one before has left the
-/// chip.
-void measure(std::vector<Case>& cases, int device, int rounds, double seconds) {
-  GpuTimer timer(device);
-  std::mt19937 random(1);
-  const std::vector<Tensor> memory = random_memory(device, random);
-
-  std::vector<std::unique_ptr<Runner>> runners;
-  for (Case& c : cases) {
-    try {
-      runners.push_back(std::make_unique<Runner>(c, tensors_of(c.problem, c.config.head_dim, memory), timer.stream()));
-    } catch (const Error& error) {
-      fmt::print(stderr, "D {}, {} x {} on {}: {}\n", c.config.head_dim, c.config.rows(), c.config.kv_block,
-                 c.problem.mask, error.what());
-      continue;
-    }
-    Runner& runner = *runners.back();
-    timer.seconds(1, runner);
-    runner.times = std::max(1, static_cast<int>(seconds / timer.seconds(3, runner)));
-  }
-  for (int round = 0; round < rounds; ++round) {
-    std::ranges::shuffle(runners, random);
-    for (const auto& runner : runners) {
-      timer.seconds(1, *runner);
-      runner->of->seconds.push_back(timer.seconds(runner->times, *runner));
-    }
-  }
-  std::erase_if(cases, [](const Case& c) { return c.seconds.empty(); });
 }
 
 struct Fit {
@@ -260,7 +134,7 @@ void print_costs(const std::vector<Case>& cases) {
     rows +=
         fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}, {:.0f}}},\n", kernel.head_dim,
                     kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
-                    kernel.fallback, full.stretch, masked.stretch, masked.partial, full.tile, masked.tile);
+                    kernel.spare, full.stretch, masked.stretch, masked.partial, full.tile, masked.tile);
   }
   fmt::print("\nRows for the table:\n{}\n", rows);
 }
@@ -276,7 +150,7 @@ void print_choices(const std::vector<Case>& cases) {
         std::string times;
         for (const Case& c : cases) {
           if (c.config.head_dim != dim || c.problem.mask != problem.mask || c.problem.length != problem.length ||
-              c.problem.tokens != problem.tokens || c.kernel->fallback) {
+              c.problem.tokens != problem.tokens || c.kernel->spare) {
             continue;
           }
           const double predicted = plan::forward_sm90_seconds(c.schedule);
@@ -317,7 +191,10 @@ int run(int rounds, double seconds, int device, bool dry_run) {
   if (dry_run) {
     for (Case& c : cases) c.seconds.push_back(plan::forward_sm90_seconds(c.schedule));
   } else {
-    measure(cases, device, rounds, seconds);
+    std::vector<TimedCase*> all;
+    for (Case& c : cases) all.push_back(&c);
+    measure(all, device, rounds, seconds);
+    std::erase_if(cases, [](const Case& c) { return c.seconds.empty(); });
   }
   fmt::print("{}, {} multiprocessors\n\n", caps.name, caps.multiprocessors);
   print_costs(cases);

@@ -103,11 +103,12 @@ Source source_of_file(const std::vector<std::string>& arguments) {
 /// The kernels that are chosen of their own, with a causal mask.
 std::vector<Source> planned_sources() {
   std::vector<Source> sources;
-  const Expr mask = expr::simplify(mods::causal(), expr::Precision::f32);
+  plan::ForwardSm90Mods mods;
+  mods.mask = expr::simplify(mods::causal(), expr::Precision::f32);
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
-    shared::ForwardSm90Config config = kernel.config();
-    config.lse = config.masked = true;
-    if (!kernel.fallback) sources.push_back(emit::forward_sm90(config, mask, emit::layout_of({mask})));
+    shared::ForwardSm90Config config = plan::config_with(kernel.config(), mods);
+    config.lse = true;
+    if (!kernel.spare) sources.push_back(emit::forward_sm90(config, mods, emit::layout_of(mods.all())));
   }
   return sources;
 }

@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/cuda/driver": ("base", "device"),
     "backend/cuda/jit": ("base", "backend/cuda/driver"),
-    "backend/cuda/emit": ("base", "shared", "expr", "backend/cuda/jit"),
+    "backend/cuda/emit": (*BELOW_BACKEND, "backend/cuda/jit"),
     "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/emit"),
     "check": (*BELOW_BACKEND, "backend", "backend/reference"),
     "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu",

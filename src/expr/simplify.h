@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "expr/interpret.h"
+#include "expr/ranges.h"
 
 namespace heddle::expr {
 
@@ -20,5 +21,10 @@ struct LinearInScore {
 /// The linear form of a score mod, when it has one with a scale other than zero; empty otherwise. Folding it rounds
 /// otherwise than the mod as written does.
 std::optional<LinearInScore> linear_in_score(const Expr& score_mod);
+
+/// How a real expression grows from one key to the next: g, without kv_idx, kv_token and score, so that e(kv_idx + n) =
+/// e(kv_idx) + n * g but for rounding, wherever the leaves stay inside `leaves`. Empty where it is not linear there, or
+/// where an integer of it may leave the numbers that f32 holds exactly. Zero for an expression that reads no key.
+std::optional<Expr> slope_over_keys(const Expr& e, const LeafRanges& leaves);
 
 }  // namespace heddle::expr

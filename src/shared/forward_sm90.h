@@ -13,6 +13,15 @@ namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
 
+/// What the scores become before their exponentials are taken: t, or t in powers of two.
+enum class ScoreForm : int {
+  plain,    // factor * score
+  shifted,  // and a term of the query and the head alone, computed once a block
+  tilted,   // and one that is linear in the key's index: computed for a block's first key, and its slope
+  added,    // and a term of each element
+  mapped,   // the score_mod of each element, as it is written
+};
+
 struct ForwardSm90Config {
   int head_dim;    // 64, 128 or 256, of queries, keys and values
   int warpgroups;  // 1 to 3 consumers
@@ -23,6 +32,8 @@ struct ForwardSm90Config {
   bool f16;        // storage: f16, else bf16
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
+  ScoreForm scores = ScoreForm::plain;
+  bool weighted = false;  // a weight_mod multiplies what the values are multiplied by
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
@@ -161,6 +172,7 @@ struct ForwardSm90Params {
   int fill_count;
   int q_len, kv_len;                    // queries and keys of every sequence
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
+  float scale;                          // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;                     // scale * log2(e)
   void* o;                              // for fills; element strides of batch, head, row
   long long o_stride[3];

@@ -133,9 +133,10 @@ static void test_forward(device_case* c) {
 
 static void test_refusals(device_case* c) {
   const heddle_attention_tensors tensors = {sizeof tensors, &c->q, &c->k, &c->v, &c->o, &c->lse};
-  const heddle_attention_options options = {.struct_size = sizeof options, .score_mod = "score * 2.0"};
+  const double too_large = 3e38;  // by log2(e), which the kernel's exponents need, too
+  const heddle_attention_options options = {.struct_size = sizeof options, .scale = &too_large};
   heddle_plan* plan = NULL;
-  EXPECT_ERROR(heddle_plan_create(&tensors, &options, &plan), HEDDLE_ERROR_UNSUPPORTED, "score_mod");
+  EXPECT_ERROR(heddle_plan_create(&tensors, &options, &plan), HEDDLE_ERROR_UNSUPPORTED, "scale is 3e+38");
   EXPECT(plan == NULL);
   const int64_t k[] = {kBatch, kKvHeads, kKeys, kDim};
   float* host = random_floats(kBatch * kKvHeads * kKeys * kDim, 6);

@@ -111,6 +111,17 @@ AttentionTensors GpuCase::tensors() const {
   return tensors;
 }
 
+AttentionOptions GpuCase::options_there() {
+  AttentionOptions there = options();
+  if (!on_gpu()) return there;
+  for (auto& [name, view] : there.bindings.captures) {
+    const TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
+    captures_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    view = captures_.back();
+  }
+  return there;
+}
+
 void GpuCase::upload() {
   for (const auto& copy : copies_) copy->upload();
 }
@@ -122,24 +133,25 @@ void GpuCase::download() {
 // What AttentionPlan does, but with the kernel of that tile whichever the planner would take.
 void GpuCase::run_kernel(BlockSize tile) {
   const AttentionTensors on = tensors();
-  const problem::AttentionProblem problem = problem::validate(on, options());
-  engine::MaskRows rows(problem, options());
+  const AttentionOptions there = options_there();
+  const problem::AttentionProblem problem = problem::validate(on, there);
+  engine::MaskRows rows(problem, there);
   device::Machine machine = engine::machine();
   for (device::CudaCaps& caps : machine.cuda) {
     if (host_.spec().ctas > 0) caps.multiprocessors = host_.spec().ctas;
   }
   const std::vector<plan::Choice> choices =
-      plan::choose(problem, on, options(), machine, [&](BlockSize block) { return rows(block); });
+      plan::choose(problem, on, there, machine, [&](BlockSize block) { return rows(block); });
   const auto choice = std::ranges::find(choices, tile, [](const plan::Choice& offered) { return offered.plan.tile; });
   if (choice == choices.end())
     throw std::runtime_error(fmt::format("no kernel of {} x {} is offered", tile.q, tile.kv));
   const std::unique_ptr<backend::Kernel> kernel =
-      engine::prepare({problem, choice->plan, on, options(), options().bindings, choice->block_mask.get()});
+      engine::prepare({problem, choice->plan, on, there, there.bindings, choice->block_mask.get()});
   const Stream stream;
   upload();
   kernel->launch({.tensors = on,
-                  .options = &options(),
-                  .bindings = &options().bindings,
+                  .options = &there,
+                  .bindings = &there.bindings,
                   .block_mask = choice->block_mask.get(),
                   .workspace = workspace(),
                   .stream = stream.handle()});
@@ -154,7 +166,7 @@ void GpuCase::run() {
     } catch (const cuda::jit::Rejected&) {  // the mask takes too many registers for it: any kernel then
     }
   }
-  const AttentionPlan plan(tensors(), options());
+  const AttentionPlan plan(tensors(), options_there());
   const Stream stream;
   upload();
   plan.run(tensors(), {.workspace = workspace(), .stream = stream.handle()});

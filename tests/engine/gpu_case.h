@@ -57,6 +57,8 @@ class GpuCase {
   AttentionCase& host() { return host_; }
   AttentionOptions& options() { return host_.options(); }
   AttentionTensors tensors() const;
+  /// The host's, with the captures where the tensors are.
+  AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }
   void upload();
@@ -73,6 +75,7 @@ class GpuCase {
   AttentionCase host_;
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse
   std::optional<cuda::DeviceMemory> workspace_;
+  std::vector<Tensor> captures_;
 };
 
 /// Calls body(spec) for each on as many threads as there are cores; what it throws is a failure of its case.

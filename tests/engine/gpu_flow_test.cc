@@ -123,11 +123,11 @@ TEST(GpuFlow, SaysWhatNoKernelTakes) {
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);
                 AttentionOptions options;
-                options.score_mod = leaf::score() * 2.0;
+                options.normalizer = Normalizer::sigmoid;
                 attention(in.q, in.k, in.v, options);
                 return {};
               }),
-              HasSubstr("score_mod is score * 2.0; none is accepted"));
+              HasSubstr("normalizer is sigmoid; softmax is accepted"));
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);
                 AttentionOptions options;
@@ -158,7 +158,7 @@ TEST(GpuFlow, PlansForAGpuThatIsNotHere) {
   const Explanation explanation = explain_on("h200", tensors, options);
   EXPECT_THAT(explanation.text, HasSubstr("forward_sm90 on cuda:0"));
   EXPECT_THAT(explanation.json, HasSubstr("\"family\": \"forward_sm90\""));
-  options.weight_mod = Expr(0.5);
+  options.normalizer = Normalizer::sigmoid;
   EXPECT_THROW(explain_on("h200", tensors, options), Error);
   EXPECT_THROW(explain_on("a100", tensors, {}), Error);
 }

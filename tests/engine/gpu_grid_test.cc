@@ -129,6 +129,23 @@ TEST_F(GpuGrid, AgreesWithTheReference) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+// Every score and weight mod, alone and together, with few masks: each combination is a compilation of seconds.
+TEST_F(GpuGrid, ScoreAndWeightMods) {
+  std::vector<CaseSpec> specs;
+  SpecSource source(40'000);
+  Deck<std::string> score(score_names(), 24), weight(with_unmasked(weight_names()), 25);
+  Deck<std::string> mask({"", "causal", "by_head"}, 26);
+  for (int i = 0; i < scaled(120); ++i) {
+    CaseSpec spec = source.draw();
+    spec.score = i % 4 == 3 ? "" : score.deal();
+    spec.weight = i % 4 == 3 || i % 8 == 0 ? weight.deal() : "";
+    if (spec.score == "constant") spec.with_lse = true;
+    spec.mask = mask.deal();
+    specs.push_back(spec);
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 /// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
 CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
   CaseSpec spec;

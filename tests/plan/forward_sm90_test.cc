@@ -16,6 +16,7 @@ namespace {
 
 using plan::Choice;
 using shared::ForwardSm90Config;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -171,14 +172,22 @@ TEST(ForwardSm90Choice, SaysHowMuchSlowerTheRestIs) {
 
 TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
   HopperCall call = grid_call(64, 8192, false);
-  const Tensor starts = Tensor::zeros(DType::i32, {8192});
-  call.mask = mods::documents_from_starts(Capture("starts", DType::i32, 1)) & mods::causal();
-  call.options.bindings.captures["starts"] = starts;
+  const Tensor ids = Tensor::zeros(DType::i32, {8192});
+  const auto documents = [&](const char* name) {
+    call.options.bindings.captures[name] = ids;
+    return mods::documents(Capture(name, DType::i32, 1));
+  };
+  call.mask = documents("ids") & mods::causal();
+  // A mask that reads gets the spare kernel, too.
+  const BlockSize three{192, 128}, two{128, 128}, spare{128, 64};
+  EXPECT_THAT(tiles_of(choices_of(call)), ElementsAre(three, two, spare));
+
+  call.mask = call.mask & documents("languages");
   const std::vector<Choice> choices = choices_of(call);
-  EXPECT_THAT(tiles_of(choices), ElementsAre(BlockSize{128, 128}, BlockSize{192, 128}));
+  EXPECT_THAT(tiles_of(choices), ElementsAre(two, spare, three));
   EXPECT_THAT(choices[0].plan.rejected,
-              ElementsAre(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
-                                       "that a thread has")));
+              Contains(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
+                                    "that a thread has")));
 }
 
 HopperCall call_with_blocks(std::int64_t dim, BlockSize block) {
@@ -221,6 +230,7 @@ TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
       },
       ErrorCode::unsupported,
       "no kernel of forward_sm90 fits: 128 queries x 64 keys, 2 warpgroups: a warpgroup's 64 queries do not divide "
+      "the 96 of a block of block_mask; 128 queries x 32 keys, 2 warpgroups: a warpgroup's 64 queries do not divide "
       "the 96 of a block of block_mask");
 }
 

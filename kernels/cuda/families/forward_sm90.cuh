@@ -1,4 +1,4 @@
-// The forward pass on Hopper: o = softmax(mask(scale q k^T)) v.
+// The forward pass on Hopper: o = softmax(mod(scale q k^T)) v.
 //
 // One CTA an SM, for the whole launch. Its tile source (pieces/tile_source.cuh) draws one tile after the other; its
 // producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
@@ -6,13 +6,13 @@
 // of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one tile ends and the next
 // begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it.
 //
-// Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mask's functions.
+// Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
-#include "pieces/score_mask.cuh"
+#include "pieces/scores.cuh"
 #include "pieces/softmax.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -24,8 +24,11 @@ class Consumer {
   static constexpr int kD = kConfig.head_dim, kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
-  static constexpr bool kAsArray = kD == 64 && kConfig.warpgroups == 3 && !kConfig.masked;
-  using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray>;
+  static constexpr bool kAsArray =
+      kD == 64 && kConfig.warpgroups == 3 && !kConfig.masked && kConfig.scores == ScoreForm::plain;
+  /// The scores are t when their exponentials are taken.
+  static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
+  using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray, kConfig.scores>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
@@ -113,6 +116,7 @@ class Consumer {
       } else if (softmax_.exact) {
         softmax_.set_limit();
       }
+      expect_scores(step);
       ptx::wgmma_wait<1>();
       ptx::touch(s_);
       release_keys(step);
@@ -129,7 +133,7 @@ class Consumer {
         accumulate = 1;
         if (moves) settle(carried);
       }
-      pack_p();
+      pack_p(step);
     }
     ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
     issue_pv(accumulate);
@@ -146,12 +150,13 @@ class Consumer {
     issue_qk();
     const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
     if (begun_ && softmax_.exact) softmax_.set_limit();
+    expect_scores(step);
     ptx::wgmma_wait<0>();
     ptx::touch(s_);
     release_keys(step);
     attend(step, new_tile);
     if (begun_ && softmax_.moves(before)) settle(before);
-    pack_p();
+    pack_p(step);
     begun_ = true;
   }
 
@@ -217,22 +222,38 @@ class Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Mask and softmax of the S that has arrived.
+  /// Where this warpgroup's scores of a step lie.
+  __device__ __forceinline__ BlockPlace block_place(Step step) const {
+    const TilePlace at = place(tile_);
+    return {at.batch, at.head, at.q_first + row(), (step >> shared::kStepFlagBits) * kN};
+  }
+
+  /// What of a block's scores is known before they are: while the product runs.
+  __device__ __forceinline__ void expect_scores(Step step) {
+    if constexpr (ScoreTilt<kConfig.scores>::kAny) {
+      softmax_.tilt.set(params_.mod, block_place(step));
+      for (float& base : softmax_.tilt.base) asm volatile("" : "+f"(base));
+    }
+  }
+
+  /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
+    if constexpr (kMapped) map_scores<kConfig>(s_, params_.mod, params_.scale, block_place(step));
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, params_.kv_len - kv_first);
     if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
-      const TilePlace at = place(tile_);
-      mask_scores<kConfig>(s_, params_.mod, at.batch, at.head, at.q_first + row(), kv_first);
+      mask_scores<kConfig>(s_, params_.mod, block_place(step));
     }
     if (new_tile) {
       softmax_.rows = RowSums();
       softmax_.safe = (step & shared::kStepSafe) != 0;
     }
-    softmax_.step(s_, params_.scale_log2);
+    softmax_.step(s_, kMapped ? ptx::kLog2E : params_.scale_log2);
   }
 
-  __device__ __forceinline__ void pack_p() {
+  /// P, in the storage type, of the block of `step`.
+  __device__ __forceinline__ void pack_p(Step step) {
+    if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
 #pragma unroll
     for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
   }
@@ -255,7 +276,8 @@ class Consumer {
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TilePlace at = place(tile);
-    suspect_ = !softmax_.safe && __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious)));
+    suspect_ = !softmax_.safe &&
+               (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
     if constexpr (kConfig.lse) {
       // Of the four threads that share the two rows, the first two take one each. Where nothing attends m is -inf.
@@ -275,7 +297,8 @@ class Consumer {
   }
 
   static constexpr float kLargestSum = RowSoftmax::kLargestSum;
-  // From this sum of weights on, large values may have overflowed O though the sum itself has not.
+  // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
+  // make any of them large.
   static constexpr float kSuspicious = kConfig.f16 ? kLargestSum : 16777216.0F;
 
   __device__ __forceinline__ bool finite_o() const {

@@ -13,6 +13,7 @@
 // m never exceeds the true maximum by more than rounding, so nothing vanishes that counted.
 #pragma once
 
+#include "pieces/scores.cuh"
 #include "ptx/math.cuh"
 
 namespace heddle {
@@ -25,9 +26,10 @@ struct RowSums {
 
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
 /// kernel becomes faster by it.
-template <int kColumns, bool kF16, bool kAsArray>
+template <int kColumns, bool kF16, bool kAsArray, ScoreForm kForm>
 struct Softmax {
   RowSums rows;
+  ScoreTilt<kForm> tilt;    // of the block
   float limit[2] = {0, 0};  // what eight weights of a step may sum to before m has to move
   bool exact = false;       // in the last step m was the running maximum; the limit is yet to be set
   bool dominated = false;   // in the last step they did
@@ -38,12 +40,16 @@ struct Softmax {
   static constexpr float kLargestSum = kF16 ? 32768.0F : 18446744073709551616.0F;
   static constexpr float kShare = 0.25F;
 
-  /// S, a product of queries and keys, becomes P, not normalised.
+  /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two.
   __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2) {
     float(&m)[2] = rows.m, (&l)[2] = rows.l;
     exact = safe | __any_sync(~0U, (m[0] == -ptx::infinity()) | (m[1] == -ptx::infinity()));
     if (exact) raise_to_scores(s, scale_log2);
-    const float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
+    float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
+    if constexpr (ScoreTilt<kForm>::kAny) {
+      offset[0] += tilt.base[0];
+      offset[1] += tilt.base[1];
+    }
     bool over = false;
     float held[2];  // the sums of four weights that wait for four more
 #pragma unroll
@@ -100,18 +106,39 @@ struct Softmax {
 
  private:
   /// Four scores of a row become weights; returns their sum.
-  __device__ __forceinline__ static float weigh_four(float (&s)[kColumns / 2], int i, float scale_log2, float offset) {
+  __device__ __forceinline__ float weigh_four(float (&s)[kColumns / 2], int i, float scale_log2, float offset) const {
     if constexpr (kAsArray) {
       const int at[4] = {i, i + 1, i + 4, i + 5};
 #pragma unroll
       for (const int j : at) s[j] = ptx::exp2_fast(fmaf(s[j], scale_log2, offset));
       return (s[at[0]] + s[at[1]]) + (s[at[2]] + s[at[3]]);
     } else {
-      s[i] = ptx::exp2_fast(fmaf(s[i], scale_log2, offset));
-      s[i + 1] = ptx::exp2_fast(fmaf(s[i + 1], scale_log2, offset));
-      s[i + 4] = ptx::exp2_fast(fmaf(s[i + 4], scale_log2, offset));
-      s[i + 5] = ptx::exp2_fast(fmaf(s[i + 5], scale_log2, offset));
+      s[i] = ptx::exp2_fast(fmaf(s[i], scale_log2, tilt.at(i, offset)));
+      s[i + 1] = ptx::exp2_fast(fmaf(s[i + 1], scale_log2, tilt.at(i + 1, offset)));
+      s[i + 4] = ptx::exp2_fast(fmaf(s[i + 4], scale_log2, tilt.at(i + 4, offset)));
+      s[i + 5] = ptx::exp2_fast(fmaf(s[i + 5], scale_log2, tilt.at(i + 5, offset)));
       return (s[i] + s[i + 1]) + (s[i + 4] + s[i + 5]);
+    }
+  }
+
+  /// Of a row's exponents.
+  __device__ __forceinline__ float largest(const float (&s)[kColumns / 2], int r, float scale_log2) const {
+    if constexpr (ScoreTilt<kForm>::kTilted) {
+      float found = -ptx::infinity();
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        const int i = 4 * j + 2 * r;
+        found = fmaxf(found, fmaxf(fmaf(s[i], scale_log2, tilt.at(i, tilt.base[r])),
+                                   fmaf(s[i + 1], scale_log2, tilt.at(i + 1, tilt.base[r]))));
+      }
+      return ptx::row_max(found);
+    } else {
+      float found = s[2 * r];
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) found = fmaxf(found, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+      const float scaled = ptx::row_max(found) * scale_log2;
+      if constexpr (ScoreTilt<kForm>::kAny) return scaled + tilt.base[r];
+      return scaled;
     }
   }
 
@@ -119,10 +146,7 @@ struct Softmax {
   __device__ __forceinline__ void raise_to_scores(const float (&s)[kColumns / 2], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float found = s[2 * r];
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) found = fmaxf(found, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-      const float candidate = ptx::row_max(found) * scale_log2, before = rows.m[r];
+      const float candidate = largest(s, r, scale_log2), before = rows.m[r];
       if (candidate > before) {
         rows.m[r] = candidate;
         rows.l[r] *= ptx::exp2_fast(before - candidate);

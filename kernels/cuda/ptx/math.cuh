@@ -3,7 +3,7 @@
 
 namespace heddle::ptx {
 
-inline constexpr float kLn2 = 0.693147180559945309F;
+inline constexpr float kLn2 = 0.693147180559945309F, kLog2E = 1.44269504088896341F;
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 

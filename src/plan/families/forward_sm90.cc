@@ -10,6 +10,7 @@
 #include "expr/node.h"
 #include "heddle/error.h"
 #include "plan/families/forward_sm90_costs.h"
+#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle::plan {
 namespace {
@@ -24,12 +25,12 @@ std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
 
-ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem) {
+ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
+                             const ForwardSm90Mods& mods) {
   ForwardSm90Config config = kernel.config();
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
-  config.masked = !problem.mask_mod.empty();
-  return config;
+  return config_with(config, mods);
 }
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the mask.
@@ -44,32 +45,31 @@ std::string misfit(const ForwardSm90Config& config, BlockSize block) {
   return {};
 }
 
-// Registers that hold what a mask computes before its scores are told apart: addresses and values of reads, the steps
-// of divisions and of draws. Comparisons and sums of the indices take their turn in the same few.
-int mask_registers(const Expr& mask) {
-  constexpr int kEach = 4;
+// Registers that hold what a mod computes before its scores are told apart: addresses and values of reads, the steps
+// of divisions and of draws. Comparisons and sums of the indices take their turn in the same few. Fitted to what
+// bench_forward_sm90_registers finds: of 91 kernels one more spills than is expected.
+int mod_registers(const Expr& mod) {
+  constexpr int kRead = 3, kDivision = 2, kDraw = 7;
+  if (mod.empty()) return 0;
   int registers = 0;
-  for (const expr::Node* node : expr::post_order(mask)) {
+  for (const expr::Node* node : expr::post_order(mod)) {
     switch (node->op) {
       case expr::Op::read:
       case expr::Op::at:
+        registers += kRead;
+        break;
       case expr::Op::floor_div:
       case expr::Op::mod:
+        registers += kDivision;
+        break;
       case expr::Op::random_uniform:
-        registers += kEach;
+        registers += kDraw;
         break;
       default:
         break;
     }
   }
   return registers;
-}
-
-// A thread's share of the scores, of their 16-bit copy and of o, what every kernel needs beside them, and the mask.
-int expected_registers(const ForwardSm90Config& config, const Expr& mask) {
-  constexpr int kOthers = 30;
-  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.head_dim / 2;
-  return scores + weights + output + kOthers + (mask.empty() ? 0 : mask_registers(mask));
 }
 
 double moved_bytes(const AttentionProblem& problem) {
@@ -86,8 +86,8 @@ struct Candidate {
   double seconds() const { return choice.plan.predicted->seconds; }
 };
 
-Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const device::CudaCaps& caps,
-                   const RowsOf& rows_of) {
+Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const ForwardSm90Mods& mods,
+                   const device::CudaCaps& caps, const RowsOf& rows_of) {
   Candidate candidate;
   Plan& plan = candidate.choice.plan;
   plan.backend = BackendChoice::cuda;
@@ -97,7 +97,8 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.sm90 = config;
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
-  const TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps);
+  const TileSchedule schedule =
+      forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
   const double bytes = moved_bytes(problem);
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
@@ -107,17 +108,20 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.predicted = {.seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
                     .flops = 4.0 * config.head_dim * static_cast<double>(schedule.elements),
                     .bytes = bytes};
-  candidate.may_spill = expected_registers(config, problem.mask_mod) > config.consumer_registers();
+  candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   return candidate;
 }
 
-std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const BlockMask* callers,
-                                           std::vector<std::string>& rejected) {
+/// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
+/// compute enough for each element that the compiler may refuse all others.
+std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
+                                           const BlockMask* callers, std::vector<std::string>& rejected) {
   std::vector<ForwardSm90Config> configs;
-  for (const bool fallback : {false, true}) {
+  for (const bool spare : {false, true}) {
+    if (spare && !configs.empty() && !mods.heavy()) break;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
-      if (kernel.head_dim != problem.qk_dim || kernel.fallback != fallback) continue;
-      const ForwardSm90Config config = config_for(kernel, problem);
+      if (kernel.head_dim != problem.qk_dim || kernel.spare != spare) continue;
+      const ForwardSm90Config config = config_for(kernel, problem, mods);
       const std::string reason = callers != nullptr ? misfit(config, callers->block()) : std::string();
       if (reason.empty()) {
         configs.push_back(config);
@@ -125,17 +129,16 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
         rejected.push_back(fmt::format("{}: {}", describe(config), reason));
       }
     }
-    if (!configs.empty()) break;
   }
   return configs;
 }
 
 // Why `other` stands behind `first`.
-std::string compare(const Candidate& other, const Candidate& first, const AttentionProblem& problem) {
+std::string compare(const Candidate& other, const Candidate& first, const ForwardSm90Mods& mods) {
   const ForwardSm90Config& config = *other.choice.plan.sm90;
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
-                       expected_registers(config, problem.mask_mod), config.consumer_registers());
+                       forward_sm90_registers(config, mods), config.consumer_registers());
   }
   return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(config), other.seconds() * 1e3,
                      100 * (other.seconds() / first.seconds() - 1));
@@ -143,12 +146,22 @@ std::string compare(const Candidate& other, const Candidate& first, const Attent
 
 }  // namespace
 
+int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mods& mods) {
+  constexpr int kOthers = 26;  // fitted like those of mods
+  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.head_dim / 2;
+  // They take their turns.
+  int most = 0;
+  for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod));
+  return scores + weights + output + kOthers + most;
+}
+
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::vector<std::string> rejected;
   std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, options.block_mask.get(), rejected)) {
-    candidates.push_back(plan_for(problem, config, caps, rows_of));
+  for (const ForwardSm90Config& config : configs_for(problem, mods, options.block_mask.get(), rejected)) {
+    candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
   }
   if (candidates.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
@@ -161,7 +174,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
     std::vector<std::string>& reasons = candidates[i].choice.plan.rejected;
     reasons = rejected;
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
-      reasons.push_back(compare(candidates[j], candidates[i], problem));
+      reasons.push_back(compare(candidates[j], candidates[i], mods));
     }
   }
   for (Candidate& candidate : candidates) choices.push_back(std::move(candidate.choice));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/families/forward_sm90_mods.h"
 #include "plan/plan.h"
 #include "shared/forward_sm90.h"
 
@@ -22,6 +23,11 @@ std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps, const RowsOf& rows_of);
 
+/// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, what
+/// every kernel needs beside them, and the mods. More than the config gives may spill (bench_forward_sm90_registers
+/// holds it against the compiler).
+int forward_sm90_registers(const shared::ForwardSm90Config& config, const ForwardSm90Mods& mods);
+
 /// The lists that a launch uploads. The tiles stand in the order in which CTAs draw them: heads in sections whose keys
 /// and values fit L2 together, in each the longest tiles first; and at the end of all the shortest, with which the CTAs
 /// come out even.
@@ -38,7 +44,8 @@ struct TileSchedule {
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
 /// Tiles share runs where the mask does.
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
-                                   const BlockMask* block_mask, const device::CudaCaps& caps);
+                                   const BlockMask* block_mask, const device::CudaCaps& caps,
+                                   const TileOrder& order = {});
 
 /// Seconds of one launch by the cost model (forward_sm90_costs.h has its numbers).
 double forward_sm90_seconds(const TileSchedule& schedule);

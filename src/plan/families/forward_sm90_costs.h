@@ -33,9 +33,9 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
 /// One kernel of the family. Its costs: forward_sm90_costs.
 struct ForwardSm90Kernel {
   int head_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
-  bool fallback;                           // only where a caller's block mask fits no other
-  double stretch, masked_stretch;          // of a full step, in the kernel without a mask and in the one with
-  double partial_clocks;                   // what a partial step costs more
+  bool spare;                      // only where no other fits a caller's block mask, or mods may spill all others
+  double stretch, masked_stretch;  // of a full step, in the kernel without a mask and in the one with
+  double partial_clocks;           // what a partial step costs more
   double tile_clocks, masked_tile_clocks;  // what a tile costs beside its steps
 
   constexpr shared::ForwardSm90Config config() const {
@@ -50,9 +50,9 @@ struct ForwardSm90Kernel {
             .masked = false};
   }
 };
-inline constexpr std::array<ForwardSm90Kernel, 7> kForwardSm90Kernels = {{
+inline constexpr std::array<ForwardSm90Kernel, 8> kForwardSm90Kernels = {{
     // A tile of 0 clocks is the fit's floor: partial steps carry its cost.
-    // D  WGs keys stages q  o fallback stretch masked partial tile masked
+    // D  WGs keys stages q  o spare stretch masked partial tile masked
     {64, 3, 128, 3, 2, 1, false, 1.105, 1.164, 2578, 3464, 719},
     {64, 2, 128, 3, 2, 1, false, 1.276, 1.402, 1697, 2312, 0},
     {64, 2, 64, 3, 2, 1, true, 1.617, 1.768, 1346, 2567, 1262},
@@ -60,6 +60,7 @@ inline constexpr std::array<ForwardSm90Kernel, 7> kForwardSm90Kernels = {{
     {128, 2, 128, 2, 2, 2, false, 1.159, 1.174, 546, 2923, 2055},
     {128, 2, 64, 2, 2, 2, true, 1.296, 1.326, 608, 3895, 3585},
     {256, 2, 64, 2, 1, 2, false, 1.045, 1.063, 2346, 6536, 4636},
+    {256, 2, 32, 4, 1, 2, true, 1.3, 1.3, 1500, 6500, 4600},
 }};
 /// For shapes that stand not in the table.
 inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 1500, 4000, 4000};

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle::plan {
 namespace {
@@ -62,11 +63,11 @@ std::string refuse_options(const AttentionProblem& problem, const AttentionOptio
   for (const auto& [argument, view] : descales) {
     if (*view) return fmt::format("{} is given; none is accepted", argument);
   }
-  if (!problem.score_mod.empty()) return fmt::format("score_mod is {}; none is accepted", print(problem.score_mod));
-  if (!problem.weight_mod.empty()) return fmt::format("weight_mod is {}; none is accepted", print(problem.weight_mod));
-  const auto scale_log2 = static_cast<float>(problem.scale * std::numbers::log2e);
-  if (!(scale_log2 >= std::numeric_limits<float>::min()) || !std::isfinite(scale_log2)) {
-    return fmt::format("scale is {}; positive numbers in the range of f32 are accepted", problem.scale);
+  const double factor = forward_sm90_mods(problem).factor;
+  const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
+  if (!std::isfinite(static_cast<float>(largest * std::numbers::log2e))) {
+    return fmt::format("scale is {}{}; numbers in the range of f32 are accepted", problem.scale,
+                       factor == 1 ? "" : fmt::format(", and score_mod multiplies it by {}", factor));
   }
   return {};
 }
@@ -104,33 +105,42 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   return {};
 }
 
-std::string refuse_mask(const Expr& mask, const Bindings& bindings, const Device& device) {
-  if (mask.empty()) return {};
-  const Symbols symbols = symbols_of(mask);
-  if (std::ssize(symbols.params) > shared::kModParams) {
-    return fmt::format("mask_mod reads {} params; up to {} are accepted", symbols.params.size(), shared::kModParams);
+std::string refuse_capture(const std::string& name, int rank, const ConstTensorView* bound, const Device& device) {
+  if (rank > 4) return fmt::format("capture '{}' has {} axes; up to 4 are accepted", name, rank);
+  if (bound == nullptr) return {};  // another's to refuse
+  const ConstTensorView& view = *bound;
+  if (!(view.device == device)) {
+    return fmt::format("capture '{}' is on {}; {}, where q is, is accepted", name, problem::name(view.device),
+                       problem::name(device));
   }
-  if (std::ssize(symbols.captures) > shared::kModCaptures) {
-    return fmt::format("mask_mod reads {} captures; up to {} are accepted", symbols.captures.size(),
-                       shared::kModCaptures);
-  }
-  for (const auto& [name, declaration] : symbols.captures) {
-    if (declaration.rank > 4) {
-      return fmt::format("capture '{}' has {} axes; up to 4 are accepted", name, declaration.rank);
+  for (const std::int64_t extent : view.shape) {
+    if (extent > std::numeric_limits<std::int32_t>::max()) {
+      return fmt::format("capture '{}' has shape {}; extents up to 2147483647 are accepted", name,
+                         to_string(view.shape));
     }
+  }
+  return {};
+}
+
+// All mods of a kernel share its params and captures.
+std::string refuse_mods(const AttentionProblem& problem, const Bindings& bindings) {
+  Symbols all;
+  for (const Expr* mod : {&problem.score_mod, &problem.mask_mod, &problem.weight_mod}) {
+    if (mod->empty()) continue;
+    all.params.merge(symbols_of(*mod).params);
+    all.captures.merge(symbols_of(*mod).captures);
+  }
+  if (std::ssize(all.params) > shared::kModParams) {
+    return fmt::format("the mods read {} params; up to {} are accepted", all.params.size(), shared::kModParams);
+  }
+  if (std::ssize(all.captures) > shared::kModCaptures) {
+    return fmt::format("the mods read {} captures; up to {} are accepted", all.captures.size(), shared::kModCaptures);
+  }
+  for (const auto& [name, declaration] : all.captures) {
     const auto bound = bindings.captures.find(name);
-    if (bound == bindings.captures.end()) continue;
-    const ConstTensorView& view = bound->second;
-    if (!(view.device == device)) {
-      return fmt::format("capture '{}' is on {}; {}, where q is, is accepted", name, problem::name(view.device),
-                         problem::name(device));
-    }
-    for (const std::int64_t extent : view.shape) {
-      if (extent > std::numeric_limits<std::int32_t>::max()) {
-        return fmt::format("capture '{}' has shape {}; extents up to 2147483647 are accepted", name,
-                           to_string(view.shape));
-      }
-    }
+    const ConstTensorView* view = bound == bindings.captures.end() ? nullptr : &bound->second;
+    std::string reason = refuse_capture(name, declaration.rank, view, problem.device);
+    if (!reason.empty()) return reason;
   }
   return {};
 }
@@ -160,7 +170,7 @@ std::string forward_sm90_refuses(const AttentionProblem& problem, const Attentio
                                          refuse_options(problem, options),
                                          refuse_sequences(problem),
                                          refuse_sizes(problem),
-                                         refuse_mask(problem.mask_mod, options.bindings, problem.device),
+                                         refuse_mods(problem, options.bindings),
                                          refuse_strides("q", tensors.q),
                                          refuse_strides("k", tensors.k),
                                          refuse_strides("v", tensors.v),

@@ -29,11 +29,6 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kItemRunLastFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, last_flags) &&
               shared::kPlaceItem == offsetof(shared::TilePlace, item));
 
-// The keys and values of a section: in L2 together with the queries and what the next section loads. Measured: 4 to 32
-// MB are within 2 % of each other.
-constexpr std::int64_t kSectionBytes = 16'000'000;
-// Of all work, in the tiles that come last. Measured on causal masks: 2 to 10 % faster than none, 1 % than half of it.
-constexpr double kLastShare = 0.12;
 constexpr std::int64_t kElementBytes = 2;
 
 struct HeadOfBatch {
@@ -63,8 +58,9 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
 
 /// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many: a last one of
 /// few heads would have too few tiles to even out the CTAs' loads.
-std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, const device::CudaCaps& caps) {
-  const std::int64_t budget = caps.l2_bytes > 0 ? std::min(kSectionBytes, caps.l2_bytes / 3) : kSectionBytes;
+std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, const device::CudaCaps& caps,
+                                      std::int64_t section_bytes) {
+  const std::int64_t budget = caps.l2_bytes > 0 ? std::min(section_bytes, caps.l2_bytes / 3) : section_bytes;
   const std::int64_t head_bytes =
       std::max<std::int64_t>(1, problem.kv_rows * (problem.qk_dim + problem.v_dim) * kElementBytes);
   const std::int64_t fitting = std::max<std::int64_t>(1, budget / head_bytes);
@@ -137,9 +133,9 @@ std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::At
   return elements;
 }
 
-/// The shortest tiles change to the end, the longest of them first: as many whole ranks as kLastShare of the work has.
+/// The shortest tiles change to the end, the longest of them first: as many whole ranks as `share` of the work has.
 /// They read few keys, so it costs little that these are no longer in L2.
-void put_short_ones_last(std::vector<Tile>& tiles, int ranks) {
+void put_short_ones_last(std::vector<Tile>& tiles, int ranks, double share) {
   std::vector<std::int64_t> clocks(static_cast<std::size_t>(ranks), 0);
   std::int64_t total = 0;
   for (const Tile& tile : tiles) {
@@ -149,7 +145,7 @@ void put_short_ones_last(std::vector<Tile>& tiles, int ranks) {
   int first_short = ranks;
   for (std::int64_t sum = 0; first_short > 0; --first_short) {
     sum += clocks[static_cast<std::size_t>(first_short - 1)];
-    if (static_cast<double>(sum) > kLastShare * static_cast<double>(total)) break;
+    if (static_cast<double>(sum) > share * static_cast<double>(total)) break;
   }
   const auto first_short_tile =
       std::stable_partition(tiles.begin(), tiles.end(), [&](const Tile& tile) { return tile.row->rank < first_short; });
@@ -188,7 +184,7 @@ std::vector<shared::WorkItem> items_of(const std::vector<Tile>& tiles, const std
 }  // namespace
 
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
-                                   const BlockMask* block_mask, const device::CudaCaps& caps) {
+                                   const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
   TileSchedule schedule;
   if (problem.batch == 0 || problem.q_heads == 0 || problem.q_rows == 0) return schedule;
 
@@ -199,14 +195,14 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   tiles.reserve(heads.size() * static_cast<std::size_t>(q_tiles));
   SectionSorter sorter(rows, q_tiles, config.warpgroups);
   std::size_t begin = 0;
-  for (const std::size_t end : section_ends(problem, caps)) {
+  for (const std::size_t end : section_ends(problem, caps, order.section_bytes)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }
   // Fills are spread over the CTAs too.
   const std::size_t work = std::max(tiles.size(), schedule.fills.size() / 3);
   schedule.grid = static_cast<int>(std::min(work, static_cast<std::size_t>(std::max(1, caps.multiprocessors))));
-  put_short_ones_last(tiles, rows.ranks());
+  put_short_ones_last(tiles, rows.ranks(), order.last_share);
   predict(tiles, schedule);
   schedule.elements = attended_elements(tiles, problem, config);
   schedule.runs = rows.take_runs();

@@ -17,9 +17,9 @@
 
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
-#include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
+#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle::cuda {
 namespace {
@@ -27,10 +27,22 @@ namespace {
 using plan::ForwardSm90Kernel;
 using plan::kForwardSm90Kernels;
 
-struct NamedMask {
+struct NamedMods {
   std::string name;
-  Expr mask;  // empty: none
+  plan::ForwardSm90Mods mods;
 };
+
+NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {}) {
+  problem::AttentionProblem problem;
+  problem.batch = problem.q_heads = problem.kv_heads = 1;
+  problem.q_rows = problem.kv_rows = 8192;
+  problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
+  problem.scale = 1;
+  problem.mask_mod = mask;
+  problem.score_mod = score;
+  problem.weight_mod = weight;
+  return {std::move(name), plan::forward_sm90_mods(problem)};
+}
 
 /// Keeps kernels in a folder of its own.
 class CompileTable : public testing::Test {
@@ -73,16 +85,14 @@ int moves_to_uniform_registers(std::span<const char> cubin) {
   return moves;
 }
 
-jit::Source source_of(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& named, bool lse = true) {
+jit::Source source_of(const ForwardSm90Kernel& kernel, bool f16, const NamedMods& named, bool lse = true) {
   shared::ForwardSm90Config config = kernel.config();
   config.f16 = f16;
   config.lse = lse;
-  config.masked = !named.mask.empty();
-  const Expr mask = config.masked ? expr::simplify(named.mask, expr::Precision::f32) : Expr();
-  return emit::forward_sm90(config, mask, emit::layout_of({mask}));
+  return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
 }
 
-void expect_accepted(const ForwardSm90Kernel& kernel, bool f16, const NamedMask& mask, bool lse = true) {
+void expect_accepted(const ForwardSm90Kernel& kernel, bool f16, const NamedMods& mask, bool lse = true) {
   const std::string kernel_text =
       fmt::format("D {}, {} x 64 queries, {} keys, {}, {}{}", kernel.head_dim, kernel.warpgroups, kernel.kv_block,
                   f16 ? "f16" : "bf16", mask.name, lse ? "" : ", no lse");
@@ -103,33 +113,53 @@ void expect_accepted(const ForwardSm90Kernel& kernel, bool f16, const NamedMask&
 }
 
 TEST_F(CompileTable, KernelsWithoutReadsAreAllAccepted) {
-  const std::vector<NamedMask> masks{
-      {"no mask", {}}, {"causal", mods::causal()}, {"window", mods::sliding_window(1024)}};
+  const std::vector<NamedMods> masks{named("no mask", {}), named("causal", mods::causal()),
+                                     named("window", mods::sliding_window(1024))};
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     expect_accepted(kernel, true, masks[1]);
     if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) continue;
-    for (const NamedMask& mask : masks) expect_accepted(kernel, false, mask);
+    for (const NamedMods& mask : masks) expect_accepted(kernel, false, mask);
     expect_accepted(kernel, true, masks[0], false);
   }
 }
 
-TEST_F(CompileTable, MasksThatReadFindAKernel) {
-  const std::vector<NamedMask> masks{
-      {"documents", mods::documents(Capture("ids", DType::i32, 1))},
-      {"documents and causal", mods::documents(Capture("ids", DType::i32, 1)) && mods::causal()}};
-  for (const NamedMask& mask : masks) {
-    std::map<int, int> accepted;
+/// Each of the mods has a kernel of each head dim that the compiler accepts.
+void expect_one_accepted(const std::vector<NamedMods>& all) {
+  for (const NamedMods& mods : all) {
+    std::map<int, bool> accepted;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
-      int& count = accepted[kernel.head_dim];
+      bool& found = accepted[kernel.head_dim];
+      if (found) continue;
       try {
-        jit::build(source_of(kernel, false, mask));
-        ++count;
+        const auto cubin = jit::build(source_of(kernel, false, mods));
+        fmt::print("D {}, {} x {}, {}: {:.0f} ms\n", kernel.head_dim, kernel.config().rows(), kernel.kv_block,
+                   mods.name, cubin->compile_ms);
+        found = true;
       } catch (const jit::Rejected& rejected) {
         fmt::print("{}\n", rejected.what());
       }
     }
-    for (const auto& [head_dim, count] : accepted) EXPECT_GE(count, 1) << mask.name << ", D " << head_dim;
+    for (const auto& [head_dim, found] : accepted) EXPECT_TRUE(found) << mods.name << ", D " << head_dim;
   }
+}
+
+TEST_F(CompileTable, MasksThatReadFindAKernel) {
+  expect_one_accepted(
+      {named("documents", mods::documents(Capture("ids", DType::i32, 1))),
+       named("documents and causal", mods::documents(Capture("ids", DType::i32, 1)) && mods::causal())});
+}
+
+TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
+  const Capture slopes("slopes", DType::f32, 1), table("table", DType::bf16, 2), bias("bias", DType::bf16, 3);
+  const Expr relative = leaf::score() + to_f32(leaf::q_idx() - leaf::kv_idx());
+  std::vector<NamedMods> all = {named("ALiBi, causal", mods::causal(), mods::alibi(slopes)),
+                                named("relative position", {}, relative),
+                                named("T5", {}, mods::t5_bias(table, 32, 128, true)),
+                                named("softcap", {}, mods::softcap(20)),
+                                named("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx())),
+                                named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(1);
+  expect_one_accepted(all);
 }
 
 }  // namespace

@@ -150,7 +150,14 @@ constexpr const char* kHead =
 constexpr const char* kColumns = R"(
 struct {0}Mod {{
   using Uniform = {0}Uniform;
+  using Row = {0}Row;
   using Column = {0}Column;
+  static __device__ __forceinline__ Uniform uniform(const shared::ModValues& mod, int b, int h) {{
+    return {1}_uniform(mod, b, h);
+  }}
+  static __device__ __forceinline__ Row row(const shared::ModValues& mod, const Uniform& u, int b, int h, int q_idx) {{
+    return {1}_row(mod, u, b, h, q_idx);
+  }}
   static __device__ __forceinline__ Column column(const shared::ModValues& mod, const Uniform& u, int b, int h,
       int kv_idx) {{
     return {1}_column(mod, u, b, h, kv_idx);

@@ -54,7 +54,8 @@ enum class TakesScore : bool { no, yes };
 ///   const MaskColumn c = columns.at(j, e);                     // of key kv_first + 8 j + 2 (lane % 4) + e
 ///
 /// which computes each column once a warp and passes it on where that is long work, a read above all, and otherwise
-/// calls mask_column. All threads of the warp must make these calls together.
+/// calls mask_column. All threads of the warp must make these calls together. MaskMod is a class with all but the
+/// element function, for templates (kernels/cuda/pieces/elements.cuh).
 ///
 /// The text includes the headers of kernels/cuda/mods that it needs. It needs the compiler's option -default-device,
 /// and neither -use_fast_math nor -ftz=true.

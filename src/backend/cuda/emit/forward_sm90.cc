@@ -2,33 +2,56 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <string_view>
+
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
 
 namespace heddle::cuda::emit {
 namespace {
 
+constexpr std::array<std::string_view, 5> kForms = {"plain", "shifted", "tilted", "added", "mapped"};
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
       "    .head_dim = {}, .warpgroups = {}, .kv_block = {}, .stages = {}, .q_buffers = {}, .o_panels = {},\n"
-      "    .f16 = {}, .lse = {}, .masked = {}}};\n",
+      "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .weighted = {}}};\n",
       config.head_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels, config.f16,
-      config.lse, config.masked);
+      config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.weighted);
+}
+
+/// What the kernel calls must be there, also where it never comes to that.
+Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
+
+std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout) {
+  return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
+         mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
+         mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
+         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes) +
+         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
+}
+
+std::string name_of(const shared::ForwardSm90Config& config) {
+  const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
+  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}", config.f16 ? "f16" : "bf16", config.head_dim, config.rows(),
+                     config.kv_block, config.masked ? " masked" : "",
+                     config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
+                     config.weighted ? " weighted" : "", config.lse ? " lse" : "");
 }
 
 }  // namespace
 
-jit::Source forward_sm90(const shared::ForwardSm90Config& config, const Expr& mask, const ModLayout& layout) {
+jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                         const ModLayout& layout) {
   jit::Source source;
-  source.name = fmt::format("forward_sm90 {} d{} {}x{}{}{}", config.f16 ? "f16" : "bf16", config.head_dim,
-                            config.rows(), config.kv_block, config.masked ? " masked" : "", config.lse ? " lse" : "");
+  source.name = name_of(config);
   source.text = fmt::format(
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config.kv_block, config.head_dim, config.f16),
-      mod_text("mask", mask.empty() ? Expr(true) : mask, layout, TakesScore::no));
+      config_text(config), wgmma_text(config.kv_block, config.head_dim, config.f16), mod_texts(mods, layout));
   source.headers = embedded_headers();
   return source;
 }

@@ -4,12 +4,14 @@
 
 #include "backend/cuda/emit/expression_text.h"
 #include "backend/cuda/jit/jit.h"
-#include "heddle/expr.h"
+#include "plan/families/forward_sm90_mods.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::cuda::emit {
 
-/// `mask` is simplified, and empty where config.masked is false. The kernel's function is called "forward_sm90".
-jit::Source forward_sm90(const shared::ForwardSm90Config& config, const Expr& mask, const ModLayout& layout);
+/// `config` says which of the mods there are, and in which form the scores (plan::config_with). `layout` is that of all
+/// of them. The kernel's function is called "forward_sm90".
+jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                         const ModLayout& layout);
 
 }  // namespace heddle::cuda::emit

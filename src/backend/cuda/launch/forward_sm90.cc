@@ -17,7 +17,6 @@
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/tensor_map.h"
-#include "expr/simplify.h"
 #include "plan/families/forward_sm90.h"
 
 namespace heddle::cuda {
@@ -80,18 +79,18 @@ class DeviceLists {
 
 class ForwardSm90Kernel final : public backend::Kernel {
  public:
-  ForwardSm90Kernel(const backend::PrepareArguments& arguments, const Expr& mask)
+  ForwardSm90Kernel(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods)
       : device_(arguments.plan.device),
         config_(*arguments.plan.sm90),
         grid_(0),
-        layout_(emit::layout_of({mask})),
-        source_(emit::forward_sm90(config_, mask, layout_)),
+        layout_(emit::layout_of(mods.all())),
+        source_(emit::forward_sm90(config_, mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
-    set_constants(arguments);
-    const plan::TileSchedule schedule =
-        plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask, caps_of(arguments.plan));
+    set_constants(arguments, mods);
+    const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
+                                                                    caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty();
     if (grid_ > 0) lists_.emplace(device_, schedule, params_);
@@ -147,7 +146,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
-  void set_constants(const backend::PrepareArguments& arguments) {
+  void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
     const AttentionTensors& tensors = arguments.tensors;
     if (problem.sequences.empty()) return;
@@ -157,7 +156,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;
-    params_.scale_log2 = static_cast<float>(problem.scale * std::numbers::log2e);
+    params_.scale = static_cast<float>(problem.scale * mods.factor);
+    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * std::numbers::log2e);
     for (int axis = 0; axis < 3; ++axis) {
       params_.o_stride[axis] = tensors.o.strides[axis];
       if (tensors.lse) params_.lse_stride[axis] = tensors.lse->strides[axis];
@@ -183,9 +183,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
 }  // namespace
 
 std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments) {
-  const Expr& mask = arguments.problem.mask_mod;
-  return std::make_unique<ForwardSm90Kernel>(arguments,
-                                             mask.empty() ? mask : expr::simplify(mask, arguments.problem.precision));
+  return std::make_unique<ForwardSm90Kernel>(arguments, plan::forward_sm90_mods(arguments.problem));
 }
 
 }  // namespace heddle::cuda

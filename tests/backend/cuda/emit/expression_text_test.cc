@@ -59,8 +59,9 @@ TEST(KernelText, Golden) {
                                             .f16 = true,
                                             .lse = false,
                                             .masked = true};
-  const Expr mask = expr::simplify(mods::causal(), expr::Precision::f32);
-  const jit::Source source = forward_sm90(config, mask, layout_of({mask}));
+  plan::ForwardSm90Mods mods;
+  mods.mask = expr::simplify(mods::causal(), expr::Precision::f32);
+  const jit::Source source = forward_sm90(config, mods, layout_of(mods.all()));
   EXPECT_EQ(source.name, "forward_sm90 f16 d64 128x16 masked");
   expect_golden_text("forward_sm90", source.text);
 }

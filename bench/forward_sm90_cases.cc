@@ -1,0 +1,133 @@
+#include "forward_sm90_cases.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <random>
+#include <string>
+
+#include "backend/backend.h"
+#include "engine/machine.h"
+#include "engine/prepare.h"
+#include "gpu_timer.h"
+
+namespace heddle::bench {
+namespace {
+
+/// Views of [B, S, H, D] memory as attention reads it.
+AttentionTensors tensors_of(const Problem& problem, int dim, const std::vector<Tensor>& memory) {
+  const std::int64_t batch = problem.tokens / problem.length, heads = kColumns / dim;
+  const auto view = [&](std::size_t i) {
+    return permute(
+        TensorView(memory[i].data(), DType::bf16, {batch, problem.length, heads, dim}, memory[i].view().device),
+        {0, 2, 1, 3});
+  };
+  return {view(0), view(1), view(2), view(3),
+          TensorView(memory[4].data(), DType::f32, {batch, heads, problem.length}, memory[4].view().device)};
+}
+
+/// q, k, v, o and lse of any problem. Keys like a query, or like other keys, would make rows move m more often.
+std::vector<Tensor> random_memory(int device, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> pool((1 << 22) - 3);  // an odd period: no two rows of a tensor are alike
+  for (float& value : pool) value = normal(random);
+  const Device place = {DeviceKind::cuda, device};
+  Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
+  std::vector<Tensor> memory;
+  for (std::size_t tensor = 0; tensor < 4; ++tensor) {
+    auto* values = static_cast<float*>(some.data());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(some.count()); ++i) {
+      values[i] = pool[(i + tensor * 1'000'003) % pool.size()];
+    }
+    memory.push_back(some.to(DType::bf16).to(place));
+  }
+  memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
+  return memory;
+}
+
+class Runner {
+ public:
+  Runner(TimedCase& timed, const AttentionTensors& tensors, void* stream)
+      : of(&timed), tensors_(tensors), stream_(stream) {
+    options_.block_mask = timed.rows;
+    options_.mask_mod = mask_of(timed.problem);
+    const problem::AttentionProblem problem = problem::validate(tensors_, options_);
+    std::vector<plan::Choice> choices =
+        plan::choose(problem, tensors_, options_, engine::machine(), [&](BlockSize) { return timed.rows; });
+    const auto chosen = std::ranges::find_if(choices, [&](const plan::Choice& choice) {
+      return choice.plan.sm90 && choice.plan.sm90->warpgroups == timed.config.warpgroups &&
+             choice.plan.sm90->kv_block == timed.config.kv_block;
+    });
+    if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner does not offer the kernel");
+    chosen->plan.sm90 = timed.config;
+    chosen->plan.order = timed.order;
+    kernel_ = engine::prepare({problem, chosen->plan, tensors_, options_, options_.bindings, timed.rows.get()});
+    workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {chosen->plan.workspace_bytes});
+  }
+
+  void operator()() const {
+    kernel_->launch({.tensors = tensors_,
+                     .options = &options_,
+                     .bindings = &options_.bindings,
+                     .block_mask = of->rows.get(),
+                     .workspace = workspace_.data(),
+                     .stream = stream_});
+  }
+
+  TimedCase* of;
+  int times = 1;
+
+ private:
+  AttentionTensors tensors_;
+  void* stream_;
+  AttentionOptions options_{};
+  std::unique_ptr<backend::Kernel> kernel_{};
+  Tensor workspace_{};
+};
+
+}  // namespace
+
+Expr mask_of(const Problem& problem) {
+  if (problem.mask == "causal") return mods::causal();
+  if (problem.mask == "window") return mods::sliding_window(problem.length / 4);
+  return {};
+}
+
+TimedCase::TimedCase(const Problem& asked, const shared::ForwardSm90Config& with) : problem(asked), config(with) {
+  config.lse = true;
+  config.masked = problem.mask != "full";
+  const MaskShape shape =
+      MaskShape::uniform(problem.tokens / problem.length, kColumns / config.head_dim, problem.length, problem.length);
+  rows = std::make_shared<BlockMask>(BlockMask::build(mask_of(problem), shape, {64, config.kv_block}));
+}
+
+void measure(std::span<TimedCase* const> cases, int device, int rounds, double seconds) {
+  GpuTimer timer(device);
+  std::mt19937 random(1);
+  const std::vector<Tensor> memory = random_memory(device, random);
+
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (TimedCase* timed : cases) {
+    const shared::ForwardSm90Config& config = timed->config;
+    try {
+      runners.push_back(
+          std::make_unique<Runner>(*timed, tensors_of(timed->problem, config.head_dim, memory), timer.stream()));
+    } catch (const Error& error) {
+      fmt::print(stderr, "D {}, {} x {} on {}: {}\n", config.head_dim, config.rows(), config.kv_block,
+                 timed->problem.mask, error.what());
+      continue;
+    }
+    Runner& runner = *runners.back();
+    timer.seconds(1, runner);
+    runner.times = std::max(1, static_cast<int>(seconds / timer.seconds(3, runner)));
+  }
+  for (int round = 0; round < rounds; ++round) {
+    std::ranges::shuffle(runners, random);
+    for (const auto& runner : runners) {
+      timer.seconds(1, *runner);
+      runner->of->seconds.push_back(timer.seconds(runner->times, *runner));
+    }
+  }
+}
+
+}  // namespace heddle::bench

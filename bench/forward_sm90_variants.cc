@@ -1,0 +1,119 @@
+// What do the choices of the Hopper family that have no cost of their own do? The order of tiles (plan::TileOrder) and
+// the stages of each kernel, beside those of the table, on the causal grid of bench/compare.py.
+//
+//   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I]
+//
+// Prints, for each kernel and length, how many times as fast as the table's each variant is.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/driver/driver.h"
+#include "forward_sm90_cases.h"
+#include "plan/families/forward_sm90_costs.h"
+
+namespace heddle::bench {
+namespace {
+
+constexpr std::array<std::int64_t, 4> kLengths = {512, 2048, 8192, 16384};
+
+struct Variant {
+  std::string name;
+  shared::ForwardSm90Config config;
+  plan::TileOrder order;
+};
+
+/// The first is the table's.
+std::vector<Variant> variants_of(const plan::ForwardSm90Kernel& kernel) {
+  std::vector<Variant> variants = {{"table", kernel.config(), {}}};
+  for (const std::int64_t megabytes : {4, 8, 16, 32}) {
+    for (const double share : {0.0, 0.06, 0.12, 0.24}) {
+      const plan::TileOrder order = {megabytes * 1'000'000, share};
+      if (order.section_bytes == plan::TileOrder().section_bytes && share == plan::TileOrder().last_share) continue;
+      variants.push_back({fmt::format("{} MB, {:.0f} % last", megabytes, 100 * share), kernel.config(), order});
+    }
+  }
+  for (int stages = 2; stages <= 4; ++stages) {
+    shared::ForwardSm90Config config = kernel.config();
+    config.stages = stages;
+    const bool fits = shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+    if (fits && stages != kernel.stages) variants.push_back({fmt::format("{} stages", stages), config, {}});
+  }
+  return variants;
+}
+
+void print_kernel(const std::vector<Variant>& variants, const std::deque<TimedCase>& cases) {
+  const shared::ForwardSm90Config& config = variants.front().config;
+  fmt::print("\n{:24}", fmt::format("D {}, {} x {}", config.head_dim, config.rows(), config.kv_block));
+  for (const std::int64_t length : kLengths) fmt::print("{:>10}", length);
+  fmt::print("\n");
+  for (std::size_t v = 0; v < variants.size(); ++v) {
+    fmt::print("{:24}", variants[v].name);
+    for (std::size_t l = 0; l < kLengths.size(); ++l) {
+      const TimedCase& own = cases[v * kLengths.size() + l];
+      if (own.seconds.empty()) {
+        fmt::print("{:>10}", "-");
+      } else if (v == 0) {
+        fmt::print("{:>7.3f} ms", own.median() * 1e3);
+      } else {
+        fmt::print("{:>10.3f}", cases[l].median() / own.median());
+      }
+    }
+    fmt::print("\n");
+  }
+}
+
+int run(int rounds, double seconds, int device) {
+  if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
+    fmt::print(stderr, "no CUDA device: {}\n", reason);
+    return 2;
+  }
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    if (kernel.spare) continue;
+    const std::vector<Variant> variants = variants_of(kernel);
+    std::deque<TimedCase> cases;
+    std::vector<TimedCase*> all;
+    for (const Variant& variant : variants) {
+      for (const std::int64_t length : kLengths) {
+        TimedCase& added = cases.emplace_back(Problem{"causal", length, kTokens}, variant.config);
+        added.order = variant.order;
+        all.push_back(&added);
+      }
+    }
+    measure(all, device, rounds, seconds);
+    print_kernel(variants, cases);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int argc, char** argv) {
+  int rounds = 7, device = 0;
+  double seconds = 0.005;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view argument = argv[i];
+    if (argument == "--rounds" && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[i + 1]));
+    } else if (argument == "--seconds" && i + 1 < argc) {
+      seconds = std::atof(argv[i + 1]);
+    } else if (argument == "--device" && i + 1 < argc) {
+      device = std::atoi(argv[i + 1]);
+    } else {
+      fmt::print(stderr, "usage: bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I]\n");
+      return 2;
+    }
+  }
+  try {
+    return heddle::bench::run(rounds, seconds, device);
+  } catch (const heddle::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

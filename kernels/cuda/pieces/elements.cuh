@@ -1,0 +1,36 @@
+// A mod, element by element, over the registers in which a warpgroup holds its scores: 64 rows x kKeys columns.
+#pragma once
+
+#include "shared/forward_sm90.h"
+
+namespace heddle {
+
+/// Where a warpgroup's block of scores lies.
+struct BlockPlace {
+  int batch, head;
+  int q_row;     // the thread's first row in its sequence, q_start not included; its other one is 8 further down
+  int kv_first;  // the block's first key
+};
+
+/// Calls visit(i, uniform, row, column, q_idx, kv_idx) for each of the thread's scores; i is its register. All threads
+/// of a warp call together.
+template <class Mod, template <int> class Columns, int kKeys, class Visit>
+__device__ __forceinline__ void for_elements(const shared::ModValues& mod, const BlockPlace& at, Visit&& visit) {
+  const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
+  const int q_idx[2] = {at.q_row + mod.q_start, at.q_row + 8 + mod.q_start};
+  const typename Mod::Row row[2] = {Mod::row(mod, uniform, at.batch, at.head, q_idx[0]),
+                                    Mod::row(mod, uniform, at.batch, at.head, q_idx[1])};
+  const Columns<kKeys> columns(mod, uniform, at.batch, at.head, at.kv_first);
+#pragma unroll
+  for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int kv_idx = at.kv_first + 2 * (threadIdx.x & 3) + 8 * j + e;
+      const typename Mod::Column column = columns.at(j, e);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) visit(4 * j + 2 * r + e, uniform, row[r], column, q_idx[r], kv_idx);
+    }
+  }
+}
+
+}  // namespace heddle

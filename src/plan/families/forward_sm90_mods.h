@@ -1,0 +1,36 @@
+// What the Hopper forward makes of an attention's mods: simplified, and the score_mod in the cheapest form that it has.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "problem/problem.h"
+#include "shared/forward_sm90.h"
+
+namespace heddle::plan {
+
+struct ForwardSm90Mods {
+  Expr mask;    // empty: everything attends
+  Expr weight;  // empty: 1
+
+  shared::ScoreForm form = shared::ScoreForm::plain;
+  double factor = 1;  // of the score, in every form but mapped
+  Expr offset;        // shifted, tilted, added: t = factor * score + offset
+  Expr slope;         // tilted: what the offset grows by from one key to the next; reads no key
+  Expr score;         // mapped: t
+
+  /// Something is read, drawn or mapped for each element: many registers, maybe.
+  bool heavy() const;
+  /// All that are there, for a layout of their captures and params.
+  std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }
+};
+ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
+
+/// A kernel's configuration for these mods.
+shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods);
+
+/// "t = 1.5 * score + offset; offset slopes[h] * f32(kv_idx - q_idx) once a block of keys, slope slopes[h] a key".
+/// Empty without a score_mod.
+std::string to_string(const ForwardSm90Mods& mods);
+
+}  // namespace heddle::plan

@@ -27,4 +27,12 @@ std::optional<LinearInScore> linear_in_score(const Expr& score_mod);
 /// where an integer of it may leave the numbers that f32 holds exactly. Zero for an expression that reads no key.
 std::optional<Expr> slope_over_keys(const Expr& e, const LeafRanges& leaves);
 
+/// A term that depends on b, h and kv_idx - q_idx alone: it is the same at all distances from `from` on, and at all up
+/// to `to`, of those that the leaves' ranges allow. Past their ends where it never is.
+struct TermOfDistance {
+  std::int64_t from, to;
+};
+/// Empty when it depends on more, or on no key.
+std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& leaves);
+
 }  // namespace heddle::expr

@@ -18,6 +18,7 @@ enum class ScoreForm : int {
   plain,    // factor * score
   shifted,  // and a term of the query and the head alone, computed once a block
   tilted,   // and one that is linear in the key's index: computed for a block's first key, and its slope
+  distant,  // and one that depends on kv_idx - q_idx alone: computed once for each distance in a block
   added,    // and a term of each element
   mapped,   // the score_mod of each element, as it is written
 };
@@ -33,7 +34,9 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool weighted = false;  // a weight_mod multiplies what the values are multiplied by
+  bool descending = false;  // tiles walk their key blocks from the last to the first
+  bool capped = false;      // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;    // a weight_mod multiplies what the values are multiplied by
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
@@ -46,7 +49,8 @@ struct ForwardSm90Config {
   constexpr bool operator==(const ForwardSm90Config&) const = default;
 };
 
-/// Key blocks [begin, end), in blocks of kv_block keys, each of which at least one warpgroup attends.
+/// Key blocks [begin, end), in blocks of kv_block keys, each of which at least one warpgroup attends. Where tiles
+/// descend block n is the n-th from the last one.
 struct KvRun {
   int begin, end;
   int flags;       // of the steps before the last: kStepAttends, kStepPartial, kStepNextUneven
@@ -92,21 +96,25 @@ inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
-/// Offsets in bytes from the first 1024-byte boundary of dynamic shared memory.
+/// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {
-  int q;         // [q_buffers][warpgroups][panels][64][64], 128-byte swizzle
-  int k, v;      // [stages][panels][kv_block][64]
-  int o;         // [warpgroups][o_panels][64][64]
-  int places;    // TilePlace [kTilePlaces], by the tile's number modulo their count
-  int barriers;  // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                 // list done; wished, answered
-  int steps;     // Step [stages]
-  int redo;      // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
-  int items;     // WorkItem [kItemPlaces]: of the tile that is loaded, of the next, and of the one before, whose last
-                 // values may be yet to come; by the tile's number
-  int wish;      // int: the item that the producer wishes to load next, and the answer
-  int bytes;     // to ask for, alignment included
+  int q;          // [q_buffers][warpgroups][panels][64][64], 128-byte swizzle
+  int k, v;       // [stages][panels][kv_block][64]
+  int o;          // [warpgroups][o_panels][64][64]
+  int places;     // TilePlace [kTilePlaces], by the tile's number modulo their count
+  int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
+                  // list done; wished, answered
+  int steps;      // Step [stages]
+  int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
+  int items;      // WorkItem [kItemPlaces]: of the tile that is loaded, of the next, and of the one before, whose last
+                  // values may be yet to come; by the tile's number
+  int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
+  int wish;       // int: the item that the producer wishes to load next, and the answer
+  int bytes;      // to ask for
 };
+
+/// Distances between 64 queries and a block of keys; and the two ends where the term stays the same.
+constexpr int distance_words(const ForwardSm90Config& config) { return kWarpgroupRows + config.kv_block + 1; }
 
 constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config) {
   constexpr int kElement = 2, kPanelRow = 128;
@@ -132,7 +140,9 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += 4;
   memory.redo = at;
   at += kTilePlaces * 4;
-  memory.bytes = at + 1024;
+  memory.distances = at;
+  if (config.scores == ScoreForm::distant) at += config.warpgroups * distance_words(config) * 4;
+  memory.bytes = at;
   return memory;
 }
 /// What a CTA may ask for on sm_90.
@@ -171,7 +181,13 @@ struct ForwardSm90Params {
   const int* fills;  // [fill_count][3]: queries / 64, head, batch of 64 queries that attend nothing
   int fill_count;
   int q_len, kv_len;                    // queries and keys of every sequence
+  int last_block;                       // key block of the last key
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
+  int flat_from, flat_to;               // distant: the term is the same at all distances from flat_from on, and at all
+                                        // up to flat_to
+  float cap_inside, cap_outside;        // capped: t in powers of two is cap_outside * tanh(cap_inside * product),
+  float cap_series[3];                  // or product * (c0 + c1 u + c2 u^2), u = product^2,
+  float cap_limit;                      // while no |product| exceeds this
   float scale;                          // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;                     // scale * log2(e)
   void* o;                              // for fills; element strides of batch, head, row

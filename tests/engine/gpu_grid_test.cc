@@ -141,6 +141,12 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
     spec.weight = i % 4 == 3 || i % 8 == 0 ? weight.deal() : "";
     if (spec.score == "constant") spec.with_lse = true;
     spec.mask = mask.deal();
+    // Only one kernel takes blocks of 80 keys, and it has no registers for all of these.
+    if (spec.block && spec.block->kv % 64 != 0) {
+      spec.rows = "built";
+      spec.tile = spec.block = std::nullopt;
+      spec.ctas = 0;
+    }
     specs.push_back(spec);
   }
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });

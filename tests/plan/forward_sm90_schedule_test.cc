@@ -87,6 +87,7 @@ std::string item_classes(const problem::AttentionProblem& problem, const Forward
     if (!attends(run.flags, warpgroup)) continue;
     for (int c = run.begin; c < run.end; ++c) classes.at(static_cast<std::size_t>(c)) = partial ? '+' : '#';
   }
+  if (config.descending) std::ranges::reverse(classes);
   return classes;
 }
 
@@ -180,6 +181,17 @@ void expect_valid(const problem::AttentionProblem& problem, const ForwardSm90Con
   if (problem.batch * problem.q_heads * problem.q_rows > 0) expect_balanced(config, schedule, caps);
 }
 
+TEST(ForwardSm90Schedule, CountsTheLastBlocksKeysWhereTilesDescend) {
+  const HopperCall call{.q_rows = 64, .kv_rows = 300};
+  ForwardSm90Config config = config_of(128, 1, 128);
+  const TileSchedule up = plan::forward_sm90_schedule(call.problem(), config, nullptr, h200());
+  config.descending = true;
+  const TileSchedule down = plan::forward_sm90_schedule(call.problem(), config, nullptr, h200());
+  EXPECT_EQ(up.elements, 64 * 300);
+  EXPECT_EQ(down.elements, 64 * 300);
+  EXPECT_EQ(down.items[0].steps, 3);
+}
+
 TEST(ForwardSm90Schedule, WalksTheBlocksOfRandomMasks) {
   constexpr std::array<std::int64_t, 8> lengths{1, 16, 63, 64, 65, 192, 300, 449};
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
@@ -196,7 +208,8 @@ TEST(ForwardSm90Schedule, WalksTheBlocksOfRandomMasks) {
                        .shared_kv = below(3) == 0};
     call.mask = random.draw();
     call.options.bindings = random.bindings();
-    const ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), true);
+    ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), true);
+    config.descending = below(2) == 0;
     const BlockMask mask = *call.rows_of({64 * (1 + below(4)), config.kv_block * (1 + below(3))});
     device::CudaCaps caps = h200();
     caps.multiprocessors = 1 + below(20);

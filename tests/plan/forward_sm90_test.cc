@@ -178,13 +178,13 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
     return mods::documents(Capture(name, DType::i32, 1));
   };
   call.mask = documents("ids") & mods::causal();
-  // A mask that reads gets the spare kernel, too.
-  const BlockSize three{192, 128}, two{128, 128}, spare{128, 64};
-  EXPECT_THAT(tiles_of(choices_of(call)), ElementsAre(three, two, spare));
+  // A mask that reads gets the spare kernels, too.
+  const BlockSize three{192, 128}, two{128, 128}, spare{192, 112}, small{128, 64};
+  EXPECT_THAT(tiles_of(choices_of(call)), ElementsAre(three, spare, two, small));
 
   call.mask = call.mask & documents("languages");
   const std::vector<Choice> choices = choices_of(call);
-  EXPECT_THAT(tiles_of(choices), ElementsAre(two, spare, three));
+  EXPECT_THAT(tiles_of(choices), ElementsAre(spare, two, small, three));
   EXPECT_THAT(choices[0].plan.rejected,
               Contains(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
                                     "that a thread has")));
@@ -235,7 +235,7 @@ TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
 }
 
 TEST(ForwardSm90Costs, GrowWithTheWork) {
-  ForwardSm90Config narrow = plan::kForwardSm90Kernels[4].config();
+  ForwardSm90Config narrow = plan::kForwardSm90Kernels[5].config();
   ASSERT_EQ(narrow.kv_block, 128);
   const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(narrow);
   EXPECT_GE(clocks.full_step, 2048);  // what the tensor cores alone take

@@ -25,7 +25,7 @@ class Consumer {
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray =
-      kD == 64 && kConfig.warpgroups == 3 && !kConfig.masked && kConfig.scores == ScoreForm::plain;
+      kD == 64 && kConfig.warpgroups == 3 && !kConfig.masked && !kConfig.capped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
   using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray, kConfig.scores>;
@@ -116,7 +116,7 @@ class Consumer {
       } else if (softmax_.exact) {
         softmax_.set_limit();
       }
-      expect_scores(step);
+      expect_scores(step, new_tile);
       ptx::wgmma_wait<1>();
       ptx::touch(s_);
       release_keys(step);
@@ -150,7 +150,7 @@ class Consumer {
     issue_qk();
     const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
     if (begun_ && softmax_.exact) softmax_.set_limit();
-    expect_scores(step);
+    expect_scores(step, new_tile);
     ptx::wgmma_wait<0>();
     ptx::touch(s_);
     release_keys(step);
@@ -229,9 +229,14 @@ class Consumer {
   }
 
   /// What of a block's scores is known before they are: while the product runs.
-  __device__ __forceinline__ void expect_scores(Step step) {
-    if constexpr (ScoreTilt<kConfig.scores>::kAny) {
-      softmax_.tilt.set(params_.mod, block_place(step));
+  __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
+    if constexpr (kConfig.scores == ScoreForm::distant) {
+      tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
+                                  softmax_.tilt);
+    } else if constexpr (ScoreTilt<kConfig.scores>::kAny) {
+      const BlockPlace at = block_place(step);
+      if (new_tile) softmax_.tilt.begin_tile(params_.mod, at);
+      softmax_.tilt.set(params_.mod, at);
       for (float& base : softmax_.tilt.base) asm volatile("" : "+f"(base));
     }
   }
@@ -239,16 +244,33 @@ class Consumer {
   /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
-    if constexpr (kMapped) map_scores<kConfig>(s_, params_.mod, params_.scale, block_place(step));
-    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, params_.kv_len - kv_first);
-    if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
-      mask_scores<kConfig>(s_, params_.mod, block_place(step));
+    float scale_log2 = kMapped ? ptx::kLog2E : params_.scale_log2;
+    if constexpr (kMapped) map_scores<kConfig>(s_, params_, block_place(step));
+    if constexpr (kConfig.scores == ScoreForm::distant) {
+      if (!softmax_.tilt.flat) {
+        add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
+        scale_log2 = 1;
+      }
     }
     if (new_tile) {
       softmax_.rows = RowSums();
       softmax_.safe = (step & shared::kStepSafe) != 0;
     }
-    softmax_.step(s_, kMapped ? ptx::kLog2E : params_.scale_log2);
+    softmax_.begin_step();
+    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
+    if constexpr (kConfig.capped) {
+      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, params_.cap_limit)) {
+        softmax_.step_capped(s_, params_.cap_series);
+        return;
+      }
+      cap_scores<kConfig>(s_, params_);
+      scale_log2 = 1;
+    }
+    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, params_.kv_len - kv_first);
+    if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
+      mask_scores<kConfig>(s_, params_.mod, block_place(step));
+    }
+    softmax_.step(s_, scale_log2);
   }
 
   /// P, in the storage type, of the block of `step`.
@@ -276,8 +298,7 @@ class Consumer {
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TilePlace at = place(tile);
-    suspect_ = !softmax_.safe &&
-               (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
+    suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
     if constexpr (kConfig.lse) {
       // Of the four threads that share the two rows, the first two take one each. Where nothing attends m is -inf.
@@ -299,7 +320,7 @@ class Consumer {
   static constexpr float kLargestSum = RowSoftmax::kLargestSum;
   // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
   // make any of them large.
-  static constexpr float kSuspicious = kConfig.f16 ? kLargestSum : 16777216.0F;
+  static constexpr float kSuspicious = 16777216.0F;
 
   __device__ __forceinline__ bool finite_o() const {
     float zero = 0;
@@ -345,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
                  const __grid_constant__ heddle::ptx::TensorMap o_map,
                  const __grid_constant__ heddle::shared::ForwardSm90Params params) {
   using namespace heddle;
-  extern __shared__ char dynamic[];
+  extern __shared__ __align__(1024) char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
     if (params.item_count > 0) {

@@ -16,10 +16,17 @@ __device__ __forceinline__ float max_nan(float x, float y) {
   return result;
 }
 
-/// 1 / x to 1 ulp, for x that are far from 0 and from infinity.
+/// 1 / x to 1 ulp, but 0 for a subnormal result and infinity for a subnormal x.
 __device__ __forceinline__ float reciprocal_near(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/// 2^x to 2 ulp; subnormal results are 0.
+__device__ __forceinline__ float exp2_near(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 

@@ -14,10 +14,10 @@ struct SharedMemory {
   static constexpr unsigned kQueryBytes = 64 * kConfig.head_dim * 2;                // of a warpgroup's queries
   static constexpr unsigned kBlockBytes = kConfig.kv_block * kConfig.head_dim * 2;  // of a block of keys, or of values
 
-  ptx::Address base;  // at a multiple of 1024 bytes, where the swizzle repeats
+  ptx::Address base;
 
   __device__ __forceinline__ explicit SharedMemory(const void* dynamic)
-      : base((ptx::address_of(dynamic) + 1023U) & ~1023U) {}
+      : base(ptx::address_of(dynamic)) {}
 
   __device__ __forceinline__ ptx::Address queries(int slot, int warpgroup) const {
     return base + kLayout.q + (slot * kConfig.warpgroups + warpgroup) * kQueryBytes;
@@ -39,6 +39,9 @@ struct SharedMemory {
     // that waited for all warps to be done with it, if the places are these more than the buffers of queries.
     static_assert(kConfig.q_buffers + 4 <= shared::kTilePlaces);
     return base + kLayout.redo + tile % shared::kTilePlaces * 4;
+  }
+  __device__ __forceinline__ ptx::Address distances(int warpgroup) const {
+    return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(sizeof(shared::WorkItem));

@@ -97,11 +97,12 @@ class Producer {
       const bool last_of_run = block + 1 == load_word(item() + shared::kItemRunEnd);
       int flags = load_word(item() + shared::kItemBefore) |
                   load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
-      if ((block + 1) * kConfig.kv_block > params_.kv_len) flags |= shared::kStepRagged;
+      const int keys = key_block(block);
+      if ((keys + 1) * kConfig.kv_block > params_.kv_len) flags |= shared::kStepRagged;
 
       const ptx::Address full = memory_.k_full(k_.slot);
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
-      load_block(memory_.keys(k_.slot), k_map_, full, block, item(), params_.k_batched);
+      load_block(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
       if (first) load_queries();
       if (left == 1) {
         // What stands in the step has to wait for the answer; what is loaded does not.
@@ -110,14 +111,20 @@ class Producer {
         flags |= shared::kStepLast |
                  (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
       }
-      write_step(block << shared::kStepFlagBits | flags);
+      write_step(keys << shared::kStepFlagBits | flags);
       ptx::barrier_arrive_expecting(full, Memory::kBlockBytes);
       k_.advance(kConfig.stages);
       // Values follow one step behind, as they are used.
       load_pending_values();
-      pending_ = block++ * shared::kItemPlaces + (tile_ - 1) % shared::kItemPlaces;
+      pending_ = keys * shared::kItemPlaces + (tile_ - 1) % shared::kItemPlaces;
+      ++block;
       if (last_of_run && left > 1) fetch_run();
     }
+  }
+
+  /// The number of a step's key block: lists of tiles that descend count from the last one.
+  __device__ __forceinline__ int key_block(int block) const {
+    return kConfig.descending ? params_.last_block - block : block;
   }
 
   __device__ __forceinline__ void fetch_run() {

@@ -1,5 +1,5 @@
 // What the user's mods do to the scores and weights in registers (generated, see emit/expression_text.h: functions
-// called mask_..., score_..., offset_..., slope_... and weight_...), and the end of the keys.
+// called mask_..., offset_..., slope_..., score_... and weight_...), and the end of the keys.
 #pragma once
 
 #include "pieces/elements.cuh"
@@ -9,6 +9,16 @@
 namespace heddle {
 
 using shared::ScoreForm;
+
+__device__ __forceinline__ float load_shared(ptx::Address address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_shared(ptx::Address address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
 
 /// Of the block's keys only so many are there; what lies past the end becomes -inf. s: registers, 64 x kv_block.
 template <ForwardSm90Config kConfig>
@@ -34,23 +44,44 @@ __device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], co
       });
 }
 
+/// Whether all the warp's scores are so small that the cap's polynomial serves. (NaN is: it stays.)
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ bool are_far_from_cap(const float (&s)[kConfig.kv_block / 2], float limit) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kConfig.kv_block / 2; i += 2) largest = fmaxf(largest, fabsf(s[i]) + fabsf(s[i + 1]));
+  return __all_sync(~0U, largest <= limit);
+}
+
+/// Products of queries and keys become t in powers of two, capped: c tanh(x) = c - 2 c / (1 + e^2x), to 2^-22 c.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params) {
+  const float inside = 2 * ptx::kLog2E * params.cap_inside;
+#pragma unroll
+  for (int i = 0; i < kConfig.kv_block / 2; ++i) {
+    s[i] = fmaf(-2 * params.cap_outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), params.cap_outside);
+  }
+}
+
 /// Products of queries and keys become t, in the forms that are computed element by element.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
+__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
                                            const BlockPlace& at) {
+  const shared::ModValues& mod = params.mod;
   if constexpr (kConfig.scores == ScoreForm::added) {
     for_elements<OffsetMod, OffsetColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const OffsetUniform& uniform, const OffsetRow& row, const OffsetColumn& column, int q_idx,
             int kv_idx) {
-          s[i] = fmaf(s[i], scale, offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx));
+          const float offset = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx);
+          s[i] = fmaf(s[i], params.scale, offset);
         });
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx,
             int kv_idx) {
-          s[i] = score_element(mod, uniform, row, column, s[i] * scale, at.batch, at.head, q_idx, kv_idx);
+          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, at.batch, at.head, q_idx, kv_idx);
         });
   }
 }
@@ -67,31 +98,36 @@ __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], c
       });
 }
 
-/// A term of the exponents, in powers of two, that all elements of a row share (shifted), or that grows by a slope from
-/// one key to the next (tilted): of the thread's two rows, at its first column. Registers.
+/// A term of the exponents, in powers of two, that all elements of a row share (shifted; distant, far from or near to
+/// the diagonal), or that grows by a slope from one key to the next (tilted): of the thread's two rows, at its first
+/// column. Registers.
 template <ScoreForm kForm>
 struct ScoreTilt {
   static constexpr bool kTilted = kForm == ScoreForm::tilted;
-  static constexpr bool kAny = kTilted || kForm == ScoreForm::shifted;
+  static constexpr bool kAny = kTilted || kForm == ScoreForm::shifted || kForm == ScoreForm::distant;
   float base[kAny ? 2 : 1], slope[kTilted ? 2 : 1];
+  OffsetUniform uniform;  // of the tile
+  SlopeUniform slope_of_head;
+  bool flat;  // distant: the block has one term, the base; else they have been tabulated
 
+  /// Shifted, tilted: before a tile's first block.
+  __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockPlace& at) {
+    uniform = offset_uniform(mod, at.batch, at.head);
+    slope_of_head = slope_uniform(mod, at.batch, at.head);
+  }
+  /// Before each block.
   __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockPlace& at) {
-    if constexpr (kAny) {
-      const int kv_idx = at.kv_first + 2 * (threadIdx.x & 3);
-      const OffsetUniform uniform = offset_uniform(mod, at.batch, at.head);
-      const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, kv_idx);
-      const SlopeUniform slope_of_head = slope_uniform(mod, at.batch, at.head);
+    const int kv_idx = at.kv_first + 2 * (threadIdx.x & 3);
+    const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, kv_idx);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int q_idx = at.q_row + 8 * r + mod.q_start;
-        const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
-        base[r] = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
-        if constexpr (kTilted) {
-          const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
-          slope[r] =
-              slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) *
-              ptx::kLog2E;
-        }
+    for (int r = 0; r < 2; ++r) {
+      const int q_idx = at.q_row + 8 * r + mod.q_start;
+      const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
+      base[r] = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
+      if constexpr (kTilted) {
+        const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
+        slope[r] = slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) *
+                   ptx::kLog2E;
       }
     }
   }
@@ -104,5 +140,65 @@ struct ScoreTilt {
     }
   }
 };
+
+/// The offset, in powers of two, of two positions that are so far apart. (It reads nothing else of them.)
+__device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, const BlockPlace& at, int distance) {
+  const OffsetUniform uniform = offset_uniform(mod, at.batch, at.head);
+  const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, 0);
+  const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, distance);
+  return offset_element(mod, uniform, row, column, at.batch, at.head, 0, distance) * ptx::kLog2E;
+}
+
+/// Distant: the block's one term, or a table in shared memory of all that the warpgroup's rows have there: entry i is
+/// that of the distance i - 63 between the first row and the first column; the last two are those far to the right and
+/// far to the left. By all threads of the warpgroup.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void tabulate_distances(ptx::Address table, const shared::ForwardSm90Params& params,
+                                                   const BlockPlace& at, int warpgroup, bool new_tile,
+                                                   ScoreTilt<kConfig.scores>& tilt) {
+  constexpr int kCount = 63 + kConfig.kv_block;
+  const int thread = threadIdx.x & 127;
+  const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
+  const int least = at.kv_first - (at.q_row - row + params.mod.q_start) - 63;
+  const bool right = least >= params.flat_from;
+  tilt.flat = __any_sync(~0U, right || least + kCount - 1 <= params.flat_to);
+  const bool ends = __any_sync(~0U, new_tile);
+  if (ends || !tilt.flat) {
+    ptx::named_barrier(1 + warpgroup, 128);  // what stood there has been read
+    if (ends && thread < 2) {
+      store_shared(table + 4 * (kCount + thread),
+                   term_of_distance(params.mod, at, thread == 0 ? params.flat_from : params.flat_to));
+    }
+    if (!tilt.flat) {
+#pragma unroll
+      for (int first = 0; first < kCount; first += 128) {
+        const int i = first + thread;
+        if (i < kCount) store_shared(table + 4 * i, term_of_distance(params.mod, at, least + i));
+      }
+    }
+    ptx::named_barrier(1 + warpgroup, 128);
+  }
+  tilt.base[0] = tilt.base[1] = tilt.flat ? load_shared(table + 4 * (kCount + (right ? 0 : 1))) : 0;
+}
+
+/// Products become t in powers of two.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void add_distances(ptx::Address table, float (&s)[kConfig.kv_block / 2], float scale_log2) {
+  const int thread = threadIdx.x & 127;
+  const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
+  const ptx::Address own = table + 4 * (63 - row + 2 * (threadIdx.x & 3));
+  // Of two rows that are 8 apart, the lower one has what the upper one has 8 columns to the left.
+  float before[2] = {load_shared(own - 32), load_shared(own - 28)};
+#pragma unroll
+  for (int j = 0; j < kConfig.kv_block / 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float term = load_shared(own + 32 * j + 4 * e);
+      s[4 * j + e] = fmaf(s[4 * j + e], scale_log2, term);
+      s[4 * j + 2 + e] = fmaf(s[4 * j + 2 + e], scale_log2, before[e]);
+      before[e] = term;
+    }
+  }
+}
 
 }  // namespace heddle

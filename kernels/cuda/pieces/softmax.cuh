@@ -5,12 +5,14 @@
 // blocks. Two checks, on sums that are formed anyway, make that safe:
 //
 // - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are
-//   rescaled, so that its p is exactly 1. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p
+//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p
 //   is 1, has.
-// - When the tile ends, a sum of 2^64 or more (f16: 2^15), NaN, or an infinite output says that a block's scores were
-//   too far above m. The tile is computed again, safely: with the running maximum.
+// - When the tile ends, a sum of 2^64 or more, NaN, or an infinite output says that a block's scores were too far above
+//   m. The tile is computed again, safely: with the running maximum.
 //
-// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted.
+// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal numbers
+// end at 2^-14, m stays 10 below the maximum besides: what is left of a row whose largest weights a weight_mod drops
+// counts, too.
 #pragma once
 
 #include "pieces/scores.cuh"
@@ -35,44 +37,40 @@ struct Softmax {
   bool dominated = false;   // in the last step they did
   bool safe = false;        // of the tile: every step takes the running maximum
 
-  // P up to this, times the values, is inside the storage type's and O's range; a row sum, at the end of a tile, too.
-  static constexpr float kLargestJump = kF16 ? 32768.0F : 1099511627776.0F;
-  static constexpr float kLargestSum = kF16 ? 32768.0F : 18446744073709551616.0F;
+  // Weights up to this, and their sums, are numbers that a factor brings to 1.
+  static constexpr float kLargestJump = 1.2676506e30F;  // 2^100
+  // Sums up to this, times the values, are inside O's range.
+  static constexpr float kLargestSum = 18446744073709551616.0F;
+  // Where m is set the largest weight is 2^kHeadroom; in f16 eight together may grow to kLargestWeight before m moves.
+  static constexpr float kHeadroom = kF16 ? 10 : 0, kTop = kF16 ? 1024 : 1;
+  static constexpr float kLargestWeight = 16384;
   static constexpr float kShare = 0.25F;
+
+  /// Before each step: whether it has to look for maxima.
+  __device__ __forceinline__ void begin_step() {
+    exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()));
+  }
 
   /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two.
   __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2) {
-    float(&m)[2] = rows.m, (&l)[2] = rows.l;
-    exact = safe | __any_sync(~0U, (m[0] == -ptx::infinity()) | (m[1] == -ptx::infinity()));
     if (exact) raise_to_scores(s, scale_log2);
-    float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
-    if constexpr (ScoreTilt<kForm>::kAny) {
-      offset[0] += tilt.base[0];
-      offset[1] += tilt.base[1];
-    }
-    bool over = false;
-    float held[2];  // the sums of four weights that wait for four more
-#pragma unroll
-    for (int c = 0; c < kColumns / 16; ++c) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float four = weigh_four(s, 8 * c + 2 * r, scale_log2, offset[r]);
-        if (c % 2 == 0 && c + 1 < kColumns / 16) {
-          held[r] = four;
-        } else {
-          const float sum = c % 2 == 0 ? four : held[r] + four;
-          l[r] += sum;
-          over |= sum > limit[r];
-        }
-      }
-    }
-    dominated = over & !exact;
+    weigh(s, [&](int i, float x, float from) { return fmaf(x, scale_log2, tilt.at(i, from)); });
+  }
+  /// The same of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4); not where the step is exact.
+  __device__ __forceinline__ void step_capped(float (&s)[kColumns / 2], const float (&series)[3]) {
+    weigh(s, [&](int i, float x, float from) {
+      const float u = x * x;
+      return fmaf(x, fmaf(fmaf(series[2], u, series[1]), u, series[0]), tilt.at(i, from));
+    });
   }
 
   /// Before the next step of the same tile, where the last one was exact.
   __device__ __forceinline__ void set_limit() {
-    limit[0] = kShare * ptx::row_sum(rows.l[0]);
-    limit[1] = kShare * ptx::row_sum(rows.l[1]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      limit[r] = kShare * ptx::row_sum(rows.l[r]);
+      if constexpr (kF16) limit[r] = fminf(limit[r], kLargestWeight);
+    }
   }
 
   /// After a step that was not its tile's first: m moved, or must. `before`: m before the step.
@@ -105,18 +103,49 @@ struct Softmax {
   }
 
  private:
+  /// S becomes P; exponent(i, s, from) is that of register i's score in a row whose exponents are all to be `from`
+  /// higher.
+  template <class Exponent>
+  __device__ __forceinline__ void weigh(float (&s)[kColumns / 2], Exponent&& exponent) {
+    float(&m)[2] = rows.m, (&l)[2] = rows.l;
+    float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
+    if constexpr (ScoreTilt<kForm>::kAny) {
+      offset[0] += tilt.base[0];
+      offset[1] += tilt.base[1];
+    }
+    bool over = false;
+    float held[2];  // the sums of four weights that wait for four more
+#pragma unroll
+    for (int c = 0; c < kColumns / 16; ++c) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float four = weigh_four(s, 8 * c + 2 * r, offset[r], exponent);
+        if (c % 2 == 0 && c + 1 < kColumns / 16) {
+          held[r] = four;
+        } else {
+          const float sum = c % 2 == 0 ? four : held[r] + four;
+          l[r] += sum;
+          over |= sum > limit[r];
+        }
+      }
+    }
+    dominated = over & !exact;
+  }
+
   /// Four scores of a row become weights; returns their sum.
-  __device__ __forceinline__ float weigh_four(float (&s)[kColumns / 2], int i, float scale_log2, float offset) const {
+  template <class Exponent>
+  __device__ __forceinline__ float weigh_four(float (&s)[kColumns / 2], int i, float offset,
+                                              Exponent&& exponent) const {
     if constexpr (kAsArray) {
       const int at[4] = {i, i + 1, i + 4, i + 5};
 #pragma unroll
-      for (const int j : at) s[j] = ptx::exp2_fast(fmaf(s[j], scale_log2, offset));
+      for (const int j : at) s[j] = ptx::exp2_fast(exponent(j, s[j], offset));
       return (s[at[0]] + s[at[1]]) + (s[at[2]] + s[at[3]]);
     } else {
-      s[i] = ptx::exp2_fast(fmaf(s[i], scale_log2, tilt.at(i, offset)));
-      s[i + 1] = ptx::exp2_fast(fmaf(s[i + 1], scale_log2, tilt.at(i + 1, offset)));
-      s[i + 4] = ptx::exp2_fast(fmaf(s[i + 4], scale_log2, tilt.at(i + 4, offset)));
-      s[i + 5] = ptx::exp2_fast(fmaf(s[i + 5], scale_log2, tilt.at(i + 5, offset)));
+      s[i] = ptx::exp2_fast(exponent(i, s[i], offset));
+      s[i + 1] = ptx::exp2_fast(exponent(i + 1, s[i + 1], offset));
+      s[i + 4] = ptx::exp2_fast(exponent(i + 4, s[i + 4], offset));
+      s[i + 5] = ptx::exp2_fast(exponent(i + 5, s[i + 5], offset));
       return (s[i] + s[i + 1]) + (s[i + 4] + s[i + 5]);
     }
   }
@@ -146,7 +175,8 @@ struct Softmax {
   __device__ __forceinline__ void raise_to_scores(const float (&s)[kColumns / 2], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float candidate = largest(s, r, scale_log2), before = rows.m[r];
+      const float headroom = safe ? 0.0F : kHeadroom;
+      const float candidate = largest(s, r, scale_log2) - headroom, before = rows.m[r];
       if (candidate > before) {
         rows.m[r] = candidate;
         rows.l[r] *= ptx::exp2_fast(before - candidate);
@@ -154,7 +184,7 @@ struct Softmax {
     }
   }
 
-  /// The same, where the scores are gone and P has come: the largest weight becomes 1.
+  /// The same, where the scores are gone and P has come: the largest weight becomes kTop.
   __device__ __forceinline__ void raise_to_weights(float (&p)[kColumns / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -164,13 +194,13 @@ struct Softmax {
         found = ptx::max_positive(found, p[4 * j + 2 * r], p[4 * j + 2 * r + 1]);
       }
       found = ptx::row_max(found);
-      if (!(found > 1.0F)) continue;
+      if (!(found > kTop)) continue;
       if (found > kLargestJump) {
         rows.l[r] = ptx::infinity();  // the tile will be repeated
         continue;
       }
-      const float factor = ptx::reciprocal(found);
-      rows.m[r] += __log2f(found);
+      const float factor = kTop * ptx::reciprocal(found);
+      rows.m[r] += __log2f(found) - kHeadroom;
       rows.l[r] *= factor;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {

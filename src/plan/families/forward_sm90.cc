@@ -152,6 +152,10 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   // They take their turns.
   int most = 0;
   for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod));
+  // What is done to each score or weight is done to several at once.
+  if (config.capped) most += 7;
+  if (config.scores == shared::ScoreForm::added || config.scores == shared::ScoreForm::mapped) most += 16;
+  if (config.weighted) most += 12;
   return scores + weights + output + kOthers + most;
 }
 

@@ -50,11 +50,12 @@ struct ForwardSm90Kernel {
             .masked = false};
   }
 };
-inline constexpr std::array<ForwardSm90Kernel, 8> kForwardSm90Kernels = {{
+inline constexpr std::array<ForwardSm90Kernel, 9> kForwardSm90Kernels = {{
     // A tile of 0 clocks is the fit's floor: partial steps carry its cost.
     // D  WGs keys stages q  o spare stretch masked partial tile masked
     {64, 3, 128, 3, 2, 1, false, 1.105, 1.164, 2578, 3464, 719},
     {64, 2, 128, 3, 2, 1, false, 1.276, 1.402, 1697, 2312, 0},
+    {64, 3, 112, 3, 2, 1, true, 1.12, 1.18, 2600, 3464, 719},
     {64, 2, 64, 3, 2, 1, true, 1.617, 1.768, 1346, 2567, 1262},
     {128, 3, 80, 2, 2, 2, false, 1.083, 1.115, 1545, 4633, 2950},
     {128, 2, 128, 2, 2, 2, false, 1.159, 1.174, 546, 2923, 2055},

@@ -14,10 +14,15 @@ struct ForwardSm90Mods {
   Expr weight;  // empty: 1
 
   shared::ScoreForm form = shared::ScoreForm::plain;
-  double factor = 1;  // of the score, in every form but mapped
-  Expr offset;        // shifted, tilted, added: t = factor * score + offset
-  Expr slope;         // tilted: what the offset grows by from one key to the next; reads no key
-  Expr score;         // mapped: t
+  double factor = 1;               // of the score, in every form but mapped
+  double cap = 0;                  // plain, shifted: where it is not 0, t = cap * tanh(factor * score) + offset
+  Expr offset;                     // shifted, tilted, distant, added: t = factor * score + offset
+  Expr slope;                      // tilted: what the offset grows by from one key to the next; reads no key
+  int flat_from = 0, flat_to = 0;  // distant: the offset no longer changes from that kv_idx - q_idx on, and up to that
+  Expr score;                      // mapped: t
+  /// Key blocks are walked from the last one: the offset grows with the key, or may. A row's largest t then comes
+  /// first, and the exponents' reference stays.
+  bool descending = false;
 
   /// Something is read, drawn or mapped for each element: many registers, maybe.
   bool heavy() const;
@@ -28,6 +33,13 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
 
 /// A kernel's configuration for these mods.
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods);
+
+/// What a kernel needs to know of a cap: see ForwardSm90Params.
+struct CapSeries {
+  double inside, outside, coefficients[3], limit;
+};
+/// Of products of queries and keys that `scale` makes scores.
+CapSeries cap_series(const ForwardSm90Mods& mods, double scale);
 
 /// "t = 1.5 * score + offset; offset slopes[h] * f32(kv_idx - q_idx) once a block of keys, slope slopes[h] a key".
 /// Empty without a score_mod.

@@ -70,8 +70,29 @@ void KeyRows::add_row(WarpgroupRuns warpgroups, int live, std::int64_t scale) {
   tell_what_follows();
 }
 
+/// The runs of key blocks counted from the last one.
+std::vector<Run> KeyRows::mirror(std::span<const Run> runs, std::int64_t scale) const {
+  std::vector<Run> mirrored;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    const std::int64_t end = std::min(run->end * scale, kv_blocks_);
+    mirrored.push_back({static_cast<std::int32_t>(kv_blocks_ - end),
+                        static_cast<std::int32_t>(kv_blocks_ - run->begin * scale), run->kind});
+  }
+  return mirrored;
+}
+
 /// Walks the runs of all warpgroups side by side; between two ends of runs nothing changes.
 void KeyRows::add_runs(WarpgroupRuns warpgroups, std::int64_t scale) {
+  std::array<std::vector<Run>, kMostWarpgroups> mirrored;
+  std::array<WarpgroupRuns::value_type, kMostWarpgroups> turned;
+  if (config_.descending) {
+    for (std::size_t w = 0; w < warpgroups.size(); ++w) {
+      mirrored[w] = mirror(warpgroups[w], scale);
+      turned[w] = mirrored[w];
+    }
+    warpgroups = std::span(turned).first(warpgroups.size());
+    scale = 1;
+  }
   std::array<std::size_t, kMostWarpgroups> next{};
   for (std::int64_t at = 0; at < kv_blocks_;) {
     std::int64_t end = kv_blocks_;
@@ -100,7 +121,8 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
     return static_cast<double>(std::popcount(static_cast<unsigned>(bits))) / config_.warpgroups;
   };
   row.steps += static_cast<int>(end - begin);
-  const std::int64_t keys = std::min(end * config_.kv_block, kv_rows_) - begin * config_.kv_block;
+  const std::int64_t first = config_.descending ? kv_blocks_ - end : begin, last = first + end - begin;
+  const std::int64_t keys = std::min(last * config_.kv_block, kv_rows_) - first * config_.kv_block;
   for (std::size_t w = 0; w < kMostWarpgroups; ++w) {
     if (attends >> w & 1) row.keys[w] += keys;
   }

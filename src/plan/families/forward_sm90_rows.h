@@ -45,6 +45,7 @@ class KeyRows {
 
   void add_row(WarpgroupRuns warpgroups, int live, std::int64_t scale);
   void add_runs(WarpgroupRuns warpgroups, std::int64_t scale);
+  std::vector<Run> mirror(std::span<const Run> runs, std::int64_t scale) const;
   void add_run(std::int64_t begin, std::int64_t end, int flags);
   void tell_what_follows();
   void rank_rows();

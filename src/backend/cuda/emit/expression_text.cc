@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 
 #include "expr/node.h"
@@ -143,7 +144,8 @@ bool is_long(const Node& node) {
 // ---- what stands around the functions
 
 constexpr const char* kHead =
-    "#include \"mods/captures.cuh\"\n#include \"mods/columns.cuh\"\n#include \"mods/operations.cuh\"\n\n"
+    "#include \"mods/captures.cuh\"\n#include \"mods/columns.cuh\"\n#include \"mods/contracted.cuh\"\n#include "
+    "\"mods/operations.cuh\"\n\n"
     "namespace heddle {\n\n";
 
 // Of a type's name, a function's name, the columns' locals, and the way that columns are had.
@@ -174,8 +176,8 @@ using {0}Columns = ops::{3}Columns<{0}Mod, kKeys>;
 
 class ModWriter {
  public:
-  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score)
-      : name_(std::move(name)), mod_(mod), layout_(layout), takes_score_(takes_score) {
+  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score, Rounding rounding)
+      : name_(std::move(name)), mod_(mod), layout_(layout), takes_score_(takes_score), rounding_(rounding) {
     type_name_ = name_;
     type_name_[0] = static_cast<char>(type_name_[0] - 'a' + 'A');
   }
@@ -239,9 +241,28 @@ class ModWriter {
       const int power = power_of_two(*node.operands[1]);
       if (power >= 0) return fmt::format("ops::{}_power<{}>({})", expr::info(node.op).name, power, operand(0));
     }
+    if (rounding_ == Rounding::contracted && node.type == ExprType::f32) {
+      if (const std::optional<float> factor = inverse_divisor(node)) {
+        return fmt::format("ops::contracted::mul({}, {})", operand(0), literal(*factor));
+      }
+    }
     std::string list = operand(0);
     for (std::size_t i = 1; i < node.operands.size(); ++i) list += ", " + operand(i);
-    return fmt::format("ops::{}({})", expr::info(node.op).name, list);
+    return fmt::format("{}{}({})", space_of(node), expr::info(node.op).name, list);
+  }
+
+  std::string_view space_of(const Node& node) const {
+    const bool has_form = node.op == Op::add || node.op == Op::sub || node.op == Op::mul || node.op == Op::tanh;
+    const bool contracted = rounding_ == Rounding::contracted && node.type == ExprType::f32 && has_form;
+    return contracted ? "ops::contracted::" : "ops::";
+  }
+
+  /// 1 / y of x / y, for a constant y whose inverse is far from the ends of f32.
+  static std::optional<float> inverse_divisor(const Node& node) {
+    if (node.op != Op::div || node.operands[1]->op != Op::constant) return {};
+    const auto inverse = static_cast<float>(1 / node.operands[1]->f32());
+    if (!(std::abs(inverse) > 1e-30F && std::abs(inverse) < 1e30F)) return {};
+    return inverse;
   }
 
   std::string param_text(const Node& node) const {
@@ -368,6 +389,7 @@ class ModWriter {
   const Expr& mod_;
   const ModLayout& layout_;
   bool takes_score_;
+  Rounding rounding_;
   bool long_column_ = false;
   std::unordered_map<const Node*, Value> values_;
   std::array<std::vector<Local>, kStages.size()> locals_;
@@ -375,12 +397,13 @@ class ModWriter {
 
 }  // namespace
 
-std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score) {
+std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
+                     Rounding rounding) {
   if (mod.empty()) throw Error(ErrorCode::internal, "an empty mod has no text");
   if (takes_score == TakesScore::no && mod.node()->uses.has(Leaf::score)) {
     throw Error(ErrorCode::internal, fmt::format("{} was given no score, but reads it", expr::quote(mod)));
   }
-  return ModWriter(name, mod, layout, takes_score == TakesScore::yes).text();
+  return ModWriter(name, mod, layout, takes_score == TakesScore::yes, rounding).text();
 }
 
 }  // namespace heddle::cuda::emit

@@ -30,6 +30,11 @@ ModLayout layout_of(const std::vector<Expr>& mods);
 /// What an element function gets besides the element's indices.
 enum class TakesScore : bool { no, yes };
 
+/// exact: each operation rounds as ops.def says. contracted: sums and products of f32 may become fused multiply-adds,
+/// division by a constant a product, and tanh errs by 2^-22 absolutely where it is not small: what a score may, which
+/// was summed by tensor cores in an order of their own.
+enum class Rounding : bool { exact, contracted };
+
 /// A simplified mod as four functions, so that a kernel computes once a tile what depends on b and h only, once a row
 /// what depends on the query only, once a column what depends on the key only. For the name "mask", in namespace
 /// heddle:
@@ -59,6 +64,7 @@ enum class TakesScore : bool { no, yes };
 ///
 /// The text includes the headers of kernels/cuda/mods that it needs. It needs the compiler's option -default-device,
 /// and neither -use_fast_math nor -ftz=true.
-std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score);
+std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
+                     Rounding rounding = Rounding::exact);
 
 }  // namespace heddle::cuda::emit

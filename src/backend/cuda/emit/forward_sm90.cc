@@ -11,15 +11,17 @@
 namespace heddle::cuda::emit {
 namespace {
 
-constexpr std::array<std::string_view, 5> kForms = {"plain", "shifted", "tilted", "added", "mapped"};
+constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
       "    .head_dim = {}, .warpgroups = {}, .kv_block = {}, .stages = {}, .q_buffers = {}, .o_panels = {},\n"
-      "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .weighted = {}}};\n",
+      "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
+      ".capped = {}, .weighted = {}}};\n",
       config.head_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels, config.f16,
-      config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.weighted);
+      config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending, config.capped,
+      config.weighted);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -29,15 +31,16 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
   return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
          mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
          mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
-         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes) +
+         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted) +
          mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}", config.f16 ? "f16" : "bf16", config.head_dim, config.rows(),
-                     config.kv_block, config.masked ? " masked" : "",
+  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16", config.head_dim,
+                     config.rows(), config.kv_block, config.masked ? " masked" : "",
                      config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
+                     config.capped ? " capped" : "", config.descending ? " descending" : "",
                      config.weighted ? " weighted" : "", config.lse ? " lse" : "");
 }
 

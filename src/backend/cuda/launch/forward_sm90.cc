@@ -153,9 +153,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const Sequence& sequence = problem.sequences.front();  // all are alike
     params_.q_len = static_cast<int>(sequence.q_len);
     params_.kv_len = static_cast<int>(sequence.kv_len);
+    params_.last_block = static_cast<int>((problem.kv_rows - 1) / config_.kv_block);
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;
+    if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
+    params_.flat_from = mods.flat_from;
+    params_.flat_to = mods.flat_to;
     params_.scale = static_cast<float>(problem.scale * mods.factor);
     params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * std::numbers::log2e);
     for (int axis = 0; axis < 3; ++axis) {
@@ -165,6 +169,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.mod.q_len = params_.q_len;
     params_.mod.kv_len = params_.kv_len;
     params_.mod.q_start = static_cast<int>(sequence.q_start);
+  }
+
+  void set_cap(const plan::CapSeries& series) {
+    params_.cap_inside = static_cast<float>(series.inside);
+    params_.cap_outside = static_cast<float>(series.outside);
+    for (int i = 0; i < 3; ++i) params_.cap_series[i] = static_cast<float>(series.coefficients[i]);
+    params_.cap_limit = static_cast<float>(series.limit);
   }
 
   int device_;

@@ -72,6 +72,7 @@ inline float max_nan(float x, float y) {
   return x < y ? y : x;
 }
 inline float reciprocal_near(float x) { return 1 / x; }
+inline float exp2_near(float x) { return std::exp2(x); }
 inline float from_half(unsigned short bits) {
   const int exponent = bits >> 10 & 0x1F, mantissa = bits & 0x3FF;
   const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;

@@ -1,0 +1,101 @@
+// Finds terms that depend on how far a key is from the query alone, and where such a term no longer changes.
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include "expr/node.h"
+#include "expr/simplify.h"
+
+namespace heddle::expr {
+namespace {
+
+// The distance, kv_idx - q_idx, in an expression that reads no position in a tensor.
+constexpr Leaf kDistance = Leaf::kv_token;
+
+/// An i32 comparison whose sides are far from wrapping, so that their difference has the sign that it says.
+bool compares_small_integers(const Node& node, const LeafRanges& leaves) {
+  if (info(node.op).kind != Kind::cmp || node.operands[0]->type != ExprType::i32) return false;
+  constexpr double kSmall = 1 << 29;
+  return std::ranges::all_of(node.operands, [&](const auto& side) {
+    const Range range = RangeAnalysis(Expr(side), Precision::f32, nullptr)(leaves);
+    return -kSmall <= range.lo && range.hi <= kSmall;
+  });
+}
+
+/// `e` with kv_idx written as q_idx + distance, and comparisons as those of a difference with 0, in which q_idx may
+/// cancel.
+Expr by_distance(const Expr& e, const LeafRanges& leaves) {
+  return rewrite(e, [&](const Node& node, std::span<const Expr> operands) {
+    if (node.op == Op::leaf && node.leaf() == Leaf::kv_idx) return leaf::q_idx() + leaf::kv_token();
+    if (compares_small_integers(node, leaves)) return build(node.op, std::array{operands[0] - operands[1], Expr(0)});
+    return with_operands(node, operands);
+  });
+}
+
+/// Whether a node has one value for all distances of a range: it is one number, or what it is made from is.
+class Constancy {
+ public:
+  explicit Constancy(const Expr& term) : term_(term) {
+    for (const Node* node : post_order(term)) {
+      if (!node->uses.has(kDistance) || node->op == Op::leaf) continue;
+      std::vector<Expr> operands;
+      for (std::size_t i = 0; i < node->operands.size(); ++i) operands.push_back(operand(*node, i));
+      analyses_.emplace(node, RangeAnalysis(with_operands(*node, operands), Precision::f32, nullptr));
+    }
+  }
+
+  bool operator()(LeafRanges leaves, double from, double to) const {
+    leaves[kDistance] = {from, to, false};
+    std::unordered_map<const Node*, bool> constant;
+    for (const Node* node : post_order(term_)) constant[node] = is_constant(*node, leaves, constant);
+    return constant.at(term_.node());
+  }
+
+ private:
+  bool is_constant(const Node& node, const LeafRanges& leaves,
+                   const std::unordered_map<const Node*, bool>& constant) const {
+    if (!node.uses.has(kDistance)) return true;
+    if (node.op == Op::leaf) return leaves[kDistance].is_point();
+    if (analyses_.at(&node)(leaves).is_point()) return true;
+    return std::ranges::all_of(node.operands, [&](const auto& below) { return constant.at(below.get()); });
+  }
+
+  const Expr& term_;
+  std::unordered_map<const Node*, RangeAnalysis> analyses_;
+};
+
+/// The least x of [lo, hi] for which `holds`, which holds from there on; hi + 1 where it never does.
+template <class Holds>
+std::int64_t first_that_holds(std::int64_t lo, std::int64_t hi, Holds&& holds) {
+  ++hi;
+  while (lo < hi) {
+    const std::int64_t middle = lo + (hi - lo) / 2;
+    if (holds(middle)) {
+      hi = middle;
+    } else {
+      lo = middle + 1;
+    }
+  }
+  return lo;
+}
+
+}  // namespace
+
+std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& leaves) {
+  const LeafSet refused = {Leaf::score, Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start};
+  if (e.node()->uses.intersects(refused) || !e.node()->uses.has(Leaf::kv_idx)) return {};
+  const Expr term = simplify(by_distance(e, leaves), Precision::f32);
+  if (term.node()->uses.has(Leaf::q_idx)) return {};
+  const Constancy constant(term);
+  const auto end = [](double x) { return static_cast<std::int64_t>(x); };
+  const std::int64_t least = end(leaves[Leaf::kv_idx].lo - leaves[Leaf::q_idx].hi),
+                     most = end(leaves[Leaf::kv_idx].hi - leaves[Leaf::q_idx].lo);
+  const auto number = [](std::int64_t x) { return static_cast<double>(x); };
+  const std::int64_t from =
+      first_that_holds(least, most, [&](std::int64_t x) { return constant(leaves, number(x), number(most)); });
+  const std::int64_t behind =
+      first_that_holds(least, most, [&](std::int64_t x) { return !constant(leaves, number(least), number(x)); });
+  return TermOfDistance{from, behind - 1};
+}
+
+}  // namespace heddle::expr

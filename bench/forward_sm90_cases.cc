@@ -10,19 +10,22 @@
 #include "engine/machine.h"
 #include "engine/prepare.h"
 #include "gpu_timer.h"
+#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::bench {
 namespace {
 
 /// Views of [B, S, H, D] memory as attention reads it.
-AttentionTensors tensors_of(const Problem& problem, int dim, const std::vector<Tensor>& memory) {
-  const std::int64_t batch = problem.tokens / problem.length, heads = kColumns / dim;
-  const auto view = [&](std::size_t i) {
+AttentionTensors tensors_of(const TimedCase& timed, const std::vector<Tensor>& memory) {
+  const Problem& problem = timed.problem;
+  const std::int64_t batch = problem.tokens / problem.length, heads = heads_of(timed.config);
+  const auto view = [&](std::size_t i, int dim) {
     return permute(
         TensorView(memory[i].data(), DType::bf16, {batch, problem.length, heads, dim}, memory[i].view().device),
         {0, 2, 1, 3});
   };
-  return {view(0), view(1), view(2), view(3),
+  const int qk = timed.config.qk_dim, v = timed.config.v_dim;
+  return {view(0, qk), view(1, qk), view(2, v), view(3, v),
           TensorView(memory[4].data(), DType::f32, {batch, heads, problem.length}, memory[4].view().device)};
 }
 
@@ -97,7 +100,7 @@ TimedCase::TimedCase(const Problem& asked, const shared::ForwardSm90Config& with
   config.lse = true;
   config.masked = problem.mask != "full";
   const MaskShape shape =
-      MaskShape::uniform(problem.tokens / problem.length, kColumns / config.head_dim, problem.length, problem.length);
+      MaskShape::uniform(problem.tokens / problem.length, heads_of(config), problem.length, problem.length);
   rows = std::make_shared<BlockMask>(BlockMask::build(mask_of(problem), shape, {64, config.kv_block}));
 }
 
@@ -110,11 +113,10 @@ void measure(std::span<TimedCase* const> cases, int device, int rounds, double s
   for (TimedCase* timed : cases) {
     const shared::ForwardSm90Config& config = timed->config;
     try {
-      runners.push_back(
-          std::make_unique<Runner>(*timed, tensors_of(timed->problem, config.head_dim, memory), timer.stream()));
+      runners.push_back(std::make_unique<Runner>(*timed, tensors_of(*timed, memory), timer.stream()));
     } catch (const Error& error) {
-      fmt::print(stderr, "D {}, {} x {} on {}: {}\n", config.head_dim, config.rows(), config.kv_block,
-                 timed->problem.mask, error.what());
+      fmt::print(stderr, "D {}, {} x {} on {}: {}\n", plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}),
+                 config.rows(), config.kv_block, timed->problem.mask, error.what());
       continue;
     }
     Runner& runner = *runners.back();

@@ -33,6 +33,7 @@ namespace heddle::bench {
 namespace {
 
 using plan::ForwardSm90Kernel;
+using plan::HeadDims;
 using shared::ForwardSm90Config;
 
 // The grid of bench/compare.py, and smaller ones, which tell the launch from the tiles.
@@ -80,9 +81,10 @@ Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const de
   Case c(kernel, problem);
   problem::AttentionProblem asked;
   asked.batch = problem.tokens / problem.length;
-  asked.q_heads = asked.kv_heads = kColumns / kernel.head_dim;
+  asked.q_heads = asked.kv_heads = heads_of(c.config);
   asked.q_rows = asked.kv_rows = problem.length;
-  asked.qk_dim = asked.v_dim = kernel.head_dim;
+  asked.qk_dim = kernel.qk_dim;
+  asked.v_dim = kernel.v_dim;
   c.schedule = plan::forward_sm90_schedule(asked, c.config, c.rows.get(), caps);
   c.observation.terms = longest_cta(c.schedule, c.config);
   return c;
@@ -126,31 +128,41 @@ void print_costs(const std::vector<Case>& cases) {
          {std::tuple("full", full, kernel.stretch, kernel.tile_clocks),
           std::tuple("masked", masked, kernel.masked_stretch, kernel.masked_tile_clocks)}) {
       fmt::print("{:24} {:16} {:16} {:16} {:10.2f} {:6.1f} %\n",
-                 fmt::format("D {} {} x {} {}", kernel.head_dim, kernel.config().rows(), kernel.kv_block, form),
+                 fmt::format("D {} {} x {} {}", plan::to_string(plan::dims_of(kernel)), kernel.config().rows(),
+                             kernel.kv_block, form),
                  fmt::format("{:.3f} / {:.3f}", costs.stretch, stretch),
                  fmt::format("{:.0f} / {:.0f}", costs.partial, kernel.partial_clocks),
                  fmt::format("{:.0f} / {:.0f}", costs.tile, tile), costs.launch * 1e6, 100 * costs.worst);
     }
     rows +=
-        fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}, {:.0f}}},\n", kernel.head_dim,
-                    kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
+        fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}, {:.0f}}},\n", kernel.qk_dim,
+                    kernel.v_dim, kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
                     kernel.spare, full.stretch, masked.stretch, masked.partial, full.tile, masked.tile);
   }
   fmt::print("\nRows for the table:\n{}\n", rows);
 }
 
+/// Of the table, each once.
+std::vector<HeadDims> all_dims() {
+  std::vector<HeadDims> all;
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    if (all.empty() || !(all.back() == plan::dims_of(kernel))) all.push_back(plan::dims_of(kernel));
+  }
+  return all;
+}
+
 // What the table's choice loses on each problem: by the times measured now.
 void print_choices(const std::vector<Case>& cases) {
-  fmt::print("{:4} {:8} {:>6} {:>7}  {:40} {:>9}\n", "D", "mask", "S", "tokens",
+  fmt::print("{:7} {:8} {:>6} {:>7}  {:40} {:>9}\n", "D", "mask", "S", "tokens",
              "measured ms (predicted), of all kernels", "loss");
-  for (const int dim : {64, 128, 256}) {
+  for (const HeadDims& dims : all_dims()) {
     for (const bool masked : {false, true}) {
       for (const Problem& problem : problems(masked)) {
         const Case *fastest = nullptr, *chosen = nullptr;
         std::string times;
         for (const Case& c : cases) {
-          if (c.config.head_dim != dim || c.problem.mask != problem.mask || c.problem.length != problem.length ||
-              c.problem.tokens != problem.tokens || c.kernel->spare) {
+          if (!(plan::dims_of(*c.kernel) == dims) || c.problem.mask != problem.mask ||
+              c.problem.length != problem.length || c.problem.tokens != problem.tokens || c.kernel->spare) {
             continue;
           }
           const double predicted = plan::forward_sm90_seconds(c.schedule);
@@ -160,8 +172,8 @@ void print_choices(const std::vector<Case>& cases) {
           if (chosen == nullptr || predicted < plan::forward_sm90_seconds(chosen->schedule)) chosen = &c;
         }
         if (chosen == nullptr) continue;
-        fmt::print("{:<4} {:8} {:6} {:7}  {:40} {:7.1f} %\n", dim, problem.mask, problem.length, problem.tokens, times,
-                   100 * (chosen->median() / fastest->median() - 1));
+        fmt::print("{:<7} {:8} {:6} {:7}  {:40} {:7.1f} %\n", plan::to_string(dims), problem.mask, problem.length,
+                   problem.tokens, times, 100 * (chosen->median() / fastest->median() - 1));
       }
     }
   }

@@ -101,8 +101,8 @@ void print_mods(const plan::ForwardSm90Kernel& kernel, const NamedMods& named, i
   }
   const bool surprise = (found == "accepted") != (expected <= config.consumer_registers());
   surprises += surprise ? 1 : 0;
-  fmt::print("D {:<3} {} x {:<3} {:16} expected {:3} of {}  {:5.0f} ms  {}{}\n", kernel.head_dim, config.rows(),
-             kernel.kv_block, named.name, expected, config.consumer_registers(), milliseconds, found,
+  fmt::print("D {:<7} {} x {:<3} {:16} expected {:3} of {}  {:5.0f} ms  {}{}\n", plan::to_string(plan::dims_of(kernel)),
+             config.rows(), kernel.kv_block, named.name, expected, config.consumer_registers(), milliseconds, found,
              surprise ? "   (unexpected)" : "");
   std::fflush(stdout);
 }

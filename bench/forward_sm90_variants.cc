@@ -49,7 +49,8 @@ std::vector<Variant> variants_of(const plan::ForwardSm90Kernel& kernel) {
 
 void print_kernel(const std::vector<Variant>& variants, const std::deque<TimedCase>& cases) {
   const shared::ForwardSm90Config& config = variants.front().config;
-  fmt::print("\n{:24}", fmt::format("D {}, {} x {}", config.head_dim, config.rows(), config.kv_block));
+  fmt::print("\n{:24}", fmt::format("D {}, {} x {}", plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}),
+                                    config.rows(), config.kv_block));
   for (const std::int64_t length : kLengths) fmt::print("{:>10}", length);
   fmt::print("\n");
   for (std::size_t v = 0; v < variants.size(); ++v) {

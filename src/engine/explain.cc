@@ -57,7 +57,8 @@ Json mask_json(const BlockMask& mask) {
 }
 
 Json config_json(const shared::ForwardSm90Config& config) {
-  return {{"head_dim", config.head_dim},
+  return {{"qk_dim", config.qk_dim},
+          {"v_dim", config.v_dim},
           {"warpgroups", config.warpgroups},
           {"kv_block", config.kv_block},
           {"stages", config.stages},

@@ -12,6 +12,7 @@
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
+inline constexpr int kPanelColumns = 64;   // columns of q, k, v and o stand in panels: 128 bytes, swizzled
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
 enum class ScoreForm : int {
@@ -24,12 +25,13 @@ enum class ScoreForm : int {
 };
 
 struct ForwardSm90Config {
-  int head_dim;    // 64, 128 or 256, of queries, keys and values
+  int qk_dim;      // head dim of queries and keys, 1 to 256
+  int v_dim;       // of values and o, 1 to 256
   int warpgroups;  // 1 to 3 consumers
   int kv_block;    // keys of a step: a multiple of 16, at most 256
   int stages;      // key blocks, and value blocks, in flight
   int q_buffers;   // 1 or 2 tiles of queries
-  int o_panels;    // panels of 64 columns of o that a warpgroup stages at a time: a divisor of head_dim / 64
+  int o_panels;    // panels of o that a warpgroup stages at a time, at most v_panels()
   bool f16;        // storage: f16, else bf16
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
@@ -40,7 +42,12 @@ struct ForwardSm90Config {
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
-  constexpr int panels() const { return head_dim / 64; }
+  // What is multiplied: Q K^T goes in steps of 16 columns, P V takes multiples of 8. TMA fills the columns that the
+  // tensors lack with zeros, as it does those up to the end of the last panel.
+  constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
+  constexpr int v_columns() const { return (v_dim + 7) / 8 * 8; }
+  constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
@@ -98,8 +105,9 @@ inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; ro
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {
-  int q;          // [q_buffers][warpgroups][panels][64][64], 128-byte swizzle
-  int k, v;       // [stages][panels][kv_block][64]
+  int q;          // [q_buffers][warpgroups][qk_panels][64][64], 128-byte swizzle
+  int k;          // [stages][qk_panels][kv_block][64]
+  int v;          // [stages][v_panels][kv_block][64]
   int o;          // [warpgroups][o_panels][64][64]
   int places;     // TilePlace [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
@@ -117,15 +125,15 @@ struct ForwardSm90Memory {
 constexpr int distance_words(const ForwardSm90Config& config) { return kWarpgroupRows + config.kv_block + 1; }
 
 constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config) {
-  constexpr int kElement = 2, kPanelRow = 128;
+  constexpr int kPanelRow = 128;  // bytes
   ForwardSm90Memory memory{};
   int at = 0;
   memory.q = at;
-  at += config.q_buffers * config.rows() * config.head_dim * kElement;
+  at += config.q_buffers * config.rows() * config.qk_panels() * kPanelRow;
   memory.k = at;
-  at += config.stages * config.kv_block * config.head_dim * kElement;
+  at += config.stages * config.kv_block * config.qk_panels() * kPanelRow;
   memory.v = at;
-  at += config.stages * config.kv_block * config.head_dim * kElement;
+  at += config.stages * config.kv_block * config.v_panels() * kPanelRow;
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
   memory.places = at;

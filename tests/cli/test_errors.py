@@ -194,9 +194,11 @@ class FailedJobs(ErrorTest):
 
     def test_no_kernel_takes_it(self):
         environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"])
-        arguments = ("run", INPUT, "-o", self.out, "--backend", "cuda")
-        self.assert_fails(1, "head dimension 32; 64, 128 and 256 are accepted", *arguments, env=environment)
-        self.assert_fails(1, "head dimension 32", "explain", INPUT, "--gpu", "h200")
+        small = self.folder / "in.safetensors"
+        write_safetensors(small, small_inputs())
+        arguments = ("run", small, "-o", self.out, "--backend", "cuda")
+        self.assert_fails(1, "bf16 for all or f16 for all is accepted", *arguments, env=environment)
+        self.assert_fails(1, "q, k, v are f32, f32, f32", "explain", small, "--gpu", "h200")
         self.assert_fails(2, "gpu is 'h900'; 'h200' is accepted", "explain", INPUT, "--gpu", "h900")
 
     def test_missing_folder(self):

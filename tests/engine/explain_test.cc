@@ -35,7 +35,8 @@ plan::Plan hopper_plan() {
   plan.tile = {128, 80};
   plan.device = 1;
   plan.grid = 132;
-  plan.sm90 = shared::ForwardSm90Config{.head_dim = 64,
+  plan.sm90 = shared::ForwardSm90Config{.qk_dim = 64,
+                                        .v_dim = 64,
                                         .warpgroups = 2,
                                         .kv_block = 80,
                                         .stages = 2,
@@ -85,8 +86,8 @@ TEST(Explain, ShowsEveryStage) {
             "evaluated\n"
             "weight     1\n"
             "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
-            "           head_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, dtype bf16, lse "
-            "true, masked true, shared_memory_bytes " +
+            "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, dtype bf16, "
+            "lse true, masked true, shared_memory_bytes " +
                 std::to_string(shared::forward_sm90_memory(*hopper_plan().sm90).bytes) +
                 "\n"
                 "predicted  250 us for 150 GFLOP and 3 MiB: 600 TFLOP/s, 12.6 GB/s\n"

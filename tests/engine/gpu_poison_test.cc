@@ -28,9 +28,9 @@ class GpuPoison : public testing::Test {
 std::vector<CaseSpec> specs_of_kernels() {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 0;
-  int head_dim = 0;
+  plan::HeadDims dims = {0, 0};
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
-    const bool first = std::exchange(head_dim, kernel.head_dim) != kernel.head_dim;
+    const bool first = !(std::exchange(dims, plan::dims_of(kernel)) == dims_of(kernel));
     for (const DType dtype : {DType::bf16, DType::f16}) {
       if (!first && (dtype == DType::f16) != (kernel.kv_block == 64)) continue;
       CaseSpec spec;
@@ -38,7 +38,8 @@ std::vector<CaseSpec> specs_of_kernels() {
       spec.threads = 1;
       spec.batch = 2;
       spec.group = 2;
-      spec.qk_dim = spec.v_dim = kernel.head_dim;
+      spec.qk_dim = kernel.qk_dim;
+      spec.v_dim = kernel.v_dim;
       spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
       spec.q_rows = kernel.config().rows() + 5;
       spec.kv_rows = 3 * kernel.kv_block + 7;

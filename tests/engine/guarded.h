@@ -67,7 +67,7 @@ struct Placement {
 };
 
 inline Dims strides_of(Layout layout, const Dims& shape) {
-  const std::int64_t heads = shape[1], rows = shape[2], columns = shape[3];
+  const std::int64_t heads = shape[1], rows = shape[2], columns = shape[3], wide = (columns + 15) / 8 * 8;
   switch (layout) {
     case Layout::bhsd:
       break;
@@ -78,7 +78,7 @@ inline Dims strides_of(Layout layout, const Dims& shape) {
     case Layout::sliced:
       return {rows * (heads + 2) * (columns + 8), columns + 8, (heads + 2) * (columns + 8), 1};
     case Layout::padded:
-      return {heads * (rows * (columns + 8) + 16) + 24, rows * (columns + 8) + 16, columns + 8, 1};
+      return {heads * (rows * wide + 16) + 24, rows * wide + 16, wide, 1};
     case Layout::reversed:
       return {heads * rows * columns, rows * columns, -columns, 1};
     case Layout::expanded:

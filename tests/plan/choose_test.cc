@@ -116,10 +116,9 @@ TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
   expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
                "backend cuda has one family, forward_sm90: cuda:0 (NVIDIA A100) has compute capability 8.0; 9.0 is "
                "accepted");
-  expect_error([&] { chosen({.dim = 96}, kCuda, BackendChoice::automatic, machine_with(h200())); },
+  expect_error([&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); },
                ErrorCode::unsupported,
-               "backend cuda has one family, forward_sm90: q, k and v have head dimension 96; 64, 128 and 256 are "
-               "accepted");
+               "backend cuda has one family, forward_sm90: q and k have head dimension 264; 1 to 256 are accepted");
 }
 
 TEST(Plan, PrintsAHopperKernel) {

@@ -22,7 +22,7 @@ struct Refusal {
 
 TEST(ForwardSm90Refuses, NothingThatItTakes) {
   EXPECT_EQ(Refusal().sentence(), "");
-  for (const std::int64_t dim : {64, 128, 256}) {
+  for (const std::int64_t dim : {8, 64, 80, 96, 128, 192, 200, 256}) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       for (const bool with_lse : {true, false}) {
         Refusal r{.call = {.batch = 3, .dim = dim, .mask = mods::causal(), .dtype = dtype, .with_lse = with_lse}};
@@ -65,13 +65,30 @@ TEST(ForwardSm90Refuses, OtherTypes) {
 }
 
 TEST(ForwardSm90Refuses, OtherHeadDimensions) {
-  Refusal r;
-  r.problem.qk_dim = 192;
-  r.problem.v_dim = 128;
-  EXPECT_EQ(r.sentence(), "q and k have head dimension 192 and v 128; the same is accepted");
-  for (const std::int64_t dim : {1, 32, 80, 96, 192, 512}) {
-    r.problem.qk_dim = r.problem.v_dim = dim;
-    EXPECT_EQ(r.sentence(), fmt::format("q, k and v have head dimension {}; 64, 128 and 256 are accepted", dim));
+  for (const std::int64_t dim : {0, 257, 512}) {
+    Refusal r;
+    r.problem.qk_dim = dim;
+    EXPECT_EQ(r.sentence(), fmt::format("q and k have head dimension {}; 1 to 256 are accepted", dim));
+    r.problem.qk_dim = 64;
+    r.problem.v_dim = dim;
+    EXPECT_EQ(r.sentence(), fmt::format("v has head dimension {}; 1 to 256 are accepted", dim));
+  }
+  for (const auto& [dim, v_dim] : {std::pair(192, 128), {64, 128}, {128, 64}, {256, 8}, {8, 256}}) {
+    EXPECT_EQ((Refusal{.call = {.dim = dim, .v_dim = v_dim}}).sentence(), "") << dim << "/" << v_dim;
+  }
+}
+
+// Whether TMA can tell one row from the next is a matter of their stride alone.
+TEST(ForwardSm90Refuses, HeadDimensionsWithoutASteppableStride) {
+  for (const std::int64_t dim : {1, 3, 20, 100, 255}) {
+    Refusal r{.call = {.q_rows = 100, .kv_rows = 50, .dim = dim}};
+    EXPECT_EQ(r.sentence(),
+              fmt::format("q has strides [{}, {}, {}, 1]; but for the last, positive multiples of 8 elements below "
+                          "549755813888 are accepted, since TMA takes steps of 16 bytes",
+                          100 * dim, 100 * dim, dim));
+    for (TensorView* view : {&r.tensors.o}) view->strides[2] = 264;
+    for (ConstTensorView* view : {&r.tensors.q, &r.tensors.k, &r.tensors.v}) view->strides[2] = 264;
+    EXPECT_EQ(r.sentence(), "") << dim;
   }
 }
 

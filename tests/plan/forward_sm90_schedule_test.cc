@@ -24,8 +24,9 @@ using shared::ForwardSm90Config;
 using TileKey = std::tuple<int, int, int>;  // batch, head, q_tile
 using BoxKey = std::tuple<int, int, int>;   // batch, head, queries / 64: a warpgroup's share of a tile
 
-ForwardSm90Config config_of(int head_dim, int warpgroups, int kv_block, bool masked = false) {
-  return {.head_dim = head_dim,
+ForwardSm90Config config_of(int dim, int warpgroups, int kv_block, bool masked = false) {
+  return {.qk_dim = dim,
+          .v_dim = dim,
           .warpgroups = warpgroups,
           .kv_block = kv_block,
           .stages = 2,

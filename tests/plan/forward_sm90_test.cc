@@ -45,8 +45,17 @@ HopperCall grid_call(std::int64_t dim, std::int64_t length, bool causal) {
   return call;
 }
 
+HopperCall call_with_blocks(std::int64_t dim, BlockSize block, std::int64_t kv_rows = 1000) {
+  HopperCall call = {.q_rows = 1000, .kv_rows = kv_rows, .dim = dim};
+  const Expr mask = mods::causal();
+  call.options.block_mask =
+      std::make_shared<BlockMask>(BlockMask::build(mask, MaskShape::uniform(1, 1, 1000, kv_rows), block));
+  call.mask = mask;
+  return call;
+}
+
 TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
-  const BlockSize wide64 = {192, 128}, wide128 = {192, 80}, narrow128 = {128, 128};
+  const BlockSize wide64 = {192, 128}, wide96 = {192, 96}, wide128 = {192, 80}, narrow = {128, 128};
   const auto best = [](std::int64_t dim, std::int64_t length, bool causal) {
     return choices_of(grid_call(dim, length, causal)).front().plan.tile;
   };
@@ -54,6 +63,8 @@ TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
     SCOPED_TRACE(length);
     EXPECT_EQ(best(64, length, false), wide64);
     EXPECT_EQ(best(64, length, true), wide64);
+    EXPECT_EQ(best(96, length, false), wide96);
+    EXPECT_EQ(best(96, length, true), wide96);
     EXPECT_EQ(best(128, length, false), wide128);
     if (length > 2048) {  // there the two are within a hundredth
       EXPECT_EQ(best(128, length, true), wide128);
@@ -62,8 +73,10 @@ TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
     EXPECT_EQ(best(256, length, true), (BlockSize{128, 64}));
   }
   EXPECT_EQ(best(64, 512, true), wide64);
-  EXPECT_EQ(best(128, 512, false), narrow128);
-  EXPECT_EQ(best(128, 512, true), narrow128);
+  EXPECT_EQ(best(96, 512, false), narrow);
+  EXPECT_EQ(best(96, 512, true), narrow);
+  EXPECT_EQ(best(128, 512, false), narrow);
+  EXPECT_EQ(best(128, 512, true), narrow);
 }
 
 // What the chosen kernels took on the same grid, in milliseconds (bench_forward_sm90_costs). The model is there to
@@ -75,8 +88,12 @@ TEST(ForwardSm90Choice, PredictsTheMeasuredTimes) {
   };
   for (const Measured& measured : {Measured{64, 512, 0.173, 0.131},
                                    {64, 8192, 1.855, 1.002},
+                                   {96, 512, 0.151, 0.106},
+                                   {96, 8192, 1.565, 0.814},
                                    {128, 512, 0.128, 0.091},
                                    {128, 8192, 1.423, 0.728},
+                                   {192, 512, 0.126, 0.093},
+                                   {192, 8192, 1.278, 0.663},
                                    {256, 512, 0.123, 0.091},
                                    {256, 8192, 1.346, 0.689}}) {
     for (const bool causal : {false, true}) {
@@ -101,7 +118,8 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
     EXPECT_EQ(choice.block_mask, nullptr);
     const ForwardSm90Config& config = plan.sm90.value();
     EXPECT_EQ(plan.tile, (BlockSize{config.rows(), config.kv_block}));
-    EXPECT_EQ(config.head_dim, 128);
+    EXPECT_EQ(config.qk_dim, 128);
+    EXPECT_EQ(config.v_dim, 128);
     EXPECT_TRUE(config.f16);
     EXPECT_TRUE(config.lse);
     EXPECT_FALSE(config.masked);
@@ -156,8 +174,67 @@ TEST(ForwardSm90Choice, HoldsEveryKernelInSharedMemory) {
     const ForwardSm90Config config = kernel.config();
     EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
     EXPECT_EQ(config.kv_block % 16, 0);
-    EXPECT_EQ(config.panels() % config.o_panels, 0);
+    EXPECT_LE(config.o_panels, config.v_panels());
   }
+}
+
+TEST(ForwardSm90Choice, ServesEveryHeadDimByTheNextKernels) {
+  using plan::HeadDims;
+  for (const auto& [dims, native] : {std::pair<HeadDims, HeadDims>{{1, 1}, {64, 64}},
+                                     {{64, 64}, {64, 64}},
+                                     {{65, 64}, {96, 96}},
+                                     {{80, 80}, {96, 96}},
+                                     {{96, 64}, {96, 96}},
+                                     {{64, 128}, {128, 128}},
+                                     {{128, 8}, {128, 128}},
+                                     {{192, 128}, {192, 128}},
+                                     {{136, 40}, {192, 128}},
+                                     {{160, 160}, {192, 192}},
+                                     {{40, 129}, {192, 192}},
+                                     {{193, 1}, {256, 256}},
+                                     {{256, 256}, {256, 256}},
+                                     {{257, 64}, {0, 0}},
+                                     {{64, 257}, {0, 0}}}) {
+    EXPECT_TRUE(plan::native_dims(dims) == native) << plan::to_string(dims);
+  }
+  EXPECT_EQ(plan::to_string(HeadDims{96, 96}), "96");
+  EXPECT_EQ(plan::to_string(HeadDims{192, 128}), "192/128");
+}
+
+TEST(ForwardSm90Choice, MultipliesAndCountsTrueHeadDims) {
+  const HopperCall call = {.q_rows = 1000, .kv_rows = 520, .dim = 100, .v_dim = 36};
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.qk_dim, 100);
+    EXPECT_EQ(config.v_dim, 36);
+    EXPECT_EQ(config.qk_columns(), 112);
+    EXPECT_EQ(config.v_columns(), 40);
+    EXPECT_EQ(config.qk_panels(), 2);
+    EXPECT_EQ(config.v_panels(), 1);
+    EXPECT_EQ(config.o_panels, 1);
+    EXPECT_EQ(choice.plan.predicted->flops, 2.0 * (100 + 36) * 1000 * 520);
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (2 * (100 + 36) + 4) + 2.0 * 520 * (100 + 36));
+  }
+}
+
+// A head dim between two native ones costs what lies between.
+TEST(ForwardSm90Choice, PredictsWhatTrueHeadDimsTake) {
+  double last = 0;
+  for (const std::int64_t dim : {72, 80, 88, 96}) {
+    HopperCall call = grid_call(64, 8192, false);
+    call.dim = dim;
+    const double seconds = choices_of(call).front().plan.predicted->seconds;
+    EXPECT_GT(seconds, last) << dim;
+    last = seconds;
+  }
+}
+
+// A step has bits for so many blocks of keys.
+TEST(ForwardSm90Choice, LeavesOutKernelsWhoseStepsCannotCountTheKeys) {
+  constexpr std::int64_t kLast = std::int64_t{shared::kMaxKvBlocks} * 32;
+  const HopperCall call = call_with_blocks(256, {64, 32}, kLast), longer = call_with_blocks(256, {64, 32}, kLast + 1);
+  EXPECT_THAT(tiles_of(choices_of(call)), ElementsAre(BlockSize{128, 32}));
+  expect_error([&] { choices_of(longer); }, ErrorCode::unsupported, HasSubstr("takes up to 16777216 rows of k"));
 }
 
 TEST(ForwardSm90Choice, SaysHowMuchSlowerTheRestIs) {
@@ -188,15 +265,6 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
   EXPECT_THAT(choices[0].plan.rejected,
               Contains(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
                                     "that a thread has")));
-}
-
-HopperCall call_with_blocks(std::int64_t dim, BlockSize block) {
-  HopperCall call = {.q_rows = 1000, .kv_rows = 1000, .dim = dim};
-  const Expr mask = mods::causal();
-  call.options.block_mask =
-      std::make_shared<BlockMask>(BlockMask::build(mask, MaskShape::uniform(1, 1, 1000, 1000), block));
-  call.mask = mask;
-  return call;
 }
 
 TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
@@ -235,8 +303,10 @@ TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
 }
 
 TEST(ForwardSm90Costs, GrowWithTheWork) {
-  ForwardSm90Config narrow = plan::kForwardSm90Kernels[5].config();
-  ASSERT_EQ(narrow.kv_block, 128);
+  const auto* row = std::ranges::find_if(plan::kForwardSm90Kernels, [](const plan::ForwardSm90Kernel& kernel) {
+    return kernel.qk_dim == 128 && kernel.kv_block == 128;
+  });
+  ForwardSm90Config narrow = row->config();
   const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(narrow);
   EXPECT_GE(clocks.full_step, 2048);  // what the tensor cores alone take
   EXPECT_EQ(clocks.partial_step, clocks.full_step);

@@ -25,6 +25,7 @@ inline device::CudaCaps h200() {
 /// An attention of contiguous tensors on cuda:0.
 struct HopperCall {
   std::int64_t batch = 1, q_heads = 1, kv_heads = 1, q_rows = 128, kv_rows = 128, dim = 128;
+  std::int64_t v_dim = 0;  // of v and o; 0: dim
   Expr mask{};
   DType dtype = DType::bf16;
   bool with_lse = true, shared_kv = false;
@@ -34,8 +35,9 @@ struct HopperCall {
     const std::int64_t kv_batch = shared_kv ? 1 : batch;
     AttentionTensors tensors;
     tensors.q = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
-    tensors.k = tensors.v = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, dim}};
-    tensors.o = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
+    tensors.k = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, dim}};
+    tensors.v = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, v_dim == 0 ? dim : v_dim}};
+    tensors.o = {nullptr, dtype, Dims{batch, q_heads, q_rows, v_dim == 0 ? dim : v_dim}};
     if (with_lse) tensors.lse = TensorView{nullptr, DType::f32, Dims{batch, q_heads, q_rows}};
     return tensors;
   }

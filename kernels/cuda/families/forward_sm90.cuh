@@ -21,11 +21,12 @@ namespace heddle {
 template <ForwardSm90Config kConfig>
 class Consumer {
  public:
-  static constexpr int kD = kConfig.head_dim, kN = kConfig.kv_block;
+  static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray =
-      kD == 64 && kConfig.warpgroups == 3 && !kConfig.masked && !kConfig.capped && kConfig.scores == ScoreForm::plain;
+      kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked && !kConfig.capped &&
+      kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
   using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray, kConfig.scores>;
@@ -203,7 +204,7 @@ class Consumer {
     const unsigned k = memory_.keys(k_.slot) >> 4;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kD / 16; ++i) {
+    for (int i = 0; i < kQk / 16; ++i) {
       const unsigned columns = (i % 4) * ptx::kNextColumns;
       qk_product(s_, ptx::descriptor(q_ + (i / 4) * (64 * 128 / 16) + columns),
                  ptx::descriptor(k + (i / 4) * (kN * 128 / 16) + columns), i > 0);
@@ -285,7 +286,7 @@ class Consumer {
     float rescale[2];
     softmax_.settle(s_, before, rescale);
 #pragma unroll
-    for (int j = 0; j < kD / 8; ++j) {
+    for (int j = 0; j < kV / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) o_[4 * j + e] *= rescale[e / 2];
     }
@@ -314,7 +315,11 @@ class Consumer {
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
+    if constexpr (kConfig.v_dim % 8 != 0) {
+      store_odd_output<kConfig>(params_, warpgroup_, at, o_, factor);
+    } else {
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
+    }
   }
 
   static constexpr float kLargestSum = RowSoftmax::kLargestSum;
@@ -325,7 +330,7 @@ class Consumer {
   __device__ __forceinline__ bool finite_o() const {
     float zero = 0;
 #pragma unroll
-    for (int i = 0; i < kD / 2; ++i) zero = fmaf(o_[i], 0.0F, zero);
+    for (int i = 0; i < kV / 2; ++i) zero = fmaf(o_[i], 0.0F, zero);
     return zero == 0;
   }
 
@@ -354,7 +359,7 @@ class Consumer {
   RowSoftmax softmax_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
-  float o_[kD / 2];     // registers: O, 64 x head_dim
+  float o_[kV / 2];     // registers: O, 64 x v_columns
 };
 
 }  // namespace heddle

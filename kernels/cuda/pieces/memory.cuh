@@ -11,8 +11,9 @@ using shared::ForwardSm90Config;
 template <ForwardSm90Config kConfig>
 struct SharedMemory {
   static constexpr shared::ForwardSm90Memory kLayout = shared::forward_sm90_memory(kConfig);
-  static constexpr unsigned kQueryBytes = 64 * kConfig.head_dim * 2;                // of a warpgroup's queries
-  static constexpr unsigned kBlockBytes = kConfig.kv_block * kConfig.head_dim * 2;  // of a block of keys, or of values
+  static constexpr unsigned kQueryBytes = 64 * kConfig.qk_panels() * 128;              // of a warpgroup's queries
+  static constexpr unsigned kKeyBytes = kConfig.kv_block * kConfig.qk_panels() * 128;  // of a block of keys
+  static constexpr unsigned kValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
 
   ptx::Address base;
 
@@ -22,8 +23,8 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address queries(int slot, int warpgroup) const {
     return base + kLayout.q + (slot * kConfig.warpgroups + warpgroup) * kQueryBytes;
   }
-  __device__ __forceinline__ ptx::Address keys(int slot) const { return base + kLayout.k + slot * kBlockBytes; }
-  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.v + slot * kBlockBytes; }
+  __device__ __forceinline__ ptx::Address keys(int slot) const { return base + kLayout.k + slot * kKeyBytes; }
+  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.v + slot * kValueBytes; }
   __device__ __forceinline__ ptx::Address output(int warpgroup) const {
     return base + kLayout.o + warpgroup * kConfig.o_panels * 64 * 128;
   }

@@ -9,16 +9,39 @@ namespace heddle {
 
 using shared::TilePlace;
 
-/// 64 rows of one warpgroup. o: registers, 64 x head_dim; `factor` multiplies the thread's two rows.
+/// 64 rows of one warpgroup, where 16 bytes do not divide those of o: TMA would write the rest of the last ones, too,
+/// past the tensor's end. Every thread stores what it holds.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params& params, int warpgroup,
+                                                 const TilePlace& place, const float (&o)[kConfig.v_columns() / 2],
+                                                 const float (&factor)[2]) {
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+  unsigned short* head =
+      static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = place.q_first + 64 * warpgroup + 16 * warp + 8 * r + (lane >> 2);
+    unsigned short* to = head + row * params.o_stride[2];
+#pragma unroll
+    for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
+      const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
+      const unsigned two = ptx::pack<kConfig.f16>(o[i] * factor[r], o[i + 1] * factor[r]);
+      if (row < params.q_len && column < kConfig.v_dim) to[column] = static_cast<unsigned short>(two);
+      if (row < params.q_len && column + 1 < kConfig.v_dim) to[column + 1] = static_cast<unsigned short>(two >> 16);
+    }
+  }
+}
+
+/// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory, const ptx::TensorMap& map,
                                              int warpgroup, const TilePlace& place,
-                                             const float (&o)[kConfig.head_dim / 2], const float (&factor)[2]) {
+                                             const float (&o)[kConfig.v_columns() / 2], const float (&factor)[2]) {
   const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
   const ptx::Address staged = memory.output(warpgroup);  // shared, [o_panels][64][64], 128-byte swizzle
   const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
 #pragma unroll
-  for (int first_panel = 0; first_panel < kConfig.panels(); first_panel += kConfig.o_panels) {
+  for (int first_panel = 0; first_panel < kConfig.v_panels(); first_panel += kConfig.o_panels) {
     // A tile that is repeated overwrites what it wrote before, so that has to be written.
     if (thread == 0 && first_panel == 0) ptx::tma_store_wait();
     if (thread == 0 && first_panel > 0) ptx::tma_store_wait_read();
@@ -28,17 +51,22 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
       const int d = 8 * (first_panel * 4 + c);  // registers of 16 columns
       const int chunk = (c % 4) * 2 + (lane >> 4);
       const ptx::Address to = staged + (c / 4) * 64 * 128 + row * 128 + ((chunk ^ (row & 7)) * 16);
-      asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                   "r"(ptx::pack<kConfig.f16>(o[d] * factor[0], o[d + 1] * factor[0])),
-                   "r"(ptx::pack<kConfig.f16>(o[d + 2] * factor[1], o[d + 3] * factor[1])),
-                   "r"(ptx::pack<kConfig.f16>(o[d + 4] * factor[0], o[d + 5] * factor[0])),
-                   "r"(ptx::pack<kConfig.f16>(o[d + 6] * factor[1], o[d + 7] * factor[1]))
-                   : "memory");
+      const auto two = [&](int i) {  // of one row
+        return ptx::pack<kConfig.f16>(o[d + i] * factor[i / 2 % 2], o[d + i + 1] * factor[i / 2 % 2]);
+      };
+      if (2 * d + 16 <= kConfig.v_columns()) {
+        asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(two(0)),
+                     "r"(two(2)), "r"(two(4)), "r"(two(6))
+                     : "memory");
+      } else if (2 * d < kConfig.v_columns()) {  // the last 8 columns
+        asm volatile("stmatrix.sync.aligned.x2.m8n8.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(two(0)), "r"(two(2))
+                     : "memory");
+      }
     }
     ptx::fence_for_tma();
     ptx::named_barrier(1 + warpgroup, 128);
     if (thread == 0) {
-      for (int panel = 0; panel < kConfig.o_panels; ++panel) {
+      for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.v_panels(); ++panel) {
         ptx::tma_store(map, staged + panel * 64 * 128, (first_panel + panel) * 64, place.q_first + 64 * warpgroup,
                        place.head, place.batch);
       }
@@ -61,9 +89,16 @@ __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& par
     const int rows = min(64, params.q_len - place.q_first);
     unsigned short* o =
         static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
-    for (int i = thread; i < rows * (kConfig.head_dim / 8); i += kConfig.threads() - 128) {
-      const int row = place.q_first + i / (kConfig.head_dim / 8), column = 8 * (i % (kConfig.head_dim / 8));
-      *reinterpret_cast<uint4*>(o + row * params.o_stride[2] + column) = make_uint4(0, 0, 0, 0);
+    // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
+    constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
+    for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
+      const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
+      unsigned short* to = o + row * params.o_stride[2] + column;
+      if constexpr (kWidth == 8) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+      } else {
+        *to = 0;
+      }
     }
     if constexpr (kConfig.lse) {
       for (int i = thread; i < rows; i += kConfig.threads() - 128) {

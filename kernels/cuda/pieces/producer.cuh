@@ -102,7 +102,7 @@ class Producer {
 
       const ptx::Address full = memory_.k_full(k_.slot);
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
-      load_block(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
+      load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
       if (first) load_queries();
       if (left == 1) {
         // What stands in the step has to wait for the answer; what is loaded does not.
@@ -112,7 +112,7 @@ class Producer {
                  (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
       }
       write_step(keys << shared::kStepFlagBits | flags);
-      ptx::barrier_arrive_expecting(full, Memory::kBlockBytes);
+      ptx::barrier_arrive_expecting(full, Memory::kKeyBytes);
       k_.advance(kConfig.stages);
       // Values follow one step behind, as they are used.
       load_pending_values();
@@ -147,7 +147,7 @@ class Producer {
       const ptx::Address full = memory_.q_full(slot, w);
       ptx::barrier_wait(memory_.q_empty(slot, w), (tile / kConfig.q_buffers + 1) & 1);
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
-      for (int panel = 0; panel < kConfig.panels(); ++panel) {
+      for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
         ptx::tma_load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, q_first + 64 * w, head,
                       batch, ptx::kEvictFirst);
       }
@@ -158,17 +158,18 @@ class Producer {
     if (pending_ < 0) return;
     const ptx::Address full = memory_.v_full(v_.slot);
     ptx::barrier_wait(memory_.v_empty(v_.slot), v_.parity);
-    ptx::barrier_arrive_expecting(full, Memory::kBlockBytes);
-    load_block(memory_.values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
-               memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
+    ptx::barrier_arrive_expecting(full, Memory::kValueBytes);
+    load_block<kConfig.v_panels()>(memory_.values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
+                                   memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
     v_.advance(kConfig.stages);
     pending_ = -1;
   }
 
+  template <int kPanels>
   __device__ __forceinline__ void load_block(ptx::Address to, const ptx::TensorMap& map, ptx::Address full, int block,
                                              ptx::Address item, int batched) {
     const int head = load_word(item + shared::kItemKvHead), batch = batched ? load_word(item + shared::kItemBatch) : 0;
-    for (int panel = 0; panel < kConfig.panels(); ++panel) {
+    for (int panel = 0; panel < kPanels; ++panel) {
       ptx::tma_load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, block * kConfig.kv_block, head, batch,
                     ptx::kEvictLast);
     }

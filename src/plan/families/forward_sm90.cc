@@ -27,14 +27,23 @@ std::string describe(const ForwardSm90Config& config) {
 
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods) {
-  ForwardSm90Config config = kernel.config();
+  ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
   return config_with(config, mods);
 }
 
-// Empty when a warpgroup's queries and the tile's keys divide the blocks of the mask.
-std::string misfit(const ForwardSm90Config& config, BlockSize block) {
+// Empty when a warpgroup's queries and the tile's keys divide the blocks of the caller's mask, if there is one, a step
+// has bits for the number of any block of keys, and shared memory has room for what the mods tabulate.
+std::string misfit(const ForwardSm90Config& config, const AttentionProblem& problem, const BlockMask* callers) {
+  const std::int64_t last_key = std::int64_t{shared::kMaxKvBlocks} * config.kv_block;
+  if (problem.kv_rows > last_key) return fmt::format("takes up to {} rows of k", last_key);
+  const int bytes = shared::forward_sm90_memory(config).bytes;
+  if (bytes > shared::kSm90SharedMemory) {
+    return fmt::format("needs {} bytes of shared memory of {}", bytes, shared::kSm90SharedMemory);
+  }
+  if (callers == nullptr) return {};
+  const BlockSize block = callers->block();
   if (block.q % shared::kWarpgroupRows != 0) {
     return fmt::format("a warpgroup's {} queries do not divide the {} of a block of block_mask", shared::kWarpgroupRows,
                        block.q);
@@ -105,9 +114,10 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   // Other bindings may make any tile attend something.
   const std::int64_t tiles = problem.batch * problem.q_heads * ((problem.q_rows + config.rows() - 1) / config.rows());
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
-  plan.predicted = {.seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
-                    .flops = 4.0 * config.head_dim * static_cast<double>(schedule.elements),
-                    .bytes = bytes};
+  plan.predicted = {
+      .seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
+      .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
+      .bytes = bytes};
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   return candidate;
 }
@@ -116,13 +126,14 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 /// compute enough for each element that the compiler may refuse all others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
                                            const BlockMask* callers, std::vector<std::string>& rejected) {
+  const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)});
   std::vector<ForwardSm90Config> configs;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy()) break;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
-      if (kernel.head_dim != problem.qk_dim || kernel.spare != spare) continue;
+      if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       const ForwardSm90Config config = config_for(kernel, problem, mods);
-      const std::string reason = callers != nullptr ? misfit(config, callers->block()) : std::string();
+      const std::string reason = misfit(config, problem, callers);
       if (reason.empty()) {
         configs.push_back(config);
       } else {
@@ -148,7 +159,7 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
 
 int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mods& mods) {
   constexpr int kOthers = 26;  // fitted like those of mods
-  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.head_dim / 2;
+  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.v_columns() / 2;
   // They take their turns.
   int most = 0;
   for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod));

@@ -1,5 +1,7 @@
 #include "plan/families/forward_sm90_costs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "plan/families/forward_sm90.h"
@@ -17,22 +19,28 @@ constexpr bool every_kernel_fits() {
 static_assert(every_kernel_fits());
 
 const ForwardSm90Kernel& kernel_of(const shared::ForwardSm90Config& config) {
+  const HeadDims native = native_dims({config.qk_dim, config.v_dim});
   const auto* found = std::ranges::find_if(kForwardSm90Kernels, [&](const ForwardSm90Kernel& kernel) {
-    return kernel.head_dim == config.head_dim && kernel.warpgroups == config.warpgroups &&
-           kernel.kv_block == config.kv_block;
+    return dims_of(kernel) == native && kernel.warpgroups == config.warpgroups && kernel.kv_block == config.kv_block;
   });
   return found != kForwardSm90Kernels.end() ? *found : kUnmeasuredKernel;
 }
 
 // A step that loses nothing: the slowest of its parts.
 double ideal_step(const shared::ForwardSm90Config& config) {
-  const double wgmma = 2.0 * config.warpgroups * config.kv_block * config.head_dim / 16 * kSm90Rates.wgmma_clocks;
+  const int columns = config.qk_columns() + config.v_columns();
+  const double wgmma = 1.0 * config.warpgroups * config.kv_block * columns / 16 * kSm90Rates.wgmma_clocks;
   const double softmax = config.rows() * config.kv_block * kSm90Rates.softmax_clocks;
-  const double loads = 2.0 * config.kv_block * config.head_dim * kElementBytes / kSm90Rates.l2_bytes_per_clock;
+  const double loads =
+      1.0 * config.kv_block * (config.qk_dim + config.v_dim) * kElementBytes / kSm90Rates.l2_bytes_per_clock;
   return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, loads});
 }
 
 }  // namespace
+
+std::string to_string(HeadDims dims) {
+  return dims.qk == dims.v ? fmt::format("{}", dims.qk) : fmt::format("{}/{}", dims.qk, dims.v);
+}
 
 ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   const ForwardSm90Kernel& kernel = kernel_of(config);

@@ -6,7 +6,9 @@
 // kernel loses over that: waits, issue slots, and the power limit, under which the clock falls.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <string>
 
 #include "shared/forward_sm90.h"
 
@@ -30,41 +32,68 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .memory_bytes_per_second = 3.787e12,
                                          .launch_seconds = 10.6e-6};
 
-/// One kernel of the family. Its costs: forward_sm90_costs.
+/// One kernel of the family, for its head dims; it serves smaller ones that have no kernels of their own. Its costs:
+/// forward_sm90_costs.
 struct ForwardSm90Kernel {
-  int head_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
+  int qk_dim, v_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
   bool spare;                      // only where no other fits a caller's block mask, or mods may spill all others
   double stretch, masked_stretch;  // of a full step, in the kernel without a mask and in the one with
   double partial_clocks;           // what a partial step costs more
   double tile_clocks, masked_tile_clocks;  // what a tile costs beside its steps
 
-  constexpr shared::ForwardSm90Config config() const {
-    return {.head_dim = head_dim,
+  constexpr shared::ForwardSm90Config config() const { return config(qk_dim, v_dim); }
+  /// The same tile, multiplying and loading no more than these head dims need.
+  constexpr shared::ForwardSm90Config config(int qk, int v) const {
+    return {.qk_dim = qk,
+            .v_dim = v,
             .warpgroups = warpgroups,
             .kv_block = kv_block,
             .stages = stages,
             .q_buffers = q_buffers,
-            .o_panels = o_panels,
+            .o_panels = std::min(o_panels, (v + shared::kPanelColumns - 1) / shared::kPanelColumns),
             .f16 = false,
             .lse = false,
             .masked = false};
   }
 };
-inline constexpr std::array<ForwardSm90Kernel, 9> kForwardSm90Kernels = {{
+inline constexpr std::array<ForwardSm90Kernel, 16> kForwardSm90Kernels = {{
     // A tile of 0 clocks is the fit's floor: partial steps carry its cost.
-    // D  WGs keys stages q  o spare stretch masked partial tile masked
-    {64, 3, 128, 3, 2, 1, false, 1.105, 1.164, 2578, 3464, 719},
-    {64, 2, 128, 3, 2, 1, false, 1.276, 1.402, 1697, 2312, 0},
-    {64, 3, 112, 3, 2, 1, true, 1.12, 1.18, 2600, 3464, 719},
-    {64, 2, 64, 3, 2, 1, true, 1.617, 1.768, 1346, 2567, 1262},
-    {128, 3, 80, 2, 2, 2, false, 1.083, 1.115, 1545, 4633, 2950},
-    {128, 2, 128, 2, 2, 2, false, 1.159, 1.174, 546, 2923, 2055},
-    {128, 2, 64, 2, 2, 2, true, 1.296, 1.326, 608, 3895, 3585},
-    {256, 2, 64, 2, 1, 2, false, 1.045, 1.063, 2346, 6536, 4636},
-    {256, 2, 32, 4, 1, 2, true, 1.3, 1.3, 1500, 6500, 4600},
+    // Dqk Dv WGs keys stages q o spare stretch masked partial tile masked
+    {64, 64, 3, 128, 3, 2, 1, false, 1.105, 1.164, 2578, 3464, 719},
+    {64, 64, 2, 128, 3, 2, 1, false, 1.276, 1.402, 1697, 2312, 0},
+    {64, 64, 3, 112, 3, 2, 1, true, 1.12, 1.18, 2600, 3464, 719},
+    {64, 64, 2, 64, 3, 2, 1, true, 1.617, 1.768, 1346, 2567, 1262},
+    {96, 96, 3, 96, 2, 2, 1, false, 1.213, 1.247, 2347, 4989, 1614},
+    {96, 96, 2, 128, 2, 2, 2, false, 1.328, 1.367, 1276, 3016, 958},
+    {96, 96, 2, 64, 3, 2, 2, true, 1.560, 1.641, 1184, 3969, 2113},
+    {128, 128, 3, 80, 2, 2, 2, false, 1.083, 1.115, 1545, 4633, 2950},
+    {128, 128, 2, 128, 2, 2, 2, false, 1.159, 1.174, 546, 2923, 2055},
+    {128, 128, 2, 64, 2, 2, 2, true, 1.296, 1.326, 608, 3895, 3585},
+    {192, 128, 2, 128, 2, 1, 1, false, 1.071, 1.074, 585, 4717, 3709},
+    {192, 128, 2, 64, 2, 2, 2, true, 1.197, 1.241, 1622, 5032, 2745},
+    {192, 192, 2, 80, 2, 1, 3, false, 1.051, 1.062, 1696, 5639, 3094},
+    {192, 192, 2, 64, 2, 1, 3, true, 1.082, 1.118, 2229, 6219, 3804},
+    {256, 256, 2, 64, 2, 1, 2, false, 1.045, 1.063, 2346, 6536, 4636},
+    {256, 256, 2, 32, 4, 1, 2, true, 1.3, 1.3, 1500, 6500, 4600},
 }};
+/// Head dims that have kernels of their own.
+struct HeadDims {
+  int qk, v;
+  constexpr bool operator==(const HeadDims&) const = default;
+};
+constexpr HeadDims dims_of(const ForwardSm90Kernel& kernel) { return {kernel.qk_dim, kernel.v_dim}; }
+/// Those whose kernels serve these: the first of the table that are as large. {0, 0}: none.
+constexpr HeadDims native_dims(HeadDims dims) {
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (kernel.qk_dim >= dims.qk && kernel.v_dim >= dims.v) return dims_of(kernel);
+  }
+  return {0, 0};
+}
+/// "96", or "192/128" where queries and keys have others than values.
+std::string to_string(HeadDims dims);
+
 /// For shapes that stand not in the table.
-inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 1500, 4000, 4000};
+inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 1500, 4000, 4000};
 
 /// What the parts of a kernel's work take, in clocks of kSm90Rates.clocks_per_second.
 struct ForwardSm90Clocks {

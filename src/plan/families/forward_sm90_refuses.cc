@@ -22,6 +22,8 @@ constexpr std::int64_t kSmallestTile = 128, kSmallestKvBlock = 64;
 constexpr std::int64_t kLastKey = shared::kMaxKvBlocks * kSmallestKvBlock;  // a step has so many bits for its block
 constexpr std::int64_t kMostTiles = shared::kMaxTiles;                      // 768 MiB of lists
 
+constexpr std::int64_t kLargestDim = 256;  // o's share of a thread's registers is half of it
+
 std::string refuse_device(const device::CudaCaps& caps) {
   if (caps.major != 9 || caps.minor != 0) {
     return fmt::format("cuda:{} ({}) has compute capability {}.{}; 9.0 is accepted", caps.index, caps.name, caps.major,
@@ -43,11 +45,11 @@ std::string refuse_types(const AttentionProblem& problem) {
   if (problem.o_dtype != dtype) {
     return fmt::format("o is {}; {}, which q, k and v are, is accepted", name(problem.o_dtype), name(dtype));
   }
-  if (problem.qk_dim != problem.v_dim) {
-    return fmt::format("q and k have head dimension {} and v {}; the same is accepted", problem.qk_dim, problem.v_dim);
+  if (problem.qk_dim < 1 || problem.qk_dim > kLargestDim) {
+    return fmt::format("q and k have head dimension {}; 1 to {} are accepted", problem.qk_dim, kLargestDim);
   }
-  if (problem.qk_dim != 64 && problem.qk_dim != 128 && problem.qk_dim != 256) {
-    return fmt::format("q, k and v have head dimension {}; 64, 128 and 256 are accepted", problem.qk_dim);
+  if (problem.v_dim < 1 || problem.v_dim > kLargestDim) {
+    return fmt::format("v has head dimension {}; 1 to {} are accepted", problem.v_dim, kLargestDim);
   }
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
+#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::emit {
 namespace {
@@ -16,12 +17,13 @@ constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted"
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
-      "    .head_dim = {}, .warpgroups = {}, .kv_block = {}, .stages = {}, .q_buffers = {}, .o_panels = {},\n"
+      "    .qk_dim = {}, .v_dim = {}, .warpgroups = {}, .kv_block = {}, .stages = {}, .q_buffers = {}, .o_panels = "
+      "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {}}};\n",
-      config.head_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels, config.f16,
-      config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending, config.capped,
-      config.weighted);
+      config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
+      config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
+      config.capped, config.weighted);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -37,8 +39,9 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16", config.head_dim,
-                     config.rows(), config.kv_block, config.masked ? " masked" : "",
+  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+                     plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
+                     config.masked ? " masked" : "",
                      config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
                      config.capped ? " capped" : "", config.descending ? " descending" : "",
                      config.weighted ? " weighted" : "", config.lse ? " lse" : "");
@@ -54,7 +57,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config.kv_block, config.head_dim, config.f16), mod_texts(mods, layout));
+      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(mods, layout));
   source.headers = embedded_headers();
   return source;
 }

@@ -44,7 +44,7 @@ std::string product_text(const Product& product, bool f16) {
 
 }  // namespace
 
-std::string wgmma_text(int kv_block, int head_dim, bool f16) {
+std::string wgmma_text(int kv_block, int v_columns, bool f16) {
   const Product qk = {.name = "qk_product",
                       .parameters = "unsigned long long a, unsigned long long b, int accumulate",
                       .a_operand = operands(kv_block / 2, 1),
@@ -54,9 +54,9 @@ std::string wgmma_text(int kv_block, int head_dim, bool f16) {
                       .immediates = "1, 1, 0, 0"};
   const Product pv = {.name = "pv_product",
                       .parameters = "const unsigned* a, unsigned long long b, int accumulate",
-                      .a_operand = fmt::format("{{{}}}", operands(head_dim / 2, 4)),
+                      .a_operand = fmt::format("{{{}}}", operands(v_columns / 2, 4)),
                       .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
-                      .columns = head_dim,
+                      .columns = v_columns,
                       .input_count = 6,
                       .immediates = "1, 1, 1"};
   return fmt::format("namespace heddle {{\n\n{}\n{}\n}}  // namespace heddle\n", product_text(qk, f16),

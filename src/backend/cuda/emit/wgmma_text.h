@@ -9,8 +9,8 @@ namespace heddle::cuda::emit {
 /// In namespace heddle:
 ///   qk_product(float (&d)[kv_block / 2], unsigned long long a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x kv_block x 16: both operands in shared memory, columns contiguous in memory (K-major);
-///   pv_product(float (&d)[head_dim / 2], const unsigned* a, unsigned long long b, int accumulate)
-/// d (+)= a b, 64 x head_dim x 16: a in four registers, b in shared memory with its rows contiguous (MN-major).
-std::string wgmma_text(int kv_block, int head_dim, bool f16);
+///   pv_product(float (&d)[v_columns / 2], const unsigned* a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x v_columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major).
+std::string wgmma_text(int kv_block, int v_columns, bool f16);
 
 }  // namespace heddle::cuda::emit

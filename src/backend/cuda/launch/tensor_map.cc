@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "heddle/error.h"
+#include "shared/forward_sm90.h"
 
 namespace heddle::cuda {
 
 CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows) {
-  constexpr std::uint32_t kRank = 4, kColumns = 64;
+  constexpr std::uint32_t kRank = 4;
   constexpr std::uint64_t kElement = 2;
   // Innermost first: column, row, head, batch.
   const std::uint64_t extents[kRank] = {
@@ -17,13 +18,13 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
       static_cast<std::uint64_t>(tensor.shape[1]), static_cast<std::uint64_t>(tensor.shape[0])};
   // The stride of an axis with one element says nothing, and TMA must be told something that it accepts.
   std::uint64_t strides[kRank - 1];
-  std::uint64_t packed = extents[0] * kElement;
+  std::uint64_t packed = (extents[0] * kElement + 15) / 16 * 16;
   for (std::uint32_t i = 0; i < kRank - 1; ++i) {
     strides[i] =
         extents[i + 1] == 1 ? packed : static_cast<std::uint64_t>(tensor.strides[2 - static_cast<int>(i)]) * kElement;
     packed = 16;
   }
-  const std::uint32_t box[kRank] = {kColumns, static_cast<std::uint32_t>(box_rows), 1, 1};
+  const std::uint32_t box[kRank] = {shared::kPanelColumns, static_cast<std::uint32_t>(box_rows), 1, 1};
   const std::uint32_t element_strides[kRank] = {1, 1, 1, 1};
   const CUtensorMapDataType type =
       tensor.dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;

@@ -50,7 +50,8 @@ void expect_golden(const std::string& file, const std::string& name, const Expr&
 
 // The whole source of a kernel: configuration, products, mask, in that order. A small tile keeps it short.
 TEST(KernelText, Golden) {
-  const shared::ForwardSm90Config config = {.head_dim = 64,
+  const shared::ForwardSm90Config config = {.qk_dim = 64,
+                                            .v_dim = 24,
                                             .warpgroups = 2,
                                             .kv_block = 16,
                                             .stages = 3,
@@ -62,7 +63,7 @@ TEST(KernelText, Golden) {
   plan::ForwardSm90Mods mods;
   mods.mask = expr::simplify(mods::causal(), expr::Precision::f32);
   const jit::Source source = forward_sm90(config, mods, layout_of(mods.all()));
-  EXPECT_EQ(source.name, "forward_sm90 f16 d64 128x16 masked");
+  EXPECT_EQ(source.name, "forward_sm90 f16 d64/24 128x16 masked");
   expect_golden_text("forward_sm90", source.text);
 }
 

@@ -72,6 +72,22 @@ TEST_F(LaunchArguments, MapsAreWrittenInnermostFirst) {
             "[128, 150, 4, 2] in steps of [1024, 256, 159744] bytes, boxes [64, 64, 1, 1]");
 }
 
+// Boxes of 64 columns, whatever the tensors have: TMA fills what is missing, and knows by the extents what is.
+TEST_F(LaunchArguments, MapsHaveTheTrueHeadDims) {
+  const FakeLaunch launch = launch_of(CallTensors({.dim = 96, .v_dim = 40}));
+  EXPECT_THAT(text_of(launch.maps[0]), testing::StartsWith("[96, 150, 4, 2] in steps of [192, "));
+  EXPECT_THAT(text_of(launch.maps[1]), testing::StartsWith("[96, 130, 2, 2] in steps of [192, "));
+  EXPECT_THAT(text_of(launch.maps[2]), testing::StartsWith("[40, 130, 2, 2] in steps of [80, "));
+  EXPECT_THAT(text_of(launch.maps[3]), testing::StartsWith("[40, 150, 4, 2] in steps of [80, "));
+  for (const Call& call :
+       {Call{.dim = 96, .v_dim = 40}, Call{.dim = 8, .v_dim = 200}, Call{.dim = 100, .v_dim = 20, .column_gap = 4},
+        Call{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_rows = 1, .kv_rows = 1, .dim = 1, .v_dim = 3}}) {
+    SCOPED_TRACE(fmt::format("D {} / {}", call.dim, call.v_dim));
+    const CallTensors own(call);
+    expect_launch(own.tensors(), own.workspace());
+  }
+}
+
 TEST_F(LaunchArguments, FollowLayoutsGroupsAndSharedBatches) {
   for (const bool rows_first : {false, true}) {
     for (const Call& call : {Call{}, Call{.batch = 3, .q_heads = 5, .kv_heads = 5}, Call{.q_heads = 6, .kv_heads = 1},

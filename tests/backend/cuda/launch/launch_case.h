@@ -32,6 +32,8 @@ const FakeLaunch& last_launch();
 /// Tensors of one attention. The defaults are of few tiles, each of which has a CTA of its own.
 struct Call {
   std::int64_t batch = 2, q_heads = 4, kv_heads = 2, q_rows = 150, kv_rows = 130, dim = 128;
+  std::int64_t v_dim = 0;                                     // of v and o; 0: dim
+  std::int64_t column_gap = 0;                                // unused elements behind each row's columns
   bool rows_first = false;                                    // B x S x H x D, else B x H x S x D
   bool q_shared = false, k_shared = false, v_shared = false;  // batch 1, of which every batch entry reads
   bool with_lse = true;
@@ -45,7 +47,7 @@ class CallTensors {
   void* workspace() const { return workspace_.data(); }
 
  private:
-  TensorView allocate(const Call& call, std::int64_t batch, std::int64_t heads, std::int64_t rows);
+  TensorView allocate(const Call& call, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim);
 
   std::vector<Tensor> owned_;
   AttentionTensors tensors_;

@@ -133,7 +133,7 @@ void add_mask(Text& text, const Json& mask) {
       plain(mask["bytes"]), plain(mask["evaluated_tiles"])));
 }
 
-// "head_dim 128, warpgroups 2"
+// "qk_dim 128, v_dim 128, warpgroups 2"
 std::string listed(const Json& object) {
   std::string text;
   for (const auto& [key, value] : object.items()) {

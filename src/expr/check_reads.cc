@@ -162,8 +162,8 @@ class ReadChecker {
       if (inside && *inside != context) narrow_wheres(branch, *inside);
       if (!inside || contexts_[*inside].empty) continue;
       const Range& range = slot(branch, *inside);
-      value.lo = std::min(value.lo, static_cast<std::int64_t>(range.lo));
-      value.hi = std::max(value.hi, static_cast<std::int64_t>(range.hi));
+      value.lo = std::min(value.lo, static_cast<long long>(range.lo));
+      value.hi = std::max(value.hi, static_cast<long long>(range.hi));
     }
     const Range& before = slot(&where, context);
     if (static_cast<double>(value.lo) <= before.lo && static_cast<double>(value.hi) >= before.hi) return;

@@ -3,29 +3,19 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "expr/node.h"
+#include "shared/intervals.h"
 
 namespace heddle::expr {
 
-/// Integers from lo to hi, wide enough for sums of i32 products.
-struct Interval {
-  std::int64_t lo, hi;
-  bool empty() const { return lo > hi; }
-  bool operator==(const Interval&) const = default;
-};
-
-inline constexpr Interval kI32 = {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
-inline constexpr std::int64_t kPeriod = std::int64_t{1} << 32;
-inline bool fits_i32(Interval x) { return x.lo >= kI32.lo && x.hi <= kI32.hi; }
-
-/// Floor and ceiling of x / y for y > 0.
-inline std::int64_t floor_quotient(std::int64_t x, std::int64_t y) { return x / y - (x % y < 0 ? 1 : 0); }
-inline std::int64_t ceil_quotient(std::int64_t x, std::int64_t y) { return -floor_quotient(-x, y); }
+using shared::ceil_quotient;
+using shared::floor_quotient;
+using shared::Interval;
+inline constexpr Interval kI32 = shared::any_i32();
 
 struct LinearTerm {
   const Node* atom;

@@ -13,54 +13,7 @@ namespace {
 
 Interval integers(const Range& x) { return {static_cast<std::int64_t>(x.lo), static_cast<std::int64_t>(x.hi)}; }
 
-/// What is left of integers in x when they wrap to i32.
-Range wrapped(Interval x) {
-  if (!fits_i32(x)) return Range::any(ExprType::i32);
-  return {static_cast<double>(x.lo), static_cast<double>(x.hi), false};
-}
-
-Interval negated(Interval x) { return {-x.hi, -x.lo}; }
-Interval hull(Interval x, Interval y) { return {std::min(x.lo, y.lo), std::max(x.hi, y.hi)}; }
-
-template <class F>
-Interval over_corners(Interval x, Interval y, F&& f) {
-  const auto [lo, hi] = std::minmax({f(x.lo, y.lo), f(x.lo, y.hi), f(x.hi, y.lo), f(x.hi, y.hi)});
-  return {lo, hi};
-}
-
-Interval abs(Interval x) {
-  if (x.lo >= 0) return x;
-  return x.hi <= 0 ? negated(x) : Interval{0, std::max(-x.lo, x.hi)};
-}
-
-Interval mul(Interval x, Interval y, bool same) {
-  if (same) {
-    const Interval magnitude = x.lo >= 0 ? x : x.hi <= 0 ? negated(x) : Interval{0, std::max(-x.lo, x.hi)};
-    return {magnitude.lo * magnitude.lo, magnitude.hi * magnitude.hi};
-  }
-  return over_corners(x, y, [](std::int64_t a, std::int64_t b) { return a * b; });
-}
-
-Interval floor_div_positive(Interval x, Interval y) { return over_corners(x, y, floor_quotient); }
-
-Interval mod_positive(Interval x, Interval y) {
-  if (x.lo >= 0 && x.hi < y.lo) return x;
-  const std::int64_t periods = floor_quotient(x.lo, y.lo);
-  if (y.lo == y.hi && periods == floor_quotient(x.hi, y.lo)) return {x.lo - periods * y.lo, x.hi - periods * y.lo};
-  return {0, x.lo >= 0 ? std::min(x.hi, y.hi - 1) : y.hi - 1};
-}
-
-/// A division by the divisor's sign: x over -y is -x over y, and its remainder the negative; over zero gives zero.
-template <class Positive>
-Interval divided(Interval x, Interval y, bool remainder, Positive&& positive) {
-  Interval result = {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()};
-  if (y.hi > 0) result = positive(x, Interval{std::max<std::int64_t>(y.lo, 1), y.hi});
-  if (y.lo < 0) {
-    const Interval mirrored = positive(negated(x), negated({y.lo, std::min<std::int64_t>(y.hi, -1)}));
-    result = hull(result, remainder ? negated(mirrored) : mirrored);
-  }
-  return y.lo <= 0 && y.hi >= 0 ? hull(result, {0, 0}) : result;
-}
+Range as_range(Interval x) { return {static_cast<double>(x.lo), static_cast<double>(x.hi), false}; }
 
 /// One row for each operation, named as in ops.def.
 struct Rows {
@@ -79,29 +32,29 @@ struct Rows {
   static constexpr Row at = nullptr;
 
   static Range add(X x, Precision precision) {
-    if (is_i32(x)) return wrapped({first(x).lo + second(x).lo, first(x).hi + second(x).hi});
+    if (is_i32(x)) return as_range(shared::add(first(x), second(x)));
     return real::add(x[0], x[1], precision);
   }
   static Range sub(X x, Precision precision) {
-    if (is_i32(x)) return wrapped({first(x).lo - second(x).hi, first(x).hi - second(x).lo});
+    if (is_i32(x)) return as_range(shared::sub(first(x), second(x)));
     if (x.same) return {0, 0, x[0].nan || std::isinf(x[0].lo) || std::isinf(x[0].hi)};
     return real::add(x[0], real::neg(x[1]), precision);
   }
   static Range mul(X x, Precision precision) {
-    if (is_i32(x)) return wrapped(expr::mul(first(x), second(x), x.same));
+    if (is_i32(x)) return as_range(x.same ? shared::square(first(x)) : shared::mul(first(x), second(x)));
     return x.same ? real::square(x[0], precision) : real::mul(x[0], x[1], precision);
   }
   static Range div(X x, Precision precision) { return real::div(x[0], x[1], precision); }
   static Range floor_div(X x, Precision precision) {
-    if (is_i32(x)) return wrapped(divided(first(x), second(x), false, floor_div_positive));
+    if (is_i32(x)) return as_range(shared::floor_div(first(x), second(x)));
     return real::floor(real::div(x[0], x[1], precision));
   }
   static Range mod(X x, Precision precision) {
-    if (is_i32(x)) return wrapped(divided(first(x), second(x), true, mod_positive));
+    if (is_i32(x)) return as_range(shared::mod(first(x), second(x)));
     return real::mod(x[0], x[1], precision);
   }
-  static Range neg(X x, Precision) { return is_i32(x) ? wrapped(negated(first(x))) : real::neg(x[0]); }
-  static Range abs(X x, Precision) { return is_i32(x) ? wrapped(expr::abs(first(x))) : real::abs(x[0]); }
+  static Range neg(X x, Precision) { return is_i32(x) ? as_range(shared::neg(first(x))) : real::neg(x[0]); }
+  static Range abs(X x, Precision) { return is_i32(x) ? as_range(shared::abs(first(x))) : real::abs(x[0]); }
   static Range min(X x, Precision) { return real::min(x[0], x[1]); }
   static Range max(X x, Precision) { return real::max(x[0], x[1]); }
 

@@ -37,13 +37,6 @@ Range as_range(Interval x) { return {static_cast<double>(x.lo), static_cast<doub
 
 Interval intersection(Interval x, Interval y) { return {std::max(x.lo, y.lo), std::min(x.hi, y.hi)}; }
 
-/// The i32 values that are equal modulo 2^32 to an integer in x.
-Range wrapped(Interval x) {
-  const std::int64_t periods = floor_quotient(x.lo - kI32.lo, kPeriod);
-  if (periods != floor_quotient(x.hi - kI32.lo, kPeriod)) return Range::any(ExprType::i32);
-  return as_range({x.lo - periods * kPeriod, x.hi - periods * kPeriod});
-}
-
 Range constant_range(const Node& node, Precision precision) {
   if (node.type == ExprType::boolean) return Range::point(node.boolean() ? 1 : 0);
   return std::isnan(node.f32()) ? real::kNanOnly : Range::point(real::stored(node.f32(), precision));
@@ -100,11 +93,11 @@ void RangeProgram::compile(const Node& node) {
   } else if (compares_integers(node)) {
     add(node, compile_comparison(node));
   } else if (node.op == Op::constant) {
-    add(node, Constant{constant_range(node, precision_)});
+    add(node, Constant{constant_range(node, precision_), node.type});
   } else if (node.op == Op::leaf) {
     add(node, LeafValue{node.leaf()});
   } else if (node.op == Op::param) {
-    add(node, Constant{Range::any(node.type)});
+    add(node, Param{&node});
   } else if (info(node.op).kind == Kind::read) {
     add(node, compile_read(node));
   } else {
@@ -126,12 +119,14 @@ RangeProgram::Comparison RangeProgram::compile_comparison(const Node& node) {
   const LinearForm difference = combine(forms_[left], 1, forms_[right], -1, false);
   std::int64_t divisor = 0;
   for (const LinearTerm& term : difference.terms) divisor = std::gcd(divisor, term.coefficient);
-  return {node.op,
-          cannot_wrap(left) && cannot_wrap(right),
+  return {{.relation = real::relation(node.op),
+           .always_exact = cannot_wrap(left) && cannot_wrap(right),
+           .has_terms = !difference.is_constant(),
+           .constant = difference.constant,
+           .divisor = divisor},
           compile_sum(forms_[left]),
           compile_sum(forms_[right]),
-          compile_sum(difference),
-          divisor};
+          compile_sum(difference)};
 }
 
 RangeProgram::Read RangeProgram::compile_read(const Node& node) const {
@@ -163,19 +158,15 @@ void RangeProgram::compile_pair(const Node& node) {
 
 Interval RangeProgram::sum(const Sum& sum, std::span<const Range> slots) const {
   Interval total = {sum.constant, sum.constant};
-  const std::span terms =
-      std::span(terms_).subspan(static_cast<std::size_t>(sum.first_term), static_cast<std::size_t>(sum.terms));
-  for (const Term& term : terms) {
-    const Interval atom = integers(slots[static_cast<std::size_t>(term.slot)]);
-    const bool rising = term.coefficient > 0;
-    total.lo += term.coefficient * (rising ? atom.lo : atom.hi);
-    total.hi += term.coefficient * (rising ? atom.hi : atom.lo);
+  for (const Term& term : terms(sum)) {
+    total = shared::plus(total, term.coefficient, integers(slots[static_cast<std::size_t>(term.slot)]));
   }
   return total;
 }
 
 bool RangeProgram::is_exact(const Comparison& comparison, std::span<const Range> slots) const {
-  return comparison.always_exact || (fits_i32(sum(comparison.left, slots)) && fits_i32(sum(comparison.right, slots)));
+  return comparison.what.always_exact ||
+         shared::is_exact(comparison.what, sum(comparison.left, slots), sum(comparison.right, slots));
 }
 
 bool RangeProgram::is_exact(int comparison, std::span<const Range> slots) const {
@@ -183,22 +174,11 @@ bool RangeProgram::is_exact(int comparison, std::span<const Range> slots) const 
 }
 
 Range RangeProgram::evaluate(const Comparison& comparison, std::span<const Range> slots) const {
-  const Interval difference = sum(comparison.difference, slots);
-  const bool exact = is_exact(comparison, slots);
-  Range result = exact ? real::compare(comparison.op, as_range(difference), Range::point(0), false)
-                       : real::compare(comparison.op, wrapped(sum(comparison.left, slots)),
-                                       wrapped(sum(comparison.right, slots)), false);
-  if (result.is_point()) return result;
-  // Equal sides differ by zero, or by whole periods when they wrap; a difference that is never such a number decides.
-  // What stays open without terms is a constant difference of sides that wrap: whole periods then.
-  const std::int64_t divisor = exact ? comparison.divisor : comparison.divisor & -comparison.divisor;
-  const bool between = !exact && ceil_quotient(difference.lo, kPeriod) > floor_quotient(difference.hi, kPeriod);
-  const bool never_equal = between || (divisor != 0 && comparison.difference.constant % divisor != 0);
-  const bool always_equal = comparison.difference.terms == 0 && !between;
-  if (always_equal) return real::compare(comparison.op, Range::point(0), Range::point(0), true);
-  if (never_equal && comparison.op == Op::eq) return Range::point(0);
-  if (never_equal && comparison.op == Op::ne) return Range::point(1);
-  return result;
+  // Sides that cannot wrap are not looked at.
+  const bool sums = !comparison.what.always_exact;
+  return real::as_range(shared::compare(comparison.what, sums ? sum(comparison.left, slots) : Interval{},
+                                        sums ? sum(comparison.right, slots) : Interval{},
+                                        sum(comparison.difference, slots)));
 }
 
 Range RangeProgram::evaluate(const Read& read, std::span<const Range> slots) const {
@@ -245,6 +225,7 @@ Range RangeProgram::evaluate(const Step& step, const LeafRanges& leaves, std::sp
   if (const auto* read = std::get_if<Read>(&step)) return evaluate(*read, slots);
   if (const auto* pair = std::get_if<Pair>(&step)) return evaluate(*pair, slots);
   if (const auto* constant = std::get_if<Constant>(&step)) return constant->range;
+  if (const auto* param = std::get_if<Param>(&step)) return Range::any(param->node->type);
   const Leaf leaf = std::get<LeafValue>(step).leaf;
   const Range& range = leaves[leaf];
   if (leaf != Leaf::score) return range;
@@ -263,7 +244,7 @@ bool RangeProgram::run_steps(const LeafRanges& leaves, std::span<Range> slots, c
       if (total.empty()) return false;
       if (form == nullptr) slots[i] = as_range(total);
     }
-    if (form != nullptr) slots[i] = wrapped(total);
+    if (form != nullptr) slots[i] = as_range(shared::modulo_period(total));
   }
   return true;
 }

@@ -34,9 +34,14 @@ class RangeProgram {
   /// True when no side of a comparison of integers wraps, so that their difference has the sign that it says.
   bool is_exact(int comparison, std::span<const Range> slots) const;
 
- private:
+  // The steps, for who writes them in another language (backend/cuda/emit/range_text.h).
+
   struct Constant {
     Range range;
+    ExprType type;
+  };
+  struct Param {
+    const Node* node;
   };
   struct LeafValue {
     Leaf leaf;
@@ -46,10 +51,8 @@ class RangeProgram {
     std::int64_t constant;
   };
   struct Comparison {
-    Op op;
-    bool always_exact;  // neither side is a sum
+    shared::SumComparison what;
     Sum left, right, difference;
-    std::int64_t divisor;  // of the difference's coefficients; 0 when it has none
   };
   struct Read {
     const CaptureDecl* capture;
@@ -70,12 +73,17 @@ class RangeProgram {
     int operation, first, second;
     bool value;
   };
-  using Step = std::variant<Constant, LeafValue, Sum, Comparison, Read, Operation, Pair>;
+  using Step = std::variant<Constant, Param, LeafValue, Sum, Comparison, Read, Operation, Pair>;
   struct Term {
     int slot;
     std::int64_t coefficient;
   };
+  const std::vector<Step>& steps() const { return steps_; }
+  std::span<const Term> terms(const Sum& sum) const {
+    return std::span(terms_).subspan(static_cast<std::size_t>(sum.first_term), static_cast<std::size_t>(sum.terms));
+  }
 
+ private:
   void compile(const Node& node);
   Sum compile_sum(const LinearForm& form);
   Comparison compile_comparison(const Node& node);

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "expr/range_ops.h"
+#include "heddle/error.h"
 
 namespace heddle::expr::real {
 namespace {
@@ -214,24 +215,25 @@ Range pow(const Range& x, const Range& y, Precision precision) {
 }
 
 Range compare(Op op, const Range& x, const Range& y, bool same) {
-  const bool unordered = x.nan || y.nan;
-  const bool ordered = !only_nan(x) && !only_nan(y);
+  return as_range(shared::compare(relation(op), x, y, same, x.nan || y.nan, !only_nan(x) && !only_nan(y)));
+}
+
+shared::Relation relation(Op op) {
   switch (op) {
     case Op::lt:
-      return Range::boolean(unordered || same || x.hi >= y.lo, ordered && !same && x.lo < y.hi);
+      return shared::Relation::lt;
     case Op::le:
-      return Range::boolean(unordered || (!same && x.hi > y.lo), ordered && (same || x.lo <= y.hi));
+      return shared::Relation::le;
     case Op::gt:
-      return compare(Op::lt, y, x, same);
+      return shared::Relation::gt;
     case Op::ge:
-      return compare(Op::le, y, x, same);
+      return shared::Relation::ge;
     case Op::eq:
-      return Range::boolean(unordered || !(same || (x.lo == x.hi && y.lo == y.hi && x.lo == y.lo)),
-                            ordered && x.lo <= y.hi && y.lo <= x.hi);
-    default: {
-      const Range equal = compare(Op::eq, x, y, same);
-      return Range::boolean(equal.hi == 1, equal.lo == 0);
-    }
+      return shared::Relation::eq;
+    case Op::ne:
+      return shared::Relation::ne;
+    default:
+      throw Error(ErrorCode::internal, "an operation that compares nothing was taken for a comparison");
   }
 }
 

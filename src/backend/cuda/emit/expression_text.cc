@@ -9,6 +9,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "backend/cuda/emit/words.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 
@@ -62,13 +63,6 @@ std::string_view type_text(ExprType type) {
   return type == ExprType::f32 ? "float" : type == ExprType::i32 ? "int" : "bool";
 }
 
-/// A literal of exactly this number.
-std::string literal(float x) {
-  if (std::isnan(x)) return "ops::f32_param(0x7FC00000U)";
-  if (std::isinf(x)) return x < 0 ? "ops::f32_param(0xFF800000U)" : "ops::f32_param(0x7F800000U)";
-  return fmt::format("{:a}F", x);
-}
-std::string literal(std::int32_t x) { return x == INT32_MIN ? "(-2147483647 - 1)" : fmt::format("{}", x); }
 std::string constant_text(const Node& node) {
   if (node.type == ExprType::f32) return literal(static_cast<float>(node.f32()));
   if (node.type == ExprType::i32) return literal(node.i32());
@@ -90,47 +84,11 @@ std::string leaf_text(Leaf leaf) {
   }
 }
 
-std::string_view storage_text(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "F64";
-    case DType::f32:
-      return "F32";
-    case DType::f16:
-      return "F16";
-    case DType::bf16:
-      return "Bf16";
-    case DType::e4m3:
-      return "E4m3";
-    case DType::e5m2:
-      return "E5m2";
-    case DType::i64:
-      return "I64";
-    case DType::i32:
-      return "I32";
-    case DType::boolean:
-      return "Boolean";
-    default:
-      throw Error(ErrorCode::internal, fmt::format("a capture of {} was read", name(dtype)));
-  }
-}
-
 /// k for an i32 constant of 2^k; else -1.
 int power_of_two(const Node& node) {
   if (node.op != Op::constant || node.type != ExprType::i32 || node.i32() <= 0) return -1;
   const auto value = static_cast<std::uint32_t>(node.i32());
   return std::has_single_bit(value) ? std::countr_zero(value) : -1;
-}
-
-/// A declaration in lines of at most 120 columns, for people who read a kernel's source.
-std::string wrapped(std::string line) {
-  const std::size_t width = 120;
-  for (std::size_t begin = 0; line.size() - begin > width;) {
-    const std::size_t comma = line.rfind(", ", begin + width - 1);
-    line.replace(comma, 2, ",\n    ");
-    begin = comma + 2;
-  }
-  return line;
 }
 
 /// Ten instructions or more.
@@ -229,7 +187,7 @@ class ModWriter {
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};
     if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
     if (node.op == Op::leaf) return add_local(stage, "int", leaf_text(node.leaf()));
-    if (node.op == Op::param) return {stage, -1, param_text(node)};
+    if (node.op == Op::param) return {stage, -1, param_text(layout_, node)};
     if (node.op == Op::read) return read_value(node);
     if (node.op == Op::at) return at_value(node);
     return add_local(stage, type_text(node.type), operation_text(node, stage));
@@ -265,22 +223,8 @@ class ModWriter {
     return inverse;
   }
 
-  std::string param_text(const Node& node) const {
-    const auto at = std::find(layout_.params.begin(), layout_.params.end(), std::pair(node.param().name, node.type));
-    if (at == layout_.params.end()) missing(node.param().name);
-    return fmt::format("ops::{}_param(mod.params[{}])", node.type == ExprType::boolean ? "boolean" : name(node.type),
-                       at - layout_.params.begin());
-  }
-
   std::string capture_text(const expr::CaptureDecl& capture) const {
-    const auto at = std::find(layout_.captures.begin(), layout_.captures.end(),
-                              ModLayout::CaptureSlot{capture.name, capture.dtype, capture.rank});
-    if (at == layout_.captures.end()) missing(capture.name);
-    return fmt::format("mod.captures[{}]", at - layout_.captures.begin());
-  }
-  [[noreturn]] static void missing(const std::string& name) {
-    throw Error(ErrorCode::internal,
-                fmt::format("'{}' is not in the layout of the mods, or is another type there", name));
+    return fmt::format("mod.captures[{}]", capture_slot(layout_, capture));
   }
 
   /// The stage of the indices of a read.

@@ -46,12 +46,12 @@ int HostProgram::add(const Expr& mod, const ModLayout& layout) {
   return count_++;
 }
 
-void HostProgram::compile() {
+std::shared_ptr<void> load_on_host(const std::string& text) {
   namespace fs = std::filesystem;
   static int number = 0;
   const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("mods-{}-{}", getpid(), number++);
   const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
-  std::ofstream(source) << text_ << fmt::format(fmt::runtime(kEnd), table_);
+  std::ofstream(source) << text;
   // The file of this folder goes before that of kernels/cuda under the same name.
   const std::string command = fmt::format(
       "'{}' -std=c++20 -O0 -w -ffp-contract=off -fPIC -shared {} -I'{}/tests/backend/cuda/emit/host' "
@@ -60,9 +60,13 @@ void HostProgram::compile() {
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());
-  library_ = std::shared_ptr<void>(handle, dlclose);
-  calls_ = static_cast<const Call*>(dlsym(handle, "calls"));
   for (const std::string& file : {source, library, log}) fs::remove(file);
+  return {handle, dlclose};
+}
+
+void HostProgram::compile() {
+  library_ = load_on_host(text_ + fmt::format(fmt::runtime(kEnd), table_));
+  calls_ = static_cast<const Call*>(dlsym(library_.get(), "calls"));
 }
 
 std::vector<expr::Value> HostProgram::values(int mod, const shared::ModValues& bound,

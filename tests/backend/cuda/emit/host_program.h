@@ -12,6 +12,10 @@
 
 namespace heddle::cuda::emit::test {
 
+/// Text of device functions, compiled with the headers of kernels/cuda and loaded. Undefined behaviour in it ends the
+/// process. Throws runtime_error with the compiler's words.
+std::shared_ptr<void> load_on_host(const std::string& text);
+
 class HostProgram {
  public:
   /// Its transcendentals are the interpreter's.

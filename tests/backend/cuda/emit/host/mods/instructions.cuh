@@ -12,6 +12,7 @@
 
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 
 inline struct { unsigned x; } threadIdx;
 

@@ -1,0 +1,88 @@
+#include "backend/cuda/emit/mask_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/cuda/emit/embedded.h"
+#include "backend/cuda/emit/words.h"
+#include "expr/simplify.h"
+
+namespace heddle::cuda::emit {
+namespace {
+
+using expr::Leaf;
+using expr::Node;
+using expr::Op;
+
+constexpr const char* kQToken = "q_token";
+constexpr const char* kKvToken = "kv_token";
+
+Expr with_affine_tokens(const Expr& mask) {
+  const auto word = [](const char* name) { return expr::make(Op::param, ExprType::i32, {}, expr::ParamDecl{name}); };
+  return expr::rewrite(mask, [&](const Node& node, std::span<const Expr> operands) {
+    if (node.op == Op::leaf && node.leaf() == Leaf::q_token) return leaf::q_idx() + word(kQToken);
+    if (node.op == Op::leaf && node.leaf() == Leaf::kv_token) return leaf::kv_idx() + word(kKvToken);
+    return expr::with_operands(node, operands);
+  });
+}
+
+int word_of(const ModLayout& layout, const char* name) {
+  const auto at = std::ranges::find(layout.params, std::pair(std::string(name), ExprType::i32));
+  return at == layout.params.end() ? -1 : static_cast<int>(at - layout.params.begin());
+}
+
+/// What zone maps are made of, by the capture's slot.
+std::string zone_dispatch(const RowMask& mask) {
+  std::string groups, trees;
+  for (std::size_t i = 0; i < mask.axes.size(); ++i) {
+    if (mask.axes[i] < 0) continue;
+    const std::string_view storage = storage_text(mask.layout.captures[i].dtype);
+    groups += fmt::format("  if (capture == {}) mask_rows::zone_group<ops::{}>(zone, slice, group);\n", i, storage);
+    trees += fmt::format("  if (capture == {}) mask_rows::zone_tree<ops::{}>(zone, slice);\n", i, storage);
+  }
+  return fmt::format(
+      "namespace heddle {{\n\n"
+      "__device__ __forceinline__ void zone_group_of(int capture, const shared::MaskZone& zone, int slice, int group) "
+      "{{\n"
+      "{}}}\n"
+      "__device__ __forceinline__ void zone_tree_of(int capture, const shared::MaskZone& zone, int slice) {{\n{}}}\n\n"
+      "}}  // namespace heddle\n",
+      groups, trees);
+}
+
+}  // namespace
+
+std::string row_mask_refused(const Expr& mask) {
+  for (const Node* node : expr::post_order(mask)) {
+    if (expr::info(node->op).ulp > 0) {
+      return fmt::format("`{}` may differ in its last bits between the host and a GPU", expr::info(node->op).text);
+    }
+  }
+  return {};
+}
+
+RowMask row_mask(const Expr& mask) {
+  RowMask result;
+  result.mask = expr::simplify(with_affine_tokens(mask), expr::Precision::f32);
+  result.layout = layout_of({result.mask});
+  result.axes = zone_axes(result.mask, result.layout);
+  result.q_token_word = word_of(result.layout, kQToken);
+  result.kv_token_word = word_of(result.layout, kKvToken);
+  return result;
+}
+
+jit::Source mask_rows(const RowMask& mask, const std::string& architecture) {
+  return {.name = "mask_rows",
+          .text = fmt::format("#include \"pieces/zone_map.cuh\"\n\n"
+                              "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
+                              "#include \"families/mask_rows.cuh\"\n",
+                              mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
+                              mod_text("mask", mask.mask, mask.layout, TakesScore::no),
+                              range_text("mask", mask.mask, mask.layout, mask.axes)),
+          .headers = embedded_headers(),
+          .architecture = architecture};
+}
+
+}  // namespace heddle::cuda::emit

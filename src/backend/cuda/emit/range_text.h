@@ -1,0 +1,27 @@
+// The interval analysis of a mask as device code: the host's range program (expr/range_program.h), a local a step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/cuda/emit/expression_text.h"
+
+namespace heddle::cuda::emit {
+
+/// For each capture of the layout, the axis along which the mask reads it at many elements of a block; -1 where there
+/// is none. Its zone map stands along that axis.
+using ZoneAxes = std::vector<int>;
+ZoneAxes zone_axes(const Expr& mask, const ModLayout& layout);
+
+/// A boolean mod as one function. For the name "mask", in namespace heddle:
+///
+///   __device__ __noinline__ shared::Truth mask_range(const shared::ModValues& mod,
+///       const shared::ZoneCell* const* zones, int b, int h, shared::Interval q_idx, shared::Interval kv_idx);
+///
+/// It says what the mod can be while its indices lie in these intervals: never too little, and as the host's analysis
+/// (RangeAnalysis) but for remainders of floats and transcendentals, which can be anything here. The other leaves come
+/// from `mod`, whose params count as one value each; q_token and kv_token must have been replaced. zones[i] is the tree
+/// of capture i along its zone axis. Its operations stand in kernels/cuda/mods/ranges.cuh and shared/intervals.h.
+std::string range_text(const std::string& name, const Expr& mod, const ModLayout& layout, const ZoneAxes& axes);
+
+}  // namespace heddle::cuda::emit

@@ -1,0 +1,77 @@
+#include "backend/cuda/emit/words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "heddle/error.h"
+
+namespace heddle::cuda::emit {
+namespace {
+
+[[noreturn]] void missing(const std::string& name) {
+  throw Error(ErrorCode::internal,
+              fmt::format("'{}' is not in the layout of the mods, or is another type there", name));
+}
+
+}  // namespace
+
+std::string literal(float x) {
+  if (std::isnan(x)) return "ops::f32_param(0x7FC00000U)";
+  if (std::isinf(x)) return x < 0 ? "ops::f32_param(0xFF800000U)" : "ops::f32_param(0x7F800000U)";
+  return fmt::format("{:a}F", x);
+}
+std::string literal(std::int32_t x) { return x == INT32_MIN ? "(-2147483647 - 1)" : fmt::format("{}", x); }
+
+std::string_view storage_text(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "F64";
+    case DType::f32:
+      return "F32";
+    case DType::f16:
+      return "F16";
+    case DType::bf16:
+      return "Bf16";
+    case DType::e4m3:
+      return "E4m3";
+    case DType::e5m2:
+      return "E5m2";
+    case DType::i64:
+      return "I64";
+    case DType::i32:
+      return "I32";
+    case DType::boolean:
+      return "Boolean";
+    default:
+      throw Error(ErrorCode::internal, fmt::format("a capture of {} was read", name(dtype)));
+  }
+}
+
+std::string param_text(const ModLayout& layout, const expr::Node& node) {
+  const auto at = std::find(layout.params.begin(), layout.params.end(), std::pair(node.param().name, node.type));
+  if (at == layout.params.end()) missing(node.param().name);
+  return fmt::format("ops::{}_param(mod.params[{}])", node.type == ExprType::boolean ? "boolean" : name(node.type),
+                     at - layout.params.begin());
+}
+
+std::size_t capture_slot(const ModLayout& layout, const expr::CaptureDecl& capture) {
+  const auto at = std::find(layout.captures.begin(), layout.captures.end(),
+                            ModLayout::CaptureSlot{capture.name, capture.dtype, capture.rank});
+  if (at == layout.captures.end()) missing(capture.name);
+  return static_cast<std::size_t>(at - layout.captures.begin());
+}
+
+std::string wrapped(std::string line) {
+  const std::size_t width = 120;
+  for (std::size_t begin = 0; line.size() - begin > width;) {
+    const std::size_t comma = line.rfind(", ", begin + width - 1);
+    line.replace(comma, 2, ",\n    ");
+    begin = comma + 2;
+  }
+  return line;
+}
+
+}  // namespace heddle::cuda::emit

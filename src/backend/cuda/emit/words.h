@@ -1,0 +1,26 @@
+// Words of the language that device code is written in, for the texts that are made of expressions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "backend/cuda/emit/expression_text.h"
+#include "expr/node.h"
+
+namespace heddle::cuda::emit {
+
+/// A literal of exactly this number.
+std::string literal(float x);
+std::string literal(std::int32_t x);
+/// The type of kernels/cuda/mods/captures.cuh for elements of this storage.
+std::string_view storage_text(DType dtype);
+/// A param's value: "ops::i32_param(mod.params[0])".
+std::string param_text(const ModLayout& layout, const expr::Node& node);
+/// Where a capture stands in the layout.
+std::size_t capture_slot(const ModLayout& layout, const expr::CaptureDecl& capture);
+/// A declaration in lines of at most 120 columns, for people who read a kernel's source.
+std::string wrapped(std::string line);
+
+}  // namespace heddle::cuda::emit

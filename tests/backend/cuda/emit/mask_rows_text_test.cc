@@ -1,0 +1,84 @@
+// The source of mask_rows: its generated text, and what NVRTC makes of it. Golden files are written anew with
+// HEDDLE_REFRESH_GOLDEN=1, as in expression_text_test.cc.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "backend/cuda/emit/mask_rows.h"
+#include "expr/simplify.h"
+#include "heddle/mods.h"
+#include "mask/random_mask.h"
+#include "mask/ready_made.h"
+
+namespace heddle::cuda::emit {
+namespace {
+
+RowMask prepared(const Expr& mask) { return row_mask(expr::simplify(mask, expr::Precision::f32)); }
+
+void expect_golden(const std::string& file, const Expr& mask) {
+  const std::string text = mask_rows(prepared(mask), "sm_90a").text;
+  const std::string path = fmt::format("{}/tests/backend/cuda/emit/golden/{}.txt", HEDDLE_SOURCE_DIR, file);
+  if (std::getenv("HEDDLE_REFRESH_GOLDEN") != nullptr) std::ofstream(path) << text;
+  std::ifstream stored(path);
+  const std::string want{std::istreambuf_iterator<char>(stored), {}};
+  EXPECT_EQ(text, want) << path;
+}
+
+TEST(MaskRowsText, Golden) {
+  expect_golden("mask_rows_causal", mods::causal());
+  expect_golden("mask_rows_packed", mods::documents(Capture("ids", DType::i64, 1)) &
+                                        (leaf::q_token() >= leaf::kv_token()) &
+                                        (leaf::q_idx() - leaf::kv_idx() <= param("window", ExprType::i32)));
+}
+
+TEST(MaskRowsText, ZonesStandAlongTheAxisThatMoves) {
+  const Capture ids("ids", DType::i32, 2), length("length", DType::i32, 1), table("table", DType::boolean, 2);
+  const RowMask mask = prepared((ids(leaf::b(), leaf::q_idx()) == ids(leaf::b(), leaf::kv_idx())) &
+                                (leaf::kv_idx() < length(leaf::b())) & table(leaf::q_idx(), leaf::kv_idx()));
+  ASSERT_EQ(mask.layout.captures.size(), 3U);
+  EXPECT_EQ(mask.axes, (ZoneAxes{1, -1, -1}));  // ids, length, table
+}
+
+TEST(MaskRowsText, RefusesWhatBackendsMayRoundDifferently) {
+  EXPECT_EQ(row_mask_refused(mods::causal()), "");
+  EXPECT_EQ(row_mask_refused(exp(to_f32(leaf::q_idx())) > 3),
+            "`exp` may differ in its last bits between the host and a GPU");
+}
+
+/// HEDDLE_REQUIRE_NVRTC makes the compiler's absence a failure.
+class MaskRowsCompile : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string missing = jit::compiler_missing();
+    if (missing.empty()) return;
+    if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
+    GTEST_SKIP() << missing;
+  }
+  static void expect_compiles(const Expr& mask) {
+    SCOPED_TRACE(print(mask));
+    const auto cubin = jit::build(mask_rows(prepared(mask), "sm_90a"));
+    EXPECT_FALSE(cubin->bytes.empty());
+    EXPECT_EQ(cubin->spill_bytes, 0);
+    fmt::print("{} registers, {} bytes of stack, {:.0f} ms: {}\n", cubin->registers, cubin->stack_bytes,
+               cubin->compile_ms, print(mask));
+  }
+};
+
+TEST_F(MaskRowsCompile, ReadyMadeMasks) {
+  const heddle::test::ReadyMade ready;
+  for (const char* name : {"causal", "causal documents", "documents by batch", "tree", "neighbourhood_2d"}) {
+    expect_compiles(ready.masks().at(name));
+  }
+}
+
+TEST_F(MaskRowsCompile, RandomMasks) {
+  heddle::test::RandomMasks random(3);
+  for (int i = 0; i < 5; ++i) expect_compiles(random.draw());
+}
+
+}  // namespace
+}  // namespace heddle::cuda::emit

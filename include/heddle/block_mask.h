@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -96,8 +97,8 @@ class BlockMask {
   /// has changed. Rows that came from lists depend on no value and stay.
   void update(const Bindings& bindings, int threads = 0);
   /// Throws invalid_argument, naming the first one, when a param or a capture's content differs from what the rows were
-  /// built from. Rows that came from lists are always current. Captures in a GPU's memory are not compared: to read
-  /// them would be to wait for them.
+  /// built from. Rows that came from lists are always current. Captures in a GPU's memory are not compared, nor
+  /// with the ones that rows were found from on a GPU: to read them would be to wait for them.
   void check_current(const Bindings& bindings) const;
 
   const MaskShape& shape() const { return state_.shape; }
@@ -144,7 +145,7 @@ class BlockMask {
 
     // What the rows were built from.
     std::map<std::string, ParamValue> params;
-    std::map<std::string, std::uint64_t> capture_hashes;
+    std::map<std::string, std::optional<std::uint64_t>> capture_hashes;  // none: of a GPU's memory
 
     std::vector<std::int64_t> sequence_row;   // first row of each sequence; equal ones share when shared_by_batch
     std::vector<std::int64_t> row_offset{0};  // CSR: runs of row r are [row_offset[r], row_offset[r + 1])

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -108,16 +109,32 @@ void remember_origin(State& state, const Expr& mask, const Bindings& bindings) {
   const Symbols symbols = symbols_of(mask);
   for (const auto& [name, type] : symbols.params) state.params[name] = bindings.params.at(name);
   for (const auto& [name, declared] : symbols.captures) {
-    state.capture_hashes[name] = base::hash_view(bindings.captures.at(name));
+    const ConstTensorView& view = bindings.captures.at(name);
+    const bool readable = view.device.kind == DeviceKind::cpu;
+    state.capture_hashes[name] = readable ? std::optional(base::hash_view(view)) : std::nullopt;
   }
+}
+
+void take(State& state, Rows rows) {
+  rows.runs.shrink_to_fit();
+  state.row_offset = std::move(rows.offset);
+  state.runs = std::move(rows.runs);
+  state.evaluated_tiles = rows.evaluated_tiles;
+  state.range_queries = rows.range_queries;
+}
+
+/// The mask in its role, its names bound to what they declare.
+Expr checked(const Expr& given, const Bindings& bindings) {
+  Expr mask = given.empty() ? Expr(true) : expr::as_role(given, expr::Role::mask);
+  expr::require_names(bindings);
+  expr::check_bound(mask, bindings);
+  return mask;
 }
 
 /// A mask of rows from the state's shape, block sizes, mask and type of reals.
 void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator) {
   const expr::Precision precision = precision_of(state.reals);
-  const Expr mask = state.mask.empty() ? Expr(true) : expr::as_role(state.mask, expr::Role::mask);
-  expr::require_names(bindings);
-  expr::check_bound(mask, bindings);
+  const Expr mask = checked(state.mask, bindings);
   check_on_cpu(mask, bindings);
   const Expr bound = expr::simplify(expr::bind_params(mask, bindings), precision);
 
@@ -128,20 +145,30 @@ void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluat
 
   const std::vector<Matrix> matrices = lay_out(state, bound.node()->uses);
   const EvaluateRectangle evaluate = make_evaluator(bound, state.shape, bindings, precision);
-  Rows rows = classify({.mask = bound,
+  take(state, classify({.mask = bound,
                         .shape = state.shape,
                         .block = state.block,
                         .captures = zones,
                         .precision = precision,
                         .evaluate = evaluate,
                         .threads = threads},
-                       matrices);
-  rows.runs.shrink_to_fit();
-  state.row_offset = std::move(rows.offset);
-  state.runs = std::move(rows.runs);
-  state.evaluated_tiles = rows.evaluated_tiles;
-  state.range_queries = rows.range_queries;
+                       matrices));
 }
+
+/// Captures of which nothing is known but their shapes.
+class AnyValues final : public expr::CaptureBounds {
+ public:
+  explicit AnyValues(const Bindings& bindings) : bindings_(bindings) {}
+  expr::Range bounds(const expr::CaptureDecl& capture, std::span<const expr::Range>) const override {
+    return expr::Range::any(expr::read_type(capture.dtype));
+  }
+  const Dims& shape(const expr::CaptureDecl& capture) const override {
+    return bindings_.captures.at(capture.name).shape;
+  }
+
+ private:
+  const Bindings& bindings_;
+};
 
 std::string to_string(const ParamValue& value) {
   if (const bool* boolean = std::get_if<bool>(&value)) return *boolean ? "True" : "False";
@@ -157,8 +184,9 @@ bool equal(const ParamValue& x, const ParamValue& y) {
 
 }  // namespace
 
-BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings, int threads,
-                DType reals, const MakeEvaluator& make_evaluator) {
+namespace {
+
+BlockMask without_rows(const Expr& mask, const MaskShape& shape, BlockSize block, DType reals) {
   validate_shape(shape);
   validate_block(block);
   BlockMask result;
@@ -167,8 +195,42 @@ BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const
   state.block = block;
   state.mask = mask;
   state.reals = reals;
-  fill(state, bindings, threads, make_evaluator);
   return result;
+}
+
+}  // namespace
+
+BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings, int threads,
+                DType reals, const MakeEvaluator& make_evaluator) {
+  BlockMask result = without_rows(mask, shape, block, reals);
+  fill(BlockMaskAccess::state(result), bindings, threads, make_evaluator);
+  return result;
+}
+
+BlockMask build_elsewhere(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                          const FindRows& find) {
+  BlockMask result = without_rows(mask, shape, block, DType::f32);
+  State& state = BlockMaskAccess::state(result);
+  const Expr role = checked(mask, bindings);
+  remember_origin(state, role, bindings);
+  // Params may decide what the mask can tell apart.
+  const Expr bound = expr::simplify(expr::bind_params(role, bindings), expr::Precision::f32);
+  const std::vector<Matrix> matrices = lay_out(state, bound.node()->uses);
+  take(state, find(expr::simplify(role, expr::Precision::f32), state.shape, block, matrices, bindings));
+  return result;
+}
+
+bool reads_inside_for_all_values(const Expr& mask, const MaskShape& shape, const Bindings& bindings) {
+  const Expr bound = expr::simplify(expr::bind_params(checked(mask, bindings), bindings), expr::Precision::f32);
+  expr::LeafRanges leaves;
+  if (!whole_shape(shape, leaves)) return true;
+  try {
+    expr::check_reads_inside(bound, leaves, AnyValues(bindings), expr::Precision::f32);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) return false;
+    throw;
+  }
+  return true;
 }
 
 void update(BlockMask& mask, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator) {
@@ -203,7 +265,7 @@ void BlockMask::check_current(const Bindings& bindings) const {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the block mask was built from capture '{}', which the bindings lack", name));
     }
-    if (given->second.device.kind == DeviceKind::cpu && base::hash_view(given->second) != built_from) {
+    if (given->second.device.kind == DeviceKind::cpu && built_from && base::hash_view(given->second) != *built_from) {
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("capture '{}' differs from the one that the block mask was built from; update it first", name));

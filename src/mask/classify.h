@@ -2,26 +2,12 @@
 // smaller rectangles of blocks. The rows come out as sorted runs, without a dense step.
 #pragma once
 
-#include <cstdint>
 #include <span>
-#include <vector>
 
 #include "expr/ranges.h"
 #include "mask/build.h"
 
 namespace heddle::mask {
-
-/// One score matrix whose rows are wanted.
-struct Matrix {
-  std::int64_t sequence, head;
-};
-
-/// Rows of runs in CSR form: matrix after matrix, query block after query block.
-struct Rows {
-  std::vector<std::int64_t> offset{0};
-  std::vector<Run> runs;
-  std::int64_t evaluated_tiles = 0, range_queries = 0;
-};
 
 /// What to classify: a mask without params, checked for its role and its reads.
 struct Classification {

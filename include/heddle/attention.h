@@ -115,11 +115,12 @@ struct RunOptions {
 /// or streams at once, each with its own workspace. On a GPU the plan must outlive what its runs enqueued, and the
 /// graphs that captured them: destroying or updating it frees lists that they read.
 ///
-/// What waits on a GPU: making a plan and update() allocate on its device and copy there, and captures of the mask from
-/// there, all on the legacy stream, and wait for these copies; so they wait for what all streams of the device hold,
-/// but for streams made non-blocking: results on those that a mask reads must be waited for before. The last copy of a
-/// plan, when it is destroyed, and update() free device memory and unload kernels, for which the driver waits until
-/// the device is idle. run(), workspace_bytes(), block_mask(), backend() and explain() never wait.
+/// What waits on a GPU: making a plan and update() allocate on its device, find the rows of a mask that reads its memory
+/// (explain() says where; on the host: from copies), and copy there and from there, all on the legacy stream, and wait
+/// for it; so they wait for what all streams of the device hold, but for streams made non-blocking: results on those
+/// that a mask reads must be waited for before. The last copy of a plan, when it is destroyed, and update() free device
+/// memory and unload kernels, for which the driver waits until the device is idle. run(), workspace_bytes(),
+/// block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
   /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. Lengths, cu_seqlens, q_start and

@@ -42,6 +42,23 @@ class Kernel {
   virtual nlohmann::ordered_json facts() const = 0;
 };
 
+/// The rows of a block mask in a GPU's memory, and the kernels that find them there.
+class DeviceMaskRows {
+ public:
+  virtual ~DeviceMaskRows() = default;
+};
+
+/// A block mask whose rows a GPU found; or, with no mask, why the host must find them: a sentence.
+struct BuiltMask {
+  std::shared_ptr<const BlockMask> mask;
+  std::string refused;
+};
+/// The captures that the mask reads, of which there is one, are in the memory of one GPU. `rows` keeps what serves the
+/// same mask again, for other blocks or after a change of params and captures; null at first. Waits for the GPU. Throws
+/// as BlockMask::build, and Error(device), Error(out_of_memory), Error(compile).
+BuiltMask build_mask_on_cuda(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                             DType reals, std::shared_ptr<DeviceMaskRows>& rows);
+
 struct Backend {
   BackendChoice choice;
   /// Empty when the backend takes the problem; else the reason, a sentence.

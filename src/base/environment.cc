@@ -21,6 +21,8 @@ constexpr std::array kOptions{
     OptionRow{Option::cache_bytes, "HEDDLE_CACHE_BYTES", "how large that folder may grow: 512M, 2G"},
     OptionRow{Option::dump, "HEDDLE_DUMP",
               "a folder that gets source, PTX, log, resource usage and machine code of every compiled kernel"},
+    OptionRow{Option::host_masks, "HEDDLE_HOST_MASKS",
+              "not empty: block masks are built on the host, also where a GPU holds what they read"},
 };
 
 constexpr bool in_order() {

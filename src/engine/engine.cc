@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/machine.h"
-#include "engine/mask_rows.h"
 #include "engine/pointers.h"
 #include "engine/prepare.h"
 #include "engine/state.h"
@@ -41,12 +40,12 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.problem = problem::validate(tensors, options);
   state.planned = problem::PlannedTensors(tensors);
   state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
-  engine::MaskRows rows(state.problem, options);
   // The driver takes its time to start: only what may use a GPU looks for one.
   const bool on_gpu = state.problem.device.kind != DeviceKind::cpu || options.backend == BackendChoice::cuda;
   const device::Machine& machine = on_gpu ? engine::machine() : engine::cpu_machine();
-  std::vector<plan::Choice> choices =
-      plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) { return rows(block); });
+  std::vector<plan::Choice> choices = plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) {
+    return state.mask_rows(state.problem, options, block);
+  });
   engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
     return engine::prepare({state.problem, choice.plan, tensors, options, options.bindings, choice.block_mask.get()});
   });
@@ -87,10 +86,7 @@ void AttentionPlan::update(const Bindings& bindings) {
 
   std::shared_ptr<const BlockMask> block_mask = state.block_mask;
   if (block_mask != nullptr) {
-    auto rebuilt = std::make_shared<BlockMask>(*block_mask);
-    base::OnHost host;
-    rebuilt->update(engine::mask_bindings(state.problem.mask_mod, merged, host), state.options.threads);
-    block_mask = std::move(rebuilt);
+    block_mask = state.mask_rows.updated(state.problem, state.options, *block_mask, merged);
   }
   state.kernel =
       engine::prepare({state.problem, state.plan, state.planned.tensors, state.options, merged, block_mask.get()});

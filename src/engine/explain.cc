@@ -43,9 +43,10 @@ Json mod_json(const Expr& mod, expr::Precision precision) {
   return {{"given", print(mod)}, {"simplified", print(expr::simplify(mod, precision))}};
 }
 
-Json mask_json(const BlockMask& mask) {
+Json mask_json(const BlockMask& mask, const std::string& place) {
   const BlockMask::Statistics statistics = mask.statistics();
   return {{"from_lists", mask.is_from_lists()},
+          {"found", place.empty() ? Json() : Json(place)},
           {"block", {mask.block().q, mask.block().kv}},
           {"full", statistics.full},
           {"partial", statistics.partial},
@@ -131,6 +132,7 @@ void add_mask(Text& text, const Json& mask) {
       mask["from_lists"] ? "given lists, " : "", plain(mask["block"][0]), plain(mask["block"][1]), plain(mask["full"]),
       plain(mask["partial"]), plain(mask["empty"]), mask["density"].get<double>(), plain(mask["runs"]),
       plain(mask["bytes"]), plain(mask["evaluated_tiles"])));
+  if (!mask["found"].is_null()) text.below(fmt::format("rows found {}", plain(mask["found"])));
 }
 
 // "qk_dim 128, v_dim 128, warpgroups 2"
@@ -195,15 +197,15 @@ void add_kernel(Text& text, const Json& kernel) {
 
 }  // namespace
 
-Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const plan::Plan& plan,
-                 const Json& kernel) {
+Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_place,
+                 const plan::Plan& plan, const Json& kernel) {
   const expr::Precision precision = problem.precision;
   return {{"problem", problem_json(problem)},
           {"mods",
            {{"score", mod_json(problem.score_mod, precision)},
             {"mask", mod_json(problem.mask_mod, precision)},
             {"weight", mod_json(problem.weight_mod, precision)}}},
-          {"mask", block_mask != nullptr ? mask_json(*block_mask) : Json()},
+          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_place) : Json()},
           {"plan", plan_json(plan)},
           {"predicted", predicted_json(plan.predicted)},
           {"rejected", plan.rejected},

@@ -10,10 +10,12 @@
 
 namespace heddle::engine {
 
-/// Keys: problem, mods, mask (null: everything attends), plan, predicted (null: the family has no cost model),
-/// rejected, kernel (Kernel::facts(); null: none was prepared).
+/// Keys: problem, mods, mask (null: everything attends; found: where its rows were, of a mask that
+/// reads a GPU's memory), plan, predicted (null: the family
+/// has no cost model), rejected, kernel (Kernel::facts(); null: none was prepared).
 nlohmann::ordered_json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
-                                   const plan::Plan& plan, const nlohmann::ordered_json& kernel);
+                                   const std::string& mask_place, const plan::Plan& plan,
+                                   const nlohmann::ordered_json& kernel);
 
 /// A paragraph a stage, its name in the first column.
 std::string to_text(const nlohmann::ordered_json& explanation);

@@ -41,11 +41,11 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
   }
 
   const problem::AttentionProblem problem = problem::validate(there, options_there);
-  engine::MaskRows rows(problem, options);
-  const std::vector<plan::Choice> choices =
-      plan::choose(problem, there, options_there, machine, [&](BlockSize block) { return rows(block); });
+  engine::MaskRows rows;
+  const std::vector<plan::Choice> choices = plan::choose(
+      problem, there, options_there, machine, [&](BlockSize block) { return rows(problem, options, block); });
   const nlohmann::ordered_json explanation =
-      engine::explanation(problem, choices.front().block_mask.get(), choices.front().plan, nullptr);
+      engine::explanation(problem, choices.front().block_mask.get(), rows.place(), choices.front().plan, nullptr);
   return {engine::to_text(explanation), explanation.dump(2)};
 }
 

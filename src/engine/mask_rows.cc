@@ -1,7 +1,16 @@
 #include "engine/mask_rows.h"
 
-namespace heddle::engine {
+#include <fmt/format.h>
 
+#include <optional>
+
+#include "base/environment.h"
+#include "base/on_host.h"
+
+namespace heddle::engine {
+namespace {
+
+/// What the mask reads, as the host can read it.
 Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host) {
   Bindings own = {.captures = {}, .params = given.params};
   if (mask.empty()) return own;
@@ -11,18 +20,62 @@ Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& ho
   return own;
 }
 
-std::shared_ptr<const BlockMask> MaskRows::operator()(BlockSize block) {
-  if (!on_host_) on_host_ = mask_bindings(problem_.mask_mod, options_.bindings, host_);
-  if (options_.block_mask != nullptr) {
-    options_.block_mask->check_current(*on_host_);
-    return options_.block_mask;
+/// The GPU in whose memory all captures of the mask are; none when it reads nothing, or something elsewhere.
+std::optional<int> device_of_captures(const Expr& mask, const Bindings& bindings) {
+  std::optional<int> device;
+  for (const auto& [name, declared] : symbols_of(mask).captures) {
+    const Device& place = bindings.captures.at(name).device;
+    if (place.kind != DeviceKind::cuda || (device && *device != place.index)) return {};
+    device = place.index;
   }
-  if (problem_.mask_mod.empty()) return nullptr;
-  if (last_ != nullptr && last_->block() == block) return last_;
-  const DType reals = problem_.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
-  last_ = std::make_shared<BlockMask>(BlockMask::build(problem_.mask_mod, {problem_.q_heads, problem_.sequences}, block,
-                                                       *on_host_, options_.threads, reals));
+  return device;
+}
+
+}  // namespace
+
+std::shared_ptr<const BlockMask> MaskRows::operator()(const problem::AttentionProblem& problem,
+                                                      const AttentionOptions& options, BlockSize block) {
+  if (options.block_mask != nullptr) {
+    base::OnHost host;
+    options.block_mask->check_current(mask_bindings(problem.mask_mod, options.bindings, host));
+    return options.block_mask;
+  }
+  if (problem.mask_mod.empty()) return nullptr;
+  if (last_ == nullptr || last_->block() != block) last_ = build(problem, options, options.bindings, block);
   return last_;
+}
+
+std::shared_ptr<const BlockMask> MaskRows::updated(const problem::AttentionProblem& problem,
+                                                   const AttentionOptions& options, const BlockMask& rows,
+                                                   const Bindings& bindings) {
+  last_ = nullptr;
+  if (options.block_mask == nullptr) return build(problem, options, bindings, rows.block());
+  base::OnHost host;
+  auto rebuilt = std::make_shared<BlockMask>(rows);
+  rebuilt->update(mask_bindings(problem.mask_mod, bindings, host), options.threads);
+  return rebuilt;
+}
+
+std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem& problem,
+                                                 const AttentionOptions& options, const Bindings& bindings,
+                                                 BlockSize block) {
+  const MaskShape shape = {problem.q_heads, problem.sequences};
+  const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
+  const std::optional<int> device = device_of_captures(problem.mask_mod, bindings);
+  place_.clear();
+  if (device && !base::value_of(base::Option::host_masks).empty()) {
+    place_ = fmt::format("on the host: {} is set", base::name_of(base::Option::host_masks));
+  } else if (device) {
+    backend::BuiltMask built = backend::build_mask_on_cuda(problem.mask_mod, shape, block, bindings, reals, on_device_);
+    if (built.mask != nullptr) {
+      place_ = fmt::format("on {}", problem::name(Device{DeviceKind::cuda, *device}));
+      return built.mask;
+    }
+    place_ = fmt::format("on the host: {}", built.refused);
+  }
+  base::OnHost host;
+  const Bindings there = mask_bindings(problem.mask_mod, bindings, host);
+  return std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, there, options.threads, reals));
 }
 
 }  // namespace heddle::engine

@@ -2,30 +2,33 @@
 #pragma once
 
 #include <memory>
-#include <optional>
+#include <string>
 
-#include "base/on_host.h"
+#include "backend/backend.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
 
 namespace heddle::engine {
 
-/// What the mask reads, as the host can read it.
-Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host);
-
-/// Gives rows in blocks of any size: the caller's block mask, checked; else built from the mask; null without one. What
-/// it was made from must outlive it.
+/// Gives rows in blocks of any size: the caller's block mask, checked; else built from the mask; null without one. A
+/// mask that reads a GPU's memory is built there, or, when it cannot be, on the host from copies of what it reads.
 class MaskRows {
  public:
-  MaskRows(const problem::AttentionProblem& problem, const AttentionOptions& options)
-      : problem_(problem), options_(options) {}
-  std::shared_ptr<const BlockMask> operator()(BlockSize block);
+  std::shared_ptr<const BlockMask> operator()(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                              BlockSize block);
+  /// The rows of a plan for other params and captures.
+  std::shared_ptr<const BlockMask> updated(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                           const BlockMask& rows, const Bindings& bindings);
+
+  /// Where the rows of a mask that reads a GPU's memory were found, and why: "on cuda:0". Empty for others.
+  const std::string& place() const { return place_; }
 
  private:
-  const problem::AttentionProblem& problem_;
-  const AttentionOptions& options_;
-  base::OnHost host_;
-  std::optional<Bindings> on_host_;
+  std::shared_ptr<const BlockMask> build(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                         const Bindings& bindings, BlockSize block);
+
+  std::string place_;
+  std::shared_ptr<backend::DeviceMaskRows> on_device_;
   std::shared_ptr<const BlockMask> last_;  // several kernels ask for the same blocks
 };
 

@@ -54,7 +54,7 @@ TEST(Explain, SaysWhatIsThere) {
   const Call call;
   const Json kernel = {{"summary", "cpu_forward in f32, 3 threads"}};
   EXPECT_EQ(
-      engine::to_text(engine::explanation(call.validate(), nullptr, cpu_plan(), kernel)),
+      engine::to_text(engine::explanation(call.validate(), nullptr, "", cpu_plan(), kernel)),
       "problem    forward softmax f32 q[2, 4, 6, 16] f32 k[.., 2, 8, 16] f32 v[.., 2, 8, 24] -> f32 o, lse; scale "
       "0.25; full lengths; on the CPU\n"
       "score      score\n"
@@ -75,7 +75,7 @@ TEST(Explain, ShowsEveryStage) {
                        {"cache", Json::array({"from disk", "folder /tmp/x"})},
                        {"notes", "two\n\nlines\n"},
                        {"more", ""}};
-  const Json explanation = engine::explanation(problem, &mask, hopper_plan(), kernel);
+  const Json explanation = engine::explanation(problem, &mask, "on the host: `exp` may differ", hopper_plan(), kernel);
   EXPECT_EQ(engine::to_text(explanation),
             "problem    forward softmax bf16 q[2, 4, 6, 16] bf16 k[.., 2, 8, 16] bf16 v[.., 2, 8, 24] -> bf16 o, lse; "
             "scale 0.25; full lengths; on the CPU\n"
@@ -84,6 +84,7 @@ TEST(Explain, ShowsEveryStage) {
             "           simplified: q_idx >= kv_idx\n"
             "           blocks of 4 x 4: 8 full, 16 partial, 8 empty (density 0.75); 3 runs in 76 bytes; 0 tiles "
             "evaluated\n"
+            "           rows found on the host: `exp` may differ\n"
             "weight     1\n"
             "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
             "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, dtype bf16, "
@@ -108,7 +109,7 @@ TEST(Explain, HasAKeyForEveryFigure) {
   call.options.mask_mod = mods::causal();
   const problem::AttentionProblem problem = call.validate();
   const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
-  const Json full = engine::explanation(problem, &mask, hopper_plan(), {{"summary", "x"}});
+  const Json full = engine::explanation(problem, &mask, "on cuda:0", hopper_plan(), {{"summary", "x"}});
   using Keys = std::vector<std::string>;
   EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "rejected", "kernel"}));
   EXPECT_EQ(keys_of(full["problem"]),
@@ -116,14 +117,14 @@ TEST(Explain, HasAKeyForEveryFigure) {
                   "q_rows", "kv_rows", "qk_dim", "v_dim", "q_dtype", "k_dtype", "v_dtype", "o_dtype", "lse"}));
   EXPECT_EQ(keys_of(full["mods"]), Keys({"score", "mask", "weight"}));
   EXPECT_EQ(keys_of(full["mods"]["mask"]), Keys({"given", "simplified"}));
-  EXPECT_EQ(keys_of(full["mask"]),
-            Keys({"from_lists", "block", "full", "partial", "empty", "density", "runs", "bytes", "evaluated_tiles"}));
+  EXPECT_EQ(keys_of(full["mask"]), Keys({"from_lists", "found", "block", "full", "partial", "empty", "density", "runs",
+                                         "bytes", "evaluated_tiles"}));
   EXPECT_EQ(keys_of(full["plan"]), Keys({"family", "backend", "tile", "device", "grid", "workspace_bytes", "config"}));
   EXPECT_EQ(keys_of(full["predicted"]), Keys({"seconds", "flops", "bytes"}));
   EXPECT_EQ(full["rejected"].size(), 2U);
   EXPECT_EQ(full["plan"]["config"]["kv_block"], 80);
 
-  const Json least = engine::explanation(Call().validate(), nullptr, cpu_plan(), nullptr);
+  const Json least = engine::explanation(Call().validate(), nullptr, "", cpu_plan(), nullptr);
   EXPECT_EQ(keys_of(least), keys_of(full));
   EXPECT_TRUE(least["mods"]["score"].is_null() && least["mask"].is_null() && least["predicted"].is_null());
   EXPECT_EQ(keys_of(least["plan"]), Keys({"family", "backend", "tile", "threads", "workspace_bytes"}));
@@ -149,7 +150,7 @@ TEST(Explain, WritesPredictionsInUnits) {
   const problem::AttentionProblem problem = Call().validate();
   const auto line = [&](double seconds, double flops, double bytes) {
     plan.predicted = plan::Prediction{seconds, flops, bytes};
-    const std::string text = engine::to_text(engine::explanation(problem, nullptr, plan, nullptr));
+    const std::string text = engine::to_text(engine::explanation(problem, nullptr, "", plan, nullptr));
     const std::size_t begin = text.find("predicted  ") + 11;
     return text.substr(begin, text.find('\n', begin) - begin);
   };

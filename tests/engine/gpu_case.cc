@@ -135,13 +135,13 @@ void GpuCase::run_kernel(BlockSize tile) {
   const AttentionTensors on = tensors();
   const AttentionOptions there = options_there();
   const problem::AttentionProblem problem = problem::validate(on, there);
-  engine::MaskRows rows(problem, there);
+  engine::MaskRows rows;
   device::Machine machine = engine::machine();
   for (device::CudaCaps& caps : machine.cuda) {
     if (host_.spec().ctas > 0) caps.multiprocessors = host_.spec().ctas;
   }
   const std::vector<plan::Choice> choices =
-      plan::choose(problem, on, there, machine, [&](BlockSize block) { return rows(block); });
+      plan::choose(problem, on, there, machine, [&](BlockSize block) { return rows(problem, there, block); });
   const auto choice = std::ranges::find(choices, tile, [](const plan::Choice& offered) { return offered.plan.tile; });
   if (choice == choices.end())
     throw std::runtime_error(fmt::format("no kernel of {} x {} is offered", tile.q, tile.kv));

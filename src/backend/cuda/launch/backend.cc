@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "backend/cuda/launch/forward_sm90.h"
+#include "backend/cuda/launch/mask_rows.h"
 #include "heddle/error.h"
 
 namespace heddle::backend {
@@ -17,6 +18,11 @@ const Backend& cuda_backend() {
         throw Error(ErrorCode::internal, fmt::format("the CUDA backend has no family '{}'", arguments.plan.family));
       }};
   return backend;
+}
+
+BuiltMask build_mask_on_cuda(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                             DType reals, std::shared_ptr<DeviceMaskRows>& rows) {
+  return cuda::build_mask(mask, shape, block, bindings, reals, rows);
 }
 
 }  // namespace heddle::backend

@@ -21,6 +21,8 @@ class Folder : public testing::Environment {
     ::setenv("HEDDLE_CACHE_DIR", path_.c_str(), 1);
     ::setenv("HEDDLE_CUDA_DRIVER", FAKE_DRIVER, 1);
     ::unsetenv("HEDDLE_DUMP");
+    // The fake driver's kernels find no rows.
+    ::setenv("HEDDLE_HOST_MASKS", "1", 1);
   }
   void TearDown() override { std::filesystem::remove_all(path_); }
 

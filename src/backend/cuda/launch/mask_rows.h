@@ -1,0 +1,56 @@
+// Block masks whose rows are found on a GPU, in whose memory the captures are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/emit/mask_rows.h"
+#include "mask/build.h"
+#include "shared/mask_rows.h"
+
+namespace heddle::cuda {
+
+/// The rows of one mask on one device, and the kernels that find them. The rows stay there until the next find().
+class MaskRows final : public backend::DeviceMaskRows {
+ public:
+  /// `simplified` as mask::FindRows gets it. Throws Error(unsupported) and jit::Rejected as jit::build does.
+  MaskRows(int device, const Expr& simplified);
+
+  /// Finds the rows anew and waits for them; memory is kept where it is large enough. Throws Error(out_of_memory).
+  void find(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices, const Bindings& bindings);
+  /// The rows that were found, on the host.
+  mask::Rows on_host() const;
+
+  const shared::MaskRowsParams& params() const { return params_; }
+  /// Of device memory that is held, and of the rows among it.
+  std::int64_t bytes() const;
+  std::int64_t row_bytes() const;
+
+ private:
+  void set_zones(const Bindings& bindings);
+  void set_matrices(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices);
+  void launch(CUfunction function, unsigned grid, unsigned height, int threads);
+
+  int device_;
+  emit::RowMask mask_;
+  std::shared_ptr<const jit::Cubin> cubin_;
+  Module module_;
+  CUfunction zone_groups_, zone_trees_, find_rows_, scan_counts_;
+  shared::MaskRowsParams params_{};
+  std::int64_t run_count_ = 0;
+  DeviceMemory zones_, rows_, runs_;  // trees; matrices and offsets; runs
+};
+
+/// Why the rows of this mask cannot be found on a GPU, but can on the host: a sentence. Empty when they can.
+std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                              DType reals);
+
+/// backend::build_mask_on_cuda().
+backend::BuiltMask build_mask(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                              DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows);
+
+}  // namespace heddle::cuda

@@ -68,6 +68,7 @@ Json config_json(const shared::ForwardSm90Config& config) {
           {"dtype", config.f16 ? "f16" : "bf16"},
           {"lse", config.lse},
           {"masked", config.masked},
+          {"by_sequence", config.by_sequence},
           {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
 }
 

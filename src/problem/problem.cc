@@ -48,6 +48,14 @@ std::string to_string(const AttentionProblem& problem) {
       problem.with_lse ? ", lse" : "", problem.scale, describe_sequences(problem));
 }
 
+bool sequences_differ(const AttentionProblem& problem) {
+  return std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
+    const Sequence whole = {
+        .q_len = problem.q_rows, .kv_len = problem.kv_rows, .q_start = problem.sequences.front().q_start};
+    return sequence != whole;
+  });
+}
+
 bool has_elements(const AttentionProblem& problem) {
   return problem.q_heads > 0 && std::ranges::any_of(problem.sequences, [](const Sequence& sequence) {
            return sequence.q_len > 0 && sequence.kv_len > 0;

@@ -63,6 +63,8 @@ Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const Con
 /// The intervals of the leaves over the whole problem, for range analysis. Meaningful only when the problem has
 /// elements.
 expr::LeafRanges leaf_ranges(const AttentionProblem& problem);
+/// True when a sequence does not fill the padded tensors, or starts elsewhere than the others.
+bool sequences_differ(const AttentionProblem& problem);
 /// True when some sequence has a query and a key.
 bool has_elements(const AttentionProblem& problem);
 

@@ -5,8 +5,8 @@
 // query rows each. The
 // host lists the tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up
 // takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads,
-// so consumers know nothing of masks, schedules or sequences but what the Step says. A warpgroup passes over the blocks
-// that none of its own rows attends.
+// so consumers know nothing of masks, schedules or sequences but what the Step says, and the place of its tile. A
+// warpgroup passes over the blocks that none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
@@ -36,9 +36,10 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool descending = false;  // tiles walk their key blocks from the last to the first
-  bool capped = false;      // plain, shifted: not a multiple of the score, but of the tanh of one
-  bool weighted = false;    // a weight_mod multiplies what the values are multiplied by
+  bool descending = false;   // tiles walk their key blocks from the last to the first
+  bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
+  bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
@@ -81,6 +82,20 @@ inline constexpr unsigned kItemQTile = 0, kItemHead = 4, kItemBatch = 8, kItemKv
                           kItemFirstRun = 20, kItemBefore = 28, kItemRunBegin = 32, kItemRunEnd = 36,
                           kItemRunFlags = 40, kItemRunLastFlags = 44;
 
+/// One sequence of a batch in which they differ: a list by their numbers. Copied 16 bytes at a time.
+struct SequencePlace {
+  int q_begin, q_len;  // its rows of q, o and lse
+  int kv_len;
+  int q_start;   // q_idx of its first query
+  int kv_begin;  // its rows of k and v: kv_len from here on
+  // As TMA takes rows: where those of k and v end, and how many more the longest sequence has; where those of q end.
+  int kv_end, kv_before, q_end;
+};
+static_assert(sizeof(SequencePlace) % 16 == 0);
+inline constexpr unsigned kSequenceQBegin = 0, kSequenceQLen = 4, kSequenceKvLen = 8, kSequenceQStart = 12,
+                          kSequenceKvBegin = 16, kSequenceKvEnd = 20, kSequenceKvBefore = 24,
+                          kSequenceQEnd = 28;  // offsets in bytes
+
 /// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
 using Step = int;
 inline constexpr int kStepFlagBits = 12;
@@ -103,19 +118,28 @@ inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
+/// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
+/// need of it: what stands before kv_begin.
+constexpr int item_bytes(const ForwardSm90Config& config) {
+  return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
+}
+constexpr int place_bytes(const ForwardSm90Config& config) {
+  return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
+}
+
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {
   int q;          // [q_buffers][warpgroups][qk_panels][64][64], 128-byte swizzle
   int k;          // [stages][qk_panels][kv_block][64]
   int v;          // [stages][v_panels][kv_block][64]
   int o;          // [warpgroups][o_panels][64][64]
-  int places;     // TilePlace [kTilePlaces], by the tile's number modulo their count
+  int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
                   // list done; wished, answered
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
-  int items;      // WorkItem [kItemPlaces]: of the tile that is loaded, of the next, and of the one before, whose last
-                  // values may be yet to come; by the tile's number
+  int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
+                  // one before, whose last values may be yet to come; by the tile's number
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
   int wish;       // int: the item that the producer wishes to load next, and the answer
   int bytes;      // to ask for
@@ -137,9 +161,9 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
   memory.places = at;
-  at += kTilePlaces * static_cast<int>(sizeof(TilePlace));
+  at += kTilePlaces * place_bytes(config);
   memory.items = at;
-  at += kItemPlaces * static_cast<int>(sizeof(WorkItem));
+  at += kItemPlaces * item_bytes(config);
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 3);
   memory.steps = at;
@@ -170,6 +194,7 @@ struct ModValues {
   int q_len, kv_len, q_start;  // of every sequence
   unsigned params[kModParams];
   ModCapture captures[kModCaptures];
+  const SequencePlace* sequences;  // of each, where they differ
 };
 
 /// Where the CTAs of a run draw their tiles: one word. During the run it holds the run's number, shifted by
@@ -179,6 +204,12 @@ using TicketWord = unsigned long long;
 inline constexpr int kTicketBits = 24;
 inline constexpr int kMaxTiles = 1 << kTicketBits;
 
+/// Queries without a key, up to 64 of one head: o = 0, lse = -inf.
+struct RowFill {
+  int row, rows;    // of q, o and lse
+  int head, batch;  // query head; sequence
+};
+
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
   const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
@@ -186,10 +217,10 @@ struct ForwardSm90Params {
   TicketWord* tickets;    // not read where there are no more items than CTAs
   TicketWord run;         // number of this launch, not 0, below 2^(64 - kTicketBits)
   const KvRun* runs;
-  const int* fills;  // [fill_count][3]: queries / 64, head, batch of 64 queries that attend nothing
+  const RowFill* fills;
   int fill_count;
-  int q_len, kv_len;                    // queries and keys of every sequence
-  int last_block;                       // key block of the last key
+  int q_len, kv_len;                    // queries and keys of every sequence; where they differ, of the longest
+  int last_block;                       // key block of the last key; where sequences differ each has its own
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
   int flat_from, flat_to;               // distant: the term is the same at all distances from flat_from on, and at all
                                         // up to flat_to

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
@@ -128,21 +130,17 @@ TEST(ForwardSm90Refuses, ScalesOutsideOfF32) {
             "scale is 1e+38, and score_mod multiplies it by 10; numbers in the range of f32 are accepted");
 }
 
-TEST(ForwardSm90Refuses, RaggedBatches) {
+TEST(ForwardSm90Refuses, NoSequencesThatDiffer) {
   Refusal r;
-  r.problem.packed = true;
-  EXPECT_EQ(r.sentence(), "cu_seqlens_q and cu_seqlens_kv are given; padded batches are accepted");
-  r = {};
   r.problem.sequences[1].q_len = 99;
-  EXPECT_EQ(r.sentence(), "sequence 1 has 99 queries and 50 keys; whole ones, 100 and 50, are accepted");
-  r = {};
   r.problem.sequences[0].kv_len = 0;
-  EXPECT_EQ(r.sentence(), "sequence 0 has 100 queries and 0 keys; whole ones, 100 and 50, are accepted");
-  r = {};
-  r.problem.sequences[0].q_start = r.problem.sequences[1].q_start = -50;
+  r.problem.sequences[1].q_start = -50;
   EXPECT_EQ(r.sentence(), "");
-  r.problem.sequences[1].q_start = 7;
-  EXPECT_EQ(r.sentence(), "q_start[1] is 7 and q_start[0] -50; one start for all is accepted");
+  const std::array<std::int32_t, 4> ends = {0, 30, 30, 100}, kv_ends = {0, 1, 20, 50};
+  HopperCall packed = {.q_rows = 100, .kv_rows = 50};
+  packed.options.cu_seqlens_q = ConstTensorView(ends.data(), DType::i32, {4});
+  packed.options.cu_seqlens_kv = ConstTensorView(kv_ends.data(), DType::i32, {4});
+  EXPECT_EQ(Refusal{.call = packed}.sentence(), "");
 }
 
 TEST(ForwardSm90Refuses, MoreThanItsListsCount) {

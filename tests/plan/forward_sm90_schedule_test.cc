@@ -39,11 +39,21 @@ ForwardSm90Config config_of(int dim, int warpgroups, int kv_block, bool masked =
 
 std::int64_t blocks(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
 
+const Sequence& sequence_of(const problem::AttentionProblem& problem, int batch) {
+  return problem.sequences.at(static_cast<std::size_t>(batch));
+}
+
+/// A character for each key block of a sequence, all of them '.'.
+std::string no_blocks(const problem::AttentionProblem& problem, const ForwardSm90Config& config, int batch) {
+  return std::string(static_cast<std::size_t>(blocks(sequence_of(problem, batch).kv_len, config.kv_block)), '.');
+}
+
 /// The key blocks of 64 queries, a character each: '.' not seen, '#' full, '+' partial.
 std::string expected_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
                              const BlockMask* mask, const BoxKey& at) {
   const auto& [batch, head, box] = at;
-  std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), mask == nullptr ? '#' : '.');
+  std::string classes = no_blocks(problem, config, batch);
+  if (mask == nullptr) std::ranges::fill(classes, '#');
   if (mask != nullptr) {
     for (const Run& run : mask->row(batch, head, box * std::int64_t{64} / mask->block().q)) {
       for (std::size_t c = 0; c < classes.size(); ++c) {
@@ -80,7 +90,7 @@ bool attends(int flags, int warpgroup) { return (flags & shared::kStepAttends <<
 /// As expected_classes(), of one warpgroup of a tile.
 std::string item_classes(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
                          const TileSchedule& schedule, const shared::WorkItem& item, int warpgroup) {
-  std::string classes(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
+  std::string classes = no_blocks(problem, config, item.batch);
   for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
     const shared::KvRun& run = schedule.runs.at(static_cast<std::size_t>(r));
     const bool partial = (run.flags & shared::kStepPartial << warpgroup) != 0;
@@ -92,14 +102,15 @@ std::string item_classes(const problem::AttentionProblem& problem, const Forward
   return classes;
 }
 
-/// The queries of every tile and every fill, 64 at a time, see what the mask says; those past the end see nothing.
+/// The queries of every tile and every fill, 64 at a time, see what the mask says; those past their sequence's end see
+/// nothing.
 void expect_every_query_once(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
                              const BlockMask* mask, const TileSchedule& schedule) {
-  const std::int64_t boxes = blocks(problem.q_rows, 64);
   std::map<BoxKey, std::string> found;
-  const std::string nothing(static_cast<std::size_t>(blocks(problem.kv_rows, config.kv_block)), '.');
   for (const shared::WorkItem& item : schedule.items) {
     EXPECT_GE(item.steps, 1);
+    const std::string nothing = no_blocks(problem, config, item.batch);
+    const std::int64_t boxes = blocks(sequence_of(problem, item.batch).q_len, 64);
     for (int w = 0; w < config.warpgroups; ++w) {
       const BoxKey box{item.batch, item.head, item.q_tile * config.warpgroups + w};
       const std::string classes = item_classes(problem, config, schedule, item, w);
@@ -110,16 +121,41 @@ void expect_every_query_once(const problem::AttentionProblem& problem, const For
       }
     }
   }
-  ASSERT_EQ(schedule.fills.size() % 3, 0U);
-  for (std::size_t i = 0; i < schedule.fills.size(); i += 3) {
-    const BoxKey box{schedule.fills[i + 2], schedule.fills[i + 1], schedule.fills[i]};
-    EXPECT_TRUE(found.emplace(box, nothing).second) << "queries twice";
+  for (const shared::RowFill& fill : schedule.fills) {
+    const Sequence& sequence = sequence_of(problem, fill.batch);
+    const std::int64_t first = fill.row - sequence.q_begin;
+    if (first >= sequence.q_len) continue;
+    const BoxKey box{fill.batch, fill.head, static_cast<int>(first / 64)};
+    EXPECT_EQ(first % 64, 0);
+    EXPECT_EQ(fill.rows, std::min<std::int64_t>(64, sequence.q_len - first));
+    EXPECT_TRUE(found.emplace(box, no_blocks(problem, config, fill.batch)).second) << "queries twice";
   }
   std::map<BoxKey, std::string> expected;
   for (int b = 0; b < problem.batch; ++b) {
     for (int h = 0; h < problem.q_heads; ++h) {
-      for (int box = 0; box < boxes; ++box) {
+      for (int box = 0; box < blocks(sequence_of(problem, b).q_len, 64); ++box) {
         expected[{b, h, box}] = expected_classes(problem, config, mask, {b, h, box});
+      }
+    }
+  }
+  EXPECT_EQ(found, expected);
+}
+
+/// Rows past the end of a padded sequence are filled, each once, and no others that lie outside of their sequence.
+void expect_padding_filled(const problem::AttentionProblem& problem, const TileSchedule& schedule) {
+  std::map<std::tuple<int, int, int>, int> found, expected;  // batch, head, row
+  for (const shared::RowFill& fill : schedule.fills) {
+    const Sequence& sequence = sequence_of(problem, fill.batch);
+    EXPECT_LE(fill.rows, 64);
+    EXPECT_GE(fill.row, sequence.q_begin);
+    for (int row = fill.row; row < fill.row + fill.rows; ++row) {
+      if (row - sequence.q_begin >= sequence.q_len) ++found[{fill.batch, fill.head, row}];
+    }
+  }
+  for (int b = 0; b < problem.batch && !problem.packed; ++b) {
+    for (int h = 0; h < problem.q_heads; ++h) {
+      for (auto row = static_cast<int>(sequence_of(problem, b).q_len); row < problem.q_rows; ++row) {
+        expected[{b, h, row}] = 1;
       }
     }
   }
@@ -158,7 +194,7 @@ double clocks_of(const TileSchedule& schedule, const ForwardSm90Config& config, 
 
 /// Drawing leaves no CTA with more than the mean and one tile.
 void expect_balanced(const ForwardSm90Config& config, const TileSchedule& schedule, const device::CudaCaps& caps) {
-  const std::size_t work = std::max(schedule.items.size(), schedule.fills.size() / 3);
+  const std::size_t work = std::max(schedule.items.size(), schedule.fills.size());
   ASSERT_EQ(schedule.grid, std::min<int>(caps.multiprocessors, static_cast<int>(work)));
   ASSERT_EQ(schedule.ctas.size(), schedule.items.size());
   std::vector<double> loads(static_cast<std::size_t>(schedule.grid), 0);
@@ -178,6 +214,7 @@ void expect_valid(const problem::AttentionProblem& problem, const ForwardSm90Con
                   const device::CudaCaps& caps) {
   const TileSchedule schedule = plan::forward_sm90_schedule(problem, config, mask, caps);
   expect_every_query_once(problem, config, mask, schedule);
+  expect_padding_filled(problem, schedule);
   expect_steps_foretell(config, schedule);
   if (problem.batch * problem.q_heads * problem.q_rows > 0) expect_balanced(config, schedule, caps);
 }
@@ -218,6 +255,79 @@ TEST(ForwardSm90Schedule, WalksTheBlocksOfRandomMasks) {
   }
 }
 
+/// Lengths from 0 to the padded sizes, or parts of a packed batch; starts in some of them.
+void draw_sequences(RandomMasks& random, HopperCall& call, std::vector<Tensor>& kept) {
+  const auto keep = [&](const std::vector<std::int64_t>& values) {
+    kept.push_back(Tensor::empty(DType::i64, {std::ssize(values)}));
+    std::ranges::copy(values, static_cast<std::int64_t*>(kept.back().data()));
+    return kept.back().view();
+  };
+  const auto lengths = [&](std::int64_t most) {
+    std::vector<std::int64_t> drawn;
+    for (std::int64_t b = 0; b < call.batch; ++b) drawn.push_back(random.below(static_cast<int>(most) + 1));
+    return drawn;
+  };
+  const std::vector<std::int64_t> q = lengths(call.q_rows), kv = lengths(call.kv_rows), starts = lengths(100);
+  if (random.below(2) == 0) {
+    call.options.q_lengths = keep(q);
+    call.options.kv_lengths = keep(kv);
+  } else {
+    const auto sums = [](const std::vector<std::int64_t>& parts) {
+      std::vector<std::int64_t> all = {0};
+      for (const std::int64_t part : parts) all.push_back(all.back() + part);
+      return all;
+    };
+    call.options.cu_seqlens_q = keep(sums(q));
+    call.options.cu_seqlens_kv = keep(sums(kv));
+    call.q_rows = sums(q).back();
+    call.kv_rows = sums(kv).back();
+    call.batch = 1;
+    call.shared_kv = false;
+  }
+  if (random.below(2) == 0) call.options.q_start = keep(starts);
+}
+
+TEST(ForwardSm90Schedule, WalksTheBlocksOfEachSequence) {
+  constexpr std::array<std::int64_t, 5> lengths{1, 64, 130, 257, 449};
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    RandomMasks random(1000 + seed);
+    const auto below = [&](int bound) { return random.below(bound); };
+    const auto length = [&] { return lengths[static_cast<std::size_t>(below(lengths.size()))]; };
+    HopperCall call = {.batch = 1 + below(5),
+                       .q_heads = 2,
+                       .kv_heads = 1 + below(2),
+                       .q_rows = length(),
+                       .kv_rows = length(),
+                       .shared_kv = below(3) == 0};
+    std::vector<Tensor> kept;
+    draw_sequences(random, call, kept);
+    const bool masked = below(3) > 0;
+    if (masked)
+      call.mask = below(2) == 0 ? mods::causal_lower_right() : leaf::kv_token() <= leaf::q_token() + leaf::b();
+    const ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), masked);
+    const std::shared_ptr<const BlockMask> mask = call.rows_of({64 * (1 + below(2)), config.kv_block});
+    device::CudaCaps caps = h200();
+    caps.multiprocessors = 1 + below(20);
+    expect_valid(call.problem(), config, mask.get(), caps);
+  }
+}
+
+// Equal lengths share their rows of blocks, also where others lie between them.
+TEST(ForwardSm90Schedule, SequencesOfOneLengthShareRows) {
+  HopperCall call = {.batch = 4, .q_rows = 512, .kv_rows = 512};
+  const std::array<std::int64_t, 4> lengths = {512, 100, 512, 100}, starts = {0, 0, 7, 0};
+  call.options.kv_lengths = ConstTensorView(lengths.data(), DType::i64, {4});
+  call.options.q_start = ConstTensorView(starts.data(), DType::i64, {4});
+  const ForwardSm90Config config = config_of(128, 2, 128);
+  EXPECT_EQ(plan::forward_sm90_schedule(call.problem(), config, nullptr, h200()).runs.size(), 2U);
+  call.mask = leaf::q_idx() != leaf::kv_idx();
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({512, 128});
+  // The last sequence has the second one's rows; the third begins elsewhere.
+  EXPECT_EQ(plan::forward_sm90_schedule(call.problem(), config_of(128, 2, 128, true), mask.get(), h200()).runs.size(),
+            3U);
+}
+
 TEST(ForwardSm90Schedule, IsOneRunWithoutAMask) {
   for (const std::int64_t kv_rows : {1, 79, 80, 81, 160, 200, 513}) {
     SCOPED_TRACE(kv_rows);
@@ -253,7 +363,9 @@ TEST(ForwardSm90Schedule, FillsQueriesOfATileWhoseOthersAttend) {
   const std::shared_ptr<const BlockMask> mask = call.rows_of({64, 80});
   expect_valid(call.problem(), config, mask.get(), h200());
   const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
-  EXPECT_EQ(schedule.fills, (std::vector<int>{0, 0, 0}));
+  ASSERT_EQ(schedule.fills.size(), 1U);
+  const auto [row, rows, head, batch] = schedule.fills[0];
+  EXPECT_EQ(std::tie(row, rows, head, batch), std::tuple(0, 64, 0, 0));
   ASSERT_EQ(schedule.items.size(), 1U);
   ASSERT_EQ(schedule.runs.size(), 1U);
   EXPECT_EQ(schedule.runs[0].flags & 63, 6);
@@ -267,7 +379,7 @@ TEST(ForwardSm90Schedule, FillsWhereNoKeyIs) {
     const std::shared_ptr<const BlockMask> mask = masked ? call.rows_of({128, 128}) : nullptr;
     const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
     EXPECT_TRUE(schedule.items.empty());
-    EXPECT_EQ(schedule.fills.size(), 3U * 2 * 3 * 5);  // 300 queries, 64 at a time
+    EXPECT_EQ(schedule.fills.size(), 2U * 3 * 5);  // 300 queries, 64 at a time
     EXPECT_EQ(schedule.grid, 2 * 3 * 5);
     EXPECT_EQ(schedule.longest, 0);
   }

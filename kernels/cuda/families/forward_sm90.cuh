@@ -24,9 +24,8 @@ class Consumer {
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
-  static constexpr bool kAsArray =
-      kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked && !kConfig.capped &&
-      kConfig.scores == ScoreForm::plain;
+  static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
+                                   !kConfig.capped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
   using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray, kConfig.scores>;
@@ -78,6 +77,22 @@ class Consumer {
                  : "r"(memory_.place(tile))
                  : "memory");
     return place;
+  }
+  __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
+    int word;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(memory_.sequence(tile) + offset) : "memory");
+    return word;
+  }
+  /// Of a tile's sequence.
+  __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
+    if constexpr (!kConfig.by_sequence) return {0, params_.q_len};
+    return {sequence_word(tile, shared::kSequenceQBegin), sequence_word(tile, shared::kSequenceQLen)};
+  }
+  __device__ __forceinline__ int kv_len(unsigned tile) const {
+    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceKvLen) : params_.kv_len;
+  }
+  __device__ __forceinline__ int q_start(unsigned tile) const {
+    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceQStart) : params_.mod.q_start;
   }
   /// The thread's first row in the tile; its other one is 8 further down.
   __device__ __forceinline__ int row() const {
@@ -226,7 +241,7 @@ class Consumer {
   /// Where this warpgroup's scores of a step lie.
   __device__ __forceinline__ BlockPlace block_place(Step step) const {
     const TilePlace at = place(tile_);
-    return {at.batch, at.head, at.q_first + row(), (step >> shared::kStepFlagBits) * kN};
+    return {at.batch, at.head, at.q_first + row() + q_start(tile_), (step >> shared::kStepFlagBits) * kN};
   }
 
   /// What of a block's scores is known before they are: while the product runs.
@@ -267,7 +282,7 @@ class Consumer {
       cap_scores<kConfig>(s_, params_);
       scale_log2 = 1;
     }
-    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, params_.kv_len - kv_first);
+    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
       mask_scores<kConfig>(s_, params_.mod, block_place(step));
     }
@@ -307,7 +322,8 @@ class Consumer {
       const float lse =
           ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
       const int own_row = at.q_first + row() + (lower ? 8 : 0);
-      if ((threadIdx.x & 2) == 0 && own_row < params_.q_len) store_lse(params_, at, own_row, lse);
+      const TileSequence own = sequence(tile);
+      if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
     }
   }
 
@@ -316,9 +332,9 @@ class Consumer {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
     if constexpr (kConfig.v_dim % 8 != 0) {
-      store_odd_output<kConfig>(params_, warpgroup_, at, o_, factor);
+      store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
-      store_output<kConfig>(memory_, o_map_, warpgroup_, at, o_, factor);
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
     }
   }
 

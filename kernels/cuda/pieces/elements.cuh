@@ -8,7 +8,7 @@ namespace heddle {
 /// Where a warpgroup's block of scores lies.
 struct BlockPlace {
   int batch, head;
-  int q_row;     // the thread's first row in its sequence, q_start not included; its other one is 8 further down
+  int q_idx;     // of the thread's first row, q_start included; its other one is 8 further down
   int kv_first;  // the block's first key
 };
 
@@ -17,7 +17,7 @@ struct BlockPlace {
 template <class Mod, template <int> class Columns, int kKeys, class Visit>
 __device__ __forceinline__ void for_elements(const shared::ModValues& mod, const BlockPlace& at, Visit&& visit) {
   const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
-  const int q_idx[2] = {at.q_row + mod.q_start, at.q_row + 8 + mod.q_start};
+  const int q_idx[2] = {at.q_idx, at.q_idx + 8};
   const typename Mod::Row row[2] = {Mod::row(mod, uniform, at.batch, at.head, q_idx[0]),
                                     Mod::row(mod, uniform, at.batch, at.head, q_idx[1])};
   const Columns<kKeys> columns(mod, uniform, at.batch, at.head, at.kv_first);

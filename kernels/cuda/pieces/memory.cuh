@@ -17,8 +17,7 @@ struct SharedMemory {
 
   ptx::Address base;
 
-  __device__ __forceinline__ explicit SharedMemory(const void* dynamic)
-      : base(ptx::address_of(dynamic)) {}
+  __device__ __forceinline__ explicit SharedMemory(const void* dynamic) : base(ptx::address_of(dynamic)) {}
 
   __device__ __forceinline__ ptx::Address queries(int slot, int warpgroup) const {
     return base + kLayout.q + (slot * kConfig.warpgroups + warpgroup) * kQueryBytes;
@@ -33,7 +32,11 @@ struct SharedMemory {
   }
   __device__ __forceinline__ ptx::Address place(unsigned tile) const {
     static_assert(kConfig.stages + 2 <= shared::kTilePlaces);
-    return base + kLayout.places + tile % shared::kTilePlaces * static_cast<unsigned>(sizeof(shared::TilePlace));
+    return base + kLayout.places + tile % shared::kTilePlaces * static_cast<unsigned>(shared::place_bytes(kConfig));
+  }
+  /// Where sequences differ: the beginning of the tile's SequencePlace.
+  __device__ __forceinline__ ptx::Address sequence(unsigned tile) const {
+    return place(tile) + static_cast<unsigned>(sizeof(shared::TilePlace));
   }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
     // The producer looks at a tile's flag when it chooses the tile that takes its place, and has then loaded queries
@@ -45,7 +48,7 @@ struct SharedMemory {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
-    return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(sizeof(shared::WorkItem));
+    return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
 
   // Barriers. "Full": loaded by TMA; "empty": read by all that read it (queries: its threads say so, else its warps).

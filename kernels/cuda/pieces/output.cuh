@@ -9,34 +9,41 @@ namespace heddle {
 
 using shared::TilePlace;
 
+/// The sequence of a tile, for what is written of it.
+struct TileSequence {
+  int q_begin, q_len;
+};
+
 /// 64 rows of one warpgroup, where 16 bytes do not divide those of o: TMA would write the rest of the last ones, too,
 /// past the tensor's end. Every thread stores what it holds.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params& params, int warpgroup,
-                                                 const TilePlace& place, const float (&o)[kConfig.v_columns() / 2],
-                                                 const float (&factor)[2]) {
+                                                 const TilePlace& place, const TileSequence& sequence,
+                                                 const float (&o)[kConfig.v_columns() / 2], const float (&factor)[2]) {
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
   unsigned short* head =
       static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = place.q_first + 64 * warpgroup + 16 * warp + 8 * r + (lane >> 2);
-    unsigned short* to = head + row * params.o_stride[2];
+    unsigned short* to = head + (sequence.q_begin + row) * params.o_stride[2];
 #pragma unroll
     for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
       const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
       const unsigned two = ptx::pack<kConfig.f16>(o[i] * factor[r], o[i + 1] * factor[r]);
-      if (row < params.q_len && column < kConfig.v_dim) to[column] = static_cast<unsigned short>(two);
-      if (row < params.q_len && column + 1 < kConfig.v_dim) to[column + 1] = static_cast<unsigned short>(two >> 16);
+      if (row < sequence.q_len && column < kConfig.v_dim) to[column] = static_cast<unsigned short>(two);
+      if (row < sequence.q_len && column + 1 < kConfig.v_dim) to[column + 1] = static_cast<unsigned short>(two >> 16);
     }
   }
 }
 
-/// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows.
+/// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows. `longest`:
+/// queries of the longest sequence.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory, const ptx::TensorMap& map,
-                                             int warpgroup, const TilePlace& place,
-                                             const float (&o)[kConfig.v_columns() / 2], const float (&factor)[2]) {
+                                             int warpgroup, const TilePlace& place, const TileSequence& sequence,
+                                             int longest, const float (&o)[kConfig.v_columns() / 2],
+                                             const float (&factor)[2]) {
   const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
   const ptx::Address staged = memory.output(warpgroup);  // shared, [o_panels][64][64], 128-byte swizzle
   const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
@@ -67,8 +74,14 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
     ptx::named_barrier(1 + warpgroup, 128);
     if (thread == 0) {
       for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.v_panels(); ++panel) {
-        ptx::tma_store(map, staged + panel * 64 * 128, (first_panel + panel) * 64, place.q_first + 64 * warpgroup,
-                       place.head, place.batch);
+        const ptx::Address from = staged + panel * 64 * 128;
+        const int column = (first_panel + panel) * 64, first = place.q_first + 64 * warpgroup;
+        if constexpr (kConfig.by_sequence) {
+          ptx::tma_store_before(sequence.q_begin + sequence.q_len, map, from, column, first + longest - sequence.q_len,
+                                place.head, place.batch);
+        } else {
+          ptx::tma_store(map, from, column, first, place.head, place.batch);
+        }
       }
       ptx::tma_store_commit();
     }
@@ -80,13 +93,14 @@ __device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& param
   params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
 }
 
-/// o = 0 and lse = -inf for the listed queries, 64 at a time, by all consumer threads of all CTAs.
+/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
   const int thread = threadIdx.x - 128;
   for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
-    const TilePlace place = {params.fills[3 * fill] * 64, params.fills[3 * fill + 1], params.fills[3 * fill + 2], 0};
-    const int rows = min(64, params.q_len - place.q_first);
+    const shared::RowFill at = params.fills[fill];
+    const TilePlace place = {at.row, at.head, at.batch, 0};
+    const int rows = at.rows;
     unsigned short* o =
         static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
     // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.

@@ -98,7 +98,7 @@ class Producer {
       int flags = load_word(item() + shared::kItemBefore) |
                   load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
       const int keys = key_block(block);
-      if ((keys + 1) * kConfig.kv_block > params_.kv_len) flags |= shared::kStepRagged;
+      if ((keys + 1) * kConfig.kv_block > kv_len(item())) flags |= shared::kStepRagged;
 
       const ptx::Address full = memory_.k_full(k_.slot);
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
@@ -122,9 +122,10 @@ class Producer {
     }
   }
 
-  /// The number of a step's key block: lists of tiles that descend count from the last one.
+  /// The number of a step's key block: lists of tiles that descend count from the last one, of the tile's sequence.
   __device__ __forceinline__ int key_block(int block) const {
-    return kConfig.descending ? params_.last_block - block : block;
+    if constexpr (!kConfig.descending) return block;
+    return (kConfig.by_sequence ? (kv_len(item()) - 1) / kConfig.kv_block : params_.last_block) - block;
   }
 
   __device__ __forceinline__ void fetch_run() {
@@ -139,17 +140,17 @@ class Producer {
   __device__ __forceinline__ void load_queries() {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
-    const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows(),
-              head = load_word(item() + shared::kItemHead);
-    const int batch = params_.q_batched ? load_word(item() + shared::kItemBatch) : 0;
+    Queries queries;
+    if constexpr (!kConfig.by_sequence) queries = this->queries();
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       const ptx::Address full = memory_.q_full(slot, w);
       ptx::barrier_wait(memory_.q_empty(slot, w), (tile / kConfig.q_buffers + 1) & 1);
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
+      if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
-        ptx::tma_load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, q_first + 64 * w, head,
-                      batch, ptx::kEvictFirst);
+        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, box_of(queries.rows, w),
+             queries.head, queries.batch, ptx::kEvictFirst);
       }
     }
   }
@@ -169,9 +170,53 @@ class Producer {
   __device__ __forceinline__ void load_block(ptx::Address to, const ptx::TensorMap& map, ptx::Address full, int block,
                                              ptx::Address item, int batched) {
     const int head = load_word(item + shared::kItemKvHead), batch = batched ? load_word(item + shared::kItemBatch) : 0;
+    const Rows rows = key_rows(block * kConfig.kv_block, item);
     for (int panel = 0; panel < kPanels; ++panel) {
-      ptx::tma_load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, block * kConfig.kv_block, head, batch,
-                    ptx::kEvictLast);
+      load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, rows, head, batch, ptx::kEvictLast);
+    }
+  }
+
+  __device__ __forceinline__ int kv_len(ptx::Address item) const {
+    return kConfig.by_sequence ? load_word(item + kSequence + shared::kSequenceKvLen) : params_.kv_len;
+  }
+
+  /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
+  struct Rows {
+    int first, end;
+  };
+  /// Of a tile.
+  struct Queries {
+    int head;
+    Rows rows;
+    int batch;
+  };
+  /// Of warpgroup w. Where all its rows lie past their sequence's end, the last row before it: of a box that is outside
+  /// of its map TMA touches the map's first element, which for sequences that differ is no memory of the tensor's.
+  __device__ __forceinline__ Rows box_of(const Rows& rows, int w) const {
+    const int first = rows.first + 64 * w;
+    return {kConfig.by_sequence ? min(first, params_.q_len - 1) : first, rows.end};
+  }
+  /// Of the tile that is loaded.
+  __device__ __forceinline__ Queries queries() const {
+    return {load_word(item() + shared::kItemHead), query_rows(load_word(item() + shared::kItemQTile) * kConfig.rows()),
+            params_.q_batched ? load_word(item() + shared::kItemBatch) : 0};
+  }
+  __device__ __forceinline__ Rows query_rows(int first) const {
+    if constexpr (!kConfig.by_sequence) return {first, 0};
+    return {first + params_.q_len - load_word(item() + kSequence + shared::kSequenceQLen),
+            load_word(item() + kSequence + shared::kSequenceQEnd)};
+  }
+  __device__ __forceinline__ static Rows key_rows(int first, ptx::Address item) {
+    if constexpr (!kConfig.by_sequence) return {first, 0};
+    return {first + load_word(item + kSequence + shared::kSequenceKvBefore),
+            load_word(item + kSequence + shared::kSequenceKvEnd)};
+  }
+  __device__ __forceinline__ static void load(ptx::Address to, const ptx::TensorMap& map, ptx::Address full, int column,
+                                              const Rows& rows, int head, int batch, unsigned long long priority) {
+    if constexpr (kConfig.by_sequence) {
+      ptx::tma_load_before(rows.end, to, map, full, column, rows.first, head, batch, priority);
+    } else {
+      ptx::tma_load(to, map, full, column, rows.first, head, batch, priority);
     }
   }
 
@@ -184,7 +229,19 @@ class Producer {
                  "r"(load_word(item() + shared::kItemHead)), "r"(load_word(item() + shared::kItemBatch)),
                  "r"(next_ & ~kSafely)
                  : "memory");
+    if constexpr (kConfig.by_sequence) {
+      asm volatile(
+          "{\n"
+          ".reg .b32 word<4>;\n"
+          "ld.shared.v4.b32 {word0, word1, word2, word3}, [%1];\n"
+          "st.shared.v4.b32 [%0], {word0, word1, word2, word3};\n"
+          "}" ::"r"(memory_.sequence(tile_ - 1)),
+          "r"(item() + kSequence)
+          : "memory");
+    }
   }
+
+  static constexpr unsigned kSequence = sizeof(shared::WorkItem);  // where an item's sequence stands
 
   const Memory& memory_;
   const ptx::TensorMap &q_map_, &k_map_, &v_map_;

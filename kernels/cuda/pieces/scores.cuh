@@ -79,8 +79,7 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
-        [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx,
-            int kv_idx) {
+        [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
           s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, at.batch, at.head, q_idx, kv_idx);
         });
   }
@@ -93,9 +92,7 @@ __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], c
   for_elements<WeightMod, WeightColumns, kConfig.kv_block>(
       mod, at,
       [&](int i, const WeightUniform& uniform, const WeightRow& row, const WeightColumn& column, int q_idx,
-          int kv_idx) {
-        p[i] *= weight_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx);
-      });
+          int kv_idx) { p[i] *= weight_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx); });
 }
 
 /// A term of the exponents, in powers of two, that all elements of a row share (shifted; distant, far from or near to
@@ -121,7 +118,7 @@ struct ScoreTilt {
     const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, kv_idx);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q_idx = at.q_row + 8 * r + mod.q_start;
+      const int q_idx = at.q_idx + 8 * r;
       const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
       base[r] = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
       if constexpr (kTilted) {
@@ -159,7 +156,7 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
   constexpr int kCount = 63 + kConfig.kv_block;
   const int thread = threadIdx.x & 127;
   const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
-  const int least = at.kv_first - (at.q_row - row + params.mod.q_start) - 63;
+  const int least = at.kv_first - (at.q_idx - row) - 63;
   const bool right = least >= params.flat_from;
   tilt.flat = __any_sync(~0U, right || least + kCount - 1 <= params.flat_to);
   const bool ends = __any_sync(~0U, new_tile);

@@ -88,9 +88,21 @@ class TileSource {
     const int4* from = reinterpret_cast<const int4*>(params.items + number);
     int4 words[sizeof(shared::WorkItem) / 16];
     for (unsigned i = 0; i < sizeof(words) / 16; ++i) words[i] = from[i];
-    for (unsigned i = 0; i < sizeof(words) / 16; ++i) {
-      asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory.item(tile) + 16 * i), "r"(words[i].x),
-                   "r"(words[i].y), "r"(words[i].z), "r"(words[i].w)
+    store(memory.item(tile), words);
+    if constexpr (kConfig.by_sequence) {
+      const int batch = words[0].z;
+      static_assert(shared::kItemBatch == 8);
+      const int4* sequence = reinterpret_cast<const int4*>(params.mod.sequences + batch);
+      const int4 place[sizeof(shared::SequencePlace) / 16] = {sequence[0], sequence[1]};
+      store(memory.item(tile) + static_cast<unsigned>(sizeof(shared::WorkItem)), place);
+    }
+  }
+
+  template <unsigned kWords>
+  __device__ __forceinline__ static void store(ptx::Address to, const int4 (&words)[kWords]) {
+    for (unsigned i = 0; i < kWords; ++i) {
+      asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16 * i), "r"(words[i].x), "r"(words[i].y),
+                   "r"(words[i].z), "r"(words[i].w)
                    : "memory");
     }
   }

@@ -27,11 +27,29 @@ __device__ __forceinline__ void tma_load(Address to, const TensorMap& map, Addre
       : "memory");
 }
 
+/// The same from a tensor whose map ends where a sequence does: its axes are column, row, the sequence's end, head and
+/// batch (launch/tensor_map.h). `row` counts from as many rows before that end as the longest sequence has.
+__device__ __forceinline__ void tma_load_before(int end, Address to, const TensorMap& map, Address barrier, int column,
+                                                int row, int head, int batch, unsigned long long priority) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(end), "r"(head), "r"(batch), "l"(priority)
+      : "memory");
+}
+
 /// Rows past the tensor's end are not written, nor columns, where 16 bytes divide a row's.
 __device__ __forceinline__ void tma_store(const TensorMap& map, Address from, int column, int row, int head,
                                           int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+/// As tma_load_before().
+__device__ __forceinline__ void tma_store_before(int end, const TensorMap& map, Address from, int column, int row,
+                                                 int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(from), "r"(column), "r"(row), "r"(end), "r"(head), "r"(batch)
                : "memory");
 }
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -30,6 +30,7 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
+  config.by_sequence = problem::sequences_differ(problem);
   return config_with(config, mods);
 }
 
@@ -82,10 +83,14 @@ int mod_registers(const Expr& mod) {
 }
 
 double moved_bytes(const AttentionProblem& problem) {
-  const std::int64_t rows = problem.batch * problem.q_heads * problem.q_rows;
-  const std::int64_t keys = (problem.shared_kv ? 1 : problem.batch) * problem.kv_heads * problem.kv_rows;
-  const std::int64_t bytes = rows * ((problem.qk_dim + problem.v_dim) * kElementBytes + (problem.with_lse ? 4 : 0)) +
-                             keys * (problem.qk_dim + problem.v_dim) * kElementBytes;
+  std::int64_t rows = 0, keys = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    rows += sequence.q_len;
+    keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
+  }
+  const std::int64_t columns = problem.qk_dim + problem.v_dim;
+  const std::int64_t bytes = rows * problem.q_heads * (columns * kElementBytes + (problem.with_lse ? 4 : 0)) +
+                             keys * problem.kv_heads * columns * kElementBytes;
   return static_cast<double>(bytes);
 }
 
@@ -112,7 +117,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
   // Other bindings may make any tile attend something.
-  const std::int64_t tiles = problem.batch * problem.q_heads * ((problem.q_rows + config.rows() - 1) / config.rows());
+  const std::int64_t tiles = forward_sm90_tiles(problem, config.rows());
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
   plan.predicted = {
       .seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),

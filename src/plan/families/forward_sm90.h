@@ -34,13 +34,15 @@ int forward_sm90_registers(const shared::ForwardSm90Config& config, const Forwar
 struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
-  std::vector<int> fills;  // [n][3]: queries / 64, head, batch of 64 queries that attend nothing
-  int grid = 0;            // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
+  std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
+  int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
   // By the cost model, if all CTAs were of one speed:
   std::vector<std::uint16_t> ctas;  // who draws each item
   double longest = 0;               // clocks of the most loaded CTA
   std::int64_t elements = 0;        // pairs of a query and a key that are multiplied, those past the ends not counted
 };
+/// Tiles of so many queries, those that attend nothing counted.
+std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, std::int64_t rows);
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
 /// Tiles share runs where the mask does.
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,

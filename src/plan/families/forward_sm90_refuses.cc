@@ -74,22 +74,6 @@ std::string refuse_options(const AttentionProblem& problem, const AttentionOptio
   return {};
 }
 
-std::string refuse_sequences(const AttentionProblem& problem) {
-  if (problem.packed) return "cu_seqlens_q and cu_seqlens_kv are given; padded batches are accepted";
-  for (std::size_t i = 0; i < problem.sequences.size(); ++i) {
-    const Sequence& sequence = problem.sequences[i];
-    if (sequence.q_len != problem.q_rows || sequence.kv_len != problem.kv_rows) {
-      return fmt::format("sequence {} has {} queries and {} keys; whole ones, {} and {}, are accepted", i,
-                         sequence.q_len, sequence.kv_len, problem.q_rows, problem.kv_rows);
-    }
-    if (sequence.q_start != problem.sequences[0].q_start) {
-      return fmt::format("q_start[{}] is {} and q_start[0] {}; one start for all is accepted", i, sequence.q_start,
-                         problem.sequences[0].q_start);
-    }
-  }
-  return {};
-}
-
 std::string refuse_sizes(const AttentionProblem& problem) {
   if (problem.q_rows > kLastRow) {
     return fmt::format("q has {} rows; up to {} are accepted", problem.q_rows, kLastRow);
@@ -97,11 +81,9 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   if (problem.kv_rows > kLastKey) {
     return fmt::format("k has {} rows; up to {} are accepted", problem.kv_rows, kLastKey);
   }
-  const std::int64_t q_tiles = (problem.q_rows + kSmallestTile - 1) / kSmallestTile;
-  const double tiles =
-      static_cast<double>(q_tiles) * static_cast<double>(problem.q_heads) * static_cast<double>(problem.batch);
-  if (tiles > static_cast<double>(kMostTiles)) {
-    return fmt::format("{} sequences of {} heads and {} queries make {:.0f} tiles of {} queries; up to {} are accepted",
+  const std::int64_t tiles = forward_sm90_tiles(problem, kSmallestTile);
+  if (tiles > kMostTiles) {
+    return fmt::format("{} sequences of {} heads and {} queries make {} tiles of {} queries; up to {} are accepted",
                        problem.batch, problem.q_heads, problem.q_rows, tiles, kSmallestTile, kMostTiles);
   }
   return {};
@@ -167,16 +149,15 @@ std::string refuse_strides(const char* argument, const ConstTensorView& view) {
 
 std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps) {
-  std::array<std::string, 10> reasons = {refuse_device(caps),
-                                         refuse_types(problem),
-                                         refuse_options(problem, options),
-                                         refuse_sequences(problem),
-                                         refuse_sizes(problem),
-                                         refuse_mods(problem, options.bindings),
-                                         refuse_strides("q", tensors.q),
-                                         refuse_strides("k", tensors.k),
-                                         refuse_strides("v", tensors.v),
-                                         refuse_strides("o", tensors.o)};
+  std::array<std::string, 9> reasons = {refuse_device(caps),
+                                        refuse_types(problem),
+                                        refuse_options(problem, options),
+                                        refuse_sizes(problem),
+                                        refuse_mods(problem, options.bindings),
+                                        refuse_strides("q", tensors.q),
+                                        refuse_strides("k", tensors.k),
+                                        refuse_strides("v", tensors.v),
+                                        refuse_strides("o", tensors.o)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <functional>
+#include <map>
 
+#include "expr/node.h"
 #include "mask/shape.h"
 
 namespace heddle::plan {
@@ -16,46 +18,64 @@ static_assert(shared::kStepAttends == 1 && shared::kStepPartial == 1 << kMostWar
 using mask::block_count;
 using shared::kWarpgroupRows;
 
+/// Sequences with the same key walk the same rows.
+using RowsKey = std::array<std::int64_t, 6>;
+RowsKey rows_key(const Sequence& sequence, std::int64_t batch, const BlockMask* block_mask) {
+  if (block_mask == nullptr) return {0, sequence.q_len, sequence.kv_len};
+  const Expr& mask = block_mask->mask();
+  const bool by_token = !mask.empty() && mask.node()->uses.intersects({expr::Leaf::q_token, expr::Leaf::kv_token});
+  return {batch,
+          sequence.q_len,
+          sequence.kv_len,
+          sequence.q_start,
+          by_token ? sequence.q_begin : 0,
+          by_token ? sequence.kv_begin : 0};
+}
+
 }  // namespace
 
 KeyRows::KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                  const BlockMask* block_mask)
-    : config_(config),
-      clocks_(forward_sm90_clocks(config)),
-      kv_rows_(problem.kv_rows),
-      kv_blocks_(block_count(problem.kv_rows, config.kv_block)),
-      tiles_(block_count(problem.q_rows, config.rows())) {
-  const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
-  if (block_mask != nullptr) {
-    heads_ = block_mask->shared_by_heads() ? 1 : problem.q_heads;
-    sequences_ = block_mask->shared_by_batch() ? 1 : problem.batch;
-  }
-  const std::int64_t scale = block_mask != nullptr ? block_mask->block().kv / config.kv_block : 1;
-  // A row of the mask serves so many queries: all, where there is none.
-  const std::int64_t q_block =
-      block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, problem.q_rows);
-
-  for (std::int64_t at = 0; at < sequences_ * heads_; ++at) {
-    std::array<std::int64_t, kMostWarpgroups> last{};
-    int last_live = 0;
-    for (std::int64_t tile = 0; tile < tiles_; ++tile) {
-      const std::int64_t first_query = tile * config.rows();
-      const auto live = static_cast<int>(
-          std::min<std::int64_t>(config.warpgroups, block_count(problem.q_rows - first_query, kWarpgroupRows)));
-      std::array<std::int64_t, kMostWarpgroups> mask_rows{};
-      std::array<std::span<const Run>, kMostWarpgroups> runs;
-      for (std::size_t w = 0; w < static_cast<std::size_t>(live); ++w) {
-        mask_rows[w] = (first_query + static_cast<std::int64_t>(w) * kWarpgroupRows) / q_block;
-        runs[w] = block_mask != nullptr ? block_mask->row(at / heads_, at % heads_, mask_rows[w])
-                                        : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U);
-      }
-      if (live != last_live || mask_rows != last)
-        add_row(std::span(runs).first(static_cast<std::size_t>(live)), live, scale);
-      last = mask_rows, last_live = live;
-      row_of_tile_.push_back(rows_.size() - 1);
-    }
+    : config_(config), clocks_(forward_sm90_clocks(config)) {
+  const bool own_rows = block_mask != nullptr && !block_mask->shared_by_batch();
+  if (block_mask != nullptr) heads_ = block_mask->shared_by_heads() ? 1 : problem.q_heads;
+  std::map<RowsKey, std::int64_t> known;
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
+    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
+    const auto [rows, added] =
+        known.emplace(rows_key(sequence, own_rows ? batch : 0, block_mask), std::ssize(row_of_tile_));
+    sequences_.push_back({rows->second, block_count(sequence.q_len, config.rows())});
+    if (!added) continue;
+    kv_len_ = sequence.kv_len;
+    kv_blocks_ = block_count(kv_len_, config.kv_block);
+    for (std::int64_t head = 0; head < heads_; ++head) add_tiles(block_mask, batch, head, sequence.q_len);
   }
   rank_rows();
+}
+
+void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head, std::int64_t q_len) {
+  const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
+  const std::int64_t scale = block_mask != nullptr ? block_mask->block().kv / config_.kv_block : 1;
+  // A row of the mask serves so many queries: all, where there is none.
+  const std::int64_t q_block = block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, q_len);
+  std::array<std::int64_t, kMostWarpgroups> last{};
+  int last_live = 0;
+  for (std::int64_t tile = 0; tile < block_count(q_len, config_.rows()); ++tile) {
+    const std::int64_t first_query = tile * config_.rows();
+    const auto live =
+        static_cast<int>(std::min<std::int64_t>(config_.warpgroups, block_count(q_len - first_query, kWarpgroupRows)));
+    std::array<std::int64_t, kMostWarpgroups> mask_rows{};
+    std::array<std::span<const Run>, kMostWarpgroups> runs;
+    for (std::size_t w = 0; w < static_cast<std::size_t>(live); ++w) {
+      mask_rows[w] = (first_query + static_cast<std::int64_t>(w) * kWarpgroupRows) / q_block;
+      runs[w] = block_mask != nullptr ? block_mask->row(batch, head, mask_rows[w])
+                                      : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U);
+    }
+    if (live != last_live || mask_rows != last)
+      add_row(std::span(runs).first(static_cast<std::size_t>(live)), live, scale);
+    last = mask_rows, last_live = live;
+    row_of_tile_.push_back(rows_.size() - 1);
+  }
 }
 
 // `scale`: key blocks of the tile in one of the mask.
@@ -122,7 +142,7 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
   };
   row.steps += static_cast<int>(end - begin);
   const std::int64_t first = config_.descending ? kv_blocks_ - end : begin, last = first + end - begin;
-  const std::int64_t keys = std::min(last * config_.kv_block, kv_rows_) - first * config_.kv_block;
+  const std::int64_t keys = std::min(last * config_.kv_block, kv_len_) - first * config_.kv_block;
   for (std::size_t w = 0; w < kMostWarpgroups; ++w) {
     if (attends >> w & 1) row.keys[w] += keys;
   }

@@ -26,7 +26,7 @@ struct KeyRow {
   std::array<std::int64_t, kMostWarpgroups> keys{};  // that the queries of each warpgroup attend, partial blocks whole
 };
 
-/// Every row, once: what the mask shares between tiles, heads and sequences is shared here.
+/// Every row, once: what the mask shares between tiles, heads and sequences of the same lengths is shared here.
 class KeyRows {
  public:
   /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys.
@@ -34,15 +34,22 @@ class KeyRows {
           const BlockMask* block_mask);
 
   const KeyRow& of(std::int64_t batch, std::int64_t head, std::int64_t q_tile) const {
-    const std::int64_t tile = (batch % sequences_ * heads_ + head % heads_) * tiles_ + q_tile;
-    return rows_[row_of_tile_[static_cast<std::size_t>(tile)]];
+    const Tiles& own = sequences_[static_cast<std::size_t>(batch)];
+    return rows_[row_of_tile_[static_cast<std::size_t>(own.first + head % heads_ * own.of_head + q_tile)]];
   }
+  /// Of one head of a sequence.
+  std::int64_t q_tiles(std::int64_t batch) const { return sequences_[static_cast<std::size_t>(batch)].of_head; }
   int ranks() const { return ranks_; }
   std::vector<shared::KvRun> take_runs() { return std::move(runs_); }
 
  private:
   using WarpgroupRuns = std::span<const std::span<const Run>>;
+  /// Of a sequence, in row_of_tile_.
+  struct Tiles {
+    std::int64_t first, of_head;
+  };
 
+  void add_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head, std::int64_t q_len);
   void add_row(WarpgroupRuns warpgroups, int live, std::int64_t scale);
   void add_runs(WarpgroupRuns warpgroups, std::int64_t scale);
   std::vector<Run> mirror(std::span<const Run> runs, std::int64_t scale) const;
@@ -53,7 +60,9 @@ class KeyRows {
 
   shared::ForwardSm90Config config_;
   ForwardSm90Clocks clocks_;
-  std::int64_t kv_rows_, kv_blocks_, tiles_, heads_ = 1, sequences_ = 1;
+  std::int64_t heads_ = 1;                   // that do not share their rows
+  std::int64_t kv_len_ = 0, kv_blocks_ = 0;  // of the sequence whose rows are added
+  std::vector<Tiles> sequences_;
   std::vector<std::size_t> row_of_tile_;  // [sequences][heads][tiles]
   std::vector<KeyRow> rows_;
   std::vector<shared::KvRun> runs_;

@@ -27,7 +27,15 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kItemRunEnd == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, end) &&
               shared::kItemRunFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, flags) &&
               shared::kItemRunLastFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, last_flags) &&
-              shared::kPlaceItem == offsetof(shared::TilePlace, item));
+              shared::kPlaceItem == offsetof(shared::TilePlace, item) &&
+              shared::kSequenceQBegin == offsetof(shared::SequencePlace, q_begin) &&
+              shared::kSequenceQLen == offsetof(shared::SequencePlace, q_len) &&
+              shared::kSequenceKvLen == offsetof(shared::SequencePlace, kv_len) &&
+              shared::kSequenceQStart == offsetof(shared::SequencePlace, q_start) &&
+              shared::kSequenceKvBegin == offsetof(shared::SequencePlace, kv_begin) &&
+              shared::kSequenceKvEnd == offsetof(shared::SequencePlace, kv_end) &&
+              shared::kSequenceKvBefore == offsetof(shared::SequencePlace, kv_before) &&
+              shared::kSequenceQEnd == offsetof(shared::SequencePlace, q_end));
 
 constexpr std::int64_t kElementBytes = 2;
 
@@ -56,20 +64,37 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
   return heads;
 }
 
-/// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many: a last one of
-/// few heads would have too few tiles to even out the CTAs' loads.
+/// Of the heads of keys in the order of heads_by_keys(): how many keys those before each have, and at the end all.
+std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem) {
+  std::vector<std::int64_t> keys = {0};
+  const auto add_heads = [&](std::int64_t length) {
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) keys.push_back(keys.back() + length);
+  };
+  if (problem.shared_kv) {
+    add_heads(problem.kv_rows);
+  } else {
+    for (const Sequence& sequence : problem.sequences) add_heads(sequence.kv_len);
+  }
+  return keys;
+}
+
+/// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many bytes of them:
+/// a last one of few would have too few tiles to even out the CTAs' loads.
 std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, const device::CudaCaps& caps,
                                       std::int64_t section_bytes) {
   const std::int64_t budget = caps.l2_bytes > 0 ? std::min(section_bytes, caps.l2_bytes / 3) : section_bytes;
+  const std::vector<std::int64_t> keys = keys_before(problem);
+  const std::int64_t kv_heads = std::ssize(keys) - 1, all = keys.back();
   const std::int64_t head_bytes =
-      std::max<std::int64_t>(1, problem.kv_rows * (problem.qk_dim + problem.v_dim) * kElementBytes);
+      std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * kElementBytes);
   const std::int64_t fitting = std::max<std::int64_t>(1, budget / head_bytes);
-  const std::int64_t kv_heads = problem.kv_heads * (problem.shared_kv ? 1 : problem.batch);
   const std::int64_t sections = block_count(kv_heads, fitting);
   const std::int64_t heads = problem.batch * problem.q_heads / kv_heads;  // that read the same keys
   std::vector<std::size_t> ends;
-  for (std::int64_t i = 1; i <= sections; ++i)
-    ends.push_back(static_cast<std::size_t>(kv_heads * i / sections * heads));
+  for (std::int64_t i = 1; i <= sections; ++i) {
+    const auto end = std::ranges::upper_bound(keys, all * i / sections) - keys.begin() - 1;
+    ends.push_back(static_cast<std::size_t>((i < sections ? end : kv_heads) * heads));
+  }
   return ends;
 }
 
@@ -82,10 +107,10 @@ struct Tile {
 /// out. `fills` get the queries that attend nothing.
 class SectionSorter {
  public:
-  SectionSorter(const KeyRows& rows, std::int64_t q_tiles, int warpgroups)
-      : rows_(rows), q_tiles_(q_tiles), warpgroups_(warpgroups) {}
+  SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups)
+      : problem_(problem), rows_(rows), warpgroups_(warpgroups) {}
 
-  void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<int>& fills) {
+  void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<shared::RowFill>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
     for_tiles(section, [&](const Tile& tile) {
       if (tile.row->steps > 0) ++first_[static_cast<std::size_t>(tile.row->rank) + 1];
@@ -96,28 +121,49 @@ class SectionSorter {
     for_tiles(section, [&](const Tile& tile) {
       if (tile.row->steps > 0) sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
       for (int w = 0; w < warpgroups_; ++w) {
-        if (tile.row->unfilled >> w & 1) {
-          fills.insert(fills.end(), {tile.q_tile * warpgroups_ + w, tile.head, tile.batch});
-        }
+        if (tile.row->unfilled >> w & 1) fills.push_back(fill_of(tile, w));
       }
     });
   }
 
  private:
+  shared::RowFill fill_of(const Tile& tile, int warpgroup) const {
+    const Sequence& sequence = problem_.sequences[static_cast<std::size_t>(tile.batch)];
+    const int first = (tile.q_tile * warpgroups_ + warpgroup) * shared::kWarpgroupRows;
+    return {.row = static_cast<int>(sequence.q_begin) + first,
+            .rows = static_cast<int>(std::min<std::int64_t>(shared::kWarpgroupRows, sequence.q_len - first)),
+            .head = tile.head,
+            .batch = tile.batch};
+  }
+
   template <class F>
   void for_tiles(std::span<const HeadOfBatch> section, F&& f) const {
     for (const HeadOfBatch& at : section) {
-      for (int q_tile = 0; q_tile < q_tiles_; ++q_tile) {
+      for (int q_tile = 0; q_tile < rows_.q_tiles(at.batch); ++q_tile) {
         f(Tile{q_tile, at.head, at.kv_head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
       }
     }
   }
 
+  const problem::AttentionProblem& problem_;
   const KeyRows& rows_;
-  std::int64_t q_tiles_;
   int warpgroups_;
   std::vector<std::size_t> first_;
 };
+
+/// Rows past the end of a padded sequence.
+void fill_padding(const problem::AttentionProblem& problem, std::vector<shared::RowFill>& fills) {
+  if (problem.packed) return;
+  const int rows = static_cast<int>(problem.q_rows);
+  for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
+    const int end = static_cast<int>(problem.sequences[static_cast<std::size_t>(batch)].q_len);
+    for (int head = 0; head < static_cast<int>(problem.q_heads); ++head) {
+      for (int row = end; row < rows; row += shared::kWarpgroupRows) {
+        fills.push_back({row, std::min(shared::kWarpgroupRows, rows - row), head, batch});
+      }
+    }
+  }
+}
 
 /// Pairs of a query and a key that are multiplied, those past the ends not counted.
 std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::AttentionProblem& problem,
@@ -126,7 +172,8 @@ std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::At
   for (const Tile& tile : tiles) {
     for (int w = 0; w < config.warpgroups; ++w) {
       const std::int64_t first = (std::int64_t{tile.q_tile} * config.warpgroups + w) * shared::kWarpgroupRows;
-      const std::int64_t queries = std::min<std::int64_t>(shared::kWarpgroupRows, problem.q_rows - first);
+      const std::int64_t length = problem.sequences[static_cast<std::size_t>(tile.batch)].q_len;
+      const std::int64_t queries = std::min<std::int64_t>(shared::kWarpgroupRows, length - first);
       if (queries > 0) elements += queries * tile.row->keys[static_cast<std::size_t>(w)];
     }
   }
@@ -183,6 +230,12 @@ std::vector<shared::WorkItem> items_of(const std::vector<Tile>& tiles, const std
 
 }  // namespace
 
+std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, std::int64_t rows) {
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : problem.sequences) tiles += block_count(sequence.q_len, rows);
+  return tiles * problem.q_heads;
+}
+
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
   TileSchedule schedule;
@@ -190,17 +243,17 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
 
   KeyRows rows(problem, config, block_mask);
   const std::vector<HeadOfBatch> heads = heads_by_keys(problem);
-  const std::int64_t q_tiles = block_count(problem.q_rows, config.rows());
   std::vector<Tile> tiles;
-  tiles.reserve(heads.size() * static_cast<std::size_t>(q_tiles));
-  SectionSorter sorter(rows, q_tiles, config.warpgroups);
+  tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config.rows())));
+  SectionSorter sorter(problem, rows, config.warpgroups);
   std::size_t begin = 0;
   for (const std::size_t end : section_ends(problem, caps, order.section_bytes)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }
+  fill_padding(problem, schedule.fills);
   // Fills are spread over the CTAs too.
-  const std::size_t work = std::max(tiles.size(), schedule.fills.size() / 3);
+  const std::size_t work = std::max(tiles.size(), schedule.fills.size());
   schedule.grid = static_cast<int>(std::min(work, static_cast<std::size_t>(std::max(1, caps.multiprocessors))));
   put_short_ones_last(tiles, rows.ranks(), order.last_share);
   predict(tiles, schedule);

@@ -33,6 +33,7 @@ using plan::kForwardSm90Kernels;
 struct NamedMods {
   std::string name;
   plan::ForwardSm90Mods mods;
+  bool by_sequence = false;
 };
 
 NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {}) {
@@ -91,6 +92,7 @@ int moves_to_uniform_registers(std::span<const char> cubin) {
 jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMods& named, bool lse = true) {
   config.f16 = f16;
   config.lse = lse;
+  config.by_sequence = named.by_sequence;
   return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
 }
 
@@ -139,6 +141,19 @@ TEST_F(CompileTable, HeadDimsBetweenTheKernelsOwnAreAccepted) {
   for (const HeadDims& dims : all) {
     const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
     expect_accepted(kernel->config(dims.qk, dims.v), false, named("no mask", {}));
+  }
+}
+
+TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
+  NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
+  plain.by_sequence = causal.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (first || !kernel.spare) expect_accepted(config, true, causal);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || !first) continue;
+    expect_accepted(config, false, plain);
   }
 }
 

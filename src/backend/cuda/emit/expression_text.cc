@@ -69,6 +69,7 @@ std::string constant_text(const Node& node) {
   return node.boolean() ? "true" : "false";
 }
 
+/// Where all sequences are alike.
 std::string leaf_text(Leaf leaf) {
   switch (leaf) {
     case Leaf::q_token:  // the position without q_start
@@ -82,6 +83,10 @@ std::string leaf_text(Leaf leaf) {
     default:
       return std::string(expr::name(leaf));
   }
+}
+
+bool is_of_sequence(Leaf leaf) {
+  return LeafSet{Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start}.has(leaf);
 }
 
 /// k for an i32 constant of 2^k; else -1.
@@ -185,12 +190,29 @@ class ModWriter {
     const Stage stage = stage_of(node.uses);
     if (stage == Stage::column && is_long(node)) long_column_ = true;
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};
+    if (node.op == Op::leaf && layout_.by_sequence && is_of_sequence(node.leaf())) return sequence_value(node.leaf());
     if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
     if (node.op == Op::leaf) return add_local(stage, "int", leaf_text(node.leaf()));
     if (node.op == Op::param) return {stage, -1, param_text(layout_, node)};
     if (node.op == Op::read) return read_value(node);
     if (node.op == Op::at) return at_value(node);
     return add_local(stage, type_text(node.type), operation_text(node, stage));
+  }
+
+  /// A leaf of a sequence, where they differ: the list is read once a tile.
+  Value sequence_value(Leaf leaf) {
+    const auto word = [&](std::string_view field, Stage stage) {
+      return use(add_local(Stage::uniform, "int", fmt::format("mod.sequences[b].{}", field)), stage);
+    };
+    if (leaf == Leaf::q_token) {
+      return add_local(
+          Stage::row, "int",
+          fmt::format("ops::add(ops::sub(q_idx, {}), {})", word("q_start", Stage::row), word("q_begin", Stage::row)));
+    }
+    if (leaf == Leaf::kv_token) {
+      return add_local(Stage::column, "int", fmt::format("ops::add(kv_idx, {})", word("kv_begin", Stage::column)));
+    }
+    return add_local(Stage::uniform, "int", fmt::format("mod.sequences[b].{}", expr::name(leaf)));
   }
 
   std::string operation_text(const Node& node, Stage stage) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -45,21 +46,47 @@ shared::TicketWord next_run() {
   }
 }
 
-/// A schedule in device memory; `params` points into it.
+/// Where each sequence stands. `longest`: keys of the longest.
+std::vector<shared::SequencePlace> places_of(const problem::AttentionProblem& problem, int longest) {
+  std::vector<shared::SequencePlace> places;
+  for (const Sequence& sequence : problem.sequences) {
+    places.push_back({.q_begin = static_cast<int>(sequence.q_begin),
+                      .q_len = static_cast<int>(sequence.q_len),
+                      .kv_len = static_cast<int>(sequence.kv_len),
+                      .q_start = static_cast<int>(sequence.q_start),
+                      .kv_begin = static_cast<int>(sequence.kv_begin),
+                      .kv_end = static_cast<int>(sequence.kv_begin + sequence.kv_len),
+                      .kv_before = longest - static_cast<int>(sequence.kv_len),
+                      .q_end = static_cast<int>(sequence.q_begin + sequence.q_len)});
+  }
+  return places;
+}
+
+/// A packed tensor as a batch of so many sequences that all begin at the same address.
+template <class View>
+View by_sequence(View view, std::int64_t sequences) {
+  view.shape[0] = sequences;
+  view.strides[0] = 0;
+  return view;
+}
+
+/// A schedule, and where sequences stand if they differ, in device memory; `params` points into it.
 class DeviceLists {
  public:
-  DeviceLists(int device, const plan::TileSchedule& schedule, ForwardSm90Params& params) {
+  DeviceLists(int device, const plan::TileSchedule& schedule, const std::vector<shared::SequencePlace>& places,
+              ForwardSm90Params& params) {
     std::vector<char> bytes;
     const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
-                      fills = append(bytes, schedule.fills);
+                      fills = append(bytes, schedule.fills), sequences = append(bytes, places);
     memory_ = DeviceMemory(device, bytes.size());
     copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
     params.items = reinterpret_cast<const shared::WorkItem*>(base + items);
     params.item_count = static_cast<int>(schedule.items.size());
     params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
-    params.fills = reinterpret_cast<const int*>(base + fills);
-    params.fill_count = static_cast<int>(schedule.fills.size() / 3);
+    params.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
+    params.fill_count = static_cast<int>(schedule.fills.size());
+    if (!places.empty()) params.mod.sequences = reinterpret_cast<const shared::SequencePlace*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
 
@@ -82,6 +109,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   ForwardSm90Kernel(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods)
       : device_(arguments.plan.device),
         config_(*arguments.plan.sm90),
+        packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         grid_(0),
         layout_(emit::layout_of(mods.all())),
         source_(emit::forward_sm90(config_, mods, layout_)),
@@ -93,7 +121,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
                                                                     caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty();
-    if (grid_ > 0) lists_.emplace(device_, schedule, params_);
+    std::vector<shared::SequencePlace> places;
+    if (config_.by_sequence) places = places_of(arguments.problem, params_.kv_len);
+    if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
   }
 
   void launch(const backend::RunArguments& arguments) const override {
@@ -107,7 +137,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     CUtensorMap maps[4] = {};  // not read where no tile has a key
     for (int i = 0; i < 4 && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
-      maps[i] = tensor_map(mapped[i].second, mapped[i].second.data, keys ? config_.kv_block : 64);
+      maps[i] = map_of(mapped[i].second, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
     }
     ForwardSm90Params params = params_;
     params.o = tensors.o.data;
@@ -146,14 +176,25 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
+  CUtensorMap map_of(ConstTensorView tensor, int box_rows, int longest) const {
+    if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
+    if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
+    return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+  }
+
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
-    const AttentionTensors& tensors = arguments.tensors;
     if (problem.sequences.empty()) return;
-    const Sequence& sequence = problem.sequences.front();  // all are alike
-    params_.q_len = static_cast<int>(sequence.q_len);
-    params_.kv_len = static_cast<int>(sequence.kv_len);
-    params_.last_block = static_cast<int>((problem.kv_rows - 1) / config_.kv_block);
+    for (const Sequence& sequence : problem.sequences) {
+      params_.q_len = std::max(params_.q_len, static_cast<int>(sequence.q_len));
+      params_.kv_len = std::max(params_.kv_len, static_cast<int>(sequence.kv_len));
+    }
+    params_.last_block = (params_.kv_len - 1) / config_.kv_block;
+    AttentionTensors tensors = arguments.tensors;
+    if (packed_sequences_ > 0) {
+      tensors.o = by_sequence(tensors.o, packed_sequences_);
+      if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
+    }
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;
@@ -168,7 +209,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     params_.mod.q_len = params_.q_len;
     params_.mod.kv_len = params_.kv_len;
-    params_.mod.q_start = static_cast<int>(sequence.q_start);
+    params_.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
   }
 
   void set_cap(const plan::CapSeries& series) {
@@ -180,6 +221,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
 
   int device_;
   ForwardSm90Config config_;
+  std::int64_t packed_sequences_;  // 0: the batch is padded
   int grid_;
   bool any_keys_ = false;
   emit::ModLayout layout_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "heddle/error.h"
@@ -9,31 +10,60 @@
 
 namespace heddle::cuda {
 
-CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows) {
-  constexpr std::uint32_t kRank = 4;
-  constexpr std::uint64_t kElement = 2;
-  // Innermost first: column, row, head, batch.
-  const std::uint64_t extents[kRank] = {
-      static_cast<std::uint64_t>(tensor.shape[3]), static_cast<std::uint64_t>(tensor.shape[2]),
-      static_cast<std::uint64_t>(tensor.shape[1]), static_cast<std::uint64_t>(tensor.shape[0])};
-  // The stride of an axis with one element says nothing, and TMA must be told something that it accepts.
-  std::uint64_t strides[kRank - 1];
-  std::uint64_t packed = (extents[0] * kElement + 15) / 16 * 16;
-  for (std::uint32_t i = 0; i < kRank - 1; ++i) {
-    strides[i] =
-        extents[i + 1] == 1 ? packed : static_cast<std::uint64_t>(tensor.strides[2 - static_cast<int>(i)]) * kElement;
-    packed = 16;
-  }
-  const std::uint32_t box[kRank] = {shared::kPanelColumns, static_cast<std::uint32_t>(box_rows), 1, 1};
-  const std::uint32_t element_strides[kRank] = {1, 1, 1, 1};
-  const CUtensorMapDataType type =
-      tensor.dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
+namespace {
+
+constexpr std::uint64_t kElement = 2;  // bytes
+
+/// Bytes from one row, head or batch to the next. The stride of an axis with one element says nothing, and TMA must be
+/// told something that it accepts.
+struct Steps {
+  std::uint64_t row, head, batch;
+};
+Steps steps_of(const ConstTensorView& tensor) {
+  const auto step = [&](int axis, std::uint64_t otherwise) {
+    return tensor.shape[axis] == 1 ? otherwise : static_cast<std::uint64_t>(tensor.strides[axis]) * kElement;
+  };
+  const std::uint64_t row = (static_cast<std::uint64_t>(tensor.shape[3]) * kElement + 15) / 16 * 16;
+  return {step(2, row), step(1, 16), step(0, 16)};
+}
+
+/// Axes innermost first.
+template <std::uint32_t kRank>
+CUtensorMap encoded(DType dtype, std::uintptr_t address, const std::uint64_t (&extents)[kRank],
+                    const std::uint64_t (&steps)[kRank - 1], int box_rows) {
+  std::uint32_t box[kRank], element_strides[kRank];
+  std::ranges::fill(box, 1U);
+  std::ranges::fill(element_strides, 1U);
+  box[0] = shared::kPanelColumns;
+  box[1] = static_cast<std::uint32_t>(box_rows);
+  const CUtensorMapDataType type = dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
   CUtensorMap map;
-  check(driver().TensorMapEncodeTiled(&map, type, kRank, const_cast<void*>(address), extents, strides, box,
+  check(driver().TensorMapEncodeTiled(&map, type, kRank, reinterpret_cast<void*>(address), extents, steps, box,
                                       element_strides, CUtensorMapInterleave::none, CUtensorMapSwizzle::bytes128,
                                       CUtensorMapL2promotion::bytes128, CUtensorMapFloatOOBfill::zeros),
         "describing a tensor to TMA");
   return map;
+}
+
+std::uint64_t extent(const ConstTensorView& tensor, int axis) { return static_cast<std::uint64_t>(tensor.shape[axis]); }
+
+}  // namespace
+
+CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows) {
+  const Steps steps = steps_of(tensor);
+  return encoded<4>(tensor.dtype, reinterpret_cast<std::uintptr_t>(address),
+                    {extent(tensor, 3), extent(tensor, 2), extent(tensor, 1), extent(tensor, 0)},
+                    {steps.row, steps.head, steps.batch}, box_rows);
+}
+
+CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
+                                   std::int64_t longest) {
+  const Steps steps = steps_of(tensor);
+  const auto rows = static_cast<std::uint64_t>(longest);
+  // Nothing is ever read or written before the tensor, though the map begins there.
+  return encoded<5>(tensor.dtype, reinterpret_cast<std::uintptr_t>(address) - rows * steps.row,
+                    {extent(tensor, 3), rows, extent(tensor, 2) + 1, extent(tensor, 1), extent(tensor, 0)},
+                    {steps.row, steps.row, steps.head, steps.batch}, box_rows);
 }
 
 void check_address(std::string_view name, const void* address) {

@@ -13,6 +13,13 @@ namespace heddle::cuda {
 /// the planner; the address is not looked at. A context must be current.
 CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows);
 
+/// The same, ending where a sequence does: five axes, of which the second counts from `longest` rows before the row
+/// that the third names on, and has `longest` of them. What a box has past that is read as zeros and not written; a
+/// sequence of n <= longest rows that ends before row e of the tensor has its row i at (longest - n + i, e). The
+/// tensor's batch stride may be 0.
+CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
+                                   std::int64_t longest);
+
 /// Throws Error(invalid_argument) unless 16 divides the address.
 void check_address(std::string_view name, const void* address);
 

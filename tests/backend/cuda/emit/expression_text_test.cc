@@ -67,6 +67,16 @@ TEST(KernelText, Golden) {
   expect_golden_text("forward_sm90", source.text);
 }
 
+// Where sequences differ, what is theirs is read once a tile from a list.
+TEST(ExpressionText, GoldenBySequence) {
+  const Expr mask = expr::simplify((leaf::q_token() - leaf::kv_token() <= leaf::q_len()) &
+                                       (q_idx() - leaf::q_start() >= kv_idx() + leaf::kv_len() - leaf::q_len()),
+                                   expr::Precision::f32);
+  ModLayout layout = layout_of({mask});
+  layout.by_sequence = true;
+  expect_golden_text("by_sequence", mod_text("mask", mask, layout, TakesScore::no));
+}
+
 TEST(ExpressionText, Golden) {
   expect_golden("causal", "mask", mods::causal());
   expect_golden("window", "mask", mods::sliding_window(1024, 16));

@@ -194,11 +194,77 @@ TEST_F(LaunchArguments, WithoutKeysThereAreFillsAlone) {
   ASSERT_EQ(params.fill_count, 2 * 4 * 3);
   std::set<std::tuple<int, int, int>> seen;
   for (int i = 0; i < params.fill_count; ++i) {
-    seen.emplace(params.fills[3 * i], params.fills[3 * i + 1], params.fills[3 * i + 2]);
+    seen.emplace(params.fills[i].row, params.fills[i].head, params.fills[i].batch);
+    EXPECT_EQ(params.fills[i].rows, params.fills[i].row == 128 ? 22 : 64);
   }
   EXPECT_EQ(std::ssize(seen), params.fill_count);
-  EXPECT_EQ(*seen.rbegin(), std::tuple(2, 3, 1));
+  EXPECT_EQ(*seen.rbegin(), std::tuple(128, 3, 1));
   for (const FakeTensorMap& map : last_launch().maps) EXPECT_EQ(map.rank, 0);
+}
+
+/// The list of sequences, as it lies in the device's memory: "q_begin + q_len, kv_begin + kv_len, q_start".
+std::vector<std::string> sequences_of(const FakeLaunch& launch, std::size_t count) {
+  EXPECT_EQ(place_of(launch.params.mod.sequences).device, launch.device);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(launch.params.mod.sequences) % 16, 0U);
+  std::vector<std::string> texts;
+  for (const shared::SequencePlace& at : std::span(launch.params.mod.sequences, count)) {
+    texts.push_back(fmt::format("{} + {}, {} + {}, {}", at.q_begin, at.q_len, at.kv_begin, at.kv_len, at.q_start));
+  }
+  return texts;
+}
+
+// A map of five axes: rows before an end, and the ends.
+TEST_F(LaunchArguments, MapsEndWhereASequenceDoes) {
+  const CallTensors call;  // 2 x 4 heads x 150 queries, 2 x 2 heads x 130 keys, of 128 columns
+  const std::int32_t q_lengths[] = {140, 7}, kv_lengths[] = {0, 129}, starts[] = {3, -5};
+  AttentionOptions options;
+  options.q_lengths = ConstTensorView(q_lengths, DType::i32, {2});
+  options.kv_lengths = ConstTensorView(kv_lengths, DType::i32, {2});
+  options.q_start = ConstTensorView(starts, DType::i32, {2});
+  const AttentionPlan plan(call.tensors(), options);  // has the list
+  plan.run(call.tensors());
+  const FakeLaunch& launch = last_launch();
+  EXPECT_THAT(sequences_of(launch, 2), testing::ElementsAre("0 + 140, 0 + 0, 3", "0 + 7, 0 + 129, -5"));
+  EXPECT_EQ(launch.params.q_len, 140);
+  EXPECT_EQ(launch.params.kv_len, 129);
+  const FakeTensorMap &q = launch.maps[0], &k = launch.maps[1];
+  EXPECT_EQ(text_of(q), "[128, 140, 151, 4, 2] in steps of [256, 256, 38400, 153600] bytes, boxes [64, 64, 1, 1, 1]");
+  EXPECT_THAT(text_of(k), testing::StartsWith("[128, 129, 131, 2, 2] in steps of [256, 256, 33280, 66560] bytes"));
+  EXPECT_EQ(q.address, reinterpret_cast<std::uintptr_t>(call.tensors().q.data) - 140 * 256);
+  EXPECT_EQ(k.address, reinterpret_cast<std::uintptr_t>(call.tensors().k.data) - 129 * 256);
+  EXPECT_EQ(launch.params.lse_stride[0], call.tensors().lse->strides[0]);
+  EXPECT_EQ(launch.params.o_stride[0], call.tensors().o.strides[0]);
+}
+
+TEST_F(LaunchArguments, PackedSequencesAreABatchWithoutSteps) {
+  const CallTensors call({.batch = 1});
+  const std::int32_t q_ends[] = {0, 100, 100, 150}, kv_ends[] = {0, 5, 30, 130};
+  AttentionOptions options;
+  options.cu_seqlens_q = ConstTensorView(q_ends, DType::i32, {4});
+  options.cu_seqlens_kv = ConstTensorView(kv_ends, DType::i32, {4});
+  const AttentionPlan plan(call.tensors(), options);  // has the lists
+  plan.run(call.tensors());
+  const FakeLaunch& launch = last_launch();
+  EXPECT_THAT(sequences_of(launch, 3),
+              testing::ElementsAre("0 + 100, 0 + 5, 0", "100 + 0, 5 + 25, 0", "100 + 50, 30 + 100, 0"));
+  EXPECT_EQ(text_of(launch.maps[0]),
+            "[128, 100, 151, 4, 3] in steps of [256, 256, 38400, 0] bytes, boxes [64, 64, 1, 1, 1]");
+  EXPECT_EQ(launch.params.q_batched + launch.params.k_batched + launch.params.v_batched, 0);
+  EXPECT_EQ(launch.params.lse_stride[0], 0);
+  EXPECT_EQ(launch.params.o_stride[0], 0);
+  EXPECT_EQ(launch.params.fill_count, 0);
+  for (int i = 0; i < launch.params.item_count; ++i) EXPECT_NE(launch.params.items[i].batch, 1);
+}
+
+// One sequence that is the whole tensor takes the kernel of whole sequences.
+TEST_F(LaunchArguments, WholeSequencesHaveNoList) {
+  const CallTensors call({.batch = 1});
+  const std::int32_t q_ends[] = {0, 150}, kv_ends[] = {0, 130};
+  AttentionOptions options;
+  options.cu_seqlens_q = ConstTensorView(q_ends, DType::i32, {2});
+  options.cu_seqlens_kv = ConstTensorView(kv_ends, DType::i32, {2});
+  EXPECT_EQ(launch_of(call, options).params.mod.sequences, nullptr);
+  EXPECT_EQ(last_launch().maps[0].rank, 4);
 }
 
 TEST_F(LaunchArguments, ValuesOfTheMask) {

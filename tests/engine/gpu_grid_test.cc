@@ -172,6 +172,39 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+/// Draws which sequences a case has, and where their queries start.
+class SequencesSource {
+ public:
+  void place(CaseSpec& spec) {
+    spec.sequences = sequences_.deal();
+    spec.q_start = q_start_.deal();
+    spec.mask = mask_.deal();
+    spec.score = score_.deal();
+    if (spec.score.empty()) return;
+    spec.rows = "built";  // a kernel that a given block asks for may have no registers for it
+    spec.tile.reset();
+    spec.block.reset();
+  }
+
+ private:
+  Deck<std::string> sequences_{{"lengths", "packed"}, 27}, q_start_{{"none", "ahead", "aligned"}, 28},
+      mask_{{"", "", "causal", "causal_lower_right", "sliding_window", "by_head", "prefix_by_sequence"}, 29},
+      score_{{"", "", "", "", "alibi", "full_bias", "softcap"}, 30};
+};
+
+// Lengths of their own, from 0 on, and packed batches, with starts; what lies past an end is NaN.
+TEST_F(GpuGrid, SequencesThatDiffer) {
+  std::vector<CaseSpec> specs;
+  SpecSource source(50'000);
+  SequencesSource sequences;
+  for (int i = 0; i < scaled(150); ++i) {
+    CaseSpec spec = source.draw();
+    sequences.place(spec);
+    specs.push_back(spec);
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 /// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
 CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
   CaseSpec spec;
@@ -220,6 +253,32 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
     }
   }
   for_each_spec(some_if_reduced(specs, 11), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// The same for sequences that differ: the producer and every warpgroup see the end of each.
+TEST_F(GpuGrid, EveryKernelOnSequencesThatDiffer) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 60'000;
+  Deck<int> ctas({0, 1, 2, 5}, 31);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const char* sequences : {"lengths", "packed"}) {
+      for (const char* mask : {"", "causal_lower_right"}) {
+        CaseSpec spec = spec_of(kernel, ++seed);
+        if (seed % 4 == 0) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+        spec.sequences = sequences;
+        spec.mask = mask;
+        spec.q_start = *mask != '\0' ? "aligned" : "none";
+        spec.ctas = ctas.deal();
+        spec.batch = 4;
+        spec.group = 2;
+        spec.q_rows = 2 * kernel.config().rows() + 30;
+        spec.kv_rows = 3 * kernel.kv_block + 30;
+        spec.late = seed % 3 == 0 ? 100 : 1;
+        specs.push_back(spec);
+      }
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 // All head dims, in memory without a gap (where TMA takes that) and with NaN behind every row, which none of them may

@@ -244,6 +244,63 @@ TEST_F(GpuPlan, FollowsStridesThat32BitsDoNotHold) {
   }
 }
 
+/// A copy of a [1, 1, rows, columns] tensor on the GPU with 8 MB from row to row, before which no memory is.
+class RowsApart {
+ public:
+  explicit RowsApart(const ConstTensorView& host) : host_(host) {
+    const auto rows = static_cast<std::size_t>(host.shape[2]);
+    const cuda::DeviceMemory before(0, (rows + 1) * kApart);
+    memory_ = cuda::DeviceMemory(0, rows * kApart);
+    copy([&](std::byte* there, std::byte* here) { cuda::copy_and_wait(0, there, here, row_bytes()); });
+  }
+
+  TensorView view() const {
+    TensorView view(memory_.data(), host_.dtype, host_.shape, kGpu);
+    view.strides[2] = static_cast<std::int64_t>(kApart) / size_of(host_.dtype);
+    return view;
+  }
+  void download() {
+    copy([&](std::byte* there, std::byte* here) { cuda::copy_and_wait(0, here, there, row_bytes()); });
+  }
+
+ private:
+  static constexpr std::size_t kApart = std::size_t{8} << 20;
+
+  std::size_t row_bytes() const { return static_cast<std::size_t>(host_.shape[3] * size_of(host_.dtype)); }
+  template <class F>
+  void copy(F&& f) {
+    auto* here = static_cast<std::byte*>(const_cast<void*>(host_.data));
+    for (std::size_t row = 0; row < static_cast<std::size_t>(host_.shape[2]); ++row) {
+      f(static_cast<std::byte*>(memory_.data()) + row * kApart, here + row * row_bytes());
+    }
+  }
+
+  ConstTensorView host_;
+  cuda::DeviceMemory memory_;
+};
+
+// The tensor maps of sequences that differ begin before their tensors.
+TEST_F(GpuPlan, TouchesNothingBeforeItsTensors) {
+  for (const std::uint64_t seed : {41, 42, 43}) {
+    CaseSpec spec = spec_of(seed, "");
+    spec.sequences = "packed";
+    spec.batch = spec.kv_heads = spec.group = 1;
+    spec.q_rows = 140;
+    spec.kv_rows = 100;
+    spec.qk_dim = spec.v_dim = 64;
+    spec.layout = Layout::bhsd;
+    spec.with_lse = false;
+    GpuCase c(spec);
+    const AttentionTensors host = c.host().tensors();
+    RowsApart q(host.q), k(host.k), v(host.v), o(host.o);
+    const AttentionTensors apart = {q.view(), k.view(), v.view(), o.view(), {}};
+    const AttentionPlan plan(apart, c.options());
+    plan.run(apart);
+    o.download();
+    judge(c.host());
+  }
+}
+
 TEST_F(GpuPlan, AllocatesOutputsBesideTheInputs) {
   GpuCase c(spec_of(30));
   c.upload();
@@ -410,8 +467,9 @@ TEST_F(GpuPlan, RefusesStridesThatTmaDoesNotTake) {
 TEST_F(GpuPlan, RefusesWhatNoKernelTakes) {
   GpuCase c(spec_of(43));
   AttentionOptions options = c.options();
-  options.score_mod = leaf::score() * 2.0;
-  expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("score_mod"));
+  const Tensor sinks = Tensor::empty_on(kGpu, DType::f32, {c.host().spec().q_heads()});
+  options.sinks = sinks.view();
+  expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("sinks"));
   options = c.options();
   options.backend = BackendChoice::cpu;
   expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("q is on cuda:0"));

@@ -144,6 +144,65 @@ TEST_F(GpuPoison, BatchEntriesAndHeadsReachOnlyThemselves) {
   });
 }
 
+/// The same kernels on several sequences; the named ones are `sequences`.
+std::vector<CaseSpec> specs_of_sequences(const std::string& sequences) {
+  std::vector<CaseSpec> specs = specs_of_kernels();
+  for (CaseSpec& spec : specs) {
+    spec.sequences = sequences;
+    spec.batch = sequences == "packed" ? 1 : 3;
+    spec.kv_rows += 100;
+  }
+  return specs;
+}
+
+// NaN in all of one sequence changes no bit of the others.
+TEST_F(GpuPoison, SequencesOfAPackedBatchReachOnlyThemselves) {
+  for_each_spec(specs_of_sequences("packed"), [](const CaseSpec& spec) {
+    GpuCase gpu(spec);
+    AttentionCase& c = gpu.host();
+    const auto* q_ends = static_cast<const std::int32_t*>(c.options().cu_seqlens_q->data);
+    const auto* kv_ends = static_cast<const std::int64_t*>(c.options().cu_seqlens_kv->data);
+    for (std::int64_t s = 0; s < c.sequences(); ++s) {
+      const Chooses q_rows = [&](auto, auto, std::int64_t i) { return i >= q_ends[s] && i < q_ends[s + 1]; };
+      const Chooses kv_rows = [&](auto, auto, std::int64_t j) { return j >= kv_ends[s] && j < kv_ends[s + 1]; };
+      GpuCase fresh(spec);
+      fresh.run();
+      const auto clean = rows_of(fresh.host(), q_rows);
+      for (const auto& row : clean) {
+        for (double x : row) ASSERT_EQ(x, x);
+      }
+      poison_rows(fresh.host().q, q_rows);
+      poison_rows(fresh.host().k, kv_rows);
+      poison_rows(fresh.host().v, kv_rows);
+      fresh.run();
+      EXPECT_EQ(rows_of(fresh.host(), q_rows), clean) << "sequence " << s;
+    }
+  });
+}
+
+// Rows past a sequence's end are NaN in the case already; every other content of them gives the same bits.
+TEST_F(GpuPoison, PaddingPastTheLengths) {
+  for_each_spec(specs_of_sequences("lengths"), [](const CaseSpec& spec) {
+    GpuCase gpu(spec);
+    AttentionCase& c = gpu.host();
+    gpu.run();
+    const auto poisoned = rows_of(c, kNone);
+    for (const auto& row : poisoned) {
+      for (double x : row) ASSERT_EQ(x, x);
+    }
+    const auto clear = [](const GuardedTensor& tensor, const auto* lengths) {
+      tensor.for_each_element([&](const Dims& at, std::int64_t offset) {
+        if (at[2] >= lengths[at[0]]) base::store_element(tensor.view().data, tensor.view().dtype, offset, 1);
+      });
+    };
+    clear(c.q, static_cast<const std::int32_t*>(c.options().q_lengths->data));
+    clear(c.k, static_cast<const std::int64_t*>(c.options().kv_lengths->data));
+    clear(c.v, static_cast<const std::int64_t*>(c.options().kv_lengths->data));
+    gpu.run();
+    EXPECT_EQ(rows_of(c, kNone), poisoned);
+  });
+}
+
 TEST_F(GpuPoison, SingleInfinitiesAndNaN) {
   struct Place {
     const GuardedTensor AttentionCase::*tensor;

@@ -305,8 +305,9 @@ TEST(ForwardSm90Schedule, WalksTheBlocksOfEachSequence) {
     const bool masked = below(3) > 0;
     if (masked)
       call.mask = below(2) == 0 ? mods::causal_lower_right() : leaf::kv_token() <= leaf::q_token() + leaf::b();
-    const ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), masked);
-    const std::shared_ptr<const BlockMask> mask = call.rows_of({64 * (1 + below(2)), config.kv_block});
+    ForwardSm90Config config = config_of(128, 1 + below(3), 16 * (1 + below(8)), masked);
+    config.descending = below(2) == 0;
+    const std::shared_ptr<const BlockMask> mask = call.rows_of({64 * (1 + below(2)), config.kv_block * (1 + below(2))});
     device::CudaCaps caps = h200();
     caps.multiprocessors = 1 + below(20);
     expect_valid(call.problem(), config, mask.get(), caps);

@@ -157,6 +157,21 @@ TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
   }
 }
 
+// Ends of rows that TMA does not store, and key blocks counted from a sequence's last one: with three warpgroups the
+// producer has the fewest registers for that.
+TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
+  NamedMods causal = named("by sequence, causal", mods::causal_lower_right()),
+            alibi = named("by sequence, ALiBi, causal", mods::causal(), mods::alibi(Capture("slopes", DType::f32, 1)));
+  causal.by_sequence = alibi.by_sequence = true;
+  EXPECT_TRUE(alibi.mods.descending);
+  expect_accepted(kForwardSm90Kernels[0].config(20, 33), false, causal);
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  for (const HeadDims& dims : {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{100, 65}}) {
+    const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, alibi);
+  }
+}
+
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
 void expect_one_accepted(const std::vector<NamedMods>& all) {

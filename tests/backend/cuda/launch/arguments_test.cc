@@ -256,6 +256,20 @@ TEST_F(LaunchArguments, PackedSequencesAreABatchWithoutSteps) {
   for (int i = 0; i < launch.params.item_count; ++i) EXPECT_NE(launch.params.items[i].batch, 1);
 }
 
+TEST_F(LaunchArguments, MapsOfSequencesHaveTheTrueHeadDims) {
+  const CallTensors call({.batch = 1, .dim = 100, .v_dim = 20, .column_gap = 4});
+  const std::int32_t q_ends[] = {0, 100, 150}, kv_ends[] = {0, 30, 130};
+  AttentionOptions options;
+  options.cu_seqlens_q = ConstTensorView(q_ends, DType::i32, {3});
+  options.cu_seqlens_kv = ConstTensorView(kv_ends, DType::i32, {3});
+  const FakeLaunch launch = launch_of(call, options);
+  EXPECT_THAT(text_of(launch.maps[1]), testing::StartsWith("[100, 100, 131, 2, 2] in steps of [208, 208, 27040, 0] "));
+  EXPECT_THAT(text_of(launch.maps[2]), testing::StartsWith("[20, 100, 131, 2, 2] in steps of [48, 48, 6240, 0] "));
+  EXPECT_THAT(text_of(launch.maps[3]), testing::StartsWith("[20, 100, 151, 4, 2] in steps of [48, 48, 7488, 0] "));
+  EXPECT_EQ(launch.params.o_stride[0], 0);
+  EXPECT_EQ(launch.params.o_stride[2], 24);
+}
+
 // One sequence that is the whole tensor takes the kernel of whole sequences.
 TEST_F(LaunchArguments, WholeSequencesHaveNoList) {
   const CallTensors call({.batch = 1});

@@ -8,6 +8,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
 
     compare.py --out DIR                      the whole grid: DIR/compare.{md,json,svg}
     compare.py --only D128/causal S512        some cells
+    compare.py --mods                         score mods and masks instead (comparison/mods.py)
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
 """
 
@@ -45,6 +46,7 @@ def read_arguments(arguments):
     parser.add_argument("--no-extras", action="store_true", help="throughput only: no compile times, host cost, graph")
     parser.add_argument("--library", help="libheddle_c.so ($HEDDLE_LIBRARY, or the one built last under build/)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu tries the program out, slowly")
+    parser.add_argument("--mods", action="store_true", help="score mods and masks, beside the plain kernel and flex")
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
     chosen = parser.parse_args(arguments)
     chosen.peers = [name for name in chosen.peers.split(",") if name]
@@ -201,12 +203,35 @@ def draw(results, path):
     return True
 
 
+def compare_mods(chosen):
+    try:
+        import torch
+        from comparison import mods
+
+        torch.set_grad_enabled(False)
+        lib = library.Library(library.find_library(chosen.library))
+    except (ImportError, OSError, library.HeddleError) as error:
+        say(f"compare.py: {error}")
+        return 2
+    peers = tuple(name for name in chosen.peers if name == "flex")
+    length = mods.LENGTH if chosen.device == "cuda" else 256
+    entries = mods.Comparison(torch, lib, chosen.device, chosen.rounds, say, length, peers).run()
+    if chosen.out:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / "mods.json").write_text(json.dumps(entries, indent=1))
+        (chosen.out / "mods.md").write_text(mods.markdown(entries))
+    print(json.dumps(entries, indent=1) if chosen.json else mods.markdown(entries), flush=True)
+    return 1 if any(mods.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
+
+
 def main(arguments):
     chosen = read_arguments(arguments)
     # Heddle finds NVRTC among the packages of the python3 that stands first in PATH: let that be this one.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     if chosen.draw:
         return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
+    if chosen.mods:
+        return compare_mods(chosen)
     try:
         comparison = Comparison(chosen)
     except (ImportError, OSError, library.HeddleError) as error:

@@ -1,7 +1,8 @@
 """The criterion of heddle/check.h on the device: o and lse against float64, beside what an unfused computation errs.
 
-For equal lengths, bf16 inputs, no mods, full or causal. Heads are judged until their score matrices hold BUDGET
-elements: all of them for short sequences, a few for long ones. That o and lse are written is checked everywhere.
+For equal lengths and bf16 inputs, full, causal, or with the mods of comparison/mods.py. Heads are judged until their
+score matrices hold BUDGET elements: all of them for short sequences, a few for long ones. That o and lse are written is
+checked everywhere.
 """
 
 import math
@@ -29,9 +30,9 @@ def sampled_pairs(batch, heads, s):
 class Reference:
     """Attention of sampled heads in float64, and plain: S and softmax in f32, P rounded to bf16, o rounded once."""
 
-    def __init__(self, torch, q, k, v, causal):
-        """q, k, v: [B, S, H, D]."""
-        self.torch = torch
+    def __init__(self, torch, q, k, v, causal, mods=None):
+        """q, k, v: [B, S, H, D]. `mods`: functions score(t, h, q, k), mask(q, k) and weight(t, h, q, k), or None."""
+        self.torch, self.mods = torch, mods
         batch, s, heads, d = q.shape
         self.pairs = sampled_pairs(batch, heads, s)
         self.b = torch.tensor([b for b, _ in self.pairs], device=q.device)
@@ -42,13 +43,25 @@ class Reference:
         parts = []
         for first in range(0, len(self.pairs), together):
             at = slice(first, first + together)
-            blocks = [self._rows(q[at], k[at], v[at], row, min(row + rows, s), causal) for row in range(0, s, rows)]
+            blocks = [
+                self._rows(q[at], k[at], v[at], self.h[at], row, min(row + rows, s), causal)
+                for row in range(0, s, rows)
+            ]
             parts.append([torch.cat(tensors, dim=1) for tensors in zip(*blocks)])
         self.o, self.magnitude, self.exponent, self.lse, self.plain_o, self.plain_lse = (
             torch.cat(tensors) for tensors in zip(*parts)
         )
 
-    def _rows(self, q, k, v, begin, end, causal):
+    def _mod(self, kind, t, h, begin):
+        """What that mod gives for the score matrix t of the heads h, whose rows begin there; None without one."""
+        mod = getattr(self.mods, kind, None)
+        if mod is None:
+            return None
+        rows = self.torch.arange(begin, begin + t.shape[-2], device=t.device)[:, None]
+        keys = self.torch.arange(t.shape[-1], device=t.device)[None, :]
+        return mod(rows, keys) if kind == "mask" else mod(t, h[:, None, None], rows, keys)
+
+    def _rows(self, q, k, v, h, begin, end, causal):
         torch = self.torch
         if causal:
             k, v = k[:, :end], v[:, :end]
@@ -60,31 +73,40 @@ class Reference:
         t = scale * (q.double() @ k.double().transpose(1, 2))
         # How large the row's scores are, or half of the terms that cancel in one: what f32 may err by.
         terms = 0.5 * scale * (q.abs().double() @ k.abs().double().transpose(1, 2))
+        if (attends := self._mod("mask", t, h, begin)) is not None:
+            masked = ~attends
+        if (scored := self._mod("score", t, h, begin)) is not None:
+            t = scored
+        weight = self._mod("weight", t, h, begin)
         sizes = torch.maximum(t.abs(), terms)
         del terms
-        if causal:
-            t.masked_fill_(masked, -math.inf)
+        if masked is not None:
+            t = t.masked_fill(masked, -math.inf)
             sizes.masked_fill_(masked, 0)
         exponent = sizes.amax(-1)
         del sizes
         m = t.amax(-1, keepdim=True)
         p = (t - m).exp_()
         l = p.sum(-1, keepdim=True)
-        o = (p @ v.double()) / l
+        weigh = (lambda x: x) if weight is None else (lambda x: x * weight)
+        o = (weigh(p) @ v.double()) / l
         p.clamp_(min=FLUSHED)
-        if causal:
+        if masked is not None:
             p.masked_fill_(masked, 0)
+        p = weigh(p).abs()
         magnitude = (p @ v.abs().double()) / l
         lse = (m + l.log()).squeeze(-1)
         del t, p
 
         t = scale * (q.float() @ k.float().transpose(1, 2))
-        if causal:
-            t.masked_fill_(masked, -math.inf)
+        if (scored := self._mod("score", t, h, begin)) is not None:
+            t = scored
+        if masked is not None:
+            t = t.masked_fill(masked, -math.inf)
         m = t.amax(-1, keepdim=True)
         p = (t - m).exp_()
         l = p.sum(-1, keepdim=True)
-        plain_o = ((p.bfloat16().float() @ v.float()) / l).bfloat16()
+        plain_o = ((weigh(p).bfloat16().float() @ v.float()) / l).bfloat16()
         plain_lse = (m + l.log()).squeeze(-1)
         return o, magnitude, exponent, lse, plain_o, plain_lse
 

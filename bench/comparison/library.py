@@ -102,6 +102,29 @@ class RunOptions(Sized):
     ]
 
 
+class Sequence(ctypes.Structure):
+    _fields_ = [(name, c_int64) for name in ("q_begin", "q_len", "kv_begin", "kv_len", "q_start")]
+
+
+class BlockMaskOptions(Sized):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("heads", c_int64),
+        ("sequences", POINTER(Sequence)),
+        ("sequence_count", c_int64),
+        ("q_block", c_int64),
+        ("kv_block", c_int64),
+        ("mask_mod", c_char_p),
+        ("bindings", POINTER(Bindings)),
+        *(
+            (name, POINTER(Tensor))
+            for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+        ),
+        ("threads", c_int32),
+        ("f64_inputs", c_int32),
+    ]
+
+
 class HeddleError(RuntimeError):
     """A call failed: `status` is its name in c.h, the message the library's sentence."""
 
@@ -163,10 +186,13 @@ class Library:
             "plan_explain": [plan, text],
             "plan_explain_json": [plan, text],
             "check_attention": [tensors, options, POINTER(c_int32), text],
+            "block_mask_create": [POINTER(BlockMaskOptions), POINTER(c_void_p)],
+            "block_mask_text": [c_void_p, c_int64, c_int64, text],
         }.items():
             function = getattr(self.c, f"heddle_{name}")
             function.argtypes, function.restype = arguments, c_int32
-        self.c.heddle_plan_destroy.argtypes, self.c.heddle_plan_destroy.restype = [plan], None
+        for name in ("plan_destroy", "block_mask_destroy"):
+            getattr(self.c, f"heddle_{name}").argtypes, getattr(self.c, f"heddle_{name}").restype = [plan], None
         for name in ("version", "last_error"):
             getattr(self.c, f"heddle_{name}").restype = c_char_p
         self.c.heddle_c_version.restype = c_int32
@@ -201,10 +227,27 @@ class Library:
     def plan(self, tensors, options=None):
         return Plan(self, tensors, options)
 
+    def block_mask(self, options):
+        return BlockMask(self, options)
+
     def _text(self, function, *arguments):
         text = c_char_p()
         self.check(function(*arguments, byref(text)))
         return text.value.decode()
+
+
+class BlockMask:
+    def __init__(self, library, options):
+        self.library, self.handle = library, c_void_p()
+        library.check(library.c.heddle_block_mask_create(byref(options), byref(self.handle)))
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            self.library.c.heddle_block_mask_destroy(self.handle)
+
+    def text(self, sequence=0, head=0):
+        """A line a row of blocks: '#' full, '+' partial, '.' empty."""
+        return self.library._text(self.library.c.heddle_block_mask_text, self.handle, sequence, head)
 
 
 class Plan:

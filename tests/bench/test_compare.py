@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bench_path  # noqa: F401
 import compare
-from comparison import criterion, grid, report, timing
+from comparison import criterion, grid, mods, report, timing
 
 
 def entry_of(name, **rates):
@@ -112,6 +112,29 @@ class Timing(unittest.TestCase):
 
     def test_host_clock(self):
         self.assertGreater(timing.HostClock().milliseconds(lambda: math.fsum(range(1000)), 3), 0)
+
+
+class Mods(unittest.TestCase):
+    def entry(self, **fields):
+        check = {"passed": True, "tensors": {"o": {"share": 0.5}, "lse": {"share": 0.2}}}
+        return {"d": 64, "mod": "ALiBi", "target": 1.2, "baseline": "plain", "check": check, **fields}
+
+    def test_verdicts(self):
+        ok = self.entry(ms=1.1, baseline_ms=1.0, flex_ms=2.2)
+        self.assertEqual(mods.verdict(ok), "ok")
+        self.assertEqual(mods.line(ok), "| 64 | ALiBi | 1.100 | 1.10 | plain | 1.20 | 2.00 | 0.50 | ok |")
+        self.assertEqual(mods.verdict(self.entry(ms=1.3, baseline_ms=1.0)), "MISS")
+        self.assertEqual(mods.verdict(self.entry(ms=1.3)), "-")
+        self.assertEqual(mods.verdict(self.entry(ms=1.0, baseline_ms=1.0, check={"passed": False})), "WRONG")
+        failed = {"d": 64, "mod": "ALiBi", "target": 1.2, "baseline": "plain", "error": "no|pe"}
+        self.assertEqual(mods.verdict(failed), "ERROR")
+        self.assertIn("- D 64, ALiBi, error: no\\|pe", mods.markdown([ok, failed]))
+
+    def test_every_mod_has_its_targets(self):
+        self.assertEqual(len({mod.name for mod in mods.MODS}), len(mods.MODS))
+        for mod in mods.MODS:
+            self.assertEqual(set(mod.targets), {64, 128}, mod.name)
+            self.assertEqual(mod.baseline, "blocks" if mod.mask else "plain")
 
 
 class Report(unittest.TestCase):

@@ -12,6 +12,7 @@ from array import array
 
 import bench_path
 from comparison import library as c
+from comparison import mods
 
 STRUCTS = {
     "heddle_tensor": c.Tensor,
@@ -21,6 +22,8 @@ STRUCTS = {
     "heddle_attention_options": c.AttentionOptions,
     "heddle_attention_tensors": c.AttentionTensors,
     "heddle_run_options": c.RunOptions,
+    "heddle_sequence": c.Sequence,
+    "heddle_block_mask_options": c.BlockMaskOptions,
 }
 SIZE, DIM = 12, 8
 
@@ -94,6 +97,36 @@ class Library(unittest.TestCase):
         with self.assertRaisesRegex(c.HeddleError, "invalid_argument: mask_mod: .*nowhere") as caught:
             self.library.attention_into(self.tensors(), c.AttentionOptions(mask_mod=b"nowhere"))
         self.assertEqual(caught.exception.status, "invalid_argument")
+
+    def test_every_mod_of_the_comparison_is_taken(self):
+        ids = array("i", [i // 5 for i in range(SIZE)])
+        shapes = {"slopes": (1,), "table": (32, 1), "ids": (SIZE,), "bias": (1, SIZE, SIZE)}
+        dtypes = {"slopes": "f32", "table": "f32", "ids": "i32", "bias": "bf16"}
+        for mod in mods.MODS:
+            views = [c.tensor(ids.buffer_info()[0], dtypes[name], shapes[name]) for name in mod.captures]
+            names = (c.Capture * max(1, len(views)))(
+                *(c.Capture(name.encode(), ctypes.pointer(view)) for name, view in zip(mod.captures, views))
+            )
+            bindings = c.Bindings(captures=names, capture_count=len(views))
+            options = c.AttentionOptions(
+                score_mod=mod.score.encode() or None,
+                mask_mod=mod.mask.encode() or None,
+                bindings=ctypes.pointer(bindings),
+            )
+            with self.subTest(mod.name):
+                self.assertIn("plan", json.loads(self.library.plan(self.tensors(), options).explain_json()))
+
+    def test_block_mask(self):
+        sequence = c.Sequence(0, SIZE, 0, SIZE, 0)
+        options = c.BlockMaskOptions(
+            heads=1,
+            sequences=ctypes.pointer(sequence),
+            sequence_count=1,
+            q_block=4,
+            kv_block=4,
+            mask_mod=b"q_idx >= kv_idx",
+        )
+        self.assertEqual(self.library.block_mask(options).text().split(), ["+..", "#+.", "##+"])
 
     def test_versions(self):
         self.assertGreaterEqual(self.library.c_version(), c.C_VERSION)

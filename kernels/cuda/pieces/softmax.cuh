@@ -11,8 +11,8 @@
 //   m. The tile is computed again, safely: with the running maximum.
 //
 // m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal numbers
-// end at 2^-14, m stays 10 below the maximum besides: what is left of a row whose largest weights a weight_mod drops
-// counts, too.
+// end at 2^-14, m stays 10 below the maximum besides (safely 5, where a weight_mod may be large): what is left of a row
+// whose largest weights a weight_mod drops counts, too.
 #pragma once
 
 #include "pieces/scores.cuh"
@@ -175,7 +175,7 @@ struct Softmax {
   __device__ __forceinline__ void raise_to_scores(const float (&s)[kColumns / 2], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float headroom = safe ? 0.0F : kHeadroom;
+      const float headroom = safe ? kHeadroom / 2 : kHeadroom;
       const float candidate = largest(s, r, scale_log2) - headroom, before = rows.m[r];
       if (candidate > before) {
         rows.m[r] = candidate;

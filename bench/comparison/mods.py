@@ -1,0 +1,353 @@
+"""Mods and masks: Heddle beside its own plain kernel, flex_attention and, where it can, itself on the same blocks.
+
+One problem, B 2, H 16, S 8192, bf16, at D 64 and 128. What a score or weight mod costs is its time over that of the
+plain kernel; what a mask costs, over that of the same kernel on the same blocks all marked full, with no mod.
+"""
+
+import ctypes
+import dataclasses
+import math
+from typing import Callable
+
+from comparison import criterion, library as c, report, timing
+
+BATCH, HEADS, LENGTH = 2, 16, 8192
+DOCUMENTS = (1000, 37, 2055, 900, 1500, 700, 1200, 800)
+CAUSAL = "q_idx >= kv_idx"
+T5 = "table[where(q_idx < kv_idx, 16, 0) + min(abs(kv_idx - q_idx), 8) + " + " + ".join(
+    f"i32(abs(kv_idx - q_idx) >= {edge})" for edge in (12, 16, 23, 32, 46, 64, 91)
+)
+
+
+def t5_bucket(torch, q, k):
+    n = (k - q).abs()
+    far = sum((n >= edge).long() for edge in (12, 16, 23, 32, 46, 64, 91))
+    return torch.where(q < k, 16, 0) + n.clamp(max=8) + far
+
+
+@dataclasses.dataclass(frozen=True)
+class Mod:
+    """Texts for Heddle; `make(torch, captures)` gives the same as functions score(t, h, q, k) and mask(q, k)."""
+
+    name: str
+    targets: dict  # most times the baseline's time, by D
+    score: str = ""
+    mask: str = ""
+    captures: tuple = ()
+    make: Callable = lambda torch, captures: (None, None)
+
+    @property
+    def baseline(self):
+        return "blocks" if self.mask else "plain"
+
+
+def both(d64, d128):
+    return {64: d64, 128: d128}
+
+
+MODS = (
+    Mod(
+        "ALiBi",
+        both(1.20, 1.10),
+        score="score + slopes[h] * (kv_idx - q_idx)",
+        captures=("slopes",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["slopes"][h] * (k - q), None),
+    ),
+    Mod(
+        "relative position",
+        both(1.20, 1.10),
+        score="score + (q_idx - kv_idx)",
+        make=lambda torch, x: (lambda t, h, q, k: t + (q - k), None),
+    ),
+    Mod(
+        "T5",
+        both(1.20, 1.10),
+        score=f"score + {T5}, h]",
+        captures=("table",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["table"][t5_bucket(torch, q, k), h], None),
+    ),
+    Mod(
+        "softcap 20",
+        both(1.5, 1.25),
+        score="20 * tanh(score / 20)",
+        make=lambda torch, x: (lambda t, h, q, k: 20 * torch.tanh(t / 20), None),
+    ),
+    Mod(
+        "bias, bf16",
+        both(1.25, 1.25),
+        score="score + bias[h, q_idx, kv_idx]",
+        captures=("bias",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["bias"][h, q, k], None),
+    ),
+    Mod("causal", both(1.10, 1.10), mask=CAUSAL, make=lambda torch, x: (None, lambda q, k: q >= k)),
+    Mod(
+        "ALiBi, causal",
+        both(1.20, 1.10),
+        score="score + slopes[h] * (kv_idx - q_idx)",
+        mask=CAUSAL,
+        captures=("slopes",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["slopes"][h] * (k - q), lambda q, k: q >= k),
+    ),
+    Mod(
+        "softcap 20, causal",
+        both(1.5, 1.25),
+        score="20 * tanh(score / 20)",
+        mask=CAUSAL,
+        make=lambda torch, x: (lambda t, h, q, k: 20 * torch.tanh(t / 20), lambda q, k: q >= k),
+    ),
+    Mod(
+        "window 1024",
+        both(1.10, 1.10),
+        mask=f"{CAUSAL} and q_idx - kv_idx <= 1024",
+        make=lambda torch, x: (None, lambda q, k: (q >= k) & (q - k <= 1024)),
+    ),
+    Mod(
+        "prefix 1024",
+        both(1.10, 1.10),
+        mask=f"kv_idx < 1024 or {CAUSAL}",
+        make=lambda torch, x: (None, lambda q, k: (k < 1024) | (q >= k)),
+    ),
+    Mod(
+        "documents, causal",
+        both(1.10, 1.10),
+        mask=f"{CAUSAL} and ids[q_idx] == ids[kv_idx]",
+        captures=("ids",),
+        make=lambda torch, x: (None, lambda q, k: (q >= k) & (x["ids"][q] == x["ids"][k])),
+    ),
+    Mod(
+        "dilated",
+        both(1.10, 1.10),
+        mask=f"{CAUSAL} and (q_idx - kv_idx) % 4 == 0",
+        make=lambda torch, x: (None, lambda q, k: (q >= k) & ((q - k) % 4 == 0)),
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModCell:
+    """The problem of one head dim, in the shape that grid.Cell has."""
+
+    d: int
+    length: int = LENGTH
+    batch: int = BATCH
+    heads: int = HEADS
+    causal: bool = False
+
+    @property
+    def s(self):
+        return self.length
+
+
+class Functions:
+    """A mod's functions, as criterion.Reference calls them."""
+
+    def __init__(self, score, mask):
+        self.score, self.mask, self.weight = score, mask, None
+
+
+def capture_tensors(torch, device, cell):
+    """Every capture, once for all mods."""
+    generator = torch.Generator(device=device).manual_seed(1)
+    numbers = torch.arange(1, cell.heads + 1, device=device)
+    parts = [math.ceil(part * cell.s / LENGTH) for part in DOCUMENTS]
+    ids = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts))[: cell.s]
+    return {
+        "slopes": torch.exp2(-8.0 * numbers.float() / cell.heads),
+        "table": torch.randn(32, cell.heads, device=device, generator=generator),
+        "ids": ids.to(torch.int32).to(device),
+        "bias": torch.randn(cell.heads, cell.s, cell.s, device=device, generator=generator).to(torch.bfloat16),
+    }
+
+
+DTYPES = {"torch.bfloat16": "bf16", "torch.float32": "f32", "torch.int32": "i32"}
+
+
+def view(x):
+    return c.tensor(x.data_ptr(), DTYPES[str(x.dtype)], x.shape, x.stride(), x.device.type, x.device.index or 0)
+
+
+class Heddle:
+    """The library on one mod; `blocks`: on a block mask instead, with none."""
+
+    def __init__(self, inputs, lib, mod=None, captures=None, blocks=None):
+        torch, cell = inputs.torch, inputs.cell
+        self.o = torch.full_like(inputs.q, math.nan)
+        self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
+        rows = [view(x.transpose(1, 2)) for x in (inputs.q, inputs.k, inputs.v, self.o)]
+        self.tensors = c.attention_tensors(*rows, view(self.lse))
+        names = mod.captures if mod else ()
+        self.views = [view(captures[name]) for name in names]
+        self.captures = (c.Capture * max(1, len(names)))(
+            *(c.Capture(name.encode(), ctypes.pointer(x)) for name, x in zip(names, self.views))
+        )
+        self.bindings = c.Bindings(captures=self.captures, capture_count=len(names))
+        self.blocks = blocks
+        options = c.AttentionOptions(
+            score_mod=mod.score.encode() if mod and mod.score else None,
+            mask_mod=mod.mask.encode() if mod and mod.mask else None,
+            bindings=ctypes.pointer(self.bindings),
+            block_mask=blocks.handle if blocks else None,
+        )
+        self.plan = lib.plan(self.tensors, options)
+        count = self.plan.workspace_bytes()
+        self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
+        self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)
+        if inputs.device != "cpu":
+            self.options.stream = torch.cuda.current_stream().cuda_stream
+
+    def __call__(self):
+        self.plan.run(self.tensors, self.options)
+
+    def result(self):
+        return self.o.transpose(1, 2), self.lse
+
+    def kv_block(self):
+        """Keys of the plan's tile: "tile 192 queries x 80 keys"."""
+        return int(self.plan.explain().split(" keys,")[0].rsplit(" ", 1)[1])
+
+
+def full_blocks(torch, lib, cell, mod, captures, kv_block):
+    """A block mask with the mod's blocks, all of them full."""
+    sequences = (c.Sequence * cell.batch)(*(c.Sequence(0, cell.s, 0, cell.s, 0) for _ in range(cell.batch)))
+    host = {name: captures[name].cpu() for name in mod.captures if name in mod.mask}
+    views = [view(x) for x in host.values()]
+    names = (c.Capture * max(1, len(host)))(
+        *(c.Capture(name.encode(), ctypes.pointer(x)) for name, x in zip(host, views))
+    )
+    bindings = c.Bindings(captures=names, capture_count=len(host))
+    common = {
+        "heads": cell.heads,
+        "sequences": sequences,
+        "sequence_count": cell.batch,
+        "q_block": 64,
+        "kv_block": kv_block,
+    }
+    options = c.BlockMaskOptions(mask_mod=mod.mask.encode(), bindings=ctypes.pointer(bindings), **common)
+    lines = lib.block_mask(options).text().split()
+    counts = torch.zeros(1, 1, len(lines), dtype=torch.int32)
+    indices = torch.zeros(1, 1, len(lines), len(lines[0]), dtype=torch.int32)
+    none = torch.zeros_like(counts)
+    for row, line in enumerate(lines):
+        listed = [column for column, kind in enumerate(line) if kind != "."]
+        counts[0, 0, row] = len(listed)
+        indices[0, 0, row, : len(listed)] = torch.tensor(listed, dtype=torch.int32)
+    lists = [view(x) for x in (none, torch.zeros_like(indices), counts, indices)]
+    fields = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    pointers = dict(zip(fields, map(ctypes.pointer, lists)))
+    return lib.block_mask(c.BlockMaskOptions(**common, **pointers))
+
+
+class Flex:
+    def __init__(self, inputs, shared, score, mask):
+        from torch.nn.attention import flex_attention as module
+
+        torch, s = inputs.torch, inputs.cell.s
+        if "flex" not in shared:
+            torch._dynamo.config.recompile_limit = 1000
+            torch._dynamo.config.automatic_dynamic_shapes = False
+            shared["flex"] = torch.compile(module.flex_attention)
+        self.attend, self.inputs = shared["flex"], inputs.bhsd()
+        self.score = None if score is None else (lambda t, b, h, q, k: score(t, h, q, k))
+        self.blocks = None
+        if mask is not None:
+            self.blocks = module.create_block_mask(
+                lambda b, h, q, k: mask(q, k), None, None, s, s, device=inputs.device
+            )
+
+    def __call__(self):
+        self.kept = self.attend(*self.inputs, score_mod=self.score, block_mask=self.blocks)
+
+    def result(self):
+        return self.kept, None
+
+
+class Comparison:
+    def __init__(self, torch, lib, device, rounds, say, length=LENGTH, peers=("flex",)):
+        self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
+        self.length, self.peers, self.shared = length, peers, {}
+        self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
+
+    def run(self, dims=(64, 128), mods=MODS):
+        return [entry for d in dims for entry in self.compare(ModCell(d, self.length), mods)]
+
+    def compare(self, cell, mods):
+        from comparison import contenders
+
+        inputs = contenders.Inputs(self.torch, cell, self.device)
+        captures = capture_tensors(self.torch, self.device, cell)
+        timed = {("plain", "heddle"): timing.Timed(Heddle(inputs, self.lib), self.clock)}
+        entries = []
+        for mod in mods:
+            entry = {"d": cell.d, "mod": mod.name, "target": mod.targets.get(cell.d), "baseline": mod.baseline}
+            entries.append(entry)
+            try:
+                self.add(timed, entry, inputs, captures, mod)
+            except Exception as error:
+                entry["error"] = f"{type(error).__name__}: {error}"[:2000]
+        failed = timing.interleave(timed, self.rounds)
+        for entry in entries:
+            self.finish(entry, timed, failed)
+            self.say(line(entry))
+        return entries
+
+    def add(self, timed, entry, inputs, captures, mod):
+        score, mask = mod.make(self.torch, captures)
+        ours = Heddle(inputs, self.lib, mod, captures)
+        timed[mod.name, "heddle"] = timing.Timed(ours, self.clock)
+        entry["plan"] = ours.plan.explain()
+        reference = criterion.Reference(self.torch, inputs.q, inputs.k, inputs.v, False, Functions(score, mask))
+        entry["check"] = reference.judge(*ours.result())
+        if mod.mask:
+            blocks = full_blocks(self.torch, self.lib, inputs.cell, mod, captures, ours.kv_block())
+            timed[mod.name, "blocks"] = timing.Timed(Heddle(inputs, self.lib, blocks=blocks), self.clock)
+        if "flex" in self.peers:
+            try:
+                timed[mod.name, "flex"] = timing.Timed(Flex(inputs, self.shared, score, mask), self.clock)
+            except Exception as error:  # a peer's failure is its own
+                entry["flex_error"] = report.one_line(str(error))
+
+    def finish(self, entry, timed, failed):
+        def ms(name, who):
+            one = timed.get((name, who))
+            return report.median(one.samples) if one and one.samples and (name, who) not in failed else None
+
+        entry["ms"] = ms(entry["mod"], "heddle")
+        entry["flex_ms"] = ms(entry["mod"], "flex")
+        entry["baseline_ms"] = ms("plain", "heddle") if entry["baseline"] == "plain" else ms(entry["mod"], "blocks")
+
+
+def ratio(entry):
+    return entry["ms"] / entry["baseline_ms"] if entry.get("ms") and entry.get("baseline_ms") else None
+
+
+def verdict(entry):
+    if entry.get("error"):
+        return "ERROR"
+    if not entry.get("check", {}).get("passed"):
+        return "WRONG"
+    if ratio(entry) is None:
+        return "-"
+    return "ok" if ratio(entry) <= entry["target"] else "MISS"
+
+
+def line(entry):
+    number = report.number
+    against = number(entry["flex_ms"] / entry["ms"], 2) if entry.get("flex_ms") and entry.get("ms") else "-"
+    share = max(part["share"] for part in entry["check"]["tensors"].values()) if "check" in entry else None
+    return (
+        f"| {entry['d']} | {entry['mod']} | {number(entry.get('ms'), 3)} | {number(ratio(entry), 2)} | "
+        f"{entry['baseline']} | {number(entry['target'], 2)} | {against} | {number(share, 2)} | {verdict(entry)} |"
+    )
+
+
+def markdown(entries):
+    lines = [
+        "| D | mod | ms | x baseline | baseline | target | flex / Heddle | share of the criterion | |",
+        "|" + "---|" * 9,
+        *(line(entry) for entry in entries),
+    ]
+    for entry in entries:
+        for kind in ("error", "flex_error"):
+            if entry.get(kind):
+                lines.append(f"- D {entry['d']}, {entry['mod']}, {kind}: {report.one_line(entry[kind])}")
+    return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ class Consumer {
                                    !kConfig.capped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
-  using RowSoftmax = Softmax<kN, kConfig.f16, kAsArray, kConfig.scores>;
+  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)

@@ -2,11 +2,10 @@
 // the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
 //
 // A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles) and `warpgroups` consumers of 64
-// query rows each. The
-// host lists the tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up
-// takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads,
-// so consumers know nothing of masks, schedules or sequences but what the Step says, and the place of its tile. A
-// warpgroup passes over the blocks that none of its own rows attends.
+// query rows each. The host lists the tiles; each CTA begins with its own and then draws one after the other, so that a
+// CTA that is held up takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each
+// key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says, and the place
+// of its tile. A warpgroup passes over the blocks that none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
@@ -40,6 +39,8 @@ struct ForwardSm90Config {
   bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
   bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
+  int streamed_bytes = 0;    // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
+  int streamed_stages = 0;   // its tiles in flight, of each warpgroup
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
@@ -49,6 +50,8 @@ struct ForwardSm90Config {
   constexpr int v_columns() const { return (v_dim + 7) / 8 * 8; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int streamed_panel_columns() const { return 128 / streamed_bytes; }
+  constexpr int streamed_panels() const { return kv_block / streamed_panel_columns(); }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
@@ -133,14 +136,16 @@ struct ForwardSm90Memory {
   int k;          // [stages][qk_panels][kv_block][64]
   int v;          // [stages][v_panels][kv_block][64]
   int o;          // [warpgroups][o_panels][64][64]
+  int streamed;   // [streamed_stages][warpgroups][streamed_panels][64 rows][128 bytes], 128-byte swizzle
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                  // list done; wished, answered
+                  // list done; wished, answered; tiles of a capture full, empty [streamed_stages][warpgroups]
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
                   // one before, whose last values may be yet to come; by the tile's number
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
+  int axes;       // int [2]: where the tile stands in a streamed capture's other axes
   int wish;       // int: the item that the producer wishes to load next, and the answer
   int bytes;      // to ask for
 };
@@ -160,14 +165,19 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += config.stages * config.kv_block * config.v_panels() * kPanelRow;
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
+  memory.streamed = at;
+  if (config.streamed_bytes > 0) at += config.streamed_stages * config.rows() * config.streamed_panels() * kPanelRow;
   memory.places = at;
   at += kTilePlaces * place_bytes(config);
   memory.items = at;
   at += kItemPlaces * item_bytes(config);
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 3);
+  at += 8 * 2 * config.streamed_stages * config.warpgroups;
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
+  memory.axes = at;
+  if (config.streamed_bytes > 0) at += 8;
   memory.wish = at;
   at += 4;
   memory.redo = at;

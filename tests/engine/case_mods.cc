@@ -57,6 +57,42 @@ Expr full_bias(AttentionCase& c) {
   return leaf::score() + bias.at({leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()}, 0.0);
 }
 
+// Rows that TMA takes; what lies past the keys is NaN.
+Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
+  const std::int64_t keys = c.spec().kv_rows, columns = (keys + 7) / 8 * 8 + 8;
+  Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
+  }
+  return tensor.to(dtype);
+}
+
+Expr streamed_bias(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::bf16, c.spec().q_heads()));
+  return leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+}
+
+Expr streamed_bias_f32(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::f32, std::max<std::int64_t>(1, c.sequences())));
+  const Expr bias = Capture("bias", DType::f32, 3)(leaf::b(), leaf::q_idx(), leaf::kv_idx());
+  return leaf::score() + 0.5 * bias + to_f32(leaf::q_idx() % 3);
+}
+
+Expr streamed_in_cap(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::f16, 2));
+  const Expr bias = Capture("bias", DType::f16, 3)(leaf::h() % 2, leaf::q_idx(), leaf::kv_idx());
+  return 3.0 * tanh((leaf::score() + bias) / 3.0);
+}
+
+// A term that is NaN in the rows that the mask some_queries_blind excludes.
+Expr blind_rows_poisoned(AttentionCase&) {
+  return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.5);
+}
+
+Expr blind_slopes_poisoned(AttentionCase&) {
+  return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.05) * to_f32(leaf::kv_idx() - leaf::q_idx());
+}
+
 Expr scaled_by_param(AttentionCase& c) {
   c.options().bindings.params["temperature"] = 0.5;
   return leaf::score() * param("temperature", ExprType::f32) + to_f32(leaf::kv_idx() % 3);
@@ -141,6 +177,11 @@ const std::vector<NamedMod>& score_mods() {
       {"some_rows_masked", some_rows_masked},
       {"some_elements_poisoned", some_elements_poisoned},
       {"constant", [](AttentionCase&) { return Expr(0.25); }},
+      {"streamed_bias", streamed_bias},
+      {"streamed_bias_f32", streamed_bias_f32},
+      {"streamed_in_cap", streamed_in_cap},
+      {"blind_rows_poisoned", blind_rows_poisoned},
+      {"blind_slopes_poisoned", blind_slopes_poisoned},
   };
   return mods;
 }

@@ -142,6 +142,28 @@ class SpecSource {
   std::map<std::pair<int, int>, Deck<KernelBlocks>> blocks_;  // of native head dims
 };
 
+/// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
+CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.qk_dim = kernel.qk_dim;
+  spec.v_dim = kernel.v_dim;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.layout = Layout::bshd;
+  spec.rows = "given";
+  spec.tile = {kernel.config().rows(), kernel.kv_block};
+  spec.block = {shared::kWarpgroupRows, kernel.kv_block};
+  return spec;
+}
+
+/// All, or every nth where the tests are to be short.
+std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
+  std::vector<CaseSpec> some;
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
+  return some;
+}
+
 TEST_F(GpuGrid, AgreesWithTheReference) {
   SpecSource source;
   std::vector<CaseSpec> specs;
@@ -160,6 +182,8 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
     spec.score = i % 4 == 3 ? "" : score.deal();
     spec.weight = i % 4 == 3 || i % 8 == 0 ? weight.deal() : "";
     if (spec.score == "constant") spec.with_lse = true;
+    // Their reads are proven inside for queries from 0 on.
+    if (spec.score.starts_with("streamed") && spec.q_start == "uniform") spec.q_start = "ahead";
     spec.mask = mask.deal();
     if (spec.block && spec.block->kv % 64 != 0) {  // fit one kernel alone, which may have no registers for the mods
       spec.rows = "built";
@@ -170,6 +194,55 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
     specs.push_back(spec);
   }
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// A bias that comes in tiles, by every kernel that has room for them, warpgroups of a tile on different blocks; and rows
+// in which nothing attends, whose term is NaN.
+TEST_F(GpuGrid, StreamedCapturesAndTermsOfBlindRows) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 90'000;
+  Deck<std::string> sequences({"", "", "lengths", "packed"}, 35), mask({"", "causal", "by_head", "sliding_window"}, 36),
+      start({"none", "ahead"}, 37);
+  Deck<int> ctas({0, 1, 2}, 38);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const char* score : {"streamed_bias", "streamed_bias_f32", "streamed_in_cap"}) {
+      if (kernel.kv_block % 64 != 0) continue;
+      CaseSpec spec = spec_of(kernel, ++seed);
+      if (seed % 3 == 0) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      spec.score = score;
+      spec.sequences = sequences.deal();
+      spec.mask = mask.deal();
+      spec.q_start = start.deal();
+      spec.ctas = ctas.deal();
+      spec.batch = 2;
+      spec.group = 2;
+      spec.q_rows = 2 * kernel.config().rows() + 30;
+      spec.kv_rows = 4 * kernel.kv_block + 30;
+      if (spec.mask.empty() || kernel.warpgroups == 3) {  // no kernel of three warpgroups has registers for all of them
+        spec.rows = "built";
+        spec.tile.reset();
+        spec.block.reset();
+        spec.ctas = 0;
+      }
+      specs.push_back(spec);
+    }
+  }
+  for (const plan::HeadDims& dims : {plan::HeadDims{64, 64}, {128, 128}, {256, 256}}) {
+    for (const char* score : {"blind_rows_poisoned", "blind_slopes_poisoned"}) {
+      CaseSpec spec;
+      spec.seed = ++seed;
+      spec.threads = 1;
+      spec.qk_dim = dims.qk;
+      spec.v_dim = dims.v;
+      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+      spec.score = score;
+      spec.mask = "some_queries_blind";
+      spec.q_rows = 300;
+      spec.kv_rows = 333;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 6), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 /// Draws which sequences a case has, and where their queries start.
@@ -205,28 +278,6 @@ TEST_F(GpuGrid, SequencesThatDiffer) {
     specs.push_back(spec);
   }
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
-}
-
-/// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
-CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
-  CaseSpec spec;
-  spec.seed = seed;
-  spec.threads = 1;
-  spec.qk_dim = kernel.qk_dim;
-  spec.v_dim = kernel.v_dim;
-  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
-  spec.layout = Layout::bshd;
-  spec.rows = "given";
-  spec.tile = {kernel.config().rows(), kernel.kv_block};
-  spec.block = {shared::kWarpgroupRows, kernel.kv_block};
-  return spec;
-}
-
-/// All, or every nth where the tests are to be short.
-std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
-  return some;
 }
 
 // Each kernel of the table with either type, masked and not, without lse too, at the edges of its tile.

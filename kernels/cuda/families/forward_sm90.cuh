@@ -28,6 +28,7 @@ class Consumer {
                                    !kConfig.capped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
+  static constexpr bool kStreams = kConfig.streamed_bytes > 0;
   using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
@@ -180,6 +181,10 @@ class Consumer {
   __device__ __forceinline__ void pass(Step step) {
     if ((step & shared::kStepLast) && !begun_) wait_for_queries();
     release_keys(step);
+    if constexpr (kStreams) {
+      wait_for_streamed();
+      release_streamed();
+    }
     // Not before the values have come: a buffer is given back once each time it was filled.
     ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
     release_values();
@@ -212,6 +217,14 @@ class Consumer {
   __device__ __forceinline__ void release_values() {
     release(memory_.v_empty(v_.slot));
     v_.advance(kConfig.stages);
+  }
+
+  __device__ __forceinline__ void wait_for_streamed() const {
+    ptx::barrier_wait(memory_.streamed_full(streamed_.slot, warpgroup_), streamed_.parity);
+  }
+  __device__ __forceinline__ void release_streamed() {
+    release(memory_.streamed_empty(streamed_.slot, warpgroup_));
+    streamed_.advance(kConfig.streamed_stages);
   }
 
   /// S = Q K^T, in flight.
@@ -261,7 +274,11 @@ class Consumer {
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
     float scale_log2 = kMapped ? ptx::kLog2E : params_.scale_log2;
-    if constexpr (kMapped) map_scores<kConfig>(s_, params_, block_place(step));
+    if constexpr (kMapped) {
+      if constexpr (kStreams) wait_for_streamed();
+      map_scores<kConfig>(s_, params_, block_place(step), memory_.streamed(streamed_.slot, warpgroup_));
+      if constexpr (kStreams) release_streamed();
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       if (!softmax_.tilt.flat) {
         add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
@@ -281,6 +298,12 @@ class Consumer {
       }
       cap_scores<kConfig>(s_, params_);
       scale_log2 = 1;
+    }
+    if constexpr (ScoreTilt<kConfig.scores>::kAny) {
+      if (step & decided) {
+        softmax_.tilt.fold(s_, scale_log2);
+        scale_log2 = 1;
+      }
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
@@ -371,7 +394,7 @@ class Consumer {
   unsigned q_ = 0;        // where these queries are, in units of 16 bytes
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
-  ptx::Ring k_{0}, v_{0};
+  ptx::Ring k_{0}, v_{0}, streamed_{0};
   RowSoftmax softmax_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
@@ -385,7 +408,8 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
                  const __grid_constant__ heddle::ptx::TensorMap k_map,
                  const __grid_constant__ heddle::ptx::TensorMap v_map,
                  const __grid_constant__ heddle::ptx::TensorMap o_map,
-                 const __grid_constant__ heddle::shared::ForwardSm90Params params) {
+                 const __grid_constant__ heddle::shared::ForwardSm90Params params,
+                 const __grid_constant__ heddle::ptx::TensorMap streamed_map) {
   using namespace heddle;
   extern __shared__ __align__(1024) char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
@@ -402,7 +426,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
-    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
+    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params, streamed_map).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

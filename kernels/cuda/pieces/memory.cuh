@@ -47,6 +47,14 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address distances(int warpgroup) const {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
+  __device__ __forceinline__ ptx::Address streamed(int slot, int warpgroup) const {
+    return base + kLayout.streamed + (slot * kConfig.warpgroups + warpgroup) * streamed_bytes();
+  }
+  static constexpr unsigned streamed_bytes() {  // of a warpgroup's tile
+    if constexpr (kConfig.streamed_bytes == 0) return 0;
+    return kConfig.streamed_panels() * 64 * 128;
+  }
+  __device__ __forceinline__ ptx::Address axes() const { return base + kLayout.axes; }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
@@ -71,6 +79,13 @@ struct SharedMemory {
   /// A wish stands in wish(); and has been answered there.
   __device__ __forceinline__ ptx::Address wished() const { return barrier(2 * kQ + 4 * kConfig.stages + 1); }
   __device__ __forceinline__ ptx::Address answered() const { return barrier(2 * kQ + 4 * kConfig.stages + 2); }
+  /// A warpgroup's tile of a streamed capture.
+  __device__ __forceinline__ ptx::Address streamed_full(int slot, int warpgroup) const {
+    return barrier(2 * kQ + 4 * kConfig.stages + 3 + slot * kConfig.warpgroups + warpgroup);
+  }
+  __device__ __forceinline__ ptx::Address streamed_empty(int slot, int warpgroup) const {
+    return streamed_full(kConfig.streamed_stages + slot, warpgroup);
+  }
   __device__ __forceinline__ ptx::Address wish() const { return base + kLayout.wish; }
 
   /// By one thread, before a __syncthreads.
@@ -85,6 +100,12 @@ struct SharedMemory {
       ptx::barrier_init(k_empty(slot), kWarps);
       ptx::barrier_init(v_full(slot), 1);
       ptx::barrier_init(v_empty(slot), kWarps);
+    }
+    for (int slot = 0; slot < kConfig.streamed_stages; ++slot) {
+      for (int w = 0; w < kConfig.warpgroups; ++w) {
+        ptx::barrier_init(streamed_full(slot, w), 1);
+        ptx::barrier_init(streamed_empty(slot, w), 4);
+      }
     }
     ptx::barrier_init(list_done(), kWarps);
     ptx::barrier_init(wished(), 1);

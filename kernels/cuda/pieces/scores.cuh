@@ -4,6 +4,7 @@
 
 #include "pieces/elements.cuh"
 #include "pieces/memory.cuh"
+#include "pieces/streamed.cuh"
 #include "ptx/math.cuh"
 
 namespace heddle {
@@ -63,24 +64,33 @@ __device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], con
   }
 }
 
-/// Products of queries and keys become t, in the forms that are computed element by element.
+/// Products of queries and keys become t, in the forms that are computed element by element. `streamed`: the tile of a
+/// streamed capture, if one is.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
-                                           const BlockPlace& at) {
+                                           const BlockPlace& at, ptx::Address streamed) {
+  constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  StreamedTile<kConfig, StreamedStorage> tile(streamed);
+  const auto streamed_value = [&](int i) {
+    if (!kStreams) return 0.0F;
+    if (i % 8 == 0) tile.load(i / 8);
+    return tile.value(i % 8);
+  };
   const shared::ModValues& mod = params.mod;
   if constexpr (kConfig.scores == ScoreForm::added) {
     for_elements<OffsetMod, OffsetColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const OffsetUniform& uniform, const OffsetRow& row, const OffsetColumn& column, int q_idx,
             int kv_idx) {
-          const float offset = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx);
+          const float offset = offset_element(mod, uniform, row, column, streamed_value(i), at.batch, at.head, q_idx, kv_idx);
           s[i] = fmaf(s[i], params.scale, offset);
         });
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
-          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, at.batch, at.head, q_idx, kv_idx);
+          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, streamed_value(i), at.batch, at.head, q_idx,
+                               kv_idx);
         });
   }
 }
@@ -120,13 +130,22 @@ struct ScoreTilt {
     for (int r = 0; r < 2; ++r) {
       const int q_idx = at.q_idx + 8 * r;
       const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
-      base[r] = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
+      base[r] = offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
       if constexpr (kTilted) {
         const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
         slope[r] = slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) *
                    ptx::kLog2E;
       }
     }
+  }
+  /// The term joins the scores, which become t in powers of two: before masked ones are cut, so that no term, whatever
+  /// it is, comes to those.
+  template <int kRegisters>
+  __device__ __forceinline__ void fold(float (&s)[kRegisters], float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) s[i] = fmaf(s[i], scale_log2, at(i, base[(i >> 1) & 1]));
+    base[0] = base[1] = 0;
+    if constexpr (kTilted) slope[0] = slope[1] = 0;
   }
   /// Of register i's score, for a row whose base (less m, maybe) is `from`.
   __device__ __forceinline__ float at(int i, float from) const {
@@ -143,7 +162,7 @@ __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, 
   const OffsetUniform uniform = offset_uniform(mod, at.batch, at.head);
   const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, 0);
   const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, distance);
-  return offset_element(mod, uniform, row, column, at.batch, at.head, 0, distance) * ptx::kLog2E;
+  return offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, 0, distance) * ptx::kLog2E;
 }
 
 /// Distant: the block's one term, or a table in shared memory of all that the warpgroup's rows have there: entry i is

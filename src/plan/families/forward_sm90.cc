@@ -11,6 +11,7 @@
 #include "heddle/error.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::plan {
 namespace {
@@ -25,13 +26,21 @@ std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
 
+/// Why the capture that could be streamed is not; empty where it is, or there is none.
+std::string refuses_streaming(const ForwardSm90Mods& mods, const Bindings& bindings) {
+  if (!mods.streamed) return {};
+  return plan::refuses_streaming(*mods.streamed, bindings.captures.at(mods.streamed->capture));
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
-                             const ForwardSm90Mods& mods) {
+                             const ForwardSm90Mods& mods, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
   config.by_sequence = problem::sequences_differ(problem);
-  return config_with(config, mods);
+  config = config_with(config, mods);
+  if (!mods.streamed || !refuses_streaming(mods, bindings).empty()) return config;
+  return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
 }
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the caller's mask, if there is one, a step
@@ -58,7 +67,7 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
 // Registers that hold what a mod computes before its scores are told apart: addresses and values of reads, the steps
 // of divisions and of draws. Comparisons and sums of the indices take their turn in the same few. Fitted to what
 // bench_forward_sm90_registers finds: of 91 kernels one more spills than is expected.
-int mod_registers(const Expr& mod) {
+int mod_registers(const Expr& mod, const expr::Node* streamed) {
   constexpr int kRead = 3, kDivision = 2, kDraw = 7;
   if (mod.empty()) return 0;
   int registers = 0;
@@ -66,7 +75,7 @@ int mod_registers(const Expr& mod) {
     switch (node->op) {
       case expr::Op::read:
       case expr::Op::at:
-        registers += kRead;
+        registers += node == streamed ? 0 : kRead;
         break;
       case expr::Op::floor_div:
       case expr::Op::mod:
@@ -109,6 +118,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.sm90 = config;
+  plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
   const TileSchedule schedule =
@@ -130,22 +140,26 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 /// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
 /// compute enough for each element that the compiler may refuse all others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                                           const BlockMask* callers, std::vector<std::string>& rejected) {
+                                           const AttentionOptions& options, std::vector<std::string>& rejected) {
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)});
   std::vector<ForwardSm90Config> configs;
+  bool streams = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy()) break;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      const ForwardSm90Config config = config_for(kernel, problem, mods);
-      const std::string reason = misfit(config, problem, callers);
+      const ForwardSm90Config config = config_for(kernel, problem, mods, options.bindings);
+      const std::string reason = misfit(config, problem, options.block_mask.get());
       if (reason.empty()) {
         configs.push_back(config);
+        streams = streams || config.streamed_bytes > 0;
       } else {
         rejected.push_back(fmt::format("{}: {}", describe(config), reason));
       }
     }
   }
+  // Element by element, a capture of all pairs costs several times its tiles.
+  if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
   return configs;
 }
 
@@ -167,7 +181,8 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.v_columns() / 2;
   // They take their turns.
   int most = 0;
-  for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod));
+  const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
+  for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod, streamed));
   // What is done to each score or weight is done to several at once.
   if (config.capped) most += 7;
   if (config.scores == shared::ScoreForm::added || config.scores == shared::ScoreForm::mapped) most += 16;
@@ -180,7 +195,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   const ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::vector<std::string> rejected;
   std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, options.block_mask.get(), rejected)) {
+  for (const ForwardSm90Config& config : configs_for(problem, mods, options, rejected)) {
     candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
   }
   if (candidates.empty()) {

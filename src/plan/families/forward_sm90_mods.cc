@@ -22,6 +22,9 @@ bool reads_keys(const Expr& e) { return e.node()->uses.intersects({expr::Leaf::k
 
 bool is_zero(const Expr& e) { return e.node()->op == expr::Op::constant && e.node()->f32() == 0; }
 
+/// A number that f32 has, to its full precision.
+bool is_in_f32(double x) { return std::isnormal(static_cast<float>(x)); }
+
 int clamped(std::int64_t x) {
   constexpr std::int64_t kFar = std::int64_t{1} << 30;
   return static_cast<int>(std::clamp(x, -kFar, kFar));
@@ -71,6 +74,8 @@ bool set_capped(ForwardSm90Mods& mods, const Expr& score, const problem::Attenti
   const std::optional<expr::LinearInScore> inside = expr::linear_in_score(expr::operand(*tanh, 0)),
                                            outside = expr::linear_in_score(with_tanh_as(leaf::score()));
   if (!inside || !inside->offset.empty() || !(inside->scale > 0) || !outside || !(outside->scale > 0)) return false;
+  if (!is_in_f32(2 * std::numbers::log2e * inside->scale * problem.scale)) return false;
+  if (!is_in_f32(2 * std::numbers::log2e * outside->scale)) return false;
   ForwardSm90Mods capped = mods;
   set_linear(capped, *outside, problem);
   if (capped.form != ScoreForm::plain && capped.form != ScoreForm::shifted) return false;
@@ -108,6 +113,8 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
     mods.form = ScoreForm::mapped;
     mods.score = score.empty() ? leaf::score() : score;
   }
+  if (mods.form == ScoreForm::added) mods.streamed = streamed_read(mods.offset);
+  if (mods.form == ScoreForm::mapped) mods.streamed = streamed_read(mods.score);
   return mods;
 }
 
@@ -131,6 +138,9 @@ CapSeries cap_series(const ForwardSm90Mods& mods, double scale) {
     series.coefficients[i] = series.outside * kTanh[i] * std::pow(series.inside, 2.0 * static_cast<double>(i) + 1);
   }
   series.limit = kLargest / series.inside;
+  // A small cap's coefficients leave f32: then no score is far from it.
+  const auto fits = [](double x) { return std::isfinite(static_cast<float>(x)); };
+  if (!std::ranges::all_of(series.coefficients, fits)) series.limit = -1;
   return series;
 }
 

@@ -1,9 +1,11 @@
 // What the Hopper forward makes of an attention's mods: simplified, and the score_mod in the cheapest form that it has.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "plan/families/forward_sm90_streamed.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
 
@@ -20,6 +22,7 @@ struct ForwardSm90Mods {
   Expr slope;                      // tilted: what the offset grows by from one key to the next; reads no key
   int flat_from = 0, flat_to = 0;  // distant: the offset no longer changes from that kv_idx - q_idx on, and up to that
   Expr score;                      // mapped: t
+  std::optional<StreamedRead> streamed{};  // added, mapped: of the offset or the score, what could come in tiles
   /// Key blocks are walked from the last one: the offset grows with the key, or may. A row's largest t then comes
   /// first, and the exponents' reference stays.
   bool descending = false;

@@ -44,7 +44,8 @@ struct HeadOfBatch {
 };
 
 /// Query heads in the order of the keys that they read, so that neighbours share them; a section is so many in a row.
-std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem) {
+/// Where sequences have keys of their own, the heads of one after the other, or each head's sequences.
+std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<HeadOfBatch> heads;
   heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads));
   const auto add_group = [&](std::int64_t kv_head, std::int64_t batch) {
@@ -52,7 +53,7 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
       heads.push_back({static_cast<int>(head), static_cast<int>(kv_head), static_cast<int>(batch)});
     }
   };
-  if (problem.shared_kv) {
+  if (problem.shared_kv || batch_inside) {
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
       for (std::int64_t batch = 0; batch < problem.batch; ++batch) add_group(kv_head, batch);
     }
@@ -65,15 +66,19 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
 }
 
 /// Of the heads of keys in the order of heads_by_keys(): how many keys those before each have, and at the end all.
-std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem) {
+std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<std::int64_t> keys = {0};
-  const auto add_heads = [&](std::int64_t length) {
-    for (std::int64_t head = 0; head < problem.kv_heads; ++head) keys.push_back(keys.back() + length);
-  };
+  const auto add = [&](std::int64_t length) { keys.push_back(keys.back() + length); };
   if (problem.shared_kv) {
-    add_heads(problem.kv_rows);
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(problem.kv_rows);
+  } else if (batch_inside) {
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
+      for (const Sequence& sequence : problem.sequences) add(sequence.kv_len);
+    }
   } else {
-    for (const Sequence& sequence : problem.sequences) add_heads(sequence.kv_len);
+    for (const Sequence& sequence : problem.sequences) {
+      for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(sequence.kv_len);
+    }
   }
   return keys;
 }
@@ -81,9 +86,10 @@ std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem) 
 /// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many bytes of them:
 /// a last one of few would have too few tiles to even out the CTAs' loads.
 std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, const device::CudaCaps& caps,
-                                      std::int64_t section_bytes) {
-  const std::int64_t budget = caps.l2_bytes > 0 ? std::min(section_bytes, caps.l2_bytes / 3) : section_bytes;
-  const std::vector<std::int64_t> keys = keys_before(problem);
+                                      const TileOrder& order) {
+  const std::int64_t budget =
+      caps.l2_bytes > 0 ? std::min(order.section_bytes, caps.l2_bytes / 3) : order.section_bytes;
+  const std::vector<std::int64_t> keys = keys_before(problem, order.batch_inside);
   const std::int64_t kv_heads = std::ssize(keys) - 1, all = keys.back();
   const std::int64_t head_bytes =
       std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * kElementBytes);
@@ -242,12 +248,12 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   if (problem.batch == 0 || problem.q_heads == 0 || problem.q_rows == 0) return schedule;
 
   KeyRows rows(problem, config, block_mask);
-  const std::vector<HeadOfBatch> heads = heads_by_keys(problem);
+  const std::vector<HeadOfBatch> heads = heads_by_keys(problem, order.batch_inside);
   std::vector<Tile> tiles;
   tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config.rows())));
   SectionSorter sorter(problem, rows, config.warpgroups);
   std::size_t begin = 0;
-  for (const std::size_t end : section_ends(problem, caps, order.section_bytes)) {
+  for (const std::size_t end : section_ends(problem, caps, order)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }

@@ -40,7 +40,7 @@ std::string letter(Stage stage) { return std::string(1, "urce"[static_cast<int>(
 struct StageWords {
   std::string function, type, extra_parameters, indices;
 };
-StageWords words_of(Stage stage, bool takes_score) {
+StageWords words_of(Stage stage, bool takes_score, bool takes_streamed) {
   switch (stage) {
     case Stage::uniform:
       return {"uniform", "Uniform", "", "int b, int h"};
@@ -53,7 +53,8 @@ StageWords words_of(Stage stage, bool takes_score) {
   }
   return {
       "element", "",
-      std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") + (takes_score ? "float score, " : ""),
+      std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") + (takes_score ? "float score, " : "") +
+          (takes_streamed ? "float streamed, " : ""),
       "int b, int h, int q_idx, int kv_idx"};
 }
 
@@ -139,8 +140,14 @@ using {0}Columns = ops::{3}Columns<{0}Mod, kKeys>;
 
 class ModWriter {
  public:
-  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score, Rounding rounding)
-      : name_(std::move(name)), mod_(mod), layout_(layout), takes_score_(takes_score), rounding_(rounding) {
+  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score, Rounding rounding,
+            const std::optional<Streamed>& streamed)
+      : name_(std::move(name)),
+        mod_(mod),
+        layout_(layout),
+        takes_score_(takes_score),
+        rounding_(rounding),
+        streamed_(streamed) {
     type_name_ = name_;
     type_name_[0] = static_cast<char>(type_name_[0] - 'a' + 'A');
   }
@@ -187,6 +194,7 @@ class ModWriter {
   }
 
   Value value_of(const Node& node) {
+    if (streamed_ && !streamed_->read.empty() && &node == streamed_->read.node()) return {Stage::element, -1, "streamed"};
     const Stage stage = stage_of(node.uses);
     if (stage == Stage::column && is_long(node)) long_column_ = true;
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};
@@ -319,12 +327,12 @@ class ModWriter {
       const Local& local = locals(stage)[i];
       if (local.used_later) fields += fmt::format("  {} {}{};\n", local.type, letter(stage), i);
     }
-    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, false).type);
+    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, false, false).type);
     return head + (fields.empty() ? "" : "\n") + fields + "};\n";
   }
 
   std::string function_text(Stage stage, const std::string& result) {
-    const StageWords words = words_of(stage, takes_score_);
+    const StageWords words = words_of(stage, takes_score_, streamed_.has_value());
     const bool last = stage == Stage::element;
     std::string text =
         "\n" +
@@ -356,6 +364,7 @@ class ModWriter {
   const ModLayout& layout_;
   bool takes_score_;
   Rounding rounding_;
+  const std::optional<Streamed>& streamed_;
   bool long_column_ = false;
   std::unordered_map<const Node*, Value> values_;
   std::array<std::vector<Local>, kStages.size()> locals_;
@@ -364,12 +373,12 @@ class ModWriter {
 }  // namespace
 
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
-                     Rounding rounding) {
+                     Rounding rounding, const std::optional<Streamed>& streamed) {
   if (mod.empty()) throw Error(ErrorCode::internal, "an empty mod has no text");
   if (takes_score == TakesScore::no && mod.node()->uses.has(Leaf::score)) {
     throw Error(ErrorCode::internal, fmt::format("{} was given no score, but reads it", expr::quote(mod)));
   }
-  return ModWriter(name, mod, layout, takes_score == TakesScore::yes, rounding).text();
+  return ModWriter(name, mod, layout, takes_score == TakesScore::yes, rounding, streamed).text();
 }
 
 }  // namespace heddle::cuda::emit

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
+#include "backend/cuda/emit/words.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::emit {
@@ -21,30 +22,62 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}}};\n",
+      "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.by_sequence, config.streamed_bytes, config.streamed_stages);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
 Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
 
-std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout) {
+/// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
+std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layout) {
+  std::string text;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Expr index = i < read.others.size() ? read.others[i].index : Expr(0);
+    text += mod_text(i == 0 ? "first" : "second", index, layout, TakesScore::no);
+  }
+  return text + fmt::format(
+                    "namespace heddle {{\n"
+                    "using StreamedStorage = ops::{};\n"
+                    "__device__ __forceinline__ int streamed_axis(const shared::ModValues& mod, int axis, int b, int h) {{\n"
+                    "  if (axis == 0) {{\n"
+                    "    const FirstUniform u = first_uniform(mod, b, h);\n"
+                    "    return first_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
+                    "  }}\n"
+                    "  const SecondUniform u = second_uniform(mod, b, h);\n"
+                    "  return second_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
+                    "}}\n"
+                    "}}  // namespace heddle\n",
+                    storage_text(read.dtype));
+}
+std::string nothing_streamed_text() {
+  return "namespace heddle {\n"
+         "using StreamedStorage = ops::F32;\n"
+         "__device__ __forceinline__ int streamed_axis(const shared::ModValues&, int, int, int) { return 0; }\n"
+         "}  // namespace heddle\n";
+}
+
+std::string mod_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                      const ModLayout& layout) {
+  const bool streams = config.streamed_bytes > 0;
+  const Streamed streamed = {streams ? mods.streamed->read : Expr()};
   return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
-         mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
+         mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no, Rounding::exact, streamed) +
          mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
-         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted) +
-         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
+         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted, streamed) +
+         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no) +
+         (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
       plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
       config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
-      config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
+      config.streamed_bytes > 0 ? " streamed" : "", config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
       config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
 }
 
@@ -60,7 +93,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(mods, own));
+      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(config, mods, own));
   source.headers = embedded_headers();
   return source;
 }

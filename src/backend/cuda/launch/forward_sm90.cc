@@ -117,6 +117,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     set_constants(arguments, mods);
+    if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
                                                                     caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
@@ -145,7 +146,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
-    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
+    CUtensorMap streamed = {};
+    if (streamed_ && any_keys_) streamed = map_of_streamed(*arguments.bindings);
+    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed};
 
     const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
                                    .gridDimY = 1,
@@ -180,6 +183,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+  }
+
+  CUtensorMap map_of_streamed(const Bindings& bindings) const {
+    const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
+    const std::string reason = plan::refuses_streaming(*streamed_, capture);
+    if (!reason.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
+    }
+    return streamed_map(capture, *streamed_);
   }
 
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
@@ -230,6 +243,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   Module module_;
   CUfunction function_;
   ForwardSm90Params params_{};
+  std::optional<plan::StreamedRead> streamed_;
   std::optional<DeviceLists> lists_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "heddle/tensor.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::cuda {
 
@@ -19,6 +20,10 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 /// tensor's batch stride may be 0.
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
+
+/// The same of a capture that is streamed (plan/families/forward_sm90_streamed.h), with the axes that its read says:
+/// boxes of 64 rows and 128 bytes.
+CUtensorMap streamed_map(const ConstTensorView& capture, const plan::StreamedRead& read);
 
 /// Throws Error(invalid_argument) unless 16 divides the address.
 void check_address(std::string_view name, const void* address);

@@ -30,7 +30,7 @@ struct Prediction {
 struct TileOrder {
   std::int64_t section_bytes = 16'000'000;
   double last_share = 0.12;   // of all work, in the tiles that come last
-  bool batch_inside = false;  // a head's sequences follow each other: they read the same tiles of a streamed capture
+  bool batch_inside = false;  // the same tile of all sequences, then the next: they read the same of a streamed capture
 };
 
 struct Plan {

@@ -117,7 +117,7 @@ struct TilePlace {
   int q_first, head, batch;  // first query; query head; sequence
   int item;                  // its number
 };
-inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
+inline constexpr unsigned kPlaceHead = 4, kPlaceBatch = 8, kPlaceItem = 12;  // offsets in bytes
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
@@ -145,7 +145,6 @@ struct ForwardSm90Memory {
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
                   // one before, whose last values may be yet to come; by the tile's number
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
-  int axes;       // int [2]: where the tile stands in a streamed capture's other axes
   int wish;       // int: the item that the producer wishes to load next, and the answer
   int bytes;      // to ask for
 };
@@ -176,8 +175,6 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += 8 * 2 * config.streamed_stages * config.warpgroups;
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
-  memory.axes = at;
-  if (config.streamed_bytes > 0) at += 8;
   memory.wish = at;
   at += 4;
   memory.redo = at;

@@ -14,6 +14,7 @@
 #include "pieces/producer.cuh"
 #include "pieces/scores.cuh"
 #include "pieces/softmax.cuh"
+#include "pieces/streamer.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
@@ -426,8 +427,11 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
-    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params, streamed_map).run();
+    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
+    if constexpr (kConfig.streamed_bytes > 0) {
+      if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, params).run();
+    }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

@@ -54,7 +54,6 @@ struct SharedMemory {
     if constexpr (kConfig.streamed_bytes == 0) return 0;
     return kConfig.streamed_panels() * 64 * 128;
   }
-  __device__ __forceinline__ ptx::Address axes() const { return base + kLayout.axes; }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
@@ -97,7 +96,7 @@ struct SharedMemory {
     }
     for (int slot = 0; slot < kConfig.stages; ++slot) {
       ptx::barrier_init(k_full(slot), 1);
-      ptx::barrier_init(k_empty(slot), kWarps);
+      ptx::barrier_init(k_empty(slot), kWarps + (kConfig.streamed_bytes > 0 ? 1 : 0));  // the streamer reads steps
       ptx::barrier_init(v_full(slot), 1);
       ptx::barrier_init(v_empty(slot), kWarps);
     }

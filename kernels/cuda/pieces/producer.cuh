@@ -13,9 +13,8 @@ class Producer {
   using Memory = SharedMemory<kConfig>;
 
   __device__ __forceinline__ Producer(const Memory& memory, const ptx::TensorMap& q_map, const ptx::TensorMap& k_map,
-                                      const ptx::TensorMap& v_map, const shared::ForwardSm90Params& params,
-                                      const ptx::TensorMap& streamed_map)
-      : memory_(memory), q_map_(q_map), k_map_(k_map), v_map_(v_map), streamed_map_(streamed_map), params_(params) {}
+                                      const ptx::TensorMap& v_map, const shared::ForwardSm90Params& params)
+      : memory_(memory), q_map_(q_map), k_map_(k_map), v_map_(v_map), params_(params) {}
 
   /// The CTA's own tile, all that its tile source gives it, and once more those whose row sums left the safe range,
   /// with the running maximum.
@@ -83,7 +82,6 @@ class Producer {
   __device__ __forceinline__ void load_tile(bool drained) {
     ++tile_;
     write_place();
-    if constexpr (kConfig.streamed_bytes > 0) write_axes();
     store_word(item() + shared::kItemBefore,
                next_ & kSafely ? shared::kStepSafe : 0);  // from here on: of each of its steps
     int block = -1;
@@ -119,7 +117,6 @@ class Producer {
       // Values follow one step behind, as they are used.
       load_pending_values();
       pending_ = keys * shared::kItemPlaces + (tile_ - 1) % shared::kItemPlaces;
-      if constexpr (kConfig.streamed_bytes > 0) load_streamed(keys * kConfig.kv_block, flags);
       ++block;
       if (last_of_run && left > 1) fetch_run();
     }
@@ -167,33 +164,6 @@ class Producer {
                                    memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
     v_.advance(kConfig.stages);
     pending_ = -1;
-  }
-
-  __device__ __forceinline__ void write_axes() const {
-    const int b = load_word(item() + shared::kItemBatch), h = load_word(item() + shared::kItemHead);
-    store_word(memory_.axes(), streamed_axis(params_.mod, 0, b, h));
-    store_word(memory_.axes() + 4, streamed_axis(params_.mod, 1, b, h));
-  }
-  /// The capture's tiles of a step, for the warpgroups that attend it. The others get theirs unfilled: one count of
-  /// tiles serves all.
-  __device__ __forceinline__ void load_streamed(int kv_first, int flags) {
-    const int q_start = kConfig.by_sequence ? load_word(item() + kSequence + shared::kSequenceQStart) : params_.mod.q_start;
-    const int q_idx = q_start + load_word(item() + shared::kItemQTile) * kConfig.rows();
-#pragma unroll 1
-    for (int w = 0; w < kConfig.warpgroups; ++w) {
-      const ptx::Address full = memory_.streamed_full(streamed_.slot, w), to = memory_.streamed(streamed_.slot, w);
-      ptx::barrier_wait(memory_.streamed_empty(streamed_.slot, w), streamed_.parity);
-      if (!(flags & (shared::kStepAttends << w))) {
-        ptx::barrier_arrive(full);
-        continue;
-      }
-      ptx::barrier_arrive_expecting(full, Memory::streamed_bytes());
-      for (int panel = 0; panel < kConfig.streamed_panels(); ++panel) {
-        ptx::tma_load(to + panel * 64 * 128, streamed_map_, full, kv_first + panel * kConfig.streamed_panel_columns(),
-                      q_idx + 64 * w, load_word(memory_.axes()), load_word(memory_.axes() + 4), ptx::kEvictNormal);
-      }
-    }
-    streamed_.advance(kConfig.streamed_stages);
   }
 
   template <int kPanels>
@@ -274,9 +244,9 @@ class Producer {
   static constexpr unsigned kSequence = sizeof(shared::WorkItem);  // where an item's sequence stands
 
   const Memory& memory_;
-  const ptx::TensorMap &q_map_, &k_map_, &v_map_, &streamed_map_;
+  const ptx::TensorMap &q_map_, &k_map_, &v_map_;
   const shared::ForwardSm90Params& params_;
-  ptx::Ring k_{1}, v_{1}, streamed_{1};
+  ptx::Ring k_{1}, v_{1};
   unsigned tile_ = 0;     // number of the next tile: tiles begun
   unsigned answers_ = 0;  // of the tile source
   int next_ = kNoTile;    // the last of them

@@ -27,6 +27,8 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kItemRunEnd == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, end) &&
               shared::kItemRunFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, flags) &&
               shared::kItemRunLastFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, last_flags) &&
+              shared::kPlaceHead == offsetof(shared::TilePlace, head) &&
+              shared::kPlaceBatch == offsetof(shared::TilePlace, batch) &&
               shared::kPlaceItem == offsetof(shared::TilePlace, item) &&
               shared::kSequenceQBegin == offsetof(shared::SequencePlace, q_begin) &&
               shared::kSequenceQLen == offsetof(shared::SequencePlace, q_len) &&
@@ -44,7 +46,7 @@ struct HeadOfBatch {
 };
 
 /// Query heads in the order of the keys that they read, so that neighbours share them; a section is so many in a row.
-/// Where sequences have keys of their own, the heads of one after the other, or each head's sequences.
+/// batch_inside: each head's sequences follow each other.
 std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<HeadOfBatch> heads;
   heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads));
@@ -53,7 +55,14 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem,
       heads.push_back({static_cast<int>(head), static_cast<int>(kv_head), static_cast<int>(batch)});
     }
   };
-  if (problem.shared_kv || batch_inside) {
+  if (batch_inside) {
+    for (std::int64_t head = 0; head < problem.q_heads; ++head) {
+      for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
+        heads.push_back(
+            {static_cast<int>(head), static_cast<int>(head / problem.group()), static_cast<int>(batch)});
+      }
+    }
+  } else if (problem.shared_kv) {
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
       for (std::int64_t batch = 0; batch < problem.batch; ++batch) add_group(kv_head, batch);
     }
@@ -66,15 +75,16 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem,
 }
 
 /// Of the heads of keys in the order of heads_by_keys(): how many keys those before each have, and at the end all.
+/// batch_inside: all sequences of a head are one.
 std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<std::int64_t> keys = {0};
   const auto add = [&](std::int64_t length) { keys.push_back(keys.back() + length); };
   if (problem.shared_kv) {
     for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(problem.kv_rows);
   } else if (batch_inside) {
-    for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
-      for (const Sequence& sequence : problem.sequences) add(sequence.kv_len);
-    }
+    std::int64_t all = 0;
+    for (const Sequence& sequence : problem.sequences) all += sequence.kv_len;
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(all);
   } else {
     for (const Sequence& sequence : problem.sequences) {
       for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(sequence.kv_len);
@@ -113,8 +123,8 @@ struct Tile {
 /// out. `fills` get the queries that attend nothing.
 class SectionSorter {
  public:
-  SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups)
-      : problem_(problem), rows_(rows), warpgroups_(warpgroups) {}
+  SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups, bool batch_inside)
+      : problem_(problem), rows_(rows), warpgroups_(warpgroups), batch_inside_(batch_inside) {}
 
   void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<shared::RowFill>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
@@ -142,11 +152,19 @@ class SectionSorter {
             .batch = tile.batch};
   }
 
+  /// Tile after tile of each head; where a head's sequences share what they read, the same tile of each of them.
   template <class F>
   void for_tiles(std::span<const HeadOfBatch> section, F&& f) const {
-    for (const HeadOfBatch& at : section) {
-      for (int q_tile = 0; q_tile < rows_.q_tiles(at.batch); ++q_tile) {
-        f(Tile{q_tile, at.head, at.kv_head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
+    const std::size_t together = batch_inside_ ? static_cast<std::size_t>(problem_.batch) : 1;
+    for (std::size_t first = 0; first < section.size(); first += together) {
+      const auto sequences = section.subspan(first, together);
+      std::int64_t q_tiles = 0;
+      for (const HeadOfBatch& at : sequences) q_tiles = std::max(q_tiles, rows_.q_tiles(at.batch));
+      for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+        for (const HeadOfBatch& at : sequences) {
+          if (q_tile >= rows_.q_tiles(at.batch)) continue;
+          f(Tile{q_tile, at.head, at.kv_head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
+        }
       }
     }
   }
@@ -154,6 +172,7 @@ class SectionSorter {
   const problem::AttentionProblem& problem_;
   const KeyRows& rows_;
   int warpgroups_;
+  bool batch_inside_;
   std::vector<std::size_t> first_;
 };
 
@@ -251,7 +270,7 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   const std::vector<HeadOfBatch> heads = heads_by_keys(problem, order.batch_inside);
   std::vector<Tile> tiles;
   tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config.rows())));
-  SectionSorter sorter(problem, rows, config.warpgroups);
+  SectionSorter sorter(problem, rows, config.warpgroups, order.batch_inside);
   std::size_t begin = 0;
   for (const std::size_t end : section_ends(problem, caps, order)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);

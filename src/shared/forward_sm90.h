@@ -12,6 +12,7 @@ namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
 inline constexpr int kPanelColumns = 64;   // columns of q, k, v and o stand in panels: 128 bytes, swizzled
+inline constexpr int kStreamedRestColumns = 16;
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
 enum class ScoreForm : int {
@@ -50,8 +51,11 @@ struct ForwardSm90Config {
   constexpr int v_columns() const { return (v_dim + 7) / 8 * 8; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  // A streamed tile stands in panels of 128 bytes a row, and what is left of its keys in panels of 16 columns.
   constexpr int streamed_panel_columns() const { return 128 / streamed_bytes; }
   constexpr int streamed_panels() const { return kv_block / streamed_panel_columns(); }
+  constexpr int streamed_rest_panels() const { return kv_block % streamed_panel_columns() / kStreamedRestColumns; }
+  constexpr int streamed_tile_bytes() const { return kWarpgroupRows * kv_block * streamed_bytes; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
@@ -136,7 +140,8 @@ struct ForwardSm90Memory {
   int k;          // [stages][qk_panels][kv_block][64]
   int v;          // [stages][v_panels][kv_block][64]
   int o;          // [warpgroups][o_panels][64][64]
-  int streamed;   // [streamed_stages][warpgroups][streamed_panels][64 rows][128 bytes], 128-byte swizzle
+  int streamed;   // [streamed_stages][warpgroups] tiles: [streamed_panels][64 rows][128 bytes], 128-byte swizzle, and
+                  // [streamed_rest_panels][64 rows][16 columns], swizzled over these
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
                   // list done; wished, answered; tiles of a capture full, empty [streamed_stages][warpgroups]
@@ -165,7 +170,7 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
   memory.streamed = at;
-  if (config.streamed_bytes > 0) at += config.streamed_stages * config.rows() * config.streamed_panels() * kPanelRow;
+  at += config.streamed_stages * config.warpgroups * config.streamed_tile_bytes();
   memory.places = at;
   at += kTilePlaces * place_bytes(config);
   memory.items = at;

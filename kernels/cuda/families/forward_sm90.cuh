@@ -410,7 +410,8 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
                  const __grid_constant__ heddle::ptx::TensorMap v_map,
                  const __grid_constant__ heddle::ptx::TensorMap o_map,
                  const __grid_constant__ heddle::shared::ForwardSm90Params params,
-                 const __grid_constant__ heddle::ptx::TensorMap streamed_map) {
+                 const __grid_constant__ heddle::ptx::TensorMap streamed_map,
+                 const __grid_constant__ heddle::ptx::TensorMap streamed_rest_map) {
   using namespace heddle;
   extern __shared__ __align__(1024) char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
@@ -430,7 +431,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
     if constexpr (kConfig.streamed_bytes > 0) {
-      if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, params).run();
+      if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params).run();
     }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

@@ -14,6 +14,7 @@ struct SharedMemory {
   static constexpr unsigned kQueryBytes = 64 * kConfig.qk_panels() * 128;              // of a warpgroup's queries
   static constexpr unsigned kKeyBytes = kConfig.kv_block * kConfig.qk_panels() * 128;  // of a block of keys
   static constexpr unsigned kValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
+  static constexpr unsigned kStreamedBytes = kConfig.streamed_tile_bytes();  // of a warpgroup's tile
 
   ptx::Address base;
 
@@ -48,11 +49,7 @@ struct SharedMemory {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
   __device__ __forceinline__ ptx::Address streamed(int slot, int warpgroup) const {
-    return base + kLayout.streamed + (slot * kConfig.warpgroups + warpgroup) * streamed_bytes();
-  }
-  static constexpr unsigned streamed_bytes() {  // of a warpgroup's tile
-    if constexpr (kConfig.streamed_bytes == 0) return 0;
-    return kConfig.streamed_panels() * 64 * 128;
+    return base + kLayout.streamed + (slot * kConfig.warpgroups + warpgroup) * kStreamedBytes;
   }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));

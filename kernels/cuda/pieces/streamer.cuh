@@ -13,9 +13,10 @@ class Streamer {
  public:
   using Memory = SharedMemory<kConfig>;
 
-  __device__ __forceinline__ Streamer(const Memory& memory, const ptx::TensorMap& map,
+  /// The maps of a tile's panels and of its rest's.
+  __device__ __forceinline__ Streamer(const Memory& memory, const ptx::TensorMap& map, const ptx::TensorMap& rest_map,
                                       const shared::ForwardSm90Params& params)
-      : memory_(memory), map_(map), params_(params) {}
+      : memory_(memory), map_(map), rest_map_(rest_map), params_(params) {}
 
   __device__ __forceinline__ void run() {
     bool new_tile = true;
@@ -60,17 +61,26 @@ class Streamer {
         ptx::barrier_arrive(full);
         continue;
       }
-      ptx::barrier_arrive_expecting(full, Memory::streamed_bytes());
-      for (int panel = 0; panel < kConfig.streamed_panels(); ++panel) {
-        ptx::tma_load(to + panel * 64 * 128, map_, full, kv_first + panel * kConfig.streamed_panel_columns(),
-                      q_idx_ + 64 * w, axes_[0], axes_[1], ptx::kEvictNormal);
-      }
+      ptx::barrier_arrive_expecting(full, Memory::kStreamedBytes);
+      load_panels<kConfig.streamed_panels(), kConfig.streamed_panel_columns()>(to, map_, full, kv_first, w);
+      constexpr int kWhole = kConfig.streamed_panels();
+      load_panels<kConfig.streamed_rest_panels(), shared::kStreamedRestColumns>(
+          to + kWhole * 64 * 128, rest_map_, full, kv_first + kWhole * kConfig.streamed_panel_columns(), w);
     }
     streamed_.advance(kConfig.streamed_stages);
   }
 
+  template <int kPanels, int kColumns>
+  __device__ __forceinline__ void load_panels(ptx::Address to, const ptx::TensorMap& map, ptx::Address full,
+                                              int kv_first, int w) const {
+    for (int panel = 0; panel < kPanels; ++panel) {
+      ptx::tma_load(to + panel * (64 * kColumns * kConfig.streamed_bytes), map, full, kv_first + panel * kColumns,
+                    q_idx_ + 64 * w, axes_[0], axes_[1], ptx::kEvictNormal);
+    }
+  }
+
   const Memory& memory_;
-  const ptx::TensorMap& map_;
+  const ptx::TensorMap &map_, &rest_map_;
   const shared::ForwardSm90Params& params_;
   ptx::Ring k_{0}, streamed_{1};
   unsigned tile_ = 0;  // tiles begun

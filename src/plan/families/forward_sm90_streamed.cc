@@ -85,7 +85,6 @@ std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& v
 
 std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, DType dtype) {
   config.streamed_bytes = static_cast<int>(size_of(dtype));
-  if (config.kv_block % config.streamed_panel_columns() != 0) return {};
   // A second tile in flight hides memory's latency; queries that come ahead gain a few percent of short rows.
   struct Given {
     int tiles, stages, q_buffers, o_panels;

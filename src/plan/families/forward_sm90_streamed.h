@@ -35,8 +35,8 @@ std::optional<StreamedRead> streamed_read(const Expr& mod);
 /// positive multiples of 16 bytes, and an address that 16 divides.
 std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view);
 
-/// The configuration with room for the tiles, in shared memory that other buffers give up; nothing where the tile's
-/// keys are no whole panels of them or no room is left.
+/// The configuration with room for the tiles, in shared memory that other buffers give up; nothing where no room is
+/// left.
 std::optional<shared::ForwardSm90Config> with_streamed_tiles(shared::ForwardSm90Config config, DType dtype);
 
 }  // namespace heddle::plan

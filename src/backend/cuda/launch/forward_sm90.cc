@@ -146,9 +146,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
-    CUtensorMap streamed = {};
-    if (streamed_ && any_keys_) streamed = map_of_streamed(*arguments.bindings);
-    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed};
+    StreamedMaps streamed{};
+    if (streamed_ && any_keys_) streamed = maps_of_streamed(*arguments.bindings);
+    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
     const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
                                    .gridDimY = 1,
@@ -185,14 +185,14 @@ class ForwardSm90Kernel final : public backend::Kernel {
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
   }
 
-  CUtensorMap map_of_streamed(const Bindings& bindings) const {
+  StreamedMaps maps_of_streamed(const Bindings& bindings) const {
     const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
     const std::string reason = plan::refuses_streaming(*streamed_, capture);
     if (!reason.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
     }
-    return streamed_map(capture, *streamed_);
+    return streamed_maps(capture, *streamed_);
   }
 
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {

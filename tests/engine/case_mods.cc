@@ -85,9 +85,7 @@ Expr streamed_in_cap(AttentionCase& c) {
 }
 
 // A term that is NaN in the rows that the mask some_queries_blind excludes.
-Expr blind_rows_poisoned(AttentionCase&) {
-  return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.5);
-}
+Expr blind_rows_poisoned(AttentionCase&) { return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.5); }
 
 Expr blind_slopes_poisoned(AttentionCase&) {
   return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.05) * to_f32(leaf::kv_idx() - leaf::q_idx());

@@ -196,8 +196,8 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// A bias that comes in tiles, by every kernel that has room for them, warpgroups of a tile on different blocks; and rows
-// in which nothing attends, whose term is NaN.
+// A bias that comes in tiles, by every kernel that has room for them, warpgroups of a tile on different blocks; and
+// rows in which nothing attends, whose term is NaN.
 TEST_F(GpuGrid, StreamedCapturesAndTermsOfBlindRows) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 90'000;

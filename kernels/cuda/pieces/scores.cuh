@@ -82,15 +82,16 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
         mod, at,
         [&](int i, const OffsetUniform& uniform, const OffsetRow& row, const OffsetColumn& column, int q_idx,
             int kv_idx) {
-          const float offset = offset_element(mod, uniform, row, column, streamed_value(i), at.batch, at.head, q_idx, kv_idx);
+          const float offset =
+              offset_element(mod, uniform, row, column, streamed_value(i), at.batch, at.head, q_idx, kv_idx);
           s[i] = fmaf(s[i], params.scale, offset);
         });
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
-          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, streamed_value(i), at.batch, at.head, q_idx,
-                               kv_idx);
+          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, streamed_value(i), at.batch, at.head,
+                               q_idx, kv_idx);
         });
   }
 }

@@ -5,14 +5,14 @@
 // blocks. Two checks, on sums that are formed anyway, make that safe:
 //
 // - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are
-//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p
-//   is 1, has.
+//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax,
+//   whose largest p is 1, has.
 // - When the tile ends, a sum of 2^64 or more, NaN, or an infinite output says that a block's scores were too far above
 //   m. The tile is computed again, safely: with the running maximum.
 //
-// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal numbers
-// end at 2^-14, m stays 10 below the maximum besides (safely less, since a weight_mod may be large): what is left of a
-// row whose largest weights a weight_mod drops counts, too.
+// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal
+// numbers end at 2^-14, m stays 10 below the maximum besides (safely less, since a weight_mod may be large): what is
+// left of a row whose largest weights a weight_mod drops counts, too.
 #pragma once
 
 #include "pieces/scores.cuh"

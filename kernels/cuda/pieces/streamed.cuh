@@ -38,7 +38,8 @@ class StreamedTile {
       for (int j = 0; j < 2; ++j) {
         const ptx::Address from = row + ((first + 2 * j) ^ of_lane) * 16 + within_;
         load_two(from, &words_[4 * j]);
-        load_two(from + 8 * (rest ? kRestRow : 128), &words_[4 * j + 2]);  // 8 rows further down the swizzle is the same
+        load_two(from + 8 * (rest ? kRestRow : 128),
+                 &words_[4 * j + 2]);  // 8 rows further down the swizzle is the same
       }
     }
   }

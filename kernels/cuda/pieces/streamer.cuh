@@ -1,6 +1,6 @@
-// The streamer: one thread that loads the tiles of a streamed capture. It follows the steps that the producer leaves with
-// the keys, as the consumers do, but runs ahead of them as far as its buffers reach. (In the producer itself it would
-// spill: a kernel with three consumers leaves it 32 registers.)
+// The streamer: one thread that loads the tiles of a streamed capture. It follows the steps that the producer leaves
+// with the keys, as the consumers do, but runs ahead of them as far as its buffers reach. (In the producer itself it
+// would spill: a kernel with three consumers leaves it 32 registers.)
 #pragma once
 
 #include "pieces/memory.cuh"

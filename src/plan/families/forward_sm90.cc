@@ -185,7 +185,11 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod, streamed));
   // What is done to each score or weight is done to several at once.
   if (config.capped) most += 7;
-  if (config.scores == shared::ScoreForm::added || config.scores == shared::ScoreForm::mapped) most += 16;
+  if (config.scores == shared::ScoreForm::mapped ||
+      (config.scores == shared::ScoreForm::added && streamed == nullptr)) {
+    most += 16;
+  }
+  if (streamed != nullptr) most += 4;
   if (config.weighted) most += 12;
   return scores + weights + output + kOthers + most;
 }

@@ -58,8 +58,7 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem,
   if (batch_inside) {
     for (std::int64_t head = 0; head < problem.q_heads; ++head) {
       for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
-        heads.push_back(
-            {static_cast<int>(head), static_cast<int>(head / problem.group()), static_cast<int>(batch)});
+        heads.push_back({static_cast<int>(head), static_cast<int>(head / problem.group()), static_cast<int>(batch)});
       }
     }
   } else if (problem.shared_kv) {

@@ -19,8 +19,8 @@ constexpr std::int64_t kStepEnd = std::int64_t{1} << 40;  // and where strides e
 bool is_leaf(const expr::Node& node, Leaf leaf) { return node.op == expr::Op::leaf && node.leaf() == leaf; }
 
 bool is_of_head(const expr::Node& index) {
-  return !index.uses.intersects(
-      {Leaf::score, Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start});
+  return !index.uses.intersects({Leaf::score, Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token, Leaf::q_len,
+                                 Leaf::kv_len, Leaf::q_start});
 }
 
 std::optional<StreamedRead> as_streamed(const expr::Node& node) {
@@ -85,18 +85,19 @@ std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& v
 
 std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, DType dtype) {
   config.streamed_bytes = static_cast<int>(size_of(dtype));
-  // A second tile in flight hides memory's latency; queries that come ahead gain a few percent of short rows.
+  // Measured (docs/notes/hopper_mods.md): a second tile in flight gains nothing that a second buffer of queries does
+  // not gain more of; at least one of each kind there must be.
   struct Given {
     int tiles, stages, q_buffers, o_panels;
   };
   const int stages = config.stages, fewer = std::min(2, stages), q = config.q_buffers, o = config.o_panels;
   for (const Given& given : std::array<Given, 8>{{{2, stages, q, o},
                                                   {2, fewer, q, o},
-                                                  {2, fewer, q, 1},
-                                                  {2, fewer, 1, 1},
                                                   {1, stages, q, o},
                                                   {1, fewer, q, o},
                                                   {1, fewer, q, 1},
+                                                  {2, fewer, 1, o},
+                                                  {2, fewer, 1, 1},
                                                   {1, fewer, 1, 1}}}) {
     config.streamed_stages = given.tiles;
     config.stages = given.stages;

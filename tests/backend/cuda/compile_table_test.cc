@@ -204,34 +204,35 @@ TEST_F(CompileTable, MasksThatReadFindAKernel) {
 
 /// As the planner does it where the tensor's strides allow it.
 shared::ForwardSm90Config streaming(const shared::ForwardSm90Config& config, const NamedMods& named) {
-  const auto with_tiles =
-      plan::with_streamed_tiles(plan::config_with(config, named.mods), named.mods.streamed->dtype);
+  const auto with_tiles = plan::with_streamed_tiles(plan::config_with(config, named.mods), named.mods.streamed->dtype);
   return with_tiles.value_or(config);
 }
 
 TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
-  const auto biased = [](std::string name, const Capture& bias, bool by_sequence = false) {
-    NamedMods mods = named(std::move(name), mods::causal(), leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()));
+  const auto biased = [](std::string name, const Capture& bias, const Expr& mask, bool by_sequence = false) {
+    NamedMods mods = named(std::move(name), mask, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()));
     mods.by_sequence = by_sequence;
     return mods;
   };
-  const std::vector<NamedMods> all = {biased("bias bf16", Capture("bias", DType::bf16, 3)),
-                                      biased("bias f32", Capture("bias", DType::f32, 3)),
-                                      biased("bias bf16, by sequence", Capture("bias", DType::bf16, 3), true)};
+  const std::vector<NamedMods> all = {biased("bias bf16", Capture("bias", DType::bf16, 3), {}),
+                                      biased("bias bf16, causal", Capture("bias", DType::bf16, 3), mods::causal()),
+                                      biased("bias f32", Capture("bias", DType::f32, 3), {}),
+                                      biased("bias bf16, by sequence", Capture("bias", DType::bf16, 3), {}, true)};
   const bool reduced = std::getenv("HEDDLE_TEST_REDUCED") != nullptr;
   std::map<std::string, bool> accepted;
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     for (const NamedMods& mods : all) {
       const shared::ForwardSm90Config config = streaming(kernel.config(), mods);
       if (config.streamed_bytes == 0) continue;
-      const std::string name = fmt::format("D {}, {} x {}, {} stages, {} tiles, {} q, {} o, {}",
-                                           plan::to_string(plan::dims_of(kernel)), config.rows(), kernel.kv_block,
-                                           config.stages, config.streamed_stages, config.q_buffers, config.o_panels, mods.name);
+      const std::string name = fmt::format(
+          "D {}, {} x {}, {} stages, {} tiles, {} q, {} o, {}", plan::to_string(plan::dims_of(kernel)), config.rows(),
+          kernel.kv_block, config.stages, config.streamed_stages, config.q_buffers, config.o_panels, mods.name);
       bool& found = accepted[fmt::format("D {}, {}", plan::to_string(plan::dims_of(kernel)), mods.name)];
       try {
         const auto cubin = jit::build(source_of(config, false, mods));
         found = true;
-        fmt::print("{}: {} registers, {} moves, {:.0f} ms\n", name, cubin->registers, moves_to_uniform_registers(cubin->bytes), cubin->compile_ms);
+        fmt::print("{}: {} registers, {} moves, {:.0f} ms\n", name, cubin->registers,
+                   moves_to_uniform_registers(cubin->bytes), cubin->compile_ms);
       } catch (const jit::Rejected& rejected) {
         fmt::print("{}: {}\n", name, rejected.what());
       }

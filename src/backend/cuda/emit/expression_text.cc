@@ -51,11 +51,10 @@ StageWords words_of(Stage stage, bool takes_score, bool takes_streamed) {
     case Stage::element:
       break;
   }
-  return {
-      "element", "",
-      std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") + (takes_score ? "float score, " : "") +
-          (takes_streamed ? "float streamed, " : ""),
-      "int b, int h, int q_idx, int kv_idx"};
+  return {"element", "",
+          std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") +
+              (takes_score ? "float score, " : "") + (takes_streamed ? "float streamed, " : ""),
+          "int b, int h, int q_idx, int kv_idx"};
 }
 
 // ---- words of the language
@@ -194,7 +193,8 @@ class ModWriter {
   }
 
   Value value_of(const Node& node) {
-    if (streamed_ && !streamed_->read.empty() && &node == streamed_->read.node()) return {Stage::element, -1, "streamed"};
+    if (streamed_ && !streamed_->read.empty() && &node == streamed_->read.node())
+      return {Stage::element, -1, "streamed"};
     const Stage stage = stage_of(node.uses);
     if (stage == Stage::column && is_long(node)) long_column_ = true;
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};

@@ -38,19 +38,20 @@ std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layou
     const Expr index = i < read.others.size() ? read.others[i].index : Expr(0);
     text += mod_text(i == 0 ? "first" : "second", index, layout, TakesScore::no);
   }
-  return text + fmt::format(
-                    "namespace heddle {{\n"
-                    "using StreamedStorage = ops::{};\n"
-                    "__device__ __forceinline__ int streamed_axis(const shared::ModValues& mod, int axis, int b, int h) {{\n"
-                    "  if (axis == 0) {{\n"
-                    "    const FirstUniform u = first_uniform(mod, b, h);\n"
-                    "    return first_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
-                    "  }}\n"
-                    "  const SecondUniform u = second_uniform(mod, b, h);\n"
-                    "  return second_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
-                    "}}\n"
-                    "}}  // namespace heddle\n",
-                    storage_text(read.dtype));
+  return text +
+         fmt::format(
+             "namespace heddle {{\n"
+             "using StreamedStorage = ops::{};\n"
+             "__device__ __forceinline__ int streamed_axis(const shared::ModValues& mod, int axis, int b, int h) {{\n"
+             "  if (axis == 0) {{\n"
+             "    const FirstUniform u = first_uniform(mod, b, h);\n"
+             "    return first_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
+             "  }}\n"
+             "  const SecondUniform u = second_uniform(mod, b, h);\n"
+             "  return second_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
+             "}}\n"
+             "}}  // namespace heddle\n",
+             storage_text(read.dtype));
 }
 std::string nothing_streamed_text() {
   return "namespace heddle {\n"
@@ -73,12 +74,13 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
-      plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
-      config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
-      config.streamed_bytes > 0 ? " streamed" : "", config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-      config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+                     plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
+                     config.masked ? " masked" : "",
+                     config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
+                     config.streamed_bytes > 0 ? " streamed" : "", config.capped ? " capped" : "",
+                     config.descending ? " descending" : "", config.weighted ? " weighted" : "",
+                     config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
 }
 
 }  // namespace

@@ -141,6 +141,7 @@ const std::vector<NamedMod>& score_mods() {
       {"some_rows_masked", some_rows_masked},
       {"some_elements_poisoned", some_elements_poisoned},
       {"constant", [](AttentionCase&) { return Expr(0.25); }},
+      {"far_below", [](AttentionCase&) { return leaf::score() - 25.0; }},
   };
   return mods;
 }

@@ -86,23 +86,24 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
       problem::AttentionProblem problem;
       problem.device = kFirst;
       problem.captures = {"ids"};
-      Bindings bindings;
-      bindings.captures["ids"] = in.k;
-      spoil(tensors, bindings, other, host);
-      engine::check_pointers(problem, tensors, bindings);
+      AttentionOptions options;
+      options.sinks = ConstTensorView(in.q.data(), DType::f32, {2}, kFirst);
+      options.bindings.captures["ids"] = in.k;
+      spoil(tensors, options, other, host);
+      engine::check_pointers(problem, tensors, options, options.bindings);
       return "right";
     });
   };
   EXPECT_EQ(spoilt([](auto&...) {}), "right");
-  EXPECT_EQ(
-      spoilt([](AttentionTensors& t, Bindings&, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
-      "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
-  EXPECT_EQ(
-      spoilt([](AttentionTensors& t, Bindings&, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
-      "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
-  EXPECT_EQ(spoilt([](AttentionTensors& t, Bindings&, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
-  EXPECT_EQ(spoilt([](AttentionTensors&, Bindings& b, const Inputs& other, const Tensor&) {
-              b.captures["ids"].data = other.k.data();
+  EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
+            "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
+            "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
+  EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs&, const Tensor& host) { o.sinks->data = host.data(); }),
+            "sinks is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs& other, const Tensor&) {
+              o.bindings.captures["ids"].data = other.k.data();
             }),
             "capture 'ids' is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
 }

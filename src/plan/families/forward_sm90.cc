@@ -25,12 +25,26 @@ std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
 
+shared::Normalizer normalizer_of(const AttentionProblem& problem) {
+  switch (problem.normalizer) {
+    case Normalizer::softmax:
+      return shared::Normalizer::softmax;
+    case Normalizer::none:
+      return shared::Normalizer::none;
+    case Normalizer::sigmoid:
+      break;
+  }
+  return shared::Normalizer::sigmoid;
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
   config.by_sequence = problem::sequences_differ(problem);
+  config.sinks = problem.with_sinks;
+  config.normalizer = normalizer_of(problem);
   return config_with(config, mods);
 }
 

@@ -124,11 +124,11 @@ TEST(GpuFlow, SaysWhatNoKernelTakes) {
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);
                 AttentionOptions options;
-                options.normalizer = Normalizer::sigmoid;
+                options.scale = 3e38;
                 attention(in.q, in.k, in.v, options);
                 return {};
               }),
-              HasSubstr("normalizer is sigmoid; softmax is accepted"));
+              HasSubstr("scale is 3e+38; numbers in the range of f32 are accepted"));
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);
                 AttentionOptions options;
@@ -160,6 +160,11 @@ TEST(GpuFlow, PlansForAGpuThatIsNotHere) {
   EXPECT_THAT(explanation.text, HasSubstr("forward_sm90 on cuda:0"));
   EXPECT_THAT(explanation.json, HasSubstr("\"family\": \"forward_sm90\""));
   options.normalizer = Normalizer::sigmoid;
+  EXPECT_THAT(explain_on("h200", tensors, options).text, HasSubstr("forward sigmoid bf16"));
+  options.normalizer = Normalizer::softmax;
+  options.sinks = ConstTensorView(nullptr, DType::f32, {in.q.shape()[1]});
+  EXPECT_THAT(explain_on("h200", tensors, options).text, HasSubstr("; sinks; on cuda:0"));
+  options.scale = 3e38;
   EXPECT_THROW(explain_on("h200", tensors, options), Error);
   EXPECT_THROW(explain_on("a100", tensors, {}), Error);
 }

@@ -3,11 +3,13 @@
 // of plans, through the CPU.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <limits>
 
 #include "engine/deck.h"
 #include "engine/gpu_case.h"
+#include "engine/poison.h"
 #include "expect_error.h"
 #include "plan/families/forward_sm90_costs.h"
 
@@ -99,6 +101,7 @@ TEST_F(GpuNormalizers, Sinks) {
     spec.mask = mask.deal();
     spec.weight = weight.deal();
     spec.late = late.deal();
+    if (spec.q_dtype == DType::f16 && !spec.weight.empty()) spec.late = 1;
     spec.with_lse = i % 5 != 0;
     specs.push_back(spec);
   }
@@ -205,6 +208,28 @@ TEST_F(GpuNormalizers, EveryKernelWithScoresAsWeights) {
     }
   }
   for_each_spec(some_if_reduced(specs, 13), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// Queries of NaN, and one key: what a row becomes no other does, also where the tile is computed again.
+TEST_F(GpuNormalizers, NaNReachesOnlyItsRows) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 125'000;
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    const bool f16 = ++seed % 2 == 0;
+    CaseSpec spec = spec_of(kernel, seed, f16 ? DType::f16 : DType::bf16);
+    spec.normalizer = std::array{Normalizer::softmax, Normalizer::none, Normalizer::sigmoid}[seed % 3];
+    if (spec.normalizer == Normalizer::softmax) spec.sinks = "large";
+    spec.mask = "causal";
+    spec.group = 2;
+    spec.q_rows = spec.kv_rows = kernel.config().rows() + 40;
+    specs.push_back(spec);
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) {
+    GpuCase c(spec);
+    poison_rows(c.host().q, [](auto, std::int64_t h, std::int64_t i) { return h == 1 && i % 11 == 4; });
+    poison_rows(c.host().k, [](auto, auto, std::int64_t j) { return j == 90; });
+    c.run_and_judge();
+  });
 }
 
 class GpuSinks : public GpuNormalizers {

@@ -31,7 +31,8 @@ class Reference:
     """Attention of sampled heads in float64, and plain: S and softmax in f32, P rounded to bf16, o rounded once."""
 
     def __init__(self, torch, q, k, v, causal, mods=None):
-        """q, k, v: [B, S, H, D]. `mods`: functions score(t, h, q, k), mask(q, k) and weight(t, h, q, k), or None."""
+        """q, k, v: [B, S, H, D]. `mods`: functions score(t, h, q, k), mask(q, k) and weight(t, h, q, k), or None; sinks
+        [H] or None, and the normalizer's name."""
         self.torch, self.mods = torch, mods
         batch, s, heads, d = q.shape
         self.pairs = sampled_pairs(batch, heads, s)
@@ -48,7 +49,7 @@ class Reference:
                 for row in range(0, s, rows)
             ]
             parts.append([torch.cat(tensors, dim=1) for tensors in zip(*blocks)])
-        self.o, self.magnitude, self.exponent, self.lse, self.plain_o, self.plain_lse = (
+        self.o, self.magnitude, self.sensitivity, self.exponent, self.lse, self.plain_o, self.plain_lse = (
             torch.cat(tensors) for tensors in zip(*parts)
         )
 
@@ -60,6 +61,25 @@ class Reference:
         rows = self.torch.arange(begin, begin + t.shape[-2], device=t.device)[:, None]
         keys = self.torch.arange(t.shape[-1], device=t.device)[None, :]
         return mod(rows, keys) if kind == "mask" else mod(t, h[:, None, None], rows, keys)
+
+    def _weights(self, t, h):
+        """The weights of values [pairs, rows, keys], their rows' sums and lse [pairs, rows, 1]."""
+        torch, sinks = self.torch, getattr(self.mods, "sinks", None)
+        normalizer = getattr(self.mods, "normalizer", "softmax")
+        one, no_lse = torch.ones_like(t[..., :1]), torch.zeros_like(t[..., 0])
+        if normalizer == "sigmoid":
+            return torch.sigmoid(t), one, no_lse
+        if normalizer == "none":
+            return t.masked_fill(t == -math.inf, 0), one, no_lse
+        m = t.amax(-1, keepdim=True)
+        if sinks is not None:
+            sink = sinks[h][:, None, None].to(t.dtype)
+            m = torch.maximum(m, sink)
+        p = (t - m).exp_()
+        l = p.sum(-1, keepdim=True)
+        if sinks is not None:
+            l = l + (sink - m).exp()
+        return p, l, (m + l.log()).squeeze(-1)
 
     def _rows(self, q, k, v, h, begin, end, causal):
         torch = self.torch
@@ -85,17 +105,20 @@ class Reference:
             sizes.masked_fill_(masked, 0)
         exponent = sizes.amax(-1)
         del sizes
-        m = t.amax(-1, keepdim=True)
-        p = (t - m).exp_()
-        l = p.sum(-1, keepdim=True)
+        if (sinks := getattr(self.mods, "sinks", None)) is not None:
+            exponent = torch.maximum(exponent, sinks[h][:, None].abs().double())
+        p, l, lse = self._weights(t, h)
         weigh = (lambda x: x) if weight is None else (lambda x: x * weight)
         o = (weigh(p) @ v.double()) / l
-        p.clamp_(min=FLUSHED)
+        p = p.abs().clamp_(min=FLUSHED)
         if masked is not None:
             p.masked_fill_(masked, 0)
         p = weigh(p).abs()
         magnitude = (p @ v.abs().double()) / l
-        lse = (m + l.log()).squeeze(-1)
+        sensitivity = (1 + exponent[..., None]) * magnitude
+        if getattr(self.mods, "normalizer", "softmax") == "none":  # p is t itself, not its exponential
+            attended = torch.ones_like(t) if masked is None else (~masked).to(t.dtype).expand_as(t)
+            sensitivity = exponent[..., None] * (weigh(attended).abs() @ v.abs().double())
         del t, p
 
         t = scale * (q.float() @ k.float().transpose(1, 2))
@@ -103,24 +126,20 @@ class Reference:
             t = scored
         if masked is not None:
             t = t.masked_fill(masked, -math.inf)
-        m = t.amax(-1, keepdim=True)
-        p = (t - m).exp_()
-        l = p.sum(-1, keepdim=True)
+        p, l, plain_lse = self._weights(t, h)
         plain_o = ((weigh(p).bfloat16().float() @ v.float()) / l).bfloat16()
-        plain_lse = (m + l.log()).squeeze(-1)
-        return o, magnitude, exponent, lse, plain_o, plain_lse
+        return o, magnitude, sensitivity, exponent, lse, plain_o, plain_lse
 
     def judge(self, o, lse):
         """o [B, H, S, D] in bf16, lse [B, H, S] in f32 or None: a report as plain data."""
         torch = self.torch
-        sensitivity = 1 + self.exponent
         tensors = {
             "o": judge_tensor(
                 torch,
                 value=o[self.b, self.h],
                 reference=self.o,
                 plain=self.plain_o,
-                floor=FLOOR_UNIT * sensitivity[..., None] * self.magnitude,
+                floor=FLOOR_UNIT * self.sensitivity,
                 magnitude=self.magnitude,
                 dtype="bf16",
                 everything=o,
@@ -132,7 +151,7 @@ class Reference:
                 value=lse[self.b, self.h],
                 reference=self.lse,
                 plain=self.plain_lse,
-                floor=FLOOR_UNIT * sensitivity * self.lse.abs().clamp(min=1),
+                floor=FLOOR_UNIT * (1 + self.exponent) * self.lse.abs().clamp(min=1),
                 magnitude=None,
                 dtype="f32",
                 everything=lse,

@@ -1,7 +1,8 @@
 """Mods and masks: Heddle beside its own plain kernel, flex_attention and, where it can, itself on the same blocks.
 
 One problem, B 2, H 16, S 8192, bf16, at D 64 and 128. What a score or weight mod costs is its time over that of the
-plain kernel; what a mask costs, over that of the same kernel on the same blocks all marked full, with no mod.
+plain kernel; what a mask costs, over that of the same kernel on the same blocks all marked full, with no mod. Sinks and
+another normalizer than softmax are rows like those of mods; flex_attention has neither.
 """
 
 import ctypes
@@ -14,6 +15,7 @@ from comparison import criterion, library as c, report, timing
 BATCH, HEADS, LENGTH = 2, 16, 8192
 DOCUMENTS = (1000, 37, 2055, 900, 1500, 700, 1200, 800)
 CAUSAL = "q_idx >= kv_idx"
+NORMALIZERS = ("softmax", "none", "sigmoid")
 T5 = "table[where(q_idx < kv_idx, 16, 0) + min(abs(kv_idx - q_idx), 8) + " + " + ".join(
     f"i32(abs(kv_idx - q_idx) >= {edge})" for edge in (12, 16, 23, 32, 46, 64, 91)
 )
@@ -34,11 +36,17 @@ class Mod:
     score: str = ""
     mask: str = ""
     captures: tuple = ()
+    sinks: bool = False
+    normalizer: str = "softmax"
     make: Callable = lambda torch, captures: (None, None)
 
     @property
     def baseline(self):
         return "blocks" if self.mask else "plain"
+
+    @property
+    def softmax(self):
+        return self.normalizer == "softmax"
 
 
 def both(d64, d128):
@@ -79,6 +87,9 @@ MODS = (
         captures=("bias",),
         make=lambda torch, x: (lambda t, h, q, k: t + x["bias"][h, q, k], None),
     ),
+    Mod("sinks", both(1.02, 1.02), sinks=True),
+    Mod("sigmoid", both(2.0, 1.5), normalizer="sigmoid"),
+    Mod("no normalizer", both(1.0, 1.0), normalizer="none"),
     Mod("causal", both(1.10, 1.10), mask=CAUSAL, make=lambda torch, x: (None, lambda q, k: q >= k)),
     Mod(
         "ALiBi, causal",
@@ -141,8 +152,9 @@ class ModCell:
 class Functions:
     """A mod's functions, as criterion.Reference calls them."""
 
-    def __init__(self, score, mask):
+    def __init__(self, score, mask, sinks=None, normalizer="softmax"):
         self.score, self.mask, self.weight = score, mask, None
+        self.sinks, self.normalizer = sinks, normalizer
 
 
 def capture_tensors(torch, device, cell):
@@ -155,6 +167,7 @@ def capture_tensors(torch, device, cell):
         "slopes": torch.exp2(-8.0 * numbers.float() / cell.heads),
         "table": torch.randn(32, cell.heads, device=device, generator=generator),
         "ids": ids.to(torch.int32).to(device),
+        "sinks": torch.randn(cell.heads, device=device, generator=generator) * 4,
         "bias": torch.randn(cell.heads, cell.s, cell.s, device=device, generator=generator).to(torch.bfloat16),
     }
 
@@ -174,7 +187,11 @@ class Heddle:
         self.o = torch.full_like(inputs.q, math.nan)
         self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
         rows = [view(x.transpose(1, 2)) for x in (inputs.q, inputs.k, inputs.v, self.o)]
-        self.tensors = c.attention_tensors(*rows, view(self.lse))
+        softmax = mod is None or mod.softmax
+        self.tensors = c.attention_tensors(*rows, view(self.lse) if softmax else None)
+        if not softmax:
+            self.lse = None
+        self.sinks = view(captures["sinks"]) if mod and mod.sinks else None
         names = mod.captures if mod else ()
         self.views = [view(captures[name]) for name in names]
         self.captures = (c.Capture * max(1, len(names)))(
@@ -187,6 +204,8 @@ class Heddle:
             mask_mod=mod.mask.encode() if mod and mod.mask else None,
             bindings=ctypes.pointer(self.bindings),
             block_mask=blocks.handle if blocks else None,
+            sinks=ctypes.pointer(self.sinks) if self.sinks else None,
+            normalizer=NORMALIZERS.index(mod.normalizer) if mod else 0,
         )
         self.plan = lib.plan(self.tensors, options)
         count = self.plan.workspace_bytes()
@@ -295,12 +314,13 @@ class Comparison:
         ours = Heddle(inputs, self.lib, mod, captures)
         timed[mod.name, "heddle"] = timing.Timed(ours, self.clock)
         entry["plan"] = ours.plan.explain()
-        reference = criterion.Reference(self.torch, inputs.q, inputs.k, inputs.v, False, Functions(score, mask))
+        functions = Functions(score, mask, captures["sinks"] if mod.sinks else None, mod.normalizer)
+        reference = criterion.Reference(self.torch, inputs.q, inputs.k, inputs.v, False, functions)
         entry["check"] = reference.judge(*ours.result())
         if mod.mask:
             blocks = full_blocks(self.torch, self.lib, inputs.cell, mod, captures, ours.kv_block())
             timed[mod.name, "blocks"] = timing.Timed(Heddle(inputs, self.lib, blocks=blocks), self.clock)
-        if "flex" in self.peers:
+        if "flex" in self.peers and mod.softmax and not mod.sinks:
             try:
                 timed[mod.name, "flex"] = timing.Timed(Flex(inputs, self.shared, score, mask), self.clock)
             except Exception as error:  # a peer's failure is its own

@@ -22,6 +22,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"device", problem::name(problem.device)},
           {"pass", "forward"},
           {"normalizer", problem::name(problem.normalizer)},
+          {"sinks", problem.with_sinks},
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},

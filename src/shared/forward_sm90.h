@@ -24,6 +24,13 @@ enum class ScoreForm : int {
   mapped,   // the score_mod of each element, as it is written
 };
 
+/// What t becomes: the weight of its value, before the weight_mod.
+enum class Normalizer : int {
+  softmax,  // e^t over the row's sum of them
+  none,     // t
+  sigmoid,  // 1 / (1 + e^-t)
+};
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -42,6 +49,8 @@ struct ForwardSm90Config {
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
   int streamed_bytes = 0;    // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
   int streamed_stages = 0;   // its tiles in flight, of each warpgroup
+  bool sinks = false;        // softmax: each row's sum has e^sink of its head besides
+  Normalizer normalizer = Normalizer::softmax;
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
@@ -125,13 +134,19 @@ inline constexpr unsigned kPlaceHead = 4, kPlaceBatch = 8, kPlaceItem = 12;  // 
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
+/// Behind both, where there are sinks: that of the head, a float, and room that keeps the next ones aligned.
+inline constexpr int kSinkBytes = 16;
+constexpr int sink_bytes(const ForwardSm90Config& config) { return config.sinks ? kSinkBytes : 0; }
+
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
 /// need of it: what stands before kv_begin.
 constexpr int item_bytes(const ForwardSm90Config& config) {
-  return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
+  return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0) +
+         sink_bytes(config);
 }
 constexpr int place_bytes(const ForwardSm90Config& config) {
-  return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
+  return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0) +
+         sink_bytes(config);
 }
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
@@ -216,7 +231,8 @@ using TicketWord = unsigned long long;
 inline constexpr int kTicketBits = 24;
 inline constexpr int kMaxTiles = 1 << kTicketBits;
 
-/// Queries without a key, up to 64 of one head: o = 0, lse = -inf.
+/// Queries without a key, up to 64 of one head: o = 0; lse is that of no keys, -inf or the sink, or, past the end of
+/// their sequence, -inf.
 struct RowFill {
   int row, rows;    // of q, o and lse
   int head, batch;  // query head; sequence
@@ -240,12 +256,15 @@ struct ForwardSm90Params {
   float cap_series[3];                  // or product * (c0 + c1 u + c2 u^2), u = product^2,
   float cap_limit;                      // while no |product| exceeds this
   float scale;                          // what a product q.k is multiplied by: scale, times the factor of the score_mod
-  float scale_log2;                     // scale * log2(e)
+  float scale_log2;                     // scale * log2(e); normalizer none: scale
   void* o;                              // for fills; element strides of batch, head, row
   long long o_stride[3];
   float* lse;
   long long lse_stride[3];  // batch, head, row
   ModValues mod;
+  const float* sinks;  // with sinks: of query head h at h * sink_stride
+  long long sink_stride;
+  int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
 };
 
 }  // namespace heddle::shared

@@ -180,6 +180,7 @@ const std::vector<NamedMod>& score_mods() {
       {"streamed_in_cap", streamed_in_cap},
       {"blind_rows_poisoned", blind_rows_poisoned},
       {"blind_slopes_poisoned", blind_slopes_poisoned},
+      {"far_below", [](AttentionCase&) { return leaf::score() - 25.0; }},
   };
   return mods;
 }

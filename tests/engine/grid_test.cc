@@ -116,7 +116,7 @@ class SpecSource {
   Deck<Normalizer> normalizer_{{Normalizer::softmax, Normalizer::softmax, Normalizer::softmax, Normalizer::softmax,
                                 Normalizer::none, Normalizer::sigmoid},
                                16};
-  Deck<std::string> sinks_{{"none", "none", "none", "normal", "large", "small"}, 17};
+  Deck<std::string> sinks_{{"none", "none", "none", "normal", "large", "small", "mixed"}, 17};
   Deck<double> spread_{{0.1, 1, 1, 1, 4, 30, 1e4}, 18};
   Deck<int> threads_{{1, 2, 3}, 19};
   Deck<std::optional<double>> scale_{{std::nullopt, std::nullopt, std::nullopt, std::nullopt, 0.0, -0.1}, 20};
@@ -145,6 +145,27 @@ TEST(Grid, AgreesWithTheReferenceOnManyKeys) {
     if (spec.q_rows > 2) spec.kv_heads = spec.group = 1;
     AttentionCase attention_case(spec);
     run_and_judge(attention_case);
+  }
+}
+
+// A row that attends nothing has its sink's lse; +inf and NaN poison it nevertheless, but not rows past the end.
+TEST(Grid, SinksOfRowsThatAttendNothing) {
+  for (const char* mask : {"nothing", "some_queries_blind", "causal_lower_right"}) {
+    for (const char* sequences : {"whole", "lengths"}) {
+      for (const std::int64_t keys : {0, 40, 300}) {
+        CaseSpec spec;
+        spec.seed = 5;
+        spec.batch = 2;
+        spec.group = 9;  // each of the sinks
+        spec.q_rows = 70;
+        spec.kv_rows = keys;
+        spec.mask = mask;
+        spec.sequences = sequences;
+        spec.sinks = "mixed";
+        AttentionCase attention_case(spec);
+        run_and_judge(attention_case);
+      }
+    }
   }
 }
 

@@ -87,6 +87,12 @@ TEST(ForwardSm90Mods, KnowsACap) {
   const ForwardSm90Mods shifted = mods_of(mods::softcap(20) + kSlopes(leaf::h()));
   EXPECT_EQ(shifted.form, ScoreForm::shifted);
   EXPECT_EQ(shifted.cap, 20);
+  // Its form in the exponents is not exact enough for a weight that is t itself.
+  problem::AttentionProblem weighs = problem_of(mods::softcap(20));
+  weighs.normalizer = Normalizer::none;
+  EXPECT_EQ(plan::forward_sm90_mods(weighs).form, ScoreForm::mapped);
+  weighs.normalizer = Normalizer::sigmoid;
+  EXPECT_EQ(plan::forward_sm90_mods(weighs).cap, 20);
   for (const Expr& other : {mods::softcap(20) + kScore, mods::softcap(20) * tanh(kScore), tanh(kScore + 1.0),
                             mods::softcap(20) + to_f32(leaf::kv_idx()), -mods::softcap(20)}) {
     EXPECT_EQ(mods_of(other).form, ScoreForm::mapped) << print(other);

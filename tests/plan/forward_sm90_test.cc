@@ -138,6 +138,20 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
   EXPECT_EQ(masked.block_mask->block(), (BlockSize{64, masked.plan.tile.kv}));
 }
 
+TEST(ForwardSm90Choice, TellsTheKernelOfSinksAndNormalizers) {
+  HopperCall call{.q_heads = 2};
+  EXPECT_FALSE(choices_of(call).front().plan.sm90->sinks);
+  EXPECT_EQ(choices_of(call).front().plan.sm90->normalizer, shared::Normalizer::softmax);
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  for (const Choice& choice : choices_of(call)) EXPECT_TRUE(choice.plan.sm90->sinks);
+  call = {.with_lse = false};
+  for (const auto& [given, own] :
+       {std::pair(Normalizer::none, shared::Normalizer::none), {Normalizer::sigmoid, shared::Normalizer::sigmoid}}) {
+    call.options.normalizer = given;
+    for (const Choice& choice : choices_of(call)) EXPECT_EQ(choice.plan.sm90->normalizer, own);
+  }
+}
+
 TEST(ForwardSm90Choice, CountsWhatEachWarpgroupAttends) {
   // Queries 0 to 63 see one block of 64 keys, 64 to 127 two, and so on; the last 10 see five, the last of 10 keys.
   const HopperCall call = {.q_rows = 266, .kv_rows = 266, .dim = 256, .mask = mods::causal()};

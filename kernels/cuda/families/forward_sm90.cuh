@@ -1,4 +1,4 @@
-// The forward pass on Hopper: o = softmax(mod(scale q k^T)) v.
+// The forward pass on Hopper: o = softmax(mod(scale q k^T)) v, or with another normalizer than softmax.
 //
 // One CTA an SM, for the whole launch. Its tile source (pieces/tile_source.cuh) draws one tile after the other; its
 // producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
@@ -9,15 +9,26 @@
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
+#include "pieces/element_weights.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
 #include "pieces/scores.cuh"
+#include "pieces/sink.cuh"
 #include "pieces/softmax.cuh"
 #include "pieces/streamer.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
+
+template <bool kFirst, class First, class Second>
+struct Either {
+  using Type = First;
+};
+template <class First, class Second>
+struct Either<false, First, Second> {
+  using Type = Second;
+};
 
 template <ForwardSm90Config kConfig>
 class Consumer {
@@ -27,10 +38,15 @@ class Consumer {
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
                                    !kConfig.capped && kConfig.scores == ScoreForm::plain;
+  static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
+  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
+  static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
-  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>;
+  using RowSoftmax =
+      typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>,
+                      ElementWeights<kN, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
@@ -274,7 +290,7 @@ class Consumer {
   /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
-    float scale_log2 = kMapped ? ptx::kLog2E : params_.scale_log2;
+    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2;
     if constexpr (kMapped) {
       if constexpr (kStreams) wait_for_streamed();
       map_scores<kConfig>(s_, params_, block_place(step), memory_.streamed(streamed_.slot, warpgroup_));
@@ -331,24 +347,49 @@ class Consumer {
     }
   }
 
-  /// The rows of a tile have seen all their keys: lse = m + ln l, and `factor`, 1 / l, is what O is to be multiplied
-  /// by.
+  /// The rows of a tile have seen all their keys: `factor` is what O is to be multiplied by.
   __device__ __forceinline__ void close_rows(unsigned tile, float (&factor)[2]) {
+    if constexpr (kSoftmax) {
+      close_softmax(tile, factor);
+    } else {
+      for (int r = 0; r < 2; ++r) factor[r] = softmax_.factor(r);
+      suspect_ = RowSoftmax::kOwnPowers && !softmax_.safe;
+    }
+  }
+  /// 1 / l, and lse = m + ln l.
+  __device__ __forceinline__ void close_softmax(unsigned tile, float (&factor)[2]) {
     const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TilePlace at = place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
-    if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
-    if constexpr (kConfig.lse) {
-      // Of the four threads that share the two rows, the first two take one each. Where nothing attends m is -inf.
-      const bool lower = threadIdx.x & 1;
-      const float lse =
-          ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
-      const int own_row = at.q_first + row() + (lower ? 8 : 0);
-      const TileSequence own = sequence(tile);
-      if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
+    if constexpr (kConfig.sinks) {
+      const float sink = load_shared(memory_.sink(tile));
+      const RowEnd ends[2] = {end_with_sink(softmax_.rows.m[0], l[0], sink),
+                              end_with_sink(softmax_.rows.m[1], l[1], sink)};
+      const float largest[2] = {ends[0].sunk ? kSuspicious : RowSoftmax::kLargestSum,
+                                ends[1].sunk ? kSuspicious : RowSoftmax::kLargestSum};
+      if (suspect_ && __any_sync(~0U, !((l[0] < largest[0]) & (l[1] < largest[1])))) repeat(tile);
+      factor[0] = ends[0].factor;
+      factor[1] = ends[1].factor;
+      if constexpr (kConfig.lse) store_own_lse(at, sequence(tile), threadIdx.x & 1 ? ends[1].lse : ends[0].lse);
+    } else {
+      constexpr float kLargest = RowSoftmax::kLargestSum;
+      if (suspect_ && __any_sync(~0U, !((l[0] < kLargest) & (l[1] < kLargest)))) repeat(tile);
+      if constexpr (kConfig.lse) {
+        // Where nothing attends m is -inf.
+        const bool lower = threadIdx.x & 1;
+        const float lse =
+            ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
+        store_own_lse(at, sequence(tile), lse);
+      }
     }
+  }
+
+  /// Of the four threads that share the two rows, the first two store one each: the even ones the upper row's.
+  __device__ __forceinline__ void store_own_lse(const TilePlace& at, const TileSequence& own, float lse) const {
+    const int own_row = at.q_first + row() + (threadIdx.x & 1 ? 8 : 0);
+    if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
   }
 
   /// o = O / l.
@@ -362,7 +403,6 @@ class Consumer {
     }
   }
 
-  static constexpr float kLargestSum = RowSoftmax::kLargestSum;
   // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
   // make any of them large.
   static constexpr float kSuspicious = 16777216.0F;

@@ -39,6 +39,13 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address sequence(unsigned tile) const {
     return place(tile) + static_cast<unsigned>(sizeof(shared::TilePlace));
   }
+  /// With sinks: that of the tile's head, beside its place; and beside the item.
+  __device__ __forceinline__ ptx::Address sink(unsigned tile) const {
+    return place(tile) + static_cast<unsigned>(shared::place_bytes(kConfig) - shared::kSinkBytes);
+  }
+  __device__ __forceinline__ ptx::Address item_sink(unsigned tile) const {
+    return item(tile) + static_cast<unsigned>(shared::item_bytes(kConfig) - shared::kSinkBytes);
+  }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
     // The producer looks at a tile's flag when it chooses the tile that takes its place, and has then loaded queries
     // that waited for all warps to be done with it, if the places are these more than the buffers of queries.

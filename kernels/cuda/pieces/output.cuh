@@ -93,7 +93,13 @@ __device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& param
   params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
 }
 
-/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs.
+/// lse of a row that attends nothing but a sink, whose o is then 0; NaN, as o is, where the sink is +inf or NaN.
+__device__ __forceinline__ float lse_of_sink(float sink) {
+  return sink < ptx::infinity() ? sink : __int_as_float(0x7fffffff);
+}
+
+/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for those
+/// inside of their sequence.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
   const int thread = threadIdx.x - 128;
@@ -103,20 +109,26 @@ __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& par
     const int rows = at.rows;
     unsigned short* o =
         static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+    float lse = -ptx::infinity();
+    unsigned two = 0;  // elements of o
+    if constexpr (kConfig.sinks) {
+      if (fill < params.unattending_fills) lse = lse_of_sink(params.sinks[place.head * params.sink_stride]);
+      if (lse != lse) two = 0x7fff7fff;  // NaN in either type
+    }
     // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
     constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
     for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
       const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
       unsigned short* to = o + row * params.o_stride[2] + column;
       if constexpr (kWidth == 8) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+        *reinterpret_cast<uint4*>(to) = make_uint4(two, two, two, two);
       } else {
-        *to = 0;
+        *to = static_cast<unsigned short>(two);
       }
     }
     if constexpr (kConfig.lse) {
       for (int i = thread; i < rows; i += kConfig.threads() - 128) {
-        store_lse(params, place, place.q_first + i, -ptx::infinity());
+        store_lse(params, place, place.q_first + i, lse);
       }
     }
   }

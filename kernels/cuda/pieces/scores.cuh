@@ -9,7 +9,11 @@
 
 namespace heddle {
 
+using shared::Normalizer;
 using shared::ScoreForm;
+
+/// Normalizers that take exponentials have t in powers of two.
+constexpr float t_unit(Normalizer normalizer) { return normalizer == Normalizer::none ? 1.0F : ptx::kLog2E; }
 
 __device__ __forceinline__ float load_shared(ptx::Address address) {
   float value;
@@ -109,8 +113,9 @@ __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], c
 /// A term of the exponents, in powers of two, that all elements of a row share (shifted; distant, far from or near to
 /// the diagonal), or that grows by a slope from one key to the next (tilted): of the thread's two rows, at its first
 /// column. Registers.
-template <ScoreForm kForm>
+template <ScoreForm kForm, Normalizer kNormalizer = Normalizer::softmax>
 struct ScoreTilt {
+  static constexpr float kUnit = t_unit(kNormalizer);
   static constexpr bool kTilted = kForm == ScoreForm::tilted;
   static constexpr bool kAny = kTilted || kForm == ScoreForm::shifted || kForm == ScoreForm::distant;
   float base[kAny ? 2 : 1], slope[kTilted ? 2 : 1];
@@ -131,11 +136,11 @@ struct ScoreTilt {
     for (int r = 0; r < 2; ++r) {
       const int q_idx = at.q_idx + 8 * r;
       const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
-      base[r] = offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
+      base[r] = offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx) * kUnit;
       if constexpr (kTilted) {
         const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
-        slope[r] = slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) *
-                   ptx::kLog2E;
+        slope[r] =
+            slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) * kUnit;
       }
     }
   }
@@ -158,12 +163,12 @@ struct ScoreTilt {
   }
 };
 
-/// The offset, in powers of two, of two positions that are so far apart. (It reads nothing else of them.)
+/// The offset of two positions that are so far apart. (It reads nothing else of them.)
 __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, const BlockPlace& at, int distance) {
   const OffsetUniform uniform = offset_uniform(mod, at.batch, at.head);
   const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, 0);
   const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, distance);
-  return offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, 0, distance) * ptx::kLog2E;
+  return offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, 0, distance);
 }
 
 /// Distant: the block's one term, or a table in shared memory of all that the warpgroup's rows have there: entry i is
@@ -172,8 +177,9 @@ __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, 
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void tabulate_distances(ptx::Address table, const shared::ForwardSm90Params& params,
                                                    const BlockPlace& at, int warpgroup, bool new_tile,
-                                                   ScoreTilt<kConfig.scores>& tilt) {
+                                                   ScoreTilt<kConfig.scores, kConfig.normalizer>& tilt) {
   constexpr int kCount = 63 + kConfig.kv_block;
+  constexpr float kUnit = t_unit(kConfig.normalizer);
   const int thread = threadIdx.x & 127;
   const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
   const int least = at.kv_first - (at.q_idx - row) - 63;
@@ -184,13 +190,13 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
     ptx::named_barrier(1 + warpgroup, 128);  // what stood there has been read
     if (ends && thread < 2) {
       store_shared(table + 4 * (kCount + thread),
-                   term_of_distance(params.mod, at, thread == 0 ? params.flat_from : params.flat_to));
+                   term_of_distance(params.mod, at, thread == 0 ? params.flat_from : params.flat_to) * kUnit);
     }
     if (!tilt.flat) {
 #pragma unroll
       for (int first = 0; first < kCount; first += 128) {
         const int i = first + thread;
-        if (i < kCount) store_shared(table + 4 * i, term_of_distance(params.mod, at, least + i));
+        if (i < kCount) store_shared(table + 4 * i, term_of_distance(params.mod, at, least + i) * kUnit);
       }
     }
     ptx::named_barrier(1 + warpgroup, 128);
@@ -198,7 +204,7 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
   tilt.base[0] = tilt.base[1] = tilt.flat ? load_shared(table + 4 * (kCount + (right ? 0 : 1))) : 0;
 }
 
-/// Products become t in powers of two.
+/// Products become t in powers of two, or t.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void add_distances(ptx::Address table, float (&s)[kConfig.kv_block / 2], float scale_log2) {
   const int thread = threadIdx.x & 127;

@@ -32,12 +32,26 @@ std::string refuses_streaming(const ForwardSm90Mods& mods, const Bindings& bindi
   return plan::refuses_streaming(*mods.streamed, bindings.captures.at(mods.streamed->capture));
 }
 
+shared::Normalizer normalizer_of(const AttentionProblem& problem) {
+  switch (problem.normalizer) {
+    case Normalizer::softmax:
+      return shared::Normalizer::softmax;
+    case Normalizer::none:
+      return shared::Normalizer::none;
+    case Normalizer::sigmoid:
+      break;
+  }
+  return shared::Normalizer::sigmoid;
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
   config.by_sequence = problem::sequences_differ(problem);
+  config.sinks = problem.with_sinks;
+  config.normalizer = normalizer_of(problem);
   config = config_with(config, mods);
   if (!mods.streamed || !refuses_streaming(mods, bindings).empty()) return config;
   return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);

@@ -35,6 +35,7 @@ struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
+  int unattending_fills = 0;           // the former are the first so many
   int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
   // By the cost model, if all CTAs were of one speed:
   std::vector<std::uint16_t> ctas;  // who draws each item

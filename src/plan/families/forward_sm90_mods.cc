@@ -109,7 +109,7 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   // The largest product has the largest t only where both grow.
   if (linear && rising && linear->scale > 0) {
     set_linear(mods, *linear, problem);
-  } else if (!(rising && set_capped(mods, score, problem))) {
+  } else if (!(rising && problem.normalizer != Normalizer::none && set_capped(mods, score, problem))) {
     mods.form = ScoreForm::mapped;
     mods.score = score.empty() ? leaf::score() : score;
   }

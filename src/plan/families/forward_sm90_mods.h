@@ -16,8 +16,9 @@ struct ForwardSm90Mods {
   Expr weight;  // empty: 1
 
   shared::ScoreForm form = shared::ScoreForm::plain;
-  double factor = 1;               // of the score, in every form but mapped
-  double cap = 0;                  // plain, shifted: where it is not 0, t = cap * tanh(factor * score) + offset
+  double factor = 1;  // of the score, in every form but mapped
+  // plain, shifted, unless t itself is the weight: where it is not 0, t = cap * tanh(factor * score) + offset
+  double cap = 0;
   Expr offset;                     // shifted, tilted, distant, added: t = factor * score + offset
   Expr slope;                      // tilted: what the offset grows by from one key to the next; reads no key
   int flat_from = 0, flat_to = 0;  // distant: the offset no longer changes from that kv_idx - q_idx on, and up to that

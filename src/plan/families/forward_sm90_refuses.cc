@@ -55,11 +55,6 @@ std::string refuse_types(const AttentionProblem& problem) {
 }
 
 std::string refuse_options(const AttentionProblem& problem, const AttentionOptions& options) {
-  if (problem.normalizer != Normalizer::softmax) {
-    return fmt::format("normalizer is {}; softmax is accepted",
-                       problem.normalizer == Normalizer::none ? "none" : "sigmoid");
-  }
-  if (options.sinks) return "sinks are given; none are accepted";
   const std::pair<const char*, const std::optional<ConstTensorView>*> descales[] = {
       {"q_descale", &options.q_descale}, {"k_descale", &options.k_descale}, {"v_descale", &options.v_descale}};
   for (const auto& [argument, view] : descales) {

@@ -275,6 +275,7 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }
+  schedule.unattending_fills = static_cast<int>(schedule.fills.size());
   fill_padding(problem, schedule.fills);
   // Fills are spread over the CTAs too.
   const std::size_t work = std::max(tiles.size(), schedule.fills.size());

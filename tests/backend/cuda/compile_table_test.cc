@@ -35,10 +35,14 @@ struct NamedMods {
   std::string name;
   plan::ForwardSm90Mods mods;
   bool by_sequence = false;
+  bool sinks = false;
+  shared::Normalizer normalizer = shared::Normalizer::softmax;
 };
 
-NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {}) {
+NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {},
+                Normalizer normalizer = Normalizer::softmax) {
   problem::AttentionProblem problem;
+  problem.normalizer = normalizer;
   problem.batch = problem.q_heads = problem.kv_heads = 1;
   problem.q_rows = problem.kv_rows = 8192;
   problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
@@ -94,6 +98,8 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.f16 = f16;
   config.lse = lse;
   config.by_sequence = named.by_sequence;
+  config.sinks = named.sinks;
+  config.normalizer = named.normalizer;
   return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
 }
 
@@ -158,6 +164,52 @@ TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
   }
 }
 
+NamedMods with_sinks(NamedMods mods) {
+  mods.name += ", sinks";
+  mods.sinks = true;
+  return mods;
+}
+
+// The row's end alone is another; lists of differing sequences leave the producer the fewest registers.
+TEST_F(CompileTable, KernelsWithSinksAreAllAccepted) {
+  const NamedMods plain = with_sinks(named("no mask", {}));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, lengths);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, first, plain);
+  }
+}
+
+NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},
+                          const Expr& weight = {}) {
+  const bool sigmoid = normalizer == Normalizer::sigmoid;
+  NamedMods mods = named((sigmoid ? "sigmoid, " : "none, ") + std::move(name), mask, score, weight, normalizer);
+  mods.normalizer = sigmoid ? shared::Normalizer::sigmoid : shared::Normalizer::none;
+  return mods;
+}
+
+TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    // In f16 rows of the latter have powers of their own.
+    expect_accepted(config, true, with_normalizer(Normalizer::none, "causal", mods::causal()), false);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, false, with_normalizer(Normalizer::sigmoid, "no mask", {}), false);
+    if (!first) continue;
+    expect_accepted(config, true, with_normalizer(Normalizer::sigmoid, "causal", mods::causal()), false);
+    NamedMods lengths = with_normalizer(Normalizer::none, "by sequence, causal", mods::causal_lower_right());
+    lengths.by_sequence = true;
+    expect_accepted(config, false, lengths, false);
+  }
+}
+
 // Ends of rows that TMA does not store, and key blocks counted from a sequence's last one: with three warpgroups the
 // producer has the fewest registers for that.
 TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
@@ -175,7 +227,7 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
 
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
-void expect_one_accepted(const std::vector<NamedMods>& all) {
+void expect_one_accepted(const std::vector<NamedMods>& all, bool f16 = false, bool lse = true) {
   for (const NamedMods& mods : all) {
     std::map<std::string, bool> accepted;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
@@ -184,7 +236,7 @@ void expect_one_accepted(const std::vector<NamedMods>& all) {
       bool& found = accepted[plan::to_string(dims)];
       if (found) continue;
       try {
-        const auto cubin = jit::build(source_of(kernel.config(), false, mods));
+        const auto cubin = jit::build(source_of(kernel.config(), f16, mods, lse));
         fmt::print("D {}, {} x {}, {}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
                    mods.name, cubin->compile_ms);
         found = true;
@@ -253,6 +305,31 @@ TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
                                 named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
   if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(1);
   expect_one_accepted(all);
+}
+
+TEST_F(CompileTable, ScoreAndWeightModsOfOtherNormalizersFindAKernel) {
+  const Capture slopes("slopes", DType::f32, 1), table("table", DType::bf16, 2), bias("bias", DType::bf16, 3);
+  const auto sigmoid = [](std::string name, const Expr& mask, const Expr& score, const Expr& weight = {}) {
+    return with_normalizer(Normalizer::sigmoid, std::move(name), mask, score, weight);
+  };
+  const auto none = [](std::string name, const Expr& mask, const Expr& score, const Expr& weight = {}) {
+    return with_normalizer(Normalizer::none, std::move(name), mask, score, weight);
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32)), positive = max(leaf::score(), 0.0);
+  std::vector<NamedMods> all = {sigmoid("shifted", {}, leaf::score() - 9.0),
+                                sigmoid("softcap", {}, mods::softcap(20)),
+                                sigmoid("ALiBi, causal", mods::causal(), mods::alibi(slopes)),
+                                none("T5", {}, mods::t5_bias(table, 32, 128, true)),
+                                none("squared ReLU", {}, positive * positive),
+                                none("softcap", {}, mods::softcap(20))},
+                         in_f16 = {none("ALiBi", {}, mods::alibi(slopes)), none("dropout", {}, {}, dropout),
+                                   sigmoid("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()))};
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) {
+    all.resize(1);
+    in_f16.resize(1);
+  }
+  expect_one_accepted(all, false, false);
+  expect_one_accepted(in_f16, true, false);
 }
 
 }  // namespace

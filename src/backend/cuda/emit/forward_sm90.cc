@@ -14,6 +14,7 @@ namespace heddle::cuda::emit {
 namespace {
 
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
+constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
@@ -22,10 +23,12 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {}}};\n",
+      "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
+      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence, config.streamed_bytes, config.streamed_stages);
+      config.capped, config.weighted, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
+      kNormalizers[static_cast<std::size_t>(config.normalizer)]);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -74,13 +77,23 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
-                     plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
-                     config.masked ? " masked" : "",
-                     config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
-                     config.streamed_bytes > 0 ? " streamed" : "", config.capped ? " capped" : "",
-                     config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-                     config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+  std::string name = fmt::format("forward_sm90 {} d{} {}x{}", config.f16 ? "f16" : "bf16",
+                                 plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(),
+                                 config.kv_block);
+  const auto add = [&](bool there, std::string_view word) {
+    if (there) name += fmt::format(" {}", word);
+  };
+  add(config.masked, "masked");
+  add(config.scores != shared::ScoreForm::plain, form);
+  add(config.streamed_bytes > 0, "streamed");
+  add(config.capped, "capped");
+  add(config.descending, "descending");
+  add(config.weighted, "weighted");
+  add(config.by_sequence, "by sequence");
+  add(config.sinks, "sinks");
+  add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);
+  add(config.lse, "lse");
+  return name;
 }
 
 }  // namespace

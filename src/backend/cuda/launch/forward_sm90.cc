@@ -86,6 +86,7 @@ class DeviceLists {
     params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
     params.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
     params.fill_count = static_cast<int>(schedule.fills.size());
+    params.unattending_fills = schedule.unattending_fills;
     if (!places.empty()) params.mod.sequences = reinterpret_cast<const shared::SequencePlace*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
@@ -143,6 +144,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     ForwardSm90Params params = params_;
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
+    if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
@@ -215,7 +217,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.flat_from = mods.flat_from;
     params_.flat_to = mods.flat_to;
     params_.scale = static_cast<float>(problem.scale * mods.factor);
-    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * std::numbers::log2e);
+    const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
+    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);
+    if (config_.sinks) params_.sink_stride = arguments.options.sinks->strides[0];
     for (int axis = 0; axis < 3; ++axis) {
       params_.o_stride[axis] = tensors.o.strides[axis];
       if (tensors.lse) params_.lse_stride[axis] = tensors.lse->strides[axis];

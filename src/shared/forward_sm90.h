@@ -24,6 +24,9 @@ enum class ScoreForm : int {
   mapped,   // the score_mod of each element, as it is written
 };
 
+/// What o is stored as: what q, k and v are, by TMA; else by threads, two neighbours at a time.
+enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -40,6 +43,7 @@ struct ForwardSm90Config {
   bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
   bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
+  OutputType o_type = OutputType::same;
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }

@@ -25,12 +25,34 @@ std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
 
+shared::OutputType output_type(const AttentionProblem& problem) {
+  using shared::OutputType;
+  if (problem.o_dtype == problem.q_dtype) return OutputType::same;
+  switch (problem.o_dtype) {
+    case DType::f64:
+      return OutputType::f64;
+    case DType::f32:
+      return OutputType::f32;
+    case DType::f16:
+      return OutputType::f16;
+    case DType::bf16:
+      return OutputType::bf16;
+    case DType::e4m3:
+      return OutputType::e4m3;
+    case DType::e5m2:
+      return OutputType::e5m2;
+    default:
+      throw Error(ErrorCode::internal, fmt::format("o is {}", name(problem.o_dtype)));
+  }
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
   config.by_sequence = problem::sequences_differ(problem);
+  config.o_type = output_type(problem);
   return config_with(config, mods);
 }
 
@@ -89,8 +111,9 @@ double moved_bytes(const AttentionProblem& problem) {
     keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
   }
   const std::int64_t columns = problem.qk_dim + problem.v_dim;
-  const std::int64_t bytes = rows * problem.q_heads * (columns * kElementBytes + (problem.with_lse ? 4 : 0)) +
-                             keys * problem.kv_heads * columns * kElementBytes;
+  const std::int64_t row_bytes =
+      problem.qk_dim * kElementBytes + problem.v_dim * size_of(problem.o_dtype) + (problem.with_lse ? 4 : 0);
+  const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * columns * kElementBytes;
   return static_cast<double>(bytes);
 }
 

@@ -13,6 +13,7 @@ namespace heddle::cuda::emit {
 namespace {
 
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
+constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
@@ -21,10 +22,10 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}}};\n",
+      "    .by_sequence = {}, .o_type = heddle::shared::OutputType::{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.by_sequence, kOutputs[static_cast<std::size_t>(config.o_type)]);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -40,12 +41,14 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
+  const std::string_view output = kOutputs[static_cast<std::size_t>(config.o_type)];
   return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
       plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
       config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
       config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-      config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+      config.by_sequence ? " by sequence" : "",
+      config.o_type == shared::OutputType::same ? "" : fmt::format(" o {}", output), config.lse ? " lse" : "");
 }
 
 }  // namespace

@@ -22,5 +22,7 @@ CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* ad
 
 /// Throws Error(invalid_argument) unless 16 divides the address.
 void check_address(std::string_view name, const void* address);
+/// Throws Error(invalid_argument) unless pairs of elements may be stored at the address at once.
+void check_pairs(std::string_view name, const ConstTensorView& tensor);
 
 }  // namespace heddle::cuda

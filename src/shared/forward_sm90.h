@@ -31,6 +31,9 @@ enum class Normalizer : int {
   sigmoid,  // 1 / (1 + e^-t)
 };
 
+/// What o is stored as: what q, k and v are, by TMA; else by threads, two neighbours at a time.
+enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -51,6 +54,7 @@ struct ForwardSm90Config {
   int streamed_stages = 0;   // its tiles in flight, of each warpgroup
   bool sinks = false;        // softmax: each row's sum has e^sink of its head besides
   Normalizer normalizer = Normalizer::softmax;
+  OutputType o_type = OutputType::same;
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }

@@ -72,9 +72,21 @@ TEST(ForwardSm90Refuses, OtherTypes) {
   EXPECT_EQ(r.sentence(), "q, k, v are bf16, bf16, f16; bf16 for all or f16 for all is accepted");
   r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::f32;
   EXPECT_EQ(r.sentence(), "q, k, v are f32, f32, f32; bf16 for all or f16 for all is accepted");
-  r = {};
-  r.problem.o_dtype = DType::f32;
-  EXPECT_EQ(r.sentence(), "o is f32; bf16, which q, k and v are, is accepted");
+}
+
+// Threads write it, two elements at a time.
+TEST(ForwardSm90Refuses, StridesOfAnOutputOfAnotherType) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::e4m3, DType::e5m2}) {
+    Refusal r;
+    r.problem.o_dtype = r.tensors.o.dtype = dtype;
+    EXPECT_EQ(r.sentence(), "");
+    r.tensors.o.strides = {60000, 12000, 66, 1};
+    EXPECT_EQ(r.sentence(), "") << name(dtype);
+    r.tensors.o.strides[2] = 65;
+    EXPECT_EQ(r.sentence(),
+              "o has strides [60000, 12000, 65, 1]; but for the last, multiples of 2 are accepted where o is not bf16, "
+              "as q is, since two elements are written at a time");
+  }
 }
 
 TEST(ForwardSm90Refuses, OtherHeadDimensions) {

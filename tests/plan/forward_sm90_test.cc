@@ -54,6 +54,29 @@ HopperCall call_with_blocks(std::int64_t dim, BlockSize block, std::int64_t kv_r
   return call;
 }
 
+TEST(ForwardSm90Choice, OutputsOfEveryType) {
+  using shared::OutputType;
+  const HopperCall plain = {.q_rows = 1000, .kv_rows = 500, .dim = 64};
+  const double bytes = choices_of(plain).front().plan.predicted->bytes;
+  for (const auto& [dtype, type] : {std::pair(DType::bf16, OutputType::same),
+                                    {DType::f64, OutputType::f64},
+                                    {DType::f32, OutputType::f32},
+                                    {DType::f16, OutputType::f16},
+                                    {DType::e4m3, OutputType::e4m3},
+                                    {DType::e5m2, OutputType::e5m2}}) {
+    HopperCall call = plain;
+    call.o_dtype = dtype;
+    for (const Choice& choice : choices_of(call)) {
+      EXPECT_EQ(choice.plan.sm90->o_type, type);
+      EXPECT_EQ(choice.plan.predicted->bytes - bytes, 1000.0 * 64 * static_cast<double>(size_of(dtype) - 2));
+    }
+  }
+  HopperCall halves = plain;
+  halves.dtype = DType::f16;
+  halves.o_dtype = DType::bf16;
+  EXPECT_EQ(choices_of(halves).front().plan.sm90->o_type, OutputType::bf16);
+}
+
 TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
   const BlockSize wide64 = {192, 128}, wide96 = {192, 96}, wide128 = {192, 80}, narrow = {128, 128};
   const auto best = [](std::int64_t dim, std::int64_t length, bool causal) {

@@ -396,7 +396,9 @@ class Consumer {
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    if constexpr (kConfig.v_dim % 8 != 0) {
+    if constexpr (kConfig.o_type != OutputType::same) {
+      store_converted_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
+    } else if constexpr (kConfig.v_dim % 8 != 0) {
       store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);

@@ -44,6 +44,27 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
   return shared::Normalizer::sigmoid;
 }
 
+shared::OutputType output_type(const AttentionProblem& problem) {
+  using shared::OutputType;
+  if (problem.o_dtype == problem.q_dtype) return OutputType::same;
+  switch (problem.o_dtype) {
+    case DType::f64:
+      return OutputType::f64;
+    case DType::f32:
+      return OutputType::f32;
+    case DType::f16:
+      return OutputType::f16;
+    case DType::bf16:
+      return OutputType::bf16;
+    case DType::e4m3:
+      return OutputType::e4m3;
+    case DType::e5m2:
+      return OutputType::e5m2;
+    default:
+      throw Error(ErrorCode::internal, fmt::format("o is {}", name(problem.o_dtype)));
+  }
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
@@ -52,6 +73,7 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   config.by_sequence = problem::sequences_differ(problem);
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
+  config.o_type = output_type(problem);
   config = config_with(config, mods);
   if (!mods.streamed || !refuses_streaming(mods, bindings).empty()) return config;
   return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
@@ -112,8 +134,9 @@ double moved_bytes(const AttentionProblem& problem) {
     keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
   }
   const std::int64_t columns = problem.qk_dim + problem.v_dim;
-  const std::int64_t bytes = rows * problem.q_heads * (columns * kElementBytes + (problem.with_lse ? 4 : 0)) +
-                             keys * problem.kv_heads * columns * kElementBytes;
+  const std::int64_t row_bytes =
+      problem.qk_dim * kElementBytes + problem.v_dim * size_of(problem.o_dtype) + (problem.with_lse ? 4 : 0);
+  const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * columns * kElementBytes;
   return static_cast<double>(bytes);
 }
 

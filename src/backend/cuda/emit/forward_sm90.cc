@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
 constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
+constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
@@ -24,11 +25,11 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
       "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
-      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}}};\n",
+      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
-      kNormalizers[static_cast<std::size_t>(config.normalizer)]);
+      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)]);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -77,9 +78,9 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  std::string name = fmt::format("forward_sm90 {} d{} {}x{}", config.f16 ? "f16" : "bf16",
-                                 plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(),
-                                 config.kv_block);
+  std::string name =
+      fmt::format("forward_sm90 {} d{} {}x{}", config.f16 ? "f16" : "bf16",
+                  plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block);
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
   };
@@ -92,6 +93,8 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.by_sequence, "by sequence");
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);
+  add(config.o_type != shared::OutputType::same,
+      fmt::format("o {}", kOutputs[static_cast<std::size_t>(config.o_type)]));
   add(config.lse, "lse");
   return name;
 }

@@ -133,11 +133,14 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const AttentionTensors& tensors = arguments.tensors;
     const std::pair<std::string_view, ConstTensorView> mapped[] = {
         {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"o", tensors.o}};
-    for (const auto& [name, view] : mapped) check_address(name, view.data);
+    for (const auto& [name, view] : mapped) {
+      if (name != "o" || o_by_tma()) check_address(name, view.data);
+    }
+    if (!o_by_tma()) check_pairs("o", tensors.o);
 
     const ContextScope scope(device_);
     CUtensorMap maps[4] = {};  // not read where no tile has a key
-    for (int i = 0; i < 4 && any_keys_; ++i) {
+    for (int i = 0; i < (o_by_tma() ? 4 : 3) && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
       maps[i] = map_of(mapped[i].second, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
     }
@@ -181,6 +184,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
+  bool o_by_tma() const { return config_.o_type == shared::OutputType::same; }
+
   CUtensorMap map_of(ConstTensorView tensor, int box_rows, int longest) const {
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);

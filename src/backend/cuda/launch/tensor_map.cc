@@ -106,4 +106,13 @@ void check_address(std::string_view name, const void* address) {
                           fmt::ptr(address)));
 }
 
+void check_pairs(std::string_view name, const ConstTensorView& tensor) {
+  const std::int64_t bytes = 2 * size_of(tensor.dtype);
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) == 0) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is at {}; an address that {} divides is accepted, since two elements of {} are written "
+                          "at a time",
+                          name, fmt::ptr(tensor.data), bytes, heddle::name(tensor.dtype)));
+}
+
 }  // namespace heddle::cuda

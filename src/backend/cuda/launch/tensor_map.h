@@ -30,5 +30,7 @@ StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedR
 
 /// Throws Error(invalid_argument) unless 16 divides the address.
 void check_address(std::string_view name, const void* address);
+/// Throws Error(invalid_argument) unless pairs of elements may be stored at the address at once.
+void check_pairs(std::string_view name, const ConstTensorView& tensor);
 
 }  // namespace heddle::cuda

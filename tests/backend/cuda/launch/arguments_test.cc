@@ -88,6 +88,24 @@ TEST_F(LaunchArguments, MapsHaveTheTrueHeadDims) {
   }
 }
 
+// Threads store it: no map, and less of its address is asked.
+TEST_F(LaunchArguments, OutputsOfOtherTypesHaveNoMap) {
+  for (const DType o_dtype : {DType::f32, DType::e4m3}) {
+    const CallTensors call({.o_dtype = o_dtype});
+    AttentionTensors tensors = call.tensors();
+    const AttentionPlan plan(tensors, {});
+    EXPECT_THAT(plan.explain(), testing::HasSubstr(fmt::format(" o {}", name(o_dtype))));
+    const auto* start = static_cast<const std::byte*>(tensors.o.data);
+    tensors.o.data = const_cast<std::byte*>(start + 2 * size_of(o_dtype));
+    plan.run(tensors);
+    const FakeLaunch& launch = last_launch();
+    EXPECT_EQ(launch.maps[3].rank, 0);
+    EXPECT_EQ(launch.maps[2].rank, 4);
+    EXPECT_EQ(launch.params.o, tensors.o.data);
+    for (int axis = 0; axis < 3; ++axis) EXPECT_EQ(launch.params.o_stride[axis], tensors.o.strides[axis]) << axis;
+  }
+}
+
 TEST_F(LaunchArguments, FollowLayoutsGroupsAndSharedBatches) {
   for (const bool rows_first : {false, true}) {
     for (const Call& call : {Call{}, Call{.batch = 3, .q_heads = 5, .kv_heads = 5}, Call{.q_heads = 6, .kv_heads = 1},

@@ -10,6 +10,7 @@
 
 #include "engine/state.h"
 #include "expr/simplify.h"
+#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle {
 namespace engine {
@@ -68,6 +69,7 @@ Json config_json(const shared::ForwardSm90Config& config) {
           {"dtype", config.f16 ? "f16" : "bf16"},
           {"lse", config.lse},
           {"masked", config.masked},
+          {"weights", plan::weights_of(config)},
           {"by_sequence", config.by_sequence},
           {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
 }

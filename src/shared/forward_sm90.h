@@ -12,6 +12,7 @@
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
+inline constexpr int kKeysOfDraw = 32;     // of which a thread's eight share one call (philox.h)
 inline constexpr int kPanelColumns = 64;   // columns of q, k, v and o stand in panels: 128 bytes, swizzled
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
@@ -22,6 +23,13 @@ enum class ScoreForm : int {
   distant,  // and one that depends on kv_idx - q_idx alone: computed once for each distance in a block
   added,    // and a term of each element
   mapped,   // the score_mod of each element, as it is written
+};
+
+/// When a kernel that drops draws for a block of scores.
+enum class DrawTime : int {
+  packing,   // where P is packed, into P's own registers
+  waiting,   // while the scores are computed; this and the next take a register for each two
+  weighing,  // beside the exponentials
 };
 
 struct ForwardSm90Config {
@@ -36,9 +44,12 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool descending = false;   // tiles walk their key blocks from the last to the first
-  bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
-  bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
+  bool descending = false;  // tiles walk their key blocks from the last to the first
+  bool capped = false;      // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;    // a weight_mod multiplies what the values are multiplied by
+  bool dropped = false;     // or keeps it or not, by a draw; kv_block is then a multiple of kKeysOfDraw
+  DrawTime draws = DrawTime::packing;
+  int safe_headroom = 5;     // f16: powers of two from 1 to a row's largest weight where the running maximum is taken
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }

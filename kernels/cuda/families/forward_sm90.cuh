@@ -9,6 +9,7 @@
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
+#include "pieces/drops.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
@@ -25,10 +26,10 @@ class Consumer {
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
-                                   !kConfig.capped && kConfig.scores == ScoreForm::plain;
+                                   !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
-  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>;
+  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.safe_headroom, kAsArray, kConfig.scores>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
@@ -52,6 +53,7 @@ class Consumer {
 
  private:
   using Step = shared::Step;
+  using DrawTime = shared::DrawTime;
 
   __device__ __forceinline__ void wait_for_keys() const { ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity); }
   /// What the producer says of the keys that have arrived.
@@ -137,6 +139,7 @@ class Consumer {
       ptx::touch(s_);
       release_keys(step);
       attend(step, new_tile);
+      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(drawn_, drops_.seed, block_place(step));
       const bool moves = softmax_.moves(carried);
       softmax_.pin(memory_.q_full(0, 0));
       ptx::wgmma_wait<0>();
@@ -171,6 +174,7 @@ class Consumer {
     ptx::touch(s_);
     release_keys(step);
     attend(step, new_tile);
+    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(drawn_, drops_.seed, block_place(step));
     if (begun_ && softmax_.moves(before)) settle(before);
     pack_p(step);
     begun_ = true;
@@ -246,6 +250,11 @@ class Consumer {
 
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
+    if constexpr (kConfig.dropped) {
+      const BlockPlace at = block_place(step);
+      if (new_tile) drops_.begin_tile(params_.mod, at);
+      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(drawn_, drops_.seed, at);
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
                                   softmax_.tilt);
@@ -292,8 +301,21 @@ class Consumer {
   /// P, in the storage type, of the block of `step`.
   __device__ __forceinline__ void pack_p(Step step) {
     if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.dropped) {
+      if constexpr (!kEarly) draw<kN>(p_, drops_.seed, block_place(step));
+      pack_kept<kConfig>(p_, s_, words(), drops_);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+      for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+    }
+  }
+
+  __device__ __forceinline__ unsigned (&words())[kN / 4] {
+    if constexpr (kEarly) {
+      return drawn_;
+    } else {
+      return p_;
+    }
   }
 
   /// P and O are brought to m. `before`: m before the step.
@@ -313,6 +335,9 @@ class Consumer {
     const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
+    if constexpr (kConfig.dropped) {
+      for (float& x : factor) x *= drops_.factor();
+    }
     const TilePlace at = place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
@@ -372,6 +397,9 @@ class Consumer {
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
   ptx::Ring k_{0}, v_{0};
+  static constexpr bool kEarly = kConfig.dropped && kConfig.draws != DrawTime::packing;
+  Drops drops_;
+  unsigned drawn_[kEarly ? kN / 4 : 1];  // registers: the words of the block whose scores are computed
   RowSoftmax softmax_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
 
+constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
@@ -21,30 +23,44 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
+      "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
+      config.safe_headroom, config.by_sequence);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
 Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
 
-std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout) {
+/// Of a kernel that drops, and of any other.
+std::string weight_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                         const ModLayout& layout) {
+  const plan::ForwardSm90Drops none = {0, 0, 1.0}, drops = config.dropped ? *mods.drops : none;
+  return mod_text("weight", config.weighted ? mods.weight : Expr(1.0), layout, TakesScore::no) +
+         mod_text("seed", drops.seed, layout, TakesScore::no) +
+         mod_text("threshold", drops.threshold, layout, TakesScore::no) +
+         mod_text("kept", drops.kept, layout, TakesScore::no);
+}
+
+std::string mod_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                      const ModLayout& layout) {
   return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
          mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
          mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
          mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted) +
-         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
+         weight_texts(config, mods, layout);
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
       plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
       config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
       config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
+      config.dropped ? fmt::format(" dropped {}", kDrawTimes[static_cast<std::size_t>(config.draws)]) : "",
       config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
 }
 
@@ -60,7 +76,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(mods, own));
+      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(config, mods, own));
   source.headers = embedded_headers();
   return source;
 }

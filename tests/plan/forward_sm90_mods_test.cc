@@ -166,7 +166,7 @@ TEST(ForwardSm90Mods, DropsByTheSameDraws) {
     SCOPED_TRACE(print(spelling.weight) + ", p = " + std::to_string(p));
     const ForwardSm90Mods mods = weighing(spelling.weight);
     ASSERT_TRUE(mods.drops);
-    EXPECT_EQ(print(mods.drops->seed), "$seed");
+    EXPECT_EQ(print(mods.drops->seed), "seed");
     const int threshold = static_cast<int>(value_of(mods.drops->threshold, bindings));
     EXPECT_TRUE(threshold < 0 ? -1 - threshold <= 32768 : threshold <= 32768);
     for (int k = 0; k < 32768; ++k) {
@@ -214,7 +214,7 @@ TEST(ForwardSm90Mods, KnowsWhatDropsAndWhatDoesNot) {
 
 // A kernel compares two draws as f16 numbers: k >= T, for T up to f16's infinity; NaN counts as larger.
 TEST(ForwardSm90Mods, DrawsOrderAsF16) {
-  const auto number = [](int bits) { return widen<kF16>(static_cast<std::uint32_t>(bits)); };
+  const auto number = [](int bits) { return base::widen<base::kF16>(static_cast<std::uint32_t>(bits)); };
   for (int threshold = 0; threshold <= 0x7C00; threshold += threshold < 2000 || threshold > 0x7B00 ? 1 : 97) {
     for (int k = 0; k < 32768; k += k < 2100 || k > 0x7B00 ? 1 : 13) {
       ASSERT_EQ(!(number(k) < number(threshold)), k >= threshold) << k << " " << threshold;

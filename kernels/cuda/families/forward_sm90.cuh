@@ -20,7 +20,7 @@
 namespace heddle {
 
 template <ForwardSm90Config kConfig>
-class Consumer {
+class Consumer : DropsOf<kConfig> {
  public:
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
@@ -139,7 +139,7 @@ class Consumer {
       ptx::touch(s_);
       release_keys(step);
       attend(step, new_tile);
-      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(drawn_, drops_.seed, block_place(step));
+      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
       const bool moves = softmax_.moves(carried);
       softmax_.pin(memory_.q_full(0, 0));
       ptx::wgmma_wait<0>();
@@ -174,7 +174,7 @@ class Consumer {
     ptx::touch(s_);
     release_keys(step);
     attend(step, new_tile);
-    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(drawn_, drops_.seed, block_place(step));
+    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
     if (begun_ && softmax_.moves(before)) settle(before);
     pack_p(step);
     begun_ = true;
@@ -252,8 +252,8 @@ class Consumer {
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
     if constexpr (kConfig.dropped) {
       const BlockPlace at = block_place(step);
-      if (new_tile) drops_.begin_tile(params_.mod, at);
-      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(drawn_, drops_.seed, at);
+      if (new_tile) this->drops.begin_tile(params_.mod, at);
+      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
     }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
@@ -302,19 +302,15 @@ class Consumer {
   __device__ __forceinline__ void pack_p(Step step) {
     if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
     if constexpr (kConfig.dropped) {
-      if constexpr (!kEarly) draw<kN>(p_, drops_.seed, block_place(step));
-      pack_kept<kConfig>(p_, s_, words(), drops_);
+      if constexpr (kConfig.draws == DrawTime::packing) {
+        draw<kN>(p_, this->drops.seed, block_place(step));
+        pack_kept<kConfig>(p_, s_, p_, this->drops);
+      } else {
+        pack_kept<kConfig>(p_, s_, this->drawn, this->drops);
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
-    }
-  }
-
-  __device__ __forceinline__ unsigned (&words())[kN / 4] {
-    if constexpr (kEarly) {
-      return drawn_;
-    } else {
-      return p_;
     }
   }
 
@@ -336,7 +332,7 @@ class Consumer {
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     if constexpr (kConfig.dropped) {
-      for (float& x : factor) x *= drops_.factor();
+      for (float& x : factor) x *= this->drops.factor();
     }
     const TilePlace at = place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
@@ -397,9 +393,6 @@ class Consumer {
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
   ptx::Ring k_{0}, v_{0};
-  static constexpr bool kEarly = kConfig.dropped && kConfig.draws != DrawTime::packing;
-  Drops drops_;
-  unsigned drawn_[kEarly ? kN / 4 : 1];  // registers: the words of the block whose scores are computed
   RowSoftmax softmax_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it

@@ -42,6 +42,16 @@ struct Drops {
   __device__ __forceinline__ bool is_finite() const { return fabsf(kept) < ptx::infinity(); }
 };
 
+/// What a consumer holds of them: nothing in a kernel that does not drop, so that it is compiled as if there were none.
+template <ForwardSm90Config kConfig, bool kDropped = kConfig.dropped>
+struct DropsOf {};
+template <ForwardSm90Config kConfig>
+struct DropsOf<kConfig, true> {
+  static constexpr bool kHeld = kConfig.draws != shared::DrawTime::packing;
+  Drops drops;
+  unsigned drawn[kHeld ? kConfig.kv_block / 4 : 1];  // registers: the words of the block whose scores are computed
+};
+
 /// In one instruction: of the product of 64-bit numbers the compiler makes up to four.
 struct WideMultiply {
   __device__ __forceinline__ shared::PhiloxProduct operator()(unsigned x, unsigned factor) const {

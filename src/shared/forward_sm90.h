@@ -11,6 +11,7 @@
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
+inline constexpr int kKeysOfDraw = 32;     // of which a thread's eight share one call (philox.h)
 inline constexpr int kPanelColumns = 64;   // columns of q, k, v and o stand in panels: 128 bytes, swizzled
 inline constexpr int kStreamedRestColumns = 16;
 
@@ -34,6 +35,13 @@ enum class Normalizer : int {
 /// What o is stored as: what q, k and v are, by TMA; else by threads, two neighbours at a time.
 enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
 
+/// When a kernel that drops draws for a block of scores.
+enum class DrawTime : int {
+  packing,   // where P is packed, into P's own registers
+  waiting,   // while the scores are computed; this and the next take a register for each two
+  weighing,  // beside the exponentials
+};
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -46,9 +54,12 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool descending = false;   // tiles walk their key blocks from the last to the first
-  bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
-  bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
+  bool descending = false;  // tiles walk their key blocks from the last to the first
+  bool capped = false;      // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;    // a weight_mod multiplies what the values are multiplied by
+  bool dropped = false;     // or keeps it or not, by a draw; kv_block is then a multiple of kKeysOfDraw
+  DrawTime draws = DrawTime::packing;
+  int safe_headroom = 5;     // f16: powers of two from 1 to a row's largest weight where the running maximum is taken
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
   int streamed_bytes = 0;    // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
   int streamed_stages = 0;   // its tiles in flight, of each warpgroup

@@ -162,6 +162,32 @@ Expr weights_by_key(AttentionCase& c) {
   return Capture("weights", DType::f32, 1)(leaf::kv_idx());
 }
 
+// Dropout's draws, in other spellings.
+Expr draw() { return random_uniform(77, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()); }
+
+Expr dropout_by_params(AttentionCase& c) {
+  c.options().bindings.params.insert({{"p", 0.3}, {"kept", -1.7}, {"seed", static_cast<std::int32_t>(c.below(1000))}});
+  const Expr own = random_uniform(param("seed", ExprType::i32), leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  return where(!(own <= param("p", ExprType::f32)), param("kept", ExprType::f32), 0.0);
+}
+
+Expr dropout_by_head(AttentionCase& c) {
+  Tensor rates = Tensor::empty(DType::f32, {c.spec().q_heads()});
+  for (std::int64_t h = 0; h < rates.count(); ++h) {
+    static_cast<float*>(rates.data())[h] = h % 3 == 2 ? 0 : 0.125F * static_cast<float>(h % 3 + 1);
+  }
+  c.capture("rates", rates);
+  const Expr rate = Capture("rates", DType::f32, 1)(leaf::h());
+  return where(rate <= draw(), 1.0 / (1.0 - rate), 0.0);
+}
+
+// What is kept would be infinite, but nothing is.
+Expr drops_all(AttentionCase& c) {
+  c.options().bindings.params["p"] = 1.0;
+  const Expr p = param("p", ExprType::f32);
+  return where(draw() < p, 0.0, 1.0 / (1.0 - p));
+}
+
 }  // namespace
 
 const std::vector<NamedMod>& score_mods() {
@@ -212,6 +238,11 @@ const std::vector<NamedMod>& mask_mods() {
 const std::vector<NamedMod>& weight_mods() {
   static const std::vector<NamedMod> mods = {
       {"dropout", [](AttentionCase&) { return mods::dropout(0.25, 1234); }},
+      {"dropout_by_params", dropout_by_params},
+      {"dropout_by_head", dropout_by_head},
+      {"dropout_mirrored", [](AttentionCase&) { return where(draw() < 0.7, 2.0, 0.0); }},
+      {"drops_most", [](AttentionCase&) { return where(draw() > 0.98, 50.0, 0.0); }},
+      {"drops_all", drops_all},
       {"weights_by_key", weights_by_key},
       {"zero", [](AttentionCase&) { return Expr(0.0); }},
   };

@@ -304,6 +304,19 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
                                     "that a thread has")));
 }
 
+// Draws that are compared one by one cost several times as much, whatever the tile.
+TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
+  for (const std::int64_t dim : {64, 128, 192}) {
+    HopperCall call = grid_call(dim, 8192, false);
+    call.options.weight_mod = mods::dropout(0.1, 1);
+    const std::vector<Choice> choices = choices_of(call);
+    EXPECT_TRUE(choices.front().plan.sm90->dropped) << dim;
+    EXPECT_FALSE(choices.back().plan.sm90->dropped) << dim;
+    EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) { return one.plan.sm90->dropped; })) << dim;
+    EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("32 does not divide its keys")));
+  }
+}
+
 TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
   for (const BlockSize block : {BlockSize{64, 128}, BlockSize{128, 128}, BlockSize{512, 384}}) {
     const std::vector<Choice> choices = choices_of(call_with_blocks(128, block));

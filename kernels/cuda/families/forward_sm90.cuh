@@ -9,6 +9,7 @@
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
+#include "pieces/drops.cuh"
 #include "pieces/element_weights.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
@@ -31,13 +32,13 @@ struct Either<false, First, Second> {
 };
 
 template <ForwardSm90Config kConfig>
-class Consumer {
+class Consumer : DropsOf<kConfig> {
  public:
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
-                                   !kConfig.capped && kConfig.scores == ScoreForm::plain;
+                                   !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain;
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
   static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
@@ -45,7 +46,7 @@ class Consumer {
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
   using RowSoftmax =
-      typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>,
+      typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.safe_headroom, kAsArray, kConfig.scores>,
                       ElementWeights<kN, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
@@ -70,6 +71,7 @@ class Consumer {
 
  private:
   using Step = shared::Step;
+  using DrawTime = shared::DrawTime;
 
   __device__ __forceinline__ void wait_for_keys() const { ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity); }
   /// What the producer says of the keys that have arrived.
@@ -155,6 +157,7 @@ class Consumer {
       ptx::touch(s_);
       release_keys(step);
       attend(step, new_tile);
+      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
       const bool moves = softmax_.moves(carried);
       softmax_.pin(memory_.q_full(0, 0));
       ptx::wgmma_wait<0>();
@@ -189,6 +192,7 @@ class Consumer {
     ptx::touch(s_);
     release_keys(step);
     attend(step, new_tile);
+    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
     if (begun_ && softmax_.moves(before)) settle(before);
     pack_p(step);
     begun_ = true;
@@ -276,6 +280,11 @@ class Consumer {
 
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
+    if constexpr (kConfig.dropped) {
+      const BlockPlace at = block_place(step);
+      if (new_tile) this->drops.begin_tile(params_.mod, at);
+      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
                                   softmax_.tilt);
@@ -332,8 +341,17 @@ class Consumer {
   /// P, in the storage type, of the block of `step`.
   __device__ __forceinline__ void pack_p(Step step) {
     if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.dropped) {
+      if constexpr (kConfig.draws == DrawTime::packing) {
+        draw<kN>(p_, this->drops.seed, block_place(step));
+        pack_kept<kConfig>(p_, s_, p_, this->drops);
+      } else {
+        pack_kept<kConfig>(p_, s_, this->drawn, this->drops);
+      }
+    } else {
 #pragma unroll
-    for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+      for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+    }
   }
 
   /// P and O are brought to m. `before`: m before the step.
@@ -354,6 +372,9 @@ class Consumer {
     } else {
       for (int r = 0; r < 2; ++r) factor[r] = softmax_.factor(r);
       suspect_ = RowSoftmax::kOwnPowers && !softmax_.safe;
+    }
+    if constexpr (kConfig.dropped) {
+      for (int r = 0; r < 2; ++r) factor[r] *= this->drops.factor();
     }
   }
   /// 1 / l, and lse = m + ln l.

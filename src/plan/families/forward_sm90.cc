@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "expr/node.h"
@@ -143,6 +144,7 @@ double moved_bytes(const AttentionProblem& problem) {
 struct Candidate {
   Choice choice;
   bool may_spill = false;
+  bool weighs_each = false;  // though others only drop
   double seconds() const { return choice.plan.predicted->seconds; }
 };
 
@@ -171,6 +173,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
+  candidate.weighs_each = mods.drops && !config.dropped;
   return candidate;
 }
 
@@ -203,6 +206,10 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
 // Why `other` stands behind `first`.
 std::string compare(const Candidate& other, const Candidate& first, const ForwardSm90Mods& mods) {
   const ForwardSm90Config& config = *other.choice.plan.sm90;
+  if (other.weighs_each && !first.weighs_each) {
+    return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one", describe(config),
+                       shared::kKeysOfDraw);
+  }
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
                        forward_sm90_registers(config, mods), config.consumer_registers());
@@ -219,7 +226,9 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   // They take their turns.
   int most = 0;
   const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
-  for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod, streamed));
+  for (const Expr& mod : mods.all()) {
+    if (!config.dropped || mod.node() != mods.weight.node()) most = std::max(most, mod_registers(mod, streamed));
+  }
   // What is done to each score or weight is done to several at once.
   if (config.capped) most += 7;
   if (config.scores == shared::ScoreForm::mapped ||
@@ -228,6 +237,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   }
   if (streamed != nullptr) most += 4;
   if (config.weighted) most += 12;
+  if (config.draws != shared::DrawTime::packing) most += config.kv_block / 4;
   return scores + weights + output + kOthers + most;
 }
 
@@ -242,8 +252,9 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   if (candidates.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
   }
-  std::ranges::stable_sort(
-      candidates, {}, [](const Candidate& candidate) { return std::pair(candidate.may_spill, candidate.seconds()); });
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
+    return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.seconds());
+  });
 
   std::vector<Choice> choices;
   for (std::size_t i = 0; i < candidates.size(); ++i) {

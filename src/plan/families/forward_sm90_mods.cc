@@ -10,6 +10,7 @@
 
 #include "expr/node.h"
 #include "expr/simplify.h"
+#include "shared/philox.h"
 
 namespace heddle::plan {
 namespace {
@@ -85,6 +86,26 @@ bool set_capped(ForwardSm90Mods& mods, const Expr& score, const problem::Attenti
   return true;
 }
 
+void set_weight(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
+  mods.weight = simplified(problem.weight_mod);
+  if (mods.weight.empty()) return;
+  mods.drops = drops_of(mods.weight);
+  if (!problem::has_elements(problem)) return;
+  const expr::Range range =
+      expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));
+  mods.weight_bound = std::max(std::abs(range.lo), std::abs(range.hi));
+}
+
+/// In f16 the largest exponential of a row that is computed safely stands so many powers of two above 1, so that small
+/// ones keep their bits where a weight_mod takes the large ones out; times the weight it stays below 2^15.
+int safe_headroom(const shared::ForwardSm90Config& config, double weight_bound) {
+  constexpr int kMost = 10, kUnknown = 7;
+  if (config.dropped) return kMost;
+  if (!std::isfinite(weight_bound)) return kUnknown;
+  if (weight_bound == 0) return kMost;
+  return std::clamp(15 - static_cast<int>(std::ceil(std::log2(weight_bound))), 0, kMost);
+}
+
 }  // namespace
 
 bool ForwardSm90Mods::heavy() const {
@@ -100,7 +121,7 @@ bool ForwardSm90Mods::heavy() const {
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   ForwardSm90Mods mods;
   mods.mask = simplified(problem.mask_mod);
-  mods.weight = simplified(problem.weight_mod);
+  set_weight(mods, problem);
   const Expr score = simplified(problem.score_mod);
   const bool rising = problem.scale > 0;
   if (score.empty() && rising) return mods;
@@ -123,7 +144,11 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Fo
   config.scores = mods.form;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;
-  config.weighted = !mods.weight.empty();
+  config.dropped = mods.drops.has_value() && config.kv_block % shared::kKeysOfDraw == 0;
+  config.weighted = !mods.weight.empty() && !config.dropped;
+  // Three warpgroups leave no registers to hold draws in.
+  if (config.dropped && config.warpgroups < 3) config.draws = shared::DrawTime::waiting;
+  if (config.f16 && !mods.weight.empty()) config.safe_headroom = safe_headroom(config, mods.weight_bound);
   return config;
 }
 
@@ -166,6 +191,11 @@ std::string to_string(const ForwardSm90Mods& mods) {
       break;
   }
   return fmt::format("t = {}", print(mods.score));
+}
+
+std::string weights_of(const shared::ForwardSm90Config& config) {
+  if (config.dropped) return fmt::format("dropped: k of 2^{}", shared::kRandomUniformBits);
+  return config.weighted ? "of each element" : "";
 }
 
 }  // namespace heddle::plan

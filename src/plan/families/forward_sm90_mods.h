@@ -1,10 +1,12 @@
 // What the Hopper forward makes of an attention's mods: simplified, and the score_mod in the cheapest form that it has.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "plan/families/forward_sm90_drops.h"
 #include "plan/families/forward_sm90_streamed.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
@@ -12,8 +14,10 @@
 namespace heddle::plan {
 
 struct ForwardSm90Mods {
-  Expr mask;    // empty: everything attends
-  Expr weight;  // empty: 1
+  Expr mask;                                                      // empty: everything attends
+  Expr weight;                                                    // empty: 1
+  double weight_bound = std::numeric_limits<double>::infinity();  // of its magnitude
+  std::optional<ForwardSm90Drops> drops;                          // the weight, where it is such a one
 
   shared::ScoreForm form = shared::ScoreForm::plain;
   double factor = 1;  // of the score, in every form but mapped
@@ -31,7 +35,7 @@ struct ForwardSm90Mods {
   /// Something is read, drawn or mapped for each element: many registers, maybe.
   bool heavy() const;
   /// All that are there, for a layout of their captures and params.
-  std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }
+  std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }  // drops read what the weight reads
 };
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
 
@@ -48,5 +52,8 @@ CapSeries cap_series(const ForwardSm90Mods& mods, double scale);
 /// "t = 1.5 * score + offset; offset slopes[h] * f32(kv_idx - q_idx) once a block of keys, slope slopes[h] a key".
 /// Empty without a score_mod.
 std::string to_string(const ForwardSm90Mods& mods);
+
+/// What a kernel makes of the weight_mod: "dropped: k of 2^15", "of each element". Empty without one.
+std::string weights_of(const shared::ForwardSm90Config& config);
 
 }  // namespace heddle::plan

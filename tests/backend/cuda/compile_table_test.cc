@@ -246,6 +246,23 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   }
 }
 
+// Those that drop by masks of draws: early draws take a register for each two weights.
+TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
+  const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);
+  const Expr draw = random_uniform(seed, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const NamedMods dropout = named("dropout", {}, {}, mods::dropout(0.1, seed));
+  NamedMods params = named("dropout by params, by sequence, causal", mods::causal_lower_right(), {},
+                           where(draw < p, 0.0, 1.0 / (1.0 - p)));
+  params.by_sequence = true;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    if (config.kv_block % shared::kKeysOfDraw != 0) continue;
+    ASSERT_TRUE(plan::config_with(config, dropout.mods).dropped && plan::config_with(config, params.mods).dropped);
+    if (!kernel.spare) expect_accepted(config, false, dropout);
+    if (std::getenv("HEDDLE_TEST_REDUCED") == nullptr) expect_accepted(config, true, params);
+  }
+}
+
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
 void expect_one_accepted(const std::vector<NamedMods>& all, bool f16 = false, bool lse = true) {

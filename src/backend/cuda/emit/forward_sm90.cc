@@ -17,6 +17,8 @@ constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted"
 constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
 constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
+constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
@@ -24,11 +26,13 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
+      "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
+      config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
+      config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)]);
 }
 
@@ -64,6 +68,16 @@ std::string nothing_streamed_text() {
          "}  // namespace heddle\n";
 }
 
+/// Of a kernel that drops, and of any other.
+std::string weight_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                         const ModLayout& layout) {
+  const plan::ForwardSm90Drops none = {0, 0, 1.0}, drops = config.dropped ? *mods.drops : none;
+  return mod_text("weight", config.weighted ? mods.weight : Expr(1.0), layout, TakesScore::no) +
+         mod_text("seed", drops.seed, layout, TakesScore::no) +
+         mod_text("threshold", drops.threshold, layout, TakesScore::no) +
+         mod_text("kept", drops.kept, layout, TakesScore::no);
+}
+
 std::string mod_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
                       const ModLayout& layout) {
   const bool streams = config.streamed_bytes > 0;
@@ -72,7 +86,7 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
          mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no, Rounding::exact, streamed) +
          mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
          mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted, streamed) +
-         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no) +
+         weight_texts(config, mods, layout) +
          (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
@@ -90,6 +104,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.capped, "capped");
   add(config.descending, "descending");
   add(config.weighted, "weighted");
+  add(config.dropped, fmt::format("dropped {}", kDrawTimes[static_cast<std::size_t>(config.draws)]));
   add(config.by_sequence, "by sequence");
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);

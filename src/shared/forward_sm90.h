@@ -24,6 +24,14 @@ enum class ScoreForm : int {
   mapped,   // the score_mod of each element, as it is written
 };
 
+/// How a partial step finds what its mask_mod excludes.
+enum class MaskForm : int {
+  direct,    // element by element, when the scores have come
+  distance,  // all of it depends on kv_idx - q_idx alone: bits, found while the product runs
+  values,    // what it reads or works out of the query and of the key: bits likewise
+  both,      // a part that depends on the distance alone, and a part of values
+};
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -40,7 +48,10 @@ struct ForwardSm90Config {
   bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
   bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
+  MaskForm mask = MaskForm::direct;
 
+  constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
+  constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   // What is multiplied: Q K^T goes in steps of 16 columns, P V takes multiples of 8. TMA fills the columns that the
@@ -234,6 +245,7 @@ struct ForwardSm90Params {
   float* lse;
   long long lse_stride[3];  // batch, head, row
   ModValues mod;
+  int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
 };
 
 }  // namespace heddle::shared

@@ -9,6 +9,7 @@
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
+#include "pieces/mask_bits.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
@@ -28,6 +29,7 @@ class Consumer {
                                    !kConfig.capped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
+  static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
   using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
@@ -246,6 +248,12 @@ class Consumer {
 
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
+    if constexpr (kMaskedByBits) {
+      if (new_tile) mask_.begin_tile();
+      if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
+        mask_.find(params_, block_place(step));
+      }
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
                                   softmax_.tilt);
@@ -284,7 +292,11 @@ class Consumer {
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
-      mask_scores<kConfig>(s_, params_.mod, block_place(step));
+      if constexpr (kMaskedByBits) {
+        mask_.apply(s_);
+      } else {
+        mask_scores<kConfig>(s_, params_.mod, block_place(step));
+      }
     }
     softmax_.step(s_, scale_log2);
   }
@@ -373,6 +385,7 @@ class Consumer {
   bool suspect_ = false;  // the closed tile's weights were large
   ptx::Ring k_{0}, v_{0};
   RowSoftmax softmax_;
+  MaskBits<kConfig, kMaskedByBits> mask_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
   float o_[kV / 2];     // registers: O, 64 x v_columns

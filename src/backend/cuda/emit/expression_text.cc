@@ -111,7 +111,8 @@ constexpr const char* kHead =
     "\"mods/operations.cuh\"\n\n"
     "namespace heddle {\n\n";
 
-// Of a type's name, a function's name, the columns' locals, and the way that columns are had.
+// Of a type's name, a function's name, the columns' locals, the way that columns are had, whether an element asks for
+// its query beside the row's locals, these from another lane and compared, and whether an element is long work.
 constexpr const char* kColumns = R"(
 struct {0}Mod {{
   using Uniform = {0}Uniform;
@@ -129,6 +130,13 @@ struct {0}Mod {{
   }}
   static __device__ __forceinline__ Column from_lane(const Column& c, int lane) {{
     return {{{2}}};
+  }}
+  static constexpr bool kReadsQuery = {4}, kLongElement = {7};
+  static __device__ __forceinline__ Row row_from_lane(const Row& r, int lane) {{
+    return {{{5}}};
+  }}
+  static __device__ __forceinline__ bool same_row(const Row& r, const Row& other) {{
+    return true{6};
   }}
 }};
 template <int kKeys>
@@ -153,7 +161,7 @@ class ModWriter {
       if (stage != Stage::element) text += struct_text(stage);
     }
     for (const Stage stage : kStages) text += function_text(stage, result);
-    return text + columns_text() + "\n}  // namespace heddle\n";
+    return text + columns_text(result) + "\n}  // namespace heddle\n";
   }
 
  private:
@@ -189,6 +197,7 @@ class ModWriter {
   Value value_of(const Node& node) {
     const Stage stage = stage_of(node.uses);
     if (stage == Stage::column && is_long(node)) long_column_ = true;
+    if (stage == Stage::element && is_long(node)) long_element_ = true;
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};
     if (node.op == Op::leaf && layout_.by_sequence && is_of_sequence(node.leaf())) return sequence_value(node.leaf());
     if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
@@ -341,14 +350,22 @@ class ModWriter {
   }
 
   /// How a warp comes by a block's columns: see kernels/cuda/mods/columns.cuh.
-  std::string columns_text() {
-    std::string passed;
+  std::string columns_text(const std::string& result) {
+    std::string columns, rows, same;
     for (std::size_t i = 0; i < locals(Stage::column).size(); ++i) {
-      if (!locals(Stage::column)[i].used_later) continue;
-      passed += fmt::format("{}ops::from_lane(c.c{}, lane)", passed.empty() ? "" : ", ", i);
+      if (locals(Stage::column)[i].used_later) append(columns, ", ", fmt::format("ops::from_lane(c.c{}, lane)", i));
     }
-    const bool dealt = long_column_ && !passed.empty();
-    return fmt::format(kColumns, type_name_, name_, passed, dealt ? "Dealt" : "Own");
+    for (std::size_t i = 0; i < locals(Stage::row).size(); ++i) {
+      if (!locals(Stage::row)[i].used_later) continue;
+      append(rows, ", ", fmt::format("ops::from_lane(r.r{}, lane)", i));
+      same += fmt::format(" & ops::same(r.r{0}, other.r{0})", i);
+    }
+    const bool dealt = long_column_ && !columns.empty();
+    const auto reads_query = [](const std::string& text) { return text.find("q_idx") != std::string::npos; };
+    const bool reads = reads_query(result) || std::ranges::any_of(locals(Stage::element), [&](const Local& local) {
+                         return reads_query(local.text);
+                       });
+    return fmt::format(kColumns, type_name_, name_, columns, dealt ? "Dealt" : "Own", reads, rows, same, long_element_);
   }
 
   std::string name_, type_name_;
@@ -356,7 +373,7 @@ class ModWriter {
   const ModLayout& layout_;
   bool takes_score_;
   Rounding rounding_;
-  bool long_column_ = false;
+  bool long_column_ = false, long_element_ = false;
   std::unordered_map<const Node*, Value> values_;
   std::array<std::vector<Local>, kStages.size()> locals_;
 };

@@ -13,6 +13,7 @@ namespace heddle::cuda::emit {
 namespace {
 
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
+constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
@@ -21,17 +22,19 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}}};\n",
+      "    .by_sequence = {}, .mask = heddle::shared::MaskForm::{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.by_sequence, kMaskForms[static_cast<std::size_t>(config.mask)]);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
 Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
 
 std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout) {
-  return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
+  const bool direct = mods.mask_form == shared::MaskForm::direct;
+  return mod_text("mask", given(direct ? mods.mask : mods.mask_rest, true), layout, TakesScore::no) +
+         mod_text("distance", given(mods.mask_distance, true), layout, TakesScore::no) +
          mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
          mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
          mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted) +
@@ -40,12 +43,16 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
-      plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
-      config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
-      config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-      config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+  return fmt::format("forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+                     plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
+                     !config.masked ? ""
+                     : config.mask == shared::MaskForm::direct
+                         ? " masked"
+                         : fmt::format(" masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]),
+                     config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
+                     config.capped ? " capped" : "", config.descending ? " descending" : "",
+                     config.weighted ? " weighted" : "", config.by_sequence ? " by sequence" : "",
+                     config.lse ? " lse" : "");
 }
 
 }  // namespace

@@ -291,11 +291,13 @@ class Consumer {
       scale_log2 = 1;
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
-    if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
-      if constexpr (kMaskedByBits) {
-        mask_.apply(s_);
-      } else {
-        mask_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.masked) {
+      if (step & (shared::kStepPartial << warpgroup_)) {
+        if constexpr (kMaskedByBits) {
+          mask_.apply(s_);
+        } else {
+          mask_scores<kConfig>(s_, params_.mod, block_place(step));
+        }
       }
     }
     softmax_.step(s_, scale_log2);

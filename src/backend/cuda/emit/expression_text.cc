@@ -143,14 +143,37 @@ template <int kKeys>
 using {0}Columns = ops::{3}Columns<{0}Mod, kKeys>;
 )";
 
+// Of a type's name, a function's name, what an element is, and whether it takes the score.
+constexpr const char* kNone = R"(
+struct {0}Uniform {{}};
+struct {0}Row {{}};
+struct {0}Column {{}};
+__device__ {0}Uniform {1}_uniform(const shared::ModValues& mod, int b, int h);
+__device__ {0}Row {1}_row(const shared::ModValues& mod, const {0}Uniform& u, int b, int h, int q_idx);
+__device__ {0}Column {1}_column(const shared::ModValues& mod, const {0}Uniform& u, int b, int h, int kv_idx);
+__device__ {2} {1}_element(const shared::ModValues& mod, const {0}Uniform& u, const {0}Row& r, const {0}Column& c, {3}int b,
+    int h, int q_idx, int kv_idx);
+struct {0}Mod {{
+  static constexpr bool kReadsQuery = false, kLongElement = false;
+  static __device__ {0}Row row_from_lane(const {0}Row& r, int lane);
+  static __device__ bool same_row(const {0}Row& r, const {0}Row& other);
+}};
+template <int kKeys>
+struct {0}Columns;
+)";
+
+std::string type_name_of(std::string name) {
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name;
+}
+
 // ---- the graph
 
 class ModWriter {
  public:
   ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score, Rounding rounding)
       : name_(std::move(name)), mod_(mod), layout_(layout), takes_score_(takes_score), rounding_(rounding) {
-    type_name_ = name_;
-    type_name_[0] = static_cast<char>(type_name_[0] - 'a' + 'A');
+    type_name_ = type_name_of(name_);
   }
 
   std::string text() {
@@ -379,6 +402,13 @@ class ModWriter {
 };
 
 }  // namespace
+
+std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score) {
+  return "namespace heddle {\n" +
+         fmt::format(kNone, type_name_of(name), name, type_text(type),
+                     takes_score == TakesScore::yes ? "float score, " : "") +
+         "\n}  // namespace heddle\n";
+}
 
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
                      Rounding rounding) {

@@ -28,17 +28,17 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       config.capped, config.weighted, config.by_sequence, kMaskForms[static_cast<std::size_t>(config.mask)]);
 }
 
-/// What the kernel calls must be there, also where it never comes to that.
-Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
-
 std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout) {
+  const auto text = [&](const char* name, const Expr& mod, ExprType type) {
+    return mod.empty() ? no_mod_text(name, type, TakesScore::no) : mod_text(name, mod, layout, TakesScore::no);
+  };
   const bool direct = mods.mask_form == shared::MaskForm::direct;
-  return mod_text("mask", given(direct ? mods.mask : mods.mask_rest, true), layout, TakesScore::no) +
-         mod_text("distance", given(mods.mask_distance, true), layout, TakesScore::no) +
-         mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
-         mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
-         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted) +
-         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
+  std::string texts = text("mask", direct ? mods.mask : mods.mask_rest, ExprType::boolean) +
+                      text("distance", mods.mask_distance, ExprType::boolean) +
+                      text("offset", mods.offset, ExprType::f32) + text("slope", mods.slope, ExprType::f32);
+  texts += mods.score.empty() ? no_mod_text("score", ExprType::f32, TakesScore::yes)
+                              : mod_text("score", mods.score, layout, TakesScore::yes, Rounding::contracted);
+  return texts + text("weight", mods.weight, ExprType::f32);
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
@@ -64,6 +64,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
   jit::Source source;
   source.name = name_of(config);
   source.text = fmt::format(
+      "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",

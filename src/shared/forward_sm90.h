@@ -42,6 +42,14 @@ enum class DrawTime : int {
   weighing,  // beside the exponentials
 };
 
+/// How a partial step finds what its mask_mod excludes.
+enum class MaskForm : int {
+  direct,    // element by element, when the scores have come
+  distance,  // all of it depends on kv_idx - q_idx alone: bits, found while the product runs
+  values,    // what it reads or works out of the query and of the key: bits likewise
+  both,      // a part that depends on the distance alone, and a part of values
+};
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -66,7 +74,10 @@ struct ForwardSm90Config {
   bool sinks = false;        // softmax: each row's sum has e^sink of its head besides
   Normalizer normalizer = Normalizer::softmax;
   OutputType o_type = OutputType::same;
+  MaskForm mask = MaskForm::direct;
 
+  constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
+  constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   // What is multiplied: Q K^T goes in steps of 16 columns, P V takes multiples of 8. TMA fills the columns that the
@@ -280,6 +291,7 @@ struct ForwardSm90Params {
   const float* sinks;  // with sinks: of query head h at h * sink_stride
   long long sink_stride;
   int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
+  int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
 };
 
 }  // namespace heddle::shared

@@ -147,6 +147,50 @@ Expr dense(AttentionCase& c) {
   return Capture("keep", DType::boolean, 2)(max(leaf::q_idx(), 0), leaf::kv_idx());
 }
 
+// As documents, whose boundaries fall inside a warp's queries now and then; and further terms.
+Expr long_documents(AttentionCase& c) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t document = 0; std::ssize(ids) < c.positions(); ++document) {
+    ids.insert(ids.end(), static_cast<std::size_t>(1 + c.below(250)), document);
+  }
+  c.capture("ids", integers(ids));
+  return mods::documents(Capture("ids", DType::i32, 1));
+}
+
+Expr dilated_documents(AttentionCase& c) {
+  return documents(c) & mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % 2 == 0);
+}
+
+// Of each head its own, from a table.
+Expr dilated_by_head(AttentionCase& c) {
+  std::vector<std::int32_t> periods;
+  for (std::int64_t h = 0; h < c.spec().q_heads(); ++h) periods.push_back(static_cast<std::int32_t>(1 + c.below(9)));
+  c.capture("periods", integers(periods));
+  const Expr period = Capture("periods", DType::i32, 1)(leaf::h());
+  return mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % period == 0);
+}
+
+// Which distances attend, from a table.
+Expr distances_by_table(AttentionCase& c) {
+  Tensor keep = Tensor::empty(DType::boolean, {300});
+  for (std::int64_t i = 0; i < keep.count(); ++i) {
+    static_cast<std::uint8_t*>(keep.data())[i] = c.below(3) == 0 ? 1 : 0;
+  }
+  c.capture("keep", keep);
+  return Capture("keep", DType::boolean, 1).at({leaf::kv_idx() - leaf::q_idx() + 150}, false);
+}
+
+Expr dense_causal(AttentionCase& c) { return dense(c) & mods::causal(); }
+
+Expr keys_by_table(AttentionCase& c) {
+  Tensor keep = Tensor::empty(DType::boolean, {c.spec().q_heads(), c.positions()});
+  for (std::int64_t i = 0; i < keep.count(); ++i) {
+    static_cast<std::uint8_t*>(keep.data())[i] = c.below(4) != 0 ? 1 : 0;
+  }
+  c.capture("keep", keep);
+  return Capture("keep", DType::boolean, 2)(leaf::h(), leaf::kv_idx());
+}
+
 Expr window_by_params(AttentionCase& c) {
   c.options().bindings.params.insert(
       {{"before", static_cast<std::int32_t>(c.below(150))}, {"after", 3}, {"open", true}});
@@ -230,6 +274,19 @@ const std::vector<NamedMod>& mask_mods() {
       {"window_by_params", window_by_params},
       {"not_causal_or_window", [](AttentionCase&) { return ~mods::causal() | mods::sliding_window(2, 2); }},
       {"by_head", [](AttentionCase&) { return leaf::kv_idx() % (leaf::h() + 2) != 0; }},
+      {"dilated", [](AttentionCase&) { return mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % 4 == 0); }},
+      {"dilated_by_3",
+       [](AttentionCase&) {
+         return (leaf::kv_idx() <= leaf::q_idx() + 40) & ((leaf::kv_idx() - leaf::q_idx()) % 3 != 1);
+       }},
+      {"dilated_both_ways", [](AttentionCase&) { return (leaf::q_idx() - leaf::kv_idx()) % 8 < 3; }},
+      {"long_documents", long_documents},
+      {"long_documents_causal", [](AttentionCase& c) { return long_documents(c) & mods::causal(); }},
+      {"dilated_documents", dilated_documents},
+      {"dilated_by_head", dilated_by_head},
+      {"distances_by_table", distances_by_table},
+      {"dense_causal", dense_causal},
+      {"keys_by_table", keys_by_table},
       {"nothing", [](AttentionCase&) { return Expr(false); }},
   };
   return mods;

@@ -11,6 +11,8 @@
 
 #include "base/small_float.h"
 #include "expr/interpret.h"
+#include "expr/node.h"
+#include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "shared/philox.h"
 
@@ -82,6 +84,39 @@ TEST(ForwardSm90Mods, DescendsWhereTheTermMayGrowWithTheKey) {
   EXPECT_FALSE(mods_of(mods::relative_bias(kTable, 8)).descending);
   EXPECT_TRUE(mods_of(mods::relative_bias(kTable, 8), mods::causal()).descending);
   EXPECT_FALSE(mods_of({}, mods::causal()).descending);
+}
+
+TEST(ForwardSm90Mods, TakesMasksAsBitsWhereTheyAreMoreThanAComparison) {
+  using shared::MaskForm;
+  const Capture ids("ids", DType::i32, 1), keep("keep", DType::boolean, 2);
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const auto form = [](const Expr& mask) { return mods_of({}, mask).mask_form; };
+  for (const Expr& plain : {Expr(), mods::causal(), q - kv <= 30, mods::prefix_lm(100), Expr(false),
+                            mods::causal() && kv < 70, kv % 4 == q % 4, mods::prefix_lm(ids(leaf::b()))}) {
+    EXPECT_EQ(form(plain), MaskForm::direct);
+  }
+  EXPECT_EQ(form(mods::sliding_window(100)), MaskForm::distance);
+  EXPECT_EQ(form(mods::dilated_window(100, 7)), MaskForm::distance);
+  EXPECT_EQ(form(mods::documents(ids)), MaskForm::values);
+  EXPECT_EQ(form(keep(q, kv)), MaskForm::values);
+  EXPECT_EQ(form(kv % (leaf::h() + 2) != 0), MaskForm::values);
+  EXPECT_EQ(form(mods::documents(ids) || mods::causal()), MaskForm::values);
+}
+
+TEST(ForwardSm90Mods, PartsAMaskByWhatItDependsOn) {
+  const Capture ids("ids", DType::i32, 1);
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const ForwardSm90Mods mods = mods_of({}, mods::documents(ids) && mods::causal() && q - kv <= 50);
+  EXPECT_EQ(mods.mask_form, shared::MaskForm::both);
+  EXPECT_FALSE(mods.mask_distance.node()->uses.has(expr::Leaf::b));
+  EXPECT_EQ(print(mods.mask_distance).find("ids"), std::string::npos) << print(mods.mask_distance);
+  EXPECT_EQ(print(mods.mask_rest), print(expr::simplify(mods::documents(ids), expr::Precision::f32)));
+  EXPECT_EQ(mods.mask_repeats_to, -51);
+  EXPECT_EQ(mods_of({}, q >= kv && (q - kv) % 4 == 0).mask_repeats_to, 0);
+  EXPECT_EQ(mods_of({}, (q - kv) % 4 == 0 && (q - kv) % 3 != 0).mask_repeats_to, -999);
+  const ForwardSm90Mods everywhere = mods_of({}, (q - kv) % 4 == 0 && (q - kv) % 8 != 4);
+  EXPECT_EQ(everywhere.mask_form, shared::MaskForm::distance);
+  EXPECT_EQ(everywhere.mask_repeats_to, 999);
 }
 
 TEST(ForwardSm90Mods, KnowsACap) {

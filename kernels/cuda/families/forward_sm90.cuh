@@ -11,6 +11,7 @@
 
 #include "pieces/drops.cuh"
 #include "pieces/element_weights.cuh"
+#include "pieces/mask_bits.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
@@ -44,6 +45,7 @@ class Consumer : DropsOf<kConfig> {
   static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
+  static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
   using RowSoftmax =
       typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.safe_headroom, kAsArray, kConfig.scores>,
@@ -285,6 +287,12 @@ class Consumer : DropsOf<kConfig> {
       if (new_tile) this->drops.begin_tile(params_.mod, at);
       if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
     }
+    if constexpr (kMaskedByBits) {
+      if (new_tile) mask_.begin_tile();
+      if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
+        mask_.find(params_, block_place(step));
+      }
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
                                   softmax_.tilt);
@@ -332,8 +340,14 @@ class Consumer : DropsOf<kConfig> {
       }
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
-    if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
-      mask_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.masked) {
+      if (step & (shared::kStepPartial << warpgroup_)) {
+        if constexpr (kMaskedByBits) {
+          mask_.apply(s_);
+        } else {
+          mask_scores<kConfig>(s_, params_.mod, block_place(step));
+        }
+      }
     }
     softmax_.step(s_, scale_log2);
   }
@@ -460,6 +474,7 @@ class Consumer : DropsOf<kConfig> {
   bool suspect_ = false;  // the closed tile's weights were large
   ptx::Ring k_{0}, v_{0}, streamed_{0};
   RowSoftmax softmax_;
+  MaskBits<kConfig, kMaskedByBits> mask_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
   float o_[kV / 2];     // registers: O, 64 x v_columns

@@ -126,7 +126,7 @@ struct ScoreTilt {
   /// Shifted, tilted: before a tile's first block.
   __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockPlace& at) {
     uniform = offset_uniform(mod, at.batch, at.head);
-    slope_of_head = slope_uniform(mod, at.batch, at.head);
+    if constexpr (kTilted) slope_of_head = slope_uniform(mod, at.batch, at.head);
   }
   /// Before each block.
   __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockPlace& at) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <optional>
 #include <utility>
 
 #include "expr/node.h"
@@ -106,6 +108,67 @@ int safe_headroom(const shared::ForwardSm90Config& config, double weight_bound) 
   return std::clamp(15 - static_cast<int>(std::ceil(std::log2(weight_bound))), 0, kMost);
 }
 
+/// The terms of a conjunction, from left to right.
+std::vector<Expr> conjuncts(const Expr& mask) {
+  std::vector<Expr> found, left = {mask};
+  while (!left.empty()) {
+    const Expr e = left.back();
+    left.pop_back();
+    if (e.node()->op == expr::Op::logical_and) {
+      left.insert(left.end(), {expr::operand(*e.node(), 1), expr::operand(*e.node(), 0)});
+    } else {
+      found.push_back(e);
+    }
+  }
+  return found;
+}
+
+/// Computed again for many positions, and long: ten instructions or more, or a wait.
+bool is_long(const expr::Node& node) {
+  using expr::Leaf;
+  if (!node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token})) return false;
+  const expr::Kind kind = expr::info(node.op).kind;
+  if (kind == expr::Kind::read || kind == expr::Kind::random) return true;
+  if (node.op == expr::Op::floor_div || node.op == expr::Op::mod) {
+    const expr::Node& divisor = *node.operands[1];
+    return divisor.op != expr::Op::constant || divisor.type != ExprType::i32 || divisor.i32() <= 0 ||
+           (divisor.i32() & (divisor.i32() - 1)) != 0;
+  }
+  return kind == expr::Kind::real && node.op != expr::Op::floor;
+}
+
+bool has_long(const Expr& mask) {
+  return std::ranges::any_of(expr::post_order(mask), [](const expr::Node* node) { return is_long(*node); });
+}
+
+/// Comparisons and joints of them are cheaper made where they are needed: one alone, or beside others that are.
+bool is_one_comparison(const Expr& mask) {
+  return !has_long(mask) && std::ranges::count_if(expr::post_order(mask), [](const expr::Node* node) {
+                              const expr::Kind kind = expr::info(node->op).kind;
+                              return kind == expr::Kind::cmp || kind == expr::Kind::logic ||
+                                     node->op == expr::Op::mod || node->op == expr::Op::floor_div;
+                            }) <= 1;
+}
+
+void set_mask(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
+  if (mods.mask.empty() || !problem::has_elements(problem)) return;
+  const expr::LeafRanges leaves = problem::leaf_ranges(problem);
+  const auto join = [](Expr& all, const Expr& e) { all = all.empty() ? e : all && e; };
+  Expr distance, rest;
+  std::int64_t repeats_to = std::numeric_limits<std::int64_t>::max();
+  for (const Expr& conjunct : conjuncts(mods.mask)) {
+    const std::optional<expr::TermOfDistance> term = expr::term_of_distance(conjunct, leaves);
+    if (term) repeats_to = std::min(repeats_to, term->repeats_to);
+    join(term ? distance : rest, conjunct);
+  }
+  if (rest.empty() ? is_one_comparison(distance) : !has_long(rest)) return;
+  using shared::MaskForm;
+  mods.mask_form = rest.empty() ? MaskForm::distance : distance.empty() ? MaskForm::values : MaskForm::both;
+  mods.mask_distance = distance;
+  mods.mask_rest = rest;
+  mods.mask_repeats_to = distance.empty() ? 0 : clamped(repeats_to);
+}
+
 }  // namespace
 
 bool ForwardSm90Mods::heavy() const {
@@ -121,6 +184,7 @@ bool ForwardSm90Mods::heavy() const {
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   ForwardSm90Mods mods;
   mods.mask = simplified(problem.mask_mod);
+  set_mask(mods, problem);
   set_weight(mods, problem);
   const Expr score = simplified(problem.score_mod);
   const bool rising = problem.scale > 0;
@@ -141,6 +205,7 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
 
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods) {
   config.masked = !mods.mask.empty();
+  config.mask = mods.mask_form;
   config.scores = mods.form;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;

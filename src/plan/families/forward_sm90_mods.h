@@ -19,6 +19,12 @@ struct ForwardSm90Mods {
   double weight_bound = std::numeric_limits<double>::infinity();  // of its magnitude
   std::optional<ForwardSm90Drops> drops;                          // the weight, where it is such a one
 
+  shared::MaskForm mask_form = shared::MaskForm::direct;
+  // In the other forms: mask = mask_distance and mask_rest, the former of kv_idx - q_idx alone; empty: true.
+  Expr mask_distance, mask_rest;
+  int mask_repeats_to =
+      0;  // mask_distance: of any two kv_idx - q_idx up to this, whole periods apart, it says the same
+
   shared::ScoreForm form = shared::ScoreForm::plain;
   double factor = 1;  // of the score, in every form but mapped
   // plain, shifted, unless t itself is the weight: where it is not 0, t = cap * tanh(factor * score) + offset

@@ -286,10 +286,28 @@ void expect_one_accepted(const std::vector<NamedMods>& all, bool f16 = false, bo
   }
 }
 
+// Each of these kernels, of the others one is enough: what documents cost is measured on them.
+TEST_F(CompileTable, MasksByBitsAreAccepted) {
+  const Expr documents = mods::documents(Capture("ids", DType::i64, 1));
+  const std::vector<NamedMods> masks = {named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),
+                                        named("documents of i64 and causal", documents && mods::causal())};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const HeadDims dims = plan::dims_of(kernel);
+    if (kernel.spare || dims.qk != dims.v || (dims.qk != 64 && dims.qk != 128)) continue;
+    for (const NamedMods& mask : masks) {
+      EXPECT_NE(mask.mods.mask_form, shared::MaskForm::direct);
+      expect_accepted(kernel.config(), kernel.warpgroups == 3, mask);
+      if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+    }
+  }
+}
+
 TEST_F(CompileTable, MasksThatReadFindAKernel) {
-  expect_one_accepted(
-      {named("documents", mods::documents(Capture("ids", DType::i32, 1))),
-       named("documents and causal", mods::documents(Capture("ids", DType::i32, 1)) && mods::causal())});
+  const Capture ids("ids", DType::i32, 1), keep("keep", DType::boolean, 2);
+  expect_one_accepted({named("documents", mods::documents(ids)),
+                       named("documents and causal", mods::documents(ids) && mods::causal()),
+                       named("tree", mods::tree(ids, Capture("last", DType::i32, 1))),
+                       named("table", keep(leaf::q_idx(), leaf::kv_idx()) && mods::causal())});
 }
 
 /// As the planner does it where the tensor's strides allow it.

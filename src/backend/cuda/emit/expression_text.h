@@ -75,4 +75,8 @@ struct Streamed {
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
                      Rounding rounding = Rounding::exact, const std::optional<Streamed>& streamed = {});
 
+/// In place of a mod that a kernel never computes: the same names, declared, so that templates that are not
+/// instantiated can be read.
+std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score, bool takes_streamed = false);
+
 }  // namespace heddle::cuda::emit

@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "si
 constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
 constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
+constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
@@ -28,16 +29,15 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       ".capped = {}, .weighted = {},\n"
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
-      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{}}};\n",
+      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
+      "    .mask = heddle::shared::MaskForm::{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
-      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)]);
+      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
+      kMaskForms[static_cast<std::size_t>(config.mask)]);
 }
-
-/// What the kernel calls must be there, also where it never comes to that.
-Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
 std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layout) {
@@ -68,26 +68,26 @@ std::string nothing_streamed_text() {
          "}  // namespace heddle\n";
 }
 
-/// Of a kernel that drops, and of any other.
-std::string weight_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
-                         const ModLayout& layout) {
-  const plan::ForwardSm90Drops none = {0, 0, 1.0}, drops = config.dropped ? *mods.drops : none;
-  return mod_text("weight", config.weighted ? mods.weight : Expr(1.0), layout, TakesScore::no) +
-         mod_text("seed", drops.seed, layout, TakesScore::no) +
-         mod_text("threshold", drops.threshold, layout, TakesScore::no) +
-         mod_text("kept", drops.kept, layout, TakesScore::no);
-}
-
 std::string mod_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
                       const ModLayout& layout) {
   const bool streams = config.streamed_bytes > 0;
   const Streamed streamed = {streams ? mods.streamed->read : Expr()};
-  return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
-         mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no, Rounding::exact, streamed) +
-         mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
-         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted, streamed) +
-         weight_texts(config, mods, layout) +
-         (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
+  const auto text = [&](const char* name, const Expr& mod, ExprType type) {
+    return mod.empty() ? no_mod_text(name, type, TakesScore::no) : mod_text(name, mod, layout, TakesScore::no);
+  };
+  const bool direct = mods.mask_form == shared::MaskForm::direct;
+  std::string texts = text("mask", direct ? mods.mask : mods.mask_rest, ExprType::boolean) +
+                      text("distance", mods.mask_distance, ExprType::boolean) +
+                      text("slope", mods.slope, ExprType::f32);
+  texts += mods.offset.empty() ? no_mod_text("offset", ExprType::f32, TakesScore::no, true)
+                               : mod_text("offset", mods.offset, layout, TakesScore::no, Rounding::exact, streamed);
+  texts += mods.score.empty() ? no_mod_text("score", ExprType::f32, TakesScore::yes, true)
+                              : mod_text("score", mods.score, layout, TakesScore::yes, Rounding::contracted, streamed);
+  const plan::ForwardSm90Drops none{}, drops = config.dropped ? *mods.drops : none;
+  texts += text("weight", config.weighted ? mods.weight : Expr(), ExprType::f32) +
+           text("seed", drops.seed, ExprType::i32) + text("threshold", drops.threshold, ExprType::i32) +
+           text("kept", drops.kept, ExprType::f32);
+  return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
@@ -98,7 +98,9 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
   };
-  add(config.masked, "masked");
+  const bool by_bits = config.mask != shared::MaskForm::direct;
+  add(config.masked && !by_bits, "masked");
+  add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
   add(config.scores != shared::ScoreForm::plain, form);
   add(config.streamed_bytes > 0, "streamed");
   add(config.capped, "capped");
@@ -123,6 +125,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
   jit::Source source;
   source.name = name_of(config);
   source.text = fmt::format(
+      "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",

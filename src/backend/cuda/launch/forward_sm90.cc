@@ -221,6 +221,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
     params_.flat_from = mods.flat_from;
     params_.flat_to = mods.flat_to;
+    params_.mask_repeats_to = mods.mask_repeats_to;
     params_.scale = static_cast<float>(problem.scale * mods.factor);
     const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
     params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);

@@ -115,17 +115,18 @@ struct RunOptions {
 /// or streams at once, each with its own workspace. On a GPU the plan must outlive what its runs enqueued, and the
 /// graphs that captured them: destroying or updating it frees lists that they read.
 ///
-/// What waits on a GPU: making a plan and update() allocate on its device, find the rows of a mask that reads its memory
-/// (explain() says where; on the host: from copies), and copy there and from there, all on the legacy stream, and wait
-/// for it; so they wait for what all streams of the device hold, but for streams made non-blocking: results on those
-/// that a mask reads must be waited for before. The last copy of a plan, when it is destroyed, and update() free device
-/// memory and unload kernels, for which the driver waits until the device is idle. run(), workspace_bytes(),
+/// What waits on a GPU: making a plan and update() allocate on its device, find the rows of a mask that reads its
+/// memory (explain() says where; on the host: from copies), and copy there and from there, all on the legacy stream,
+/// and wait for it; so they wait for what all streams of the device hold, but for streams made non-blocking: results on
+/// those that a mask reads must be waited for before. The last copy of a plan, when it is destroyed, and update() free
+/// device memory and unload kernels, for which the driver waits until the device is idle. run(), workspace_bytes(),
 /// block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
-  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. Lengths, cu_seqlens, q_start and
-  /// the captures of the mask are read now; score params, descales, sinks and score captures are read by each run. On a
-  /// GPU it waits, as above, and compiles the kernel unless it is in memory or on disk.
+  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU also for how far their
+  /// addresses are aligned, up to 16 bytes (null: as far): runs may bring better aligned ones. Lengths, cu_seqlens,
+  /// q_start and the captures of the mask are read now; score params, descales, sinks and score captures are read by
+  /// each run. On a GPU it waits, as above, and compiles the kernel unless it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
   /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.

@@ -37,6 +37,7 @@ struct CaseSpec {
   std::optional<double> scale;
   bool descale = false;
   int threads = 2;
+  int alignment = 16;  // on a GPU: the most that divides the addresses of q, k, v and o, but for lse's; at most 16
 
   std::int64_t q_heads() const { return kv_heads * group; }
   std::string text() const;

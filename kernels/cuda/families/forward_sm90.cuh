@@ -9,6 +9,7 @@
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
+#include "pieces/gather.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
@@ -331,7 +332,7 @@ class Consumer {
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    if constexpr (kConfig.v_dim % 8 != 0) {
+    if constexpr (kConfig.stores_o_by_threads()) {
       store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
@@ -391,9 +392,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
     if (params.item_count > 0) {
-      ptx::prefetch_map(q_map);
-      ptx::prefetch_map(k_map);
-      ptx::prefetch_map(v_map);
+      if constexpr (kConfig.q_gather == 0) ptx::prefetch_map(q_map);
+      if constexpr (kConfig.k_gather == 0) ptx::prefetch_map(k_map);
+      if constexpr (kConfig.v_gather == 0) ptx::prefetch_map(v_map);
     }
     memory.initialise();
   }
@@ -404,6 +405,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     ptx::give_registers<kConfig.producer_registers()>();
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
+    if constexpr (kConfig.orders()) {
+      if (threadIdx.x >= 64) Gatherer<kConfig>(memory, k_map, v_map, params).run();
+    }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

@@ -14,8 +14,8 @@ struct TileSequence {
   int q_begin, q_len;
 };
 
-/// 64 rows of one warpgroup, where 16 bytes do not divide those of o: TMA would write the rest of the last ones, too,
-/// past the tensor's end. Every thread stores what it holds.
+/// 64 rows of one warpgroup, where TMA does not take o, or 16 bytes do not divide those of its rows: TMA would write
+/// the rest of the last ones, too, past the tensor's end. Every thread stores what it holds.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params& params, int warpgroup,
                                                  const TilePlace& place, const TileSequence& sequence,
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& par
     unsigned short* o =
         static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
     // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
-    constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
+    constexpr int kWidth = kConfig.stores_o_by_threads() ? 1 : 8, kWords = kConfig.v_dim / kWidth;
     for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
       const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
       unsigned short* to = o + row * params.o_stride[2] + column;

@@ -19,6 +19,7 @@
 
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "engine/deck.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
@@ -29,6 +30,7 @@ namespace {
 using plan::ForwardSm90Kernel;
 using plan::HeadDims;
 using plan::kForwardSm90Kernels;
+using test::Deck;
 
 struct NamedMods {
   std::string name;
@@ -107,7 +109,7 @@ void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const Na
     // About 50 is what the descriptors of products and tensor maps take. Where the compiler does not see that an
     // address is one for the warp it was 124 to 223, most of them in the loop, and the kernel 3 to 11 % slower.
     const int moves = moves_to_uniform_registers(cubin->bytes);
-    EXPECT_GT(moves, 20) << "another encoding?";
+    EXPECT_GT(moves, config.orders() ? 3 : 20) << "another encoding?";  // less is left to TMA
     EXPECT_LT(moves, 80);
     fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", kernel_text, cubin->registers, moves,
                cubin->compile_ms);
@@ -169,6 +171,54 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   for (const HeadDims& dims : {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{100, 65}}) {
     const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
     expect_accepted(kernel->config(dims.qk, dims.v), false, alibi);
+  }
+}
+
+shared::ForwardSm90Config gathered(shared::ForwardSm90Config config, int q, int k, int v, bool odd_o) {
+  config.q_gather = q;
+  config.k_gather = k;
+  config.v_gather = v;
+  config.odd_o = odd_o;
+  return config;
+}
+
+// Two warps copy rows in the registers that the producer has: with three warpgroups they are too few.
+TEST_F(CompileTable, KernelsThatGatherAreAllAccepted) {
+  const NamedMods plain = named("gathered", {}), causal = named("gathered, causal", mods::causal());
+  NamedMods sequences = named("gathered, by sequence, causal", mods::causal_lower_right());
+  sequences.by_sequence = true;
+  expect_accepted(gathered(kForwardSm90Kernels[1].config(20, 33), 8, 2, 16, true), false, sequences);
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  Deck<int> bytes({2, 4, 8, 16}, 1);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (kernel.warpgroups == 3) continue;
+    const int q = bytes.deal(), k = bytes.deal(), v = bytes.deal();
+    expect_accepted(gathered(kernel.config(), q, k, v, false), false, causal);
+    if (kernel.spare) continue;
+    expect_accepted(gathered(kernel.config(), k, v, q, true), true, sequences);
+  }
+  const ForwardSm90Kernel& two = kForwardSm90Kernels[1];
+  for (const int width : {2, 4, 8, 16}) {
+    expect_accepted(gathered(two.config(), width, 0, 0, true), false, plain);
+    expect_accepted(gathered(two.config(60, 40), 0, width, 0, false), false, sequences);
+    expect_accepted(gathered(two.config(61, 41), 0, 0, width, true), false, sequences);
+  }
+}
+
+TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
+  NamedMods causal = named("pages, causal", mods::causal_lower_right()), plain = named("pages", {});
+  causal.by_sequence = plain.by_sequence = true;
+  const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
+    config.page_rows = rows;
+    return gathered(config, 0, gather, gather, false);
+  };
+  expect_accepted(paged(kForwardSm90Kernels[0].config(), 16, 0), false, causal);
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  Deck<int> rows({1, 3, 7, 8, 16, 64, 128, 256}, 2), bytes({2, 4, 8, 16}, 1);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    expect_accepted(paged(kernel.config(), 8 << (rows.deal() % 6), 0), false, causal);
+    if (kernel.spare || kernel.warpgroups == 3) continue;
+    expect_accepted(paged(kernel.config(), rows.deal(), bytes.deal()), true, plain);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
@@ -14,6 +15,13 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
 
+/// Of rows that TMA alone does not bring; kernels that have none keep their text.
+std::string gather_text(const shared::ForwardSm90Config& config) {
+  if (!config.orders() && !config.odd_o) return {};
+  return fmt::format(", .q_gather = {}, .k_gather = {}, .v_gather = {}, .page_rows = {}, .odd_o = {}", config.q_gather,
+                     config.k_gather, config.v_gather, config.page_rows, config.odd_o);
+}
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
@@ -21,10 +29,10 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}}};\n",
+      "    .by_sequence = {}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.by_sequence, gather_text(config));
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -38,14 +46,26 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
          mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
 }
 
+/// " gathers q2 k16 odd o, pages of 16"
+std::string gather_name(const shared::ForwardSm90Config& config) {
+  std::string name;
+  const std::pair<char, int> tensors[] = {{'q', config.q_gather}, {'k', config.k_gather}, {'v', config.v_gather}};
+  for (const auto& [tensor, bytes] : tensors) {
+    if (bytes > 0) name += fmt::format("{} {}{}", name.empty() ? " gathers" : "", tensor, bytes);
+  }
+  if (config.odd_o) name += " odd o";
+  if (config.page_rows > 0) name += fmt::format(" pages of {}", config.page_rows);
+  return name;
+}
+
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
       plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
       config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
       config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-      config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+      config.by_sequence ? " by sequence" : "", gather_name(config), config.lse ? " lse" : "");
 }
 
 }  // namespace

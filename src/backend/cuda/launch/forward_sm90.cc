@@ -129,17 +129,23 @@ class ForwardSm90Kernel final : public backend::Kernel {
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
     const AttentionTensors& tensors = arguments.tensors;
-    const std::pair<std::string_view, ConstTensorView> mapped[] = {
-        {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"o", tensors.o}};
-    for (const auto& [name, view] : mapped) check_address(name, view.data);
+    const Reached reached[] = {{"q", tensors.q, config_.q_gather},
+                               {"k", tensors.k, config_.k_gather},
+                               {"v", tensors.v, config_.v_gather},
+                               {"o", tensors.o, config_.odd_o ? kOddBytes : 0}};
+    for (const auto& [name, view, bytes] : reached) check_address(name, view.data, bytes > 0 ? bytes : kTmaBytes);
 
     const ContextScope scope(device_);
+    ForwardSm90Params params = params_;
     CUtensorMap maps[4] = {};  // not read where no tile has a key
     for (int i = 0; i < 4 && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
-      maps[i] = map_of(mapped[i].second, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
+      if (reached[i].bytes == 0) {
+        maps[i] = map_of(reached[i].view, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
+      } else if (i < 3) {
+        params.gathered[i].data = reached[i].view.data;
+      }
     }
-    ForwardSm90Params params = params_;
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
@@ -182,6 +188,23 @@ class ForwardSm90Kernel final : public backend::Kernel {
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
   }
 
+  /// A tensor; `bytes`: what threads copy of it at a time; 0: by TMA.
+  struct Reached {
+    std::string_view name;
+    ConstTensorView view;
+    int bytes;
+  };
+  static constexpr int kTmaBytes = 16, kOddBytes = 2;
+
+  void set_gathered(const AttentionTensors& tensors) {
+    const ConstTensorView* const views[] = {&tensors.q, &tensors.k, &tensors.v};
+    for (int i = 0; i < 3; ++i) {
+      const bool shared = packed_sequences_ > 0 || views[i]->shape[0] == 1;
+      for (int axis = 0; axis < 3; ++axis) params_.gathered[i].stride[axis] = views[i]->strides[axis];
+      if (shared) params_.gathered[i].stride[0] = 0;
+    }
+  }
+
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
     if (problem.sequences.empty()) return;
@@ -195,6 +218,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
     }
+    set_gathered(tensors);
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;

@@ -66,11 +66,13 @@ CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* ad
                     {steps.row, steps.row, steps.head, steps.batch}, box_rows);
 }
 
-void check_address(std::string_view name, const void* address) {
-  if (reinterpret_cast<std::uintptr_t>(address) % 16 == 0) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is at {}; TMA takes an address that 16 divides (copy it, or slice it elsewhere)", name,
-                          fmt::ptr(address)));
+void check_address(std::string_view name, const void* address, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} is at {}; the kernel was planned for an address that {} divides (plan for tensors at such "
+                  "addresses as this one, or copy it)",
+                  name, fmt::ptr(address), bytes));
 }
 
 }  // namespace heddle::cuda

@@ -20,7 +20,8 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
 
-/// Throws Error(invalid_argument) unless 16 divides the address.
-void check_address(std::string_view name, const void* address);
+/// Throws Error(invalid_argument) unless `bytes` divides the address: 16 where TMA reaches it, else what the plan was
+/// made for.
+void check_address(std::string_view name, const void* address, int bytes);
 
 }  // namespace heddle::cuda

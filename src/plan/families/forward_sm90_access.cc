@@ -1,0 +1,72 @@
+#include "plan/families/forward_sm90_access.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
+
+namespace heddle::plan {
+namespace {
+
+constexpr std::int64_t kTmaBytes = 16;                      // addresses and strides of a tensor map are multiples
+constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;  // and strides end there
+constexpr std::int64_t kElementBytes = 2;
+
+// Why TMA does not take the tensor; empty where it does. Strides of axes with one element say nothing.
+std::string tma_refuses(const ConstTensorView& view) {
+  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
+    if (view.shape[axis] == 1) continue;
+    const std::int64_t stride = view.strides[axis], unit = kTmaBytes / kElementBytes, end = kStrideEnd / kElementBytes;
+    if (stride > 0 && stride % unit == 0 && stride < end) continue;
+    return fmt::format("its strides are {}, and TMA takes positive multiples of {} elements below {}",
+                       to_string(view.strides), unit, end);
+  }
+  if (reinterpret_cast<std::uintptr_t>(view.data) % kTmaBytes == 0) return {};
+  return fmt::format("its address is no multiple of {}, as TMA takes", kTmaBytes);
+}
+
+// The most bytes, up to 16, that divide the address of every row.
+int copied_bytes(const ConstTensorView& view) {
+  std::int64_t bytes = std::gcd(kTmaBytes, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data) % 16));
+  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
+    if (view.shape[axis] > 1) bytes = std::gcd(bytes, std::abs(view.strides[axis] % kTmaBytes) * kElementBytes);
+  }
+  return static_cast<int>(bytes);
+}
+
+int gather(std::string_view name, const ConstTensorView& view, std::vector<std::string>& reasons) {
+  if (view.count() == 0) return 0;
+  const std::string reason = tma_refuses(view);
+  if (reason.empty()) return 0;
+  const int bytes = copied_bytes(view);
+  reasons.push_back(fmt::format("{} is gathered by threads, {} bytes at a time: {}", name, bytes, reason));
+  return bytes;
+}
+
+}  // namespace
+
+shared::ForwardSm90Config ForwardSm90Access::in(shared::ForwardSm90Config config) const {
+  config.q_gather = q_gather;
+  config.k_gather = k_gather;
+  config.v_gather = v_gather;
+  config.odd_o = odd_o;
+  return config;
+}
+
+ForwardSm90Access forward_sm90_access(const AttentionTensors& tensors) {
+  ForwardSm90Access access;
+  access.q_gather = gather("q", tensors.q, access.reasons);
+  access.k_gather = gather("k", tensors.k, access.reasons);
+  access.v_gather = gather("v", tensors.v, access.reasons);
+  const ConstTensorView o = tensors.o;
+  if (o.count() == 0) return access;
+  if (const std::string reason = tma_refuses(o); !reason.empty()) {
+    access.odd_o = true;
+    access.reasons.push_back(fmt::format("o is stored by threads, {} bytes at a time: {}", kElementBytes, reason));
+  }
+  return access;
+}
+
+}  // namespace heddle::plan

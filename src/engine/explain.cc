@@ -25,6 +25,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},
+          {"page_rows", problem.page_rows},
           {"q_heads", problem.q_heads},
           {"kv_heads", problem.kv_heads},
           {"q_rows", problem.q_rows},

@@ -26,13 +26,14 @@ void check_pointer(std::string_view name, const ConstTensorView& view, int devic
 }  // namespace
 
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                    const Bindings& bindings) {
+                    const AttentionOptions& options, const Bindings& bindings) {
   const int device = problem.device.index;
   check_pointer("q", tensors.q, device);
   check_pointer("k", tensors.k, device);
   check_pointer("v", tensors.v, device);
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+  if (options.page_table) check_pointer("page_table", *options.page_table, device);
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
     if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);

@@ -115,11 +115,13 @@ AttentionTensors GpuCase::tensors() const {
 AttentionOptions GpuCase::options_there() {
   AttentionOptions there = options();
   if (!on_gpu()) return there;
-  for (auto& [name, view] : there.bindings.captures) {
+  const auto move = [&](ConstTensorView& view) {
     const TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
     captures_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
     view = captures_.back();
-  }
+  };
+  for (auto& [name, view] : there.bindings.captures) move(view);
+  if (there.page_table) move(*there.page_table);
   return there;
 }
 

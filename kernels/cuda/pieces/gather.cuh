@@ -30,6 +30,7 @@ class Gatherer {
   __device__ __forceinline__ void run() const {
     ptx::Address under_way = 0;  // barrier of the buffer that copies go to; 0: none
     for (unsigned number = 0;; ++number) {
+      asm volatile("" : "+r"(under_way));  // the compiler is not to have one loop for each of its kinds
       const unsigned parity = number / shared::kGatherOrders & 1;
       if (under_way != 0 && !__all_sync(~0U, ptx::barrier_is_over(memory_.ordered(number), parity))) {
         say_filled<0>(under_way);
@@ -148,7 +149,7 @@ class Gatherer {
           row_address<kPaged>(order, from, first + min(lane() % shared::kGatherRows, rows - 1));
       const ptx::Address to = word(order, shared::kOrderTo);
       if constexpr (kWidth > 2) {
-#pragma unroll 4
+#pragma unroll 2
         for (int turn = 0; turn < Own::kOfLane; ++turn) {
           const Own piece(turn);
           const unsigned long long source = piece.template source<kDim>(own);

@@ -31,7 +31,7 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
-  config.by_sequence = problem::sequences_differ(problem);
+  config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   return access.in(config_with(config, mods));
 }
 
@@ -184,7 +184,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
 
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  const ForwardSm90Access access = forward_sm90_access(tensors);
+  const ForwardSm90Access access = forward_sm90_access(tensors, problem.page_rows);
   const ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::vector<std::string> rejected;
   std::vector<Candidate> candidates;

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kTmaBytes = 16;                      // addresses and strides of a tensor map are multiples
 constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;  // and strides end there
 constexpr std::int64_t kElementBytes = 2;
+constexpr std::int64_t kBoxRows = 8;  // after which the swizzle repeats
 
 // Why TMA does not take the tensor; empty where it does. Strides of axes with one element say nothing.
 std::string tma_refuses(const ConstTensorView& view) {
@@ -36,9 +37,13 @@ int copied_bytes(const ConstTensorView& view) {
   return static_cast<int>(bytes);
 }
 
-int gather(std::string_view name, const ConstTensorView& view, std::vector<std::string>& reasons) {
+int gather(std::string_view name, const ConstTensorView& view, std::int64_t page_rows,
+           std::vector<std::string>& reasons) {
   if (view.count() == 0) return 0;
-  const std::string reason = tma_refuses(view);
+  std::string reason = tma_refuses(view);
+  if (reason.empty() && page_rows % kBoxRows != 0) {
+    reason = fmt::format("its pages have {} rows, and TMA takes multiples of {}", page_rows, kBoxRows);
+  }
   if (reason.empty()) return 0;
   const int bytes = copied_bytes(view);
   reasons.push_back(fmt::format("{} is gathered by threads, {} bytes at a time: {}", name, bytes, reason));
@@ -51,15 +56,17 @@ shared::ForwardSm90Config ForwardSm90Access::in(shared::ForwardSm90Config config
   config.q_gather = q_gather;
   config.k_gather = k_gather;
   config.v_gather = v_gather;
+  config.page_rows = page_rows;
   config.odd_o = odd_o;
   return config;
 }
 
-ForwardSm90Access forward_sm90_access(const AttentionTensors& tensors) {
+ForwardSm90Access forward_sm90_access(const AttentionTensors& tensors, std::int64_t page_rows) {
   ForwardSm90Access access;
-  access.q_gather = gather("q", tensors.q, access.reasons);
-  access.k_gather = gather("k", tensors.k, access.reasons);
-  access.v_gather = gather("v", tensors.v, access.reasons);
+  access.page_rows = static_cast<int>(page_rows);
+  access.q_gather = gather("q", tensors.q, 0, access.reasons);
+  access.k_gather = gather("k", tensors.k, page_rows, access.reasons);
+  access.v_gather = gather("v", tensors.v, page_rows, access.reasons);
   const ConstTensorView o = tensors.o;
   if (o.count() == 0) return access;
   if (const std::string reason = tma_refuses(o); !reason.empty()) {

@@ -141,10 +141,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
     for (int i = 0; i < 4 && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
       if (reached[i].bytes == 0) {
-        maps[i] = map_of(reached[i].view, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
+        maps[i] =
+            keys && config_.page_rows > 0
+                ? tensor_map_before_ends(reached[i].view, reached[i].view.data, config_.page_box(), config_.page_rows)
+                : map_of(reached[i].view, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
       } else if (i < 3) {
         params.gathered[i].data = reached[i].view.data;
       }
+    }
+    if (config_.page_rows > 0) {
+      params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
     }
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
@@ -199,7 +205,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
   void set_gathered(const AttentionTensors& tensors) {
     const ConstTensorView* const views[] = {&tensors.q, &tensors.k, &tensors.v};
     for (int i = 0; i < 3; ++i) {
-      const bool shared = packed_sequences_ > 0 || views[i]->shape[0] == 1;
+      const bool packed = packed_sequences_ > 0 && (i == shared::kGatherQ || config_.page_rows == 0);
+      const bool shared = packed || views[i]->shape[0] == 1;
       for (int axis = 0; axis < 3; ++axis) params_.gathered[i].stride[axis] = views[i]->strides[axis];
       if (shared) params_.gathered[i].stride[0] = 0;
     }
@@ -219,6 +226,12 @@ class ForwardSm90Kernel final : public backend::Kernel {
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
     }
     set_gathered(tensors);
+    if (config_.page_rows > 0) {
+      const ConstTensorView& table = *arguments.options.page_table;
+      params_.page_table = {.data = nullptr,
+                            .stride = {table.strides[0], table.strides[1]},
+                            .pages = static_cast<int>(tensors.k.shape[0])};
+    }
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;

@@ -141,10 +141,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     for (int i = 0; i < 4 && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
       if (reached[i].bytes == 0) {
-        maps[i] =
-            keys && config_.page_rows > 0
-                ? tensor_map_before_ends(reached[i].view, reached[i].view.data, config_.page_box(), config_.page_rows)
-                : map_of(reached[i].view, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
+        maps[i] = map_of(reached[i].view, keys);
       } else if (i < 3) {
         params.gathered[i].data = reached[i].view.data;
       }
@@ -188,7 +185,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
-  CUtensorMap map_of(ConstTensorView tensor, int box_rows, int longest) const {
+  CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
+    if (keys && config_.page_rows > 0) {
+      return tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
+    }
+    const int box_rows = keys ? config_.kv_block : 64, longest = keys ? params_.kv_len : params_.q_len;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);

@@ -22,6 +22,7 @@ struct AttentionProblem {
   std::int64_t page_rows = 0;  // k and v are pages of so many rows, found by a table for each sequence; 0: they are not
   bool shared_kv = false;      // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false;
+  bool with_sinks = false;
   expr::Precision precision{};  // f64 when the inputs are f64
   double scale = 0;
   Normalizer normalizer{};

@@ -26,7 +26,7 @@ struct CaseSpec {
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
   std::string score, mask, weight;  // names of mods_by_name(), or empty
-  std::string sinks = "none";       // none, normal, large, small
+  std::string sinks = "none";       // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
   std::string rows = "built";       // built from the mask, given (odd blocks, or `block`), lists
   std::optional<BlockSize> block;
   std::optional<BlockSize> tile;  // on a GPU: of the kernel that computes it; else the planner's first
@@ -82,6 +82,7 @@ class AttentionCase {
   void make_sequences();
   void make_pages();
   Dims kv_shape(std::int64_t batch, std::int64_t dim) const;
+  void make_sinks();
   void make_small_tensors();
   void make_mods();
   void make_rows();

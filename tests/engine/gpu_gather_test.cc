@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "engine/crossings.h"
 #include "engine/deck.h"
 #include "engine/gpu_case.h"
 
@@ -139,6 +140,26 @@ TEST_F(GpuGather, ManyTilesOfACta) {
           specs.push_back(spec);
         }
       }
+    }
+  }
+  run_all(specs);
+}
+
+// One warp gathers where another streams a bias.
+TEST_F(GpuGather, WithWhatElseAKernelDoes) {
+  std::vector<CaseSpec> specs;
+  Source source(104'000);
+  Deck<Layout> layouts({Layout::reversed, Layout::padded, Layout::gaps, Layout::bhsd}, 11);
+  Deck<int> alignments({16, 8, 4}, 12);
+  const Dims2 all[] = {{64, 64}, {128, 128}, {256, 256}, {100, 33}};
+  std::uint64_t seed = 104'100;
+  for (const Dims2& dims : all) {
+    CaseSpec base = source.draw(dims);
+    base.seed = seed += 100;
+    for (CaseSpec spec : crossings(base)) {
+      spec.layout = layouts.deal();
+      spec.alignment = alignments.deal();
+      specs.push_back(spec);
     }
   }
   run_all(specs);

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "engine/crossings.h"
 #include "engine/deck.h"
 #include "engine/gpu_case.h"
 #include "plan/families/forward_sm90_costs.h"
@@ -114,6 +115,25 @@ TEST_F(GpuPaged, EveryKernel) {
       spec.batch = 3;
       spec.q_rows = 300;
       spec.kv_rows = 3 * kernel.kv_block + 30;
+      specs.push_back(spec);
+    }
+  }
+  run_all(specs);
+}
+
+// The warp that streams a bias stands beside the one that asks for pages, and sinks beside the sequence of a tile.
+TEST_F(GpuPaged, WithWhatElseAKernelDoes) {
+  std::vector<CaseSpec> specs;
+  Source source(113'000);
+  Deck<std::int64_t> pages({16, 3, 64, 7, 128}, 15), dims({64, 128, 256, 96}, 16);
+  Deck<std::string> sequences({"whole", "lengths", "packed"}, 17);
+  for (std::uint64_t seed = 113'100; seed < 113'600; seed += 100) {
+    CaseSpec base = source.draw(pages.deal());
+    base.seed = seed;
+    for (CaseSpec spec : crossings(base)) {
+      spec.qk_dim = spec.v_dim = dims.deal();
+      spec.layout = Layout::bshd;
+      spec.sequences = sequences.deal();
       specs.push_back(spec);
     }
   }

@@ -1,6 +1,7 @@
 // Which tensors TMA reaches, and how threads copy the others.
 #include "plan/families/forward_sm90_access.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "plan/families/forward_sm90.h"
@@ -72,6 +73,38 @@ TEST(ForwardSm90Access, SaysWhichAndWhy) {
                   "positive multiples of 8 elements below 549755813888",
                   "o is stored by threads, 2 bytes at a time: its strides are [25700, 6425, 66, 1], and TMA "
                   "takes positive multiples of 8 elements below 549755813888"));
+}
+
+// Threads store it: two elements at a time where these divide its strides and its address.
+TEST(ForwardSm90Access, OutputsOfOtherTypesAsk) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::e4m3}) {
+    const std::int64_t bytes = size_of(dtype);
+    const auto access_of_o = [&](const Dims& strides, std::int64_t address) {
+      AttentionTensors given = tensors();
+      given.o.dtype = dtype;
+      given.o.strides = strides;
+      given.o.data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+      return plan::forward_sm90_access(given);
+    };
+    for (const Dims& strides :
+         {Dims{60000, 12000, 66, 1}, Dims{60000, 12000, -66, 1}, Dims{std::int64_t{1} << 41, 2, 8, 1}}) {
+      const ForwardSm90Access access = access_of_o(strides, 4096 + 2 * bytes);
+      EXPECT_FALSE(access.odd_o) << name(dtype) << to_string(strides);
+      EXPECT_THAT(access.reasons, IsEmpty());
+    }
+    const ForwardSm90Access strides = access_of_o({60000, 12000, 65, 1}, 4096);
+    EXPECT_TRUE(strides.odd_o) << name(dtype);
+    EXPECT_THAT(strides.reasons,
+                ElementsAre(fmt::format("o is stored by threads, {} bytes at a time: its strides are [60000, 12000, "
+                                        "65, 1], and pairs of elements take multiples of 2",
+                                        bytes)));
+    const ForwardSm90Access address = access_of_o({60000, 12000, 66, 1}, 4096 + bytes);
+    EXPECT_TRUE(address.odd_o) << name(dtype);
+    EXPECT_THAT(address.reasons,
+                ElementsAre(fmt::format("o is stored by threads, {} bytes at a time: its address is no multiple of {}, "
+                                        "as pairs of elements take",
+                                        bytes, 2 * bytes)));
+  }
 }
 
 TEST(ForwardSm90Access, StridesThatSayNothing) {

@@ -1,10 +1,10 @@
 // What the producer orders instead of loading it: rows whose strides or address TMA does not take, and rows of pages.
 //
-// Two warps of the producer's warpgroup copy rows to where TMA would have put them, in its swizzle. What they write is
-// read by products, through the async proxy: so each thread waits for its own copies, fences, and only then does its
-// warp say that the buffer is filled. One order's copies are under way while the next one's begin; where no next one
-// stands there, they are waited for at once, since consumers may need nothing else to go on. Nothing here waits for a
-// consumer: buffers were empty when they were ordered.
+// Two warps of the producer's warpgroup, or one beside a streamer (pieces/streamer.cuh), copy rows to where TMA would
+// have put them, in its swizzle. What they write is read by products, through the async proxy: so each thread waits for
+// its own copies, fences, and only then does its warp say that the buffer is filled. One order's copies are under way
+// while the next one's begin; where no next one stands there, they are waited for at once, since consumers may need
+// nothing else to go on. Nothing here waits for a consumer: buffers were empty when they were ordered.
 //
 // Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
 #pragma once
@@ -26,7 +26,7 @@ class Gatherer {
                                       const shared::ForwardSm90Params& params)
       : memory_(memory), k_map_(k_map), v_map_(v_map), params_(params) {}
 
-  /// By all threads of both warps.
+  /// By all threads of the gathering warps.
   __device__ __forceinline__ void run() const {
     ptx::Address under_way = 0;  // barrier of the buffer that copies go to; 0: none
     for (unsigned number = 0;; ++number) {
@@ -55,7 +55,7 @@ class Gatherer {
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x & 31); }
   /// Among the gathering ones.
   __device__ __forceinline__ static int warp() {
-    return static_cast<int>(threadIdx.x >> 5) - (4 - shared::kGatherWarps);
+    return static_cast<int>(threadIdx.x >> 5) - (4 - kConfig.gather_warps());
   }
 
   // An order stays in shared memory and is read where it is used: registers are few here.
@@ -142,7 +142,8 @@ class Gatherer {
   __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
     using Own = Piece<kWidth, kColumns>;
 #pragma unroll 1
-    for (int first = shared::kGatherRows * warp(); first < kRows; first += shared::kGatherRows * shared::kGatherWarps) {
+    for (int first = shared::kGatherRows * warp(); first < kRows;
+         first += shared::kGatherRows * kConfig.gather_warps()) {
       // Each row's address is found by a lane, and passed on. Rows that are not there have that of the last one.
       const int rows = word(order, shared::kOrderRows) - first;
       const unsigned long long own =

@@ -28,6 +28,17 @@ std::string tma_refuses(const ConstTensorView& view) {
   return fmt::format("its address is no multiple of {}, as TMA takes", kTmaBytes);
 }
 
+// Why threads cannot store two elements of an o of another type at a time; empty where they can.
+std::string pairs_refused(const ConstTensorView& o) {
+  for (int axis = 0; axis + 1 < o.rank(); ++axis) {
+    if (o.shape[axis] == 1 || o.strides[axis] % 2 == 0) continue;
+    return fmt::format("its strides are {}, and pairs of elements take multiples of 2", to_string(o.strides));
+  }
+  const std::int64_t bytes = 2 * size_of(o.dtype);
+  if (reinterpret_cast<std::uintptr_t>(o.data) % static_cast<std::uintptr_t>(bytes) == 0) return {};
+  return fmt::format("its address is no multiple of {}, as pairs of elements take", bytes);
+}
+
 // The most bytes, up to 16, that divide the address of every row.
 int copied_bytes(const ConstTensorView& view) {
   std::int64_t bytes = std::gcd(kTmaBytes, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data) % 16));
@@ -69,9 +80,10 @@ ForwardSm90Access forward_sm90_access(const AttentionTensors& tensors, std::int6
   access.v_gather = gather("v", tensors.v, page_rows, access.reasons);
   const ConstTensorView o = tensors.o;
   if (o.count() == 0) return access;
-  if (const std::string reason = tma_refuses(o); !reason.empty()) {
+  const bool converted = o.dtype != tensors.q.dtype;
+  if (const std::string reason = converted ? pairs_refused(o) : tma_refuses(o); !reason.empty()) {
     access.odd_o = true;
-    access.reasons.push_back(fmt::format("o is stored by threads, {} bytes at a time: {}", kElementBytes, reason));
+    access.reasons.push_back(fmt::format("o is stored by threads, {} bytes at a time: {}", size_of(o.dtype), reason));
   }
   return access;
 }

@@ -40,9 +40,6 @@ std::string refuse_types(const AttentionProblem& problem) {
     return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
                        name(problem.k_dtype), name(problem.v_dtype));
   }
-  if (problem.o_dtype != dtype) {
-    return fmt::format("o is {}; {}, which q, k and v are, is accepted", name(problem.o_dtype), name(dtype));
-  }
   if (problem.qk_dim < 1 || problem.qk_dim > kLargestDim) {
     return fmt::format("q and k have head dimension {}; 1 to {} are accepted", problem.qk_dim, kLargestDim);
   }
@@ -53,11 +50,6 @@ std::string refuse_types(const AttentionProblem& problem) {
 }
 
 std::string refuse_options(const AttentionProblem& problem, const AttentionOptions& options) {
-  if (problem.normalizer != Normalizer::softmax) {
-    return fmt::format("normalizer is {}; softmax is accepted",
-                       problem.normalizer == Normalizer::none ? "none" : "sigmoid");
-  }
-  if (options.sinks) return "sinks are given; none are accepted";
   const std::pair<const char*, const std::optional<ConstTensorView>*> descales[] = {
       {"q_descale", &options.q_descale}, {"k_descale", &options.k_descale}, {"v_descale", &options.v_descale}};
   for (const auto& [argument, view] : descales) {

@@ -23,6 +23,7 @@
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::cuda {
 namespace {
@@ -36,10 +37,14 @@ struct NamedMods {
   std::string name;
   plan::ForwardSm90Mods mods;
   bool by_sequence = false;
+  bool sinks = false;
+  shared::Normalizer normalizer = shared::Normalizer::softmax;
 };
 
-NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {}) {
+NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {},
+                Normalizer normalizer = Normalizer::softmax) {
   problem::AttentionProblem problem;
+  problem.normalizer = normalizer;
   problem.batch = problem.q_heads = problem.kv_heads = 1;
   problem.q_rows = problem.kv_rows = 8192;
   problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
@@ -95,6 +100,8 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.f16 = f16;
   config.lse = lse;
   config.by_sequence = named.by_sequence;
+  config.sinks = named.sinks;
+  config.normalizer = named.normalizer;
   return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
 }
 
@@ -146,6 +153,27 @@ TEST_F(CompileTable, HeadDimsBetweenTheKernelsOwnAreAccepted) {
   }
 }
 
+// Stores by threads: their addresses must not take what products have of uniform registers, nor of any others.
+TEST_F(CompileTable, OutputsOfOtherTypesAreAccepted) {
+  using shared::OutputType;
+  const NamedMods causal = named("causal, o of another type", mods::causal());
+  NamedMods sequences = named("by sequence, o of another type", {});
+  sequences.by_sequence = true;
+  const auto with = [](shared::ForwardSm90Config config, OutputType type) {
+    config.o_type = type;
+    return config;
+  };
+  for (const OutputType type : {OutputType::f64, OutputType::f16, OutputType::e4m3, OutputType::e5m2}) {
+    expect_accepted(with(kForwardSm90Kernels[0].config(), type), false, causal);
+  }
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (!kernel.spare) expect_accepted(with(kernel.config(), OutputType::f32), false, causal);
+  }
+  expect_accepted(with(kForwardSm90Kernels[0].config(40, 33), OutputType::bf16), true, sequences);
+  expect_accepted(with(kForwardSm90Kernels[0].config(64, 36), OutputType::e4m3), true, sequences);
+}
+
 TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
   NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
   plain.by_sequence = causal.by_sequence = true;
@@ -156,6 +184,52 @@ TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
     if (first || !kernel.spare) expect_accepted(config, true, causal);
     if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || !first) continue;
     expect_accepted(config, false, plain);
+  }
+}
+
+NamedMods with_sinks(NamedMods mods) {
+  mods.name += ", sinks";
+  mods.sinks = true;
+  return mods;
+}
+
+// The row's end alone is another; lists of differing sequences leave the producer the fewest registers.
+TEST_F(CompileTable, KernelsWithSinksAreAllAccepted) {
+  const NamedMods plain = with_sinks(named("no mask", {}));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, lengths);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, first, plain);
+  }
+}
+
+NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},
+                          const Expr& weight = {}) {
+  const bool sigmoid = normalizer == Normalizer::sigmoid;
+  NamedMods mods = named((sigmoid ? "sigmoid, " : "none, ") + std::move(name), mask, score, weight, normalizer);
+  mods.normalizer = sigmoid ? shared::Normalizer::sigmoid : shared::Normalizer::none;
+  return mods;
+}
+
+TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    // In f16 rows of the latter have powers of their own.
+    expect_accepted(config, true, with_normalizer(Normalizer::none, "causal", mods::causal()), false);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, false, with_normalizer(Normalizer::sigmoid, "no mask", {}), false);
+    if (!first) continue;
+    expect_accepted(config, true, with_normalizer(Normalizer::sigmoid, "causal", mods::causal()), false);
+    NamedMods lengths = with_normalizer(Normalizer::none, "by sequence, causal", mods::causal_lower_right());
+    lengths.by_sequence = true;
+    expect_accepted(config, false, lengths, false);
   }
 }
 
@@ -222,9 +296,26 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
   }
 }
 
+// Those that drop by masks of draws: early draws take a register for each two weights.
+TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
+  const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);
+  const Expr draw = random_uniform(seed, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const NamedMods dropout = named("dropout", {}, {}, mods::dropout(0.1, seed));
+  NamedMods params = named("dropout by params, by sequence, causal", mods::causal_lower_right(), {},
+                           where(draw < p, 0.0, 1.0 / (1.0 - p)));
+  params.by_sequence = true;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    if (config.kv_block % shared::kKeysOfDraw != 0) continue;
+    ASSERT_TRUE(plan::config_with(config, dropout.mods).dropped && plan::config_with(config, params.mods).dropped);
+    if (!kernel.spare) expect_accepted(config, false, dropout);
+    if (std::getenv("HEDDLE_TEST_REDUCED") == nullptr) expect_accepted(config, true, params);
+  }
+}
+
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
-void expect_one_accepted(const std::vector<NamedMods>& all) {
+void expect_one_accepted(const std::vector<NamedMods>& all, bool f16 = false, bool lse = true) {
   for (const NamedMods& mods : all) {
     std::map<std::string, bool> accepted;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
@@ -233,7 +324,7 @@ void expect_one_accepted(const std::vector<NamedMods>& all) {
       bool& found = accepted[plan::to_string(dims)];
       if (found) continue;
       try {
-        const auto cubin = jit::build(source_of(kernel.config(), false, mods));
+        const auto cubin = jit::build(source_of(kernel.config(), f16, mods, lse));
         fmt::print("D {}, {} x {}, {}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
                    mods.name, cubin->compile_ms);
         found = true;
@@ -245,10 +336,125 @@ void expect_one_accepted(const std::vector<NamedMods>& all) {
   }
 }
 
+// Each of these kernels, of the others one is enough: what documents cost is measured on them.
+TEST_F(CompileTable, MasksByBitsAreAccepted) {
+  const Expr documents = mods::documents(Capture("ids", DType::i64, 1));
+  const std::vector<NamedMods> masks = {named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),
+                                        named("documents of i64 and causal", documents && mods::causal())};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const HeadDims dims = plan::dims_of(kernel);
+    if (kernel.spare || dims.qk != dims.v || (dims.qk != 64 && dims.qk != 128)) continue;
+    for (const NamedMods& mask : masks) {
+      EXPECT_NE(mask.mods.mask_form, shared::MaskForm::direct);
+      expect_accepted(kernel.config(), kernel.warpgroups == 3, mask);
+      if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+    }
+  }
+}
+
 TEST_F(CompileTable, MasksThatReadFindAKernel) {
-  expect_one_accepted(
-      {named("documents", mods::documents(Capture("ids", DType::i32, 1))),
-       named("documents and causal", mods::documents(Capture("ids", DType::i32, 1)) && mods::causal())});
+  const Capture ids("ids", DType::i32, 1), keep("keep", DType::boolean, 2);
+  expect_one_accepted({named("documents", mods::documents(ids)),
+                       named("documents and causal", mods::documents(ids) && mods::causal()),
+                       named("tree", mods::tree(ids, Capture("last", DType::i32, 1))),
+                       named("table", keep(leaf::q_idx(), leaf::kv_idx()) && mods::causal())});
+}
+
+/// As the planner does it where the tensor's strides allow it.
+shared::ForwardSm90Config streaming(const shared::ForwardSm90Config& config, const NamedMods& named) {
+  const auto with_tiles = plan::with_streamed_tiles(plan::config_with(config, named.mods), named.mods.streamed->dtype);
+  return with_tiles.value_or(config);
+}
+
+TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
+  const auto biased = [](std::string name, const Capture& bias, const Expr& mask, bool by_sequence = false) {
+    NamedMods mods = named(std::move(name), mask, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()));
+    mods.by_sequence = by_sequence;
+    return mods;
+  };
+  const std::vector<NamedMods> all = {biased("bias bf16", Capture("bias", DType::bf16, 3), {}),
+                                      biased("bias bf16, causal", Capture("bias", DType::bf16, 3), mods::causal()),
+                                      biased("bias f32", Capture("bias", DType::f32, 3), {}),
+                                      biased("bias bf16, by sequence", Capture("bias", DType::bf16, 3), {}, true)};
+  const bool reduced = std::getenv("HEDDLE_TEST_REDUCED") != nullptr;
+  std::map<std::string, bool> accepted;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    for (const NamedMods& mods : all) {
+      const shared::ForwardSm90Config config = streaming(kernel.config(), mods);
+      if (config.streamed_bytes == 0) continue;
+      const std::string name = fmt::format(
+          "D {}, {} x {}, {} stages, {} tiles, {} q, {} o, {}", plan::to_string(plan::dims_of(kernel)), config.rows(),
+          kernel.kv_block, config.stages, config.streamed_stages, config.q_buffers, config.o_panels, mods.name);
+      bool& found = accepted[fmt::format("D {}, {}", plan::to_string(plan::dims_of(kernel)), mods.name)];
+      try {
+        const auto cubin = jit::build(source_of(config, false, mods));
+        found = true;
+        fmt::print("{}: {} registers, {} moves, {:.0f} ms\n", name, cubin->registers,
+                   moves_to_uniform_registers(cubin->bytes), cubin->compile_ms);
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}: {}\n", name, rejected.what());
+      }
+      if (reduced) return;
+    }
+  }
+  for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
+}
+
+// Rows that are gathered and pages, together with what else takes the producer's warpgroup, shared memory or the tile's
+// place. Each head dim has a kernel that does all of it.
+TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
+  const Expr biased = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const Expr documents = mods::documents(Capture("ids", DType::i32, 1));
+  struct Crossing {
+    NamedMods mods;
+    int page_rows, q, k, v;
+    shared::OutputType o_type = shared::OutputType::same;
+    bool odd_o = false;
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32));
+  const NamedMods lengths = named("causal", mods::causal_lower_right());
+  const Crossing all[] = {
+      {named("bias", mods::causal_lower_right(), biased), 16, 0, 0, 0},
+      {with_sinks(named("bias", documents && mods::causal(), biased)), 3, 2, 4, 8, shared::OutputType::f32, true},
+      {with_sinks(lengths), 64, 0, 0, 0, shared::OutputType::e4m3},
+      {named("dropout", mods::causal(), {}, dropout), 7, 0, 16, 16},
+      {with_normalizer(Normalizer::none, "causal", mods::causal()), 0, 16, 8, 2, shared::OutputType::f16, true},
+  };
+  std::map<std::string, bool> accepted;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const HeadDims dims = plan::dims_of(kernel);
+    if (dims.qk == 96 || dims.qk != dims.v) continue;  // as in expect_one_accepted()
+    for (Crossing crossing : all) {
+      const bool gathers = crossing.q + crossing.k + crossing.v > 0;
+      if (gathers && kernel.warpgroups == 3) continue;
+      crossing.mods.by_sequence = true;
+      shared::ForwardSm90Config config = gathered(kernel.config(), crossing.q, crossing.k, crossing.v, crossing.odd_o);
+      config.page_rows = crossing.page_rows;
+      config.o_type = crossing.o_type;
+      config.by_sequence = true;
+      config.sinks = crossing.mods.sinks;
+      if (crossing.mods.mods.streamed) {
+        config = streaming(config, crossing.mods);
+        if (config.streamed_bytes == 0) continue;
+      }
+      const std::string name =
+          fmt::format("D {}, {}, pages of {}, gathers {} {} {}", plan::to_string(plan::dims_of(kernel)),
+                      crossing.mods.name, crossing.page_rows, crossing.q, crossing.k, crossing.v);
+      bool& found = accepted[name];
+      if (found) continue;
+      try {
+        const bool lse = crossing.mods.normalizer == shared::Normalizer::softmax;
+        const auto cubin = jit::build(source_of(config, false, crossing.mods, lse));
+        found = true;
+        fmt::print("{}, {} x {}: {} registers, {:.0f} ms\n", name, config.rows(), kernel.kv_block, cubin->registers,
+                   cubin->compile_ms);
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}, {} x {}: {}\n", name, config.rows(), kernel.kv_block, rejected.what());
+      }
+    }
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) break;
+  }
+  for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
 }
 
 TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
@@ -262,6 +468,31 @@ TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
                                 named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
   if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(1);
   expect_one_accepted(all);
+}
+
+TEST_F(CompileTable, ScoreAndWeightModsOfOtherNormalizersFindAKernel) {
+  const Capture slopes("slopes", DType::f32, 1), table("table", DType::bf16, 2), bias("bias", DType::bf16, 3);
+  const auto sigmoid = [](std::string name, const Expr& mask, const Expr& score, const Expr& weight = {}) {
+    return with_normalizer(Normalizer::sigmoid, std::move(name), mask, score, weight);
+  };
+  const auto none = [](std::string name, const Expr& mask, const Expr& score, const Expr& weight = {}) {
+    return with_normalizer(Normalizer::none, std::move(name), mask, score, weight);
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32)), positive = max(leaf::score(), 0.0);
+  std::vector<NamedMods> all = {sigmoid("shifted", {}, leaf::score() - 9.0),
+                                sigmoid("softcap", {}, mods::softcap(20)),
+                                sigmoid("ALiBi, causal", mods::causal(), mods::alibi(slopes)),
+                                none("T5", {}, mods::t5_bias(table, 32, 128, true)),
+                                none("squared ReLU", {}, positive * positive),
+                                none("softcap", {}, mods::softcap(20))},
+                         in_f16 = {none("ALiBi", {}, mods::alibi(slopes)), none("dropout", {}, {}, dropout),
+                                   sigmoid("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()))};
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) {
+    all.resize(1);
+    in_f16.resize(1);
+  }
+  expect_one_accepted(all, false, false);
+  expect_one_accepted(in_f16, true, false);
 }
 
 }  // namespace

@@ -86,6 +86,7 @@ class DeviceLists {
     params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
     params.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
     params.fill_count = static_cast<int>(schedule.fills.size());
+    params.unattending_fills = schedule.unattending_fills;
     if (!places.empty()) params.mod.sequences = reinterpret_cast<const shared::SequencePlace*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
@@ -117,6 +118,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     set_constants(arguments, mods);
+    if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
                                                                     caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
@@ -132,7 +134,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const Reached reached[] = {{"q", tensors.q, config_.q_gather},
                                {"k", tensors.k, config_.k_gather},
                                {"v", tensors.v, config_.v_gather},
-                               {"o", tensors.o, config_.odd_o ? kOddBytes : 0}};
+                               {"o", tensors.o, bytes_of_o(tensors.o.dtype)}};
     for (const auto& [name, view, bytes] : reached) check_address(name, view.data, bytes > 0 ? bytes : kTmaBytes);
 
     const ContextScope scope(device_);
@@ -151,10 +153,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
+    if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
-    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
+    StreamedMaps streamed{};
+    if (streamed_ && any_keys_) streamed = maps_of_streamed(*arguments.bindings);
+    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
     const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
                                    .gridDimY = 1,
@@ -201,7 +206,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     ConstTensorView view;
     int bytes;
   };
-  static constexpr int kTmaBytes = 16, kOddBytes = 2;
+  static constexpr int kTmaBytes = 16;
+
+  int bytes_of_o(DType dtype) const {
+    const bool same = config_.o_type == shared::OutputType::same;
+    if (same && !config_.odd_o) return 0;
+    return static_cast<int>(size_of(dtype)) * (config_.odd_o ? 1 : 2);
+  }
 
   void set_gathered(const AttentionTensors& tensors) {
     const ConstTensorView* const views[] = {&tensors.q, &tensors.k, &tensors.v};
@@ -211,6 +222,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
       for (int axis = 0; axis < 3; ++axis) params_.gathered[i].stride[axis] = views[i]->strides[axis];
       if (shared) params_.gathered[i].stride[0] = 0;
     }
+  }
+
+  StreamedMaps maps_of_streamed(const Bindings& bindings) const {
+    const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
+    const std::string reason = plan::refuses_streaming(*streamed_, capture);
+    if (!reason.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
+    }
+    return streamed_maps(capture, *streamed_);
   }
 
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
@@ -239,8 +260,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
     params_.flat_from = mods.flat_from;
     params_.flat_to = mods.flat_to;
+    params_.mask_repeats_to = mods.mask_repeats_to;
     params_.scale = static_cast<float>(problem.scale * mods.factor);
-    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * std::numbers::log2e);
+    const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
+    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);
+    if (config_.sinks) params_.sink_stride = arguments.options.sinks->strides[0];
     for (int axis = 0; axis < 3; ++axis) {
       params_.o_stride[axis] = tensors.o.strides[axis];
       if (tensors.lse) params_.lse_stride[axis] = tensors.lse->strides[axis];
@@ -268,6 +292,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   Module module_;
   CUfunction function_;
   ForwardSm90Params params_{};
+  std::optional<plan::StreamedRead> streamed_;
   std::optional<DeviceLists> lists_;
 };
 

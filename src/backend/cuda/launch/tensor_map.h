@@ -5,6 +5,7 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "heddle/tensor.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::cuda {
 
@@ -19,6 +20,13 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 /// tensor's batch stride may be 0.
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
+
+/// Of a capture that is streamed (plan/families/forward_sm90_streamed.h), with the axes that its read says: in boxes of
+/// 64 rows and 128 bytes, and of 64 rows and 16 columns in the swizzle of their width.
+struct StreamedMaps {
+  CUtensorMap panels, rest;
+};
+StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedRead& read);
 
 /// Throws Error(invalid_argument) unless `bytes` divides the address: 16 where TMA reaches it, else what the plan was
 /// made for.

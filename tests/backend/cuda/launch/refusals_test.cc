@@ -58,6 +58,20 @@ TEST_F(LaunchRefusals, AnAddressThatTmaDoesNotTake) {
   plan.run(tensors);
 }
 
+TEST_F(LaunchRefusals, AnAddressBetweenTwoElementsOfAnOutputOfAnotherType) {
+  const CallTensors call({.o_dtype = DType::f32});
+  const AttentionPlan plan(call.tensors(), {});
+  AttentionTensors tensors = call.tensors();
+  tensors.o.data = static_cast<std::byte*>(tensors.o.data) + 4;
+  expect_refused(plan, tensors, {}, ErrorCode::invalid_argument,
+                 AllOf(StartsWith(fmt::format("o is at {}", fmt::ptr(tensors.o.data))), HasSubstr("that 8 divides")));
+  const AttentionPlan alone(tensors, {});  // planned for it
+  EXPECT_THAT(alone.explain(), HasSubstr("o is stored by threads, 4 bytes at a time: its address"));
+  alone.run(tensors);
+  tensors.o.data = static_cast<std::byte*>(tensors.o.data) + 2;
+  expect_refused(alone, tensors, {}, ErrorCode::invalid_argument, HasSubstr("that 4 divides"));
+}
+
 TEST_F(LaunchRefusals, MemoryThatIsElsewhere) {
   const CallTensors call;
   const AttentionPlan plan(call.tensors(), {});

@@ -117,6 +117,29 @@ TEST(ForwardSm90Access, StridesThatSayNothing) {
   EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());
 }
 
+// A streamed bias leaves one warp to gather, and its tiles take shared memory that orders do not have.
+TEST(ForwardSm90Access, LeavesRoomForStreamedTiles) {
+  for (const std::int64_t dim : {64, 128, 256}) {
+    HopperCall call = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dim = dim};
+    call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+    call.options.bindings.captures["bias"] =
+        ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::bf16, Dims{4, 512, 512});
+    AttentionTensors given = call.tensors();
+    given.k.strides[2] += 4;
+    const problem::AttentionProblem problem = call.problem();
+    const auto choices = plan::forward_sm90(problem, given, call.all_options(), h200(),
+                                            [&](BlockSize block) { return call.rows_of(block); });
+    ASSERT_FALSE(choices.empty());
+    for (const plan::Choice& choice : choices) {
+      const shared::ForwardSm90Config& config = *choice.plan.sm90;
+      EXPECT_EQ(config.streamed_bytes, 2);
+      EXPECT_EQ(config.k_gather, 8);
+      EXPECT_EQ(config.gather_warps(), 1);
+      EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    }
+  }
+}
+
 // Kernels of three warpgroups have no registers for it; those of two gather, and say so.
 TEST(ForwardSm90Access, IsPartOfThePlan) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {

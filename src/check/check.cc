@@ -129,8 +129,8 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   if (lse) copies.lse = as_output(host.view(*lse));
   AttentionOptions own = options;
   own.bindings = host.bindings(options.bindings);
-  for (auto member : {&AttentionOptions::sinks, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
-                      &AttentionOptions::v_descale}) {
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::sinks, &AttentionOptions::q_descale,
+                      &AttentionOptions::k_descale, &AttentionOptions::v_descale}) {
     own.*member = host.view(options.*member);
   }
   return check_on_host(copies, own);

@@ -34,8 +34,9 @@ class Producer {
     }
     ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
     write_step(shared::kStepStop);
-    ptx::barrier_arrive(memory_.k_full(k_.slot));
+    for (unsigned i = 0; i < Memory::kKeyArrivals; ++i) ptx::barrier_arrive(memory_.k_full(k_.slot));
     wish(kNoMoreTiles);
+    if constexpr (kConfig.orders()) order({.tensor = shared::kGatherNothing});
   }
 
  private:
@@ -102,7 +103,11 @@ class Producer {
 
       const ptx::Address full = memory_.k_full(k_.slot);
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
-      load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
+      if constexpr (kConfig.orders_k()) {
+        order_block(shared::kGatherK, memory_.keys(k_.slot), full, keys, item());
+      } else {
+        load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
+      }
       if (first) load_queries();
       if (left == 1) {
         // What stands in the step has to wait for the answer; what is loaded does not.
@@ -112,7 +117,11 @@ class Producer {
                  (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
       }
       write_step(keys << shared::kStepFlagBits | flags);
-      ptx::barrier_arrive_expecting(full, Memory::kKeyBytes);
+      if constexpr (kConfig.k_gather > 0) {
+        ptx::barrier_arrive(full);
+      } else {
+        ptx::barrier_arrive_expecting(full, Memory::kKeyBytes);
+      }
       k_.advance(kConfig.stages);
       // Values follow one step behind, as they are used.
       load_pending_values();
@@ -141,11 +150,15 @@ class Producer {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
     Queries queries;
-    if constexpr (!kConfig.by_sequence) queries = this->queries();
+    if constexpr (!kConfig.by_sequence && !kConfig.orders_q()) queries = this->queries();
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       const ptx::Address full = memory_.q_full(slot, w);
       ptx::barrier_wait(memory_.q_empty(slot, w), (tile / kConfig.q_buffers + 1) & 1);
+      if constexpr (kConfig.orders_q()) {
+        order_queries(memory_.queries(slot, w), full, w);
+        continue;
+      }
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
       if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
@@ -159,9 +172,14 @@ class Producer {
     if (pending_ < 0) return;
     const ptx::Address full = memory_.v_full(v_.slot);
     ptx::barrier_wait(memory_.v_empty(v_.slot), v_.parity);
-    ptx::barrier_arrive_expecting(full, Memory::kValueBytes);
-    load_block<kConfig.v_panels()>(memory_.values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
-                                   memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
+    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, Memory::kValueBytes);
+    if constexpr (kConfig.orders_v()) {
+      order_block(shared::kGatherV, memory_.values(v_.slot), full, pending_ / shared::kItemPlaces,
+                  memory_.item(static_cast<unsigned>(pending_)));
+    } else {
+      load_block<kConfig.v_panels()>(memory_.values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
+                                     memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
+    }
     v_.advance(kConfig.stages);
     pending_ = -1;
   }
@@ -174,6 +192,45 @@ class Producer {
     for (int panel = 0; panel < kPanels; ++panel) {
       load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, rows, head, batch, ptx::kEvictLast);
     }
+  }
+
+  /// What the gathering warps are to bring. The buffer is empty: this thread has waited for that.
+  __device__ __forceinline__ void order(const shared::GatherOrder& order) {
+    const unsigned count = load_word(memory_.order(0) + shared::kOrderCount);  // in a register it spills
+    store_word(memory_.order(0) + shared::kOrderCount, count + 1);
+    const ptx::Address at = memory_.order(count);
+    ptx::barrier_wait(memory_.taken(count), (count / shared::kGatherOrders + 1) & 1);
+    asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(order.tensor), "r"(order.to),
+                 "r"(order.full), "r"(order.sequence)
+                 : "memory");
+    store_word(at + shared::kOrderHead, order.head);
+    store_word(at + shared::kOrderRow, order.row);
+    store_word(at + shared::kOrderRows, order.rows);
+    ptx::barrier_arrive(memory_.ordered(count));
+  }
+  __device__ __forceinline__ void order_block(int tensor, ptx::Address to, ptx::Address full, int block,
+                                              ptx::Address item) {
+    const int first = block * kConfig.kv_block;
+    const bool begins = kConfig.by_sequence && kConfig.page_rows == 0;  // inside the tensor
+    order({.tensor = tensor,
+           .to = to,
+           .full = full,
+           .sequence = load_word(item + shared::kItemBatch),
+           .head = load_word(item + shared::kItemKvHead),
+           .row = first + (begins ? load_word(item + kSequence + shared::kSequenceKvBegin) : 0),
+           .rows = kv_len(item) - first});
+  }
+  /// Of warpgroup w.
+  __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int w) {
+    const int first = load_word(item() + shared::kItemQTile) * kConfig.rows() + 64 * w;
+    const int q_len = kConfig.by_sequence ? load_word(item() + kSequence + shared::kSequenceQLen) : params_.q_len;
+    order({.tensor = shared::kGatherQ,
+           .to = to,
+           .full = full,
+           .sequence = load_word(item() + shared::kItemBatch),
+           .head = load_word(item() + shared::kItemHead),
+           .row = first + (kConfig.by_sequence ? load_word(item() + kSequence + shared::kSequenceQBegin) : 0),
+           .rows = q_len - first});
   }
 
   __device__ __forceinline__ int kv_len(ptx::Address item) const {

@@ -19,6 +19,7 @@
 
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "engine/deck.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
@@ -30,6 +31,7 @@ namespace {
 using plan::ForwardSm90Kernel;
 using plan::HeadDims;
 using plan::kForwardSm90Kernels;
+using test::Deck;
 
 struct NamedMods {
   std::string name;
@@ -114,7 +116,7 @@ void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const Na
     // About 50 is what the descriptors of products and tensor maps take. Where the compiler does not see that an
     // address is one for the warp it was 124 to 223, most of them in the loop, and the kernel 3 to 11 % slower.
     const int moves = moves_to_uniform_registers(cubin->bytes);
-    EXPECT_GT(moves, 20) << "another encoding?";
+    EXPECT_GT(moves, config.orders() ? 3 : 20) << "another encoding?";  // less is left to TMA
     EXPECT_LT(moves, 80);
     fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", kernel_text, cubin->registers, moves,
                cubin->compile_ms);
@@ -246,6 +248,54 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   }
 }
 
+shared::ForwardSm90Config gathered(shared::ForwardSm90Config config, int q, int k, int v, bool odd_o) {
+  config.q_gather = q;
+  config.k_gather = k;
+  config.v_gather = v;
+  config.odd_o = odd_o;
+  return config;
+}
+
+// Two warps copy rows in the registers that the producer has: with three warpgroups they are too few.
+TEST_F(CompileTable, KernelsThatGatherAreAllAccepted) {
+  const NamedMods plain = named("gathered", {}), causal = named("gathered, causal", mods::causal());
+  NamedMods sequences = named("gathered, by sequence, causal", mods::causal_lower_right());
+  sequences.by_sequence = true;
+  expect_accepted(gathered(kForwardSm90Kernels[1].config(20, 33), 8, 2, 16, true), false, sequences);
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  Deck<int> bytes({2, 4, 8, 16}, 1);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (kernel.warpgroups == 3) continue;
+    const int q = bytes.deal(), k = bytes.deal(), v = bytes.deal();
+    expect_accepted(gathered(kernel.config(), q, k, v, false), false, causal);
+    if (kernel.spare) continue;
+    expect_accepted(gathered(kernel.config(), k, v, q, true), true, sequences);
+  }
+  const ForwardSm90Kernel& two = kForwardSm90Kernels[1];
+  for (const int width : {2, 4, 8, 16}) {
+    expect_accepted(gathered(two.config(), width, 0, 0, true), false, plain);
+    expect_accepted(gathered(two.config(60, 40), 0, width, 0, false), false, sequences);
+    expect_accepted(gathered(two.config(61, 41), 0, 0, width, true), false, sequences);
+  }
+}
+
+TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
+  NamedMods causal = named("pages, causal", mods::causal_lower_right()), plain = named("pages", {});
+  causal.by_sequence = plain.by_sequence = true;
+  const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
+    config.page_rows = rows;
+    return gathered(config, 0, gather, gather, false);
+  };
+  expect_accepted(paged(kForwardSm90Kernels[0].config(), 16, 0), false, causal);
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  Deck<int> rows({1, 3, 7, 8, 16, 64, 128, 256}, 2), bytes({2, 4, 8, 16}, 1);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    expect_accepted(paged(kernel.config(), 8 << (rows.deal() % 6), 0), false, causal);
+    if (kernel.spare || kernel.warpgroups == 3) continue;
+    expect_accepted(paged(kernel.config(), rows.deal(), bytes.deal()), true, plain);
+  }
+}
+
 // Those that drop by masks of draws: early draws take a register for each two weights.
 TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);
@@ -346,6 +396,63 @@ TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
       }
       if (reduced) return;
     }
+  }
+  for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
+}
+
+// Rows that are gathered and pages, together with what else takes the producer's warpgroup, shared memory or the tile's
+// place. Each head dim has a kernel that does all of it.
+TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
+  const Expr biased = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const Expr documents = mods::documents(Capture("ids", DType::i32, 1));
+  struct Crossing {
+    NamedMods mods;
+    int page_rows, q, k, v;
+    shared::OutputType o_type = shared::OutputType::same;
+    bool odd_o = false;
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32));
+  const NamedMods lengths = named("causal", mods::causal_lower_right());
+  const Crossing all[] = {
+      {named("bias", mods::causal_lower_right(), biased), 16, 0, 0, 0},
+      {with_sinks(named("bias", documents && mods::causal(), biased)), 3, 2, 4, 8, shared::OutputType::f32, true},
+      {with_sinks(lengths), 64, 0, 0, 0, shared::OutputType::e4m3},
+      {named("dropout", mods::causal(), {}, dropout), 7, 0, 16, 16},
+      {with_normalizer(Normalizer::none, "causal", mods::causal()), 0, 16, 8, 2, shared::OutputType::f16, true},
+  };
+  std::map<std::string, bool> accepted;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const HeadDims dims = plan::dims_of(kernel);
+    if (dims.qk == 96 || dims.qk != dims.v) continue;  // as in expect_one_accepted()
+    for (Crossing crossing : all) {
+      const bool gathers = crossing.q + crossing.k + crossing.v > 0;
+      if (gathers && kernel.warpgroups == 3) continue;
+      crossing.mods.by_sequence = true;
+      shared::ForwardSm90Config config = gathered(kernel.config(), crossing.q, crossing.k, crossing.v, crossing.odd_o);
+      config.page_rows = crossing.page_rows;
+      config.o_type = crossing.o_type;
+      config.by_sequence = true;
+      config.sinks = crossing.mods.sinks;
+      if (crossing.mods.mods.streamed) {
+        config = streaming(config, crossing.mods);
+        if (config.streamed_bytes == 0) continue;
+      }
+      const std::string name =
+          fmt::format("D {}, {}, pages of {}, gathers {} {} {}", plan::to_string(plan::dims_of(kernel)),
+                      crossing.mods.name, crossing.page_rows, crossing.q, crossing.k, crossing.v);
+      bool& found = accepted[name];
+      if (found) continue;
+      try {
+        const bool lse = crossing.mods.normalizer == shared::Normalizer::softmax;
+        const auto cubin = jit::build(source_of(config, false, crossing.mods, lse));
+        found = true;
+        fmt::print("{}, {} x {}: {} registers, {:.0f} ms\n", name, config.rows(), kernel.kv_block, cubin->registers,
+                   cubin->compile_ms);
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}, {} x {}: {}\n", name, config.rows(), kernel.kv_block, rejected.what());
+      }
+    }
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) break;
   }
   for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
 }

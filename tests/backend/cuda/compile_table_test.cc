@@ -1,7 +1,7 @@
 // Every kernel that the planner may choose, compiled by NVRTC: no spills, no serialised products and no addresses in
 // vector registers, where masks read nothing; masks that read captures take registers, so for them it is enough that
 // one kernel of each head dim is left. f16 is compiled with one mask only: its kernels differ in a few instructions,
-// and so are the spare kernels. HEDDLE_TEST_REDUCED takes no other.
+// and so are the spare kernels. HEDDLE_TEST_REDUCED takes no other; HEDDLE_TEST_FULL takes all of what features add.
 #include <elf.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -27,6 +27,10 @@
 
 namespace heddle::cuda {
 namespace {
+
+bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+/// What features add to the table is compiled in part, unless HEDDLE_TEST_FULL asks for all.
+bool some_only() { return reduced() || std::getenv("HEDDLE_TEST_FULL") == nullptr; }
 
 using plan::ForwardSm90Kernel;
 using plan::HeadDims;
@@ -133,7 +137,7 @@ TEST_F(CompileTable, KernelsWithoutReadsAreAllAccepted) {
     const shared::ForwardSm90Config config = kernel.config();
     const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
     expect_accepted(config, true, masks[1]);
-    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    if (reduced() || kernel.spare) continue;
     expect_accepted(config, false, masks[0]);
     expect_accepted(config, false, masks[1]);
     if (!first) continue;
@@ -146,7 +150,7 @@ TEST_F(CompileTable, KernelsWithoutReadsAreAllAccepted) {
 // kernel's own.
 TEST_F(CompileTable, HeadDimsBetweenTheKernelsOwnAreAccepted) {
   std::vector<HeadDims> all = {{40, 40}, {1, 33}, {80, 72}, {112, 64}, {160, 24}, {100, 136}, {208, 200}};
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(2);
+  if (reduced()) all.resize(2);
   for (const HeadDims& dims : all) {
     const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
     expect_accepted(kernel->config(dims.qk, dims.v), false, named("no mask", {}));
@@ -166,7 +170,7 @@ TEST_F(CompileTable, OutputsOfOtherTypesAreAccepted) {
   for (const OutputType type : {OutputType::f64, OutputType::f16, OutputType::e4m3, OutputType::e5m2}) {
     expect_accepted(with(kForwardSm90Kernels[0].config(), type), false, causal);
   }
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  if (some_only()) return;
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     if (!kernel.spare) expect_accepted(with(kernel.config(), OutputType::f32), false, causal);
   }
@@ -182,7 +186,7 @@ TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
     const shared::ForwardSm90Config config = kernel.config();
     const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
     if (first || !kernel.spare) expect_accepted(config, true, causal);
-    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || !first) continue;
+    if (reduced() || !first) continue;
     expect_accepted(config, false, plain);
   }
 }
@@ -203,7 +207,7 @@ TEST_F(CompileTable, KernelsWithSinksAreAllAccepted) {
     const shared::ForwardSm90Config config = kernel.config();
     const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
     expect_accepted(config, false, lengths);
-    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    if (some_only() || kernel.spare) continue;
     expect_accepted(config, first, plain);
   }
 }
@@ -223,7 +227,7 @@ TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {
     const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
     // In f16 rows of the latter have powers of their own.
     expect_accepted(config, true, with_normalizer(Normalizer::none, "causal", mods::causal()), false);
-    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    if (some_only() || kernel.spare) continue;
     expect_accepted(config, false, with_normalizer(Normalizer::sigmoid, "no mask", {}), false);
     if (!first) continue;
     expect_accepted(config, true, with_normalizer(Normalizer::sigmoid, "causal", mods::causal()), false);
@@ -241,7 +245,7 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   causal.by_sequence = alibi.by_sequence = true;
   EXPECT_TRUE(alibi.mods.descending);
   expect_accepted(kForwardSm90Kernels[0].config(20, 33), false, causal);
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  if (reduced()) return;
   for (const HeadDims& dims : {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{100, 65}}) {
     const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
     expect_accepted(kernel->config(dims.qk, dims.v), false, alibi);
@@ -262,7 +266,7 @@ TEST_F(CompileTable, KernelsThatGatherAreAllAccepted) {
   NamedMods sequences = named("gathered, by sequence, causal", mods::causal_lower_right());
   sequences.by_sequence = true;
   expect_accepted(gathered(kForwardSm90Kernels[1].config(20, 33), 8, 2, 16, true), false, sequences);
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  if (some_only()) return;
   Deck<int> bytes({2, 4, 8, 16}, 1);
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     if (kernel.warpgroups == 3) continue;
@@ -287,7 +291,7 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
     return gathered(config, 0, gather, gather, false);
   };
   expect_accepted(paged(kForwardSm90Kernels[0].config(), 16, 0), false, causal);
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  if (some_only()) return;
   Deck<int> rows({1, 3, 7, 8, 16, 64, 128, 256}, 2), bytes({2, 4, 8, 16}, 1);
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     expect_accepted(paged(kernel.config(), 8 << (rows.deal() % 6), 0), false, causal);
@@ -309,7 +313,7 @@ TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
     if (config.kv_block % shared::kKeysOfDraw != 0) continue;
     ASSERT_TRUE(plan::config_with(config, dropout.mods).dropped && plan::config_with(config, params.mods).dropped);
     if (!kernel.spare) expect_accepted(config, false, dropout);
-    if (std::getenv("HEDDLE_TEST_REDUCED") == nullptr) expect_accepted(config, true, params);
+    if (!some_only()) expect_accepted(config, true, params);
   }
 }
 
@@ -347,7 +351,7 @@ TEST_F(CompileTable, MasksByBitsAreAccepted) {
     for (const NamedMods& mask : masks) {
       EXPECT_NE(mask.mods.mask_form, shared::MaskForm::direct);
       expect_accepted(kernel.config(), kernel.warpgroups == 3, mask);
-      if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+      if (reduced()) return;
     }
   }
 }
@@ -376,7 +380,6 @@ TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
                                       biased("bias bf16, causal", Capture("bias", DType::bf16, 3), mods::causal()),
                                       biased("bias f32", Capture("bias", DType::f32, 3), {}),
                                       biased("bias bf16, by sequence", Capture("bias", DType::bf16, 3), {}, true)};
-  const bool reduced = std::getenv("HEDDLE_TEST_REDUCED") != nullptr;
   std::map<std::string, bool> accepted;
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     for (const NamedMods& mods : all) {
@@ -394,7 +397,7 @@ TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
       } catch (const jit::Rejected& rejected) {
         fmt::print("{}: {}\n", name, rejected.what());
       }
-      if (reduced) return;
+      if (some_only()) return;
     }
   }
   for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
@@ -452,7 +455,7 @@ TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
         fmt::print("{}, {} x {}: {}\n", name, config.rows(), kernel.kv_block, rejected.what());
       }
     }
-    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) break;
+    if (some_only()) break;
   }
   for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
 }
@@ -466,7 +469,7 @@ TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
                                 named("softcap", {}, mods::softcap(20)),
                                 named("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx())),
                                 named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(1);
+  if (reduced()) all.resize(1);
   expect_one_accepted(all);
 }
 
@@ -487,7 +490,7 @@ TEST_F(CompileTable, ScoreAndWeightModsOfOtherNormalizersFindAKernel) {
                                 none("softcap", {}, mods::softcap(20))},
                          in_f16 = {none("ALiBi", {}, mods::alibi(slopes)), none("dropout", {}, {}, dropout),
                                    sigmoid("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()))};
-  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) {
+  if (some_only()) {
     all.resize(1);
     in_f16.resize(1);
   }

@@ -102,9 +102,7 @@ class Consumer : DropsOf<kConfig> {
     return place;
   }
   __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
-    int word;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(memory_.sequence(tile) + offset) : "memory");
-    return word;
+    return ptx::load_word(memory_.sequence(tile) + offset);
   }
   /// Of a tile's sequence.
   __device__ __forceinline__ TileSequence sequence(unsigned tile) const {

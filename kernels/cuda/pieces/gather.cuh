@@ -60,9 +60,7 @@ class Gatherer {
 
   // An order stays in shared memory and is read where it is used: registers are few here.
   __device__ __forceinline__ static int word(ptx::Address order, unsigned offset) {
-    int word;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(order + offset) : "memory");
-    return word;
+    return ptx::load_word(order + offset);
   }
   /// For the warp, after what all its threads did.
   __device__ __forceinline__ static void say(ptx::Address barrier) {

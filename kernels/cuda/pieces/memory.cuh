@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ptx/barrier.cuh"
+#include "ptx/shared_words.cuh"
 #include "shared/forward_sm90.h"
 
 namespace heddle {
@@ -132,14 +133,14 @@ struct SharedMemory {
     ptx::barrier_init(wished(), 1);
     ptx::barrier_init(answered(), 1);
     if constexpr (kConfig.orders()) {
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(order(0) + shared::kOrderCount), "r"(0) : "memory");
+      ptx::store_word(order(0) + shared::kOrderCount, 0);
       for (unsigned number = 0; number < shared::kGatherOrders; ++number) {
         ptx::barrier_init(ordered(number), 1);
         ptx::barrier_init(taken(number), kConfig.gather_warps());
       }
     }
     for (unsigned tile = 0; tile < shared::kTilePlaces; ++tile) {
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(redo(tile)), "r"(0) : "memory");
+      ptx::store_word(redo(tile), 0);
     }
     ptx::barrier_init_done();
   }

@@ -38,4 +38,12 @@ inline constexpr int kDistancePeriod = 16;
 /// Empty when it depends on more, or on no key.
 std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& leaves);
 
+/// A comparison that says no more than that kv_idx - q_idx is at least, or at most, an i32 of b, h and params.
+struct BoundOfDistance {
+  Expr value;
+  bool is_most;
+};
+/// Empty when it says something else.
+std::optional<BoundOfDistance> bound_of_distance(const Expr& e, const LeafRanges& leaves);
+
 }  // namespace heddle::expr

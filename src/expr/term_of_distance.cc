@@ -117,4 +117,24 @@ std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& 
   return TermOfDistance{from, last_of(constant), last_of(periodic)};
 }
 
+std::optional<BoundOfDistance> bound_of_distance(const Expr& e, const LeafRanges& leaves) {
+  if (!compares_small_integers(*e.node(), leaves) || !term_of_distance(e, leaves)) return {};
+  const Op op = e.node()->op;
+  if (op == Op::eq || op == Op::ne) return {};
+  // sign * distance + rest, compared with 0
+  const Expr difference = operand(*e.node(), 0) - operand(*e.node(), 1);
+  const std::optional<Expr> slope = slope_over_keys(difference, leaves);
+  if (!slope || slope->node()->op != Op::constant) return {};
+  const std::int32_t sign = slope->node()->i32();
+  if (sign != 1 && sign != -1) return {};
+  const Expr rest = rewrite(difference, [](const Node& node, std::span<const Expr> operands) {
+    const bool position = node.op == Op::leaf && (node.leaf() == Leaf::kv_idx || node.leaf() == Leaf::q_idx);
+    return position ? Expr(0) : with_operands(node, operands);
+  });
+  const bool below = op == Op::lt || op == Op::le, strict = op == Op::lt || op == Op::gt, is_most = below == (sign > 0);
+  const Expr bound = sign > 0 ? -rest : rest;
+  const Expr value = strict ? (is_most ? bound - 1 : bound + 1) : bound;
+  return BoundOfDistance{simplify(value, Precision::f32), is_most};
+}
+
 }  // namespace heddle::expr

@@ -29,11 +29,12 @@ std::string_view describe_mask(const shared::ForwardSm90Config& config) {
     case shared::MaskForm::direct:
       return "";
     case shared::MaskForm::distance:
-      return ", mask by bits of distances";
+      return config.mask_range ? ", mask by a range of distances" : ", mask by bits of distances";
     case shared::MaskForm::values:
       return ", mask by bits of keys";
     case shared::MaskForm::both:
-      return ", mask by bits of distances and of keys";
+      return config.mask_range ? ", mask by a range of distances and bits of keys"
+                               : ", mask by bits of distances and of keys";
   }
   return "";
 }

@@ -76,6 +76,7 @@ struct ForwardSm90Config {
   Normalizer normalizer = Normalizer::softmax;
   OutputType o_type = OutputType::same;
   MaskForm mask = MaskForm::direct;
+  bool mask_range = false;  // distance, both: what depends on the distance says that it is in a range
   // Bytes that a thread copies of a tensor at a time (16, 8, 4, 2), where its strides or its address are none of TMA's;
   // 0: TMA brings it.
   int q_gather = 0, k_gather = 0, v_gather = 0;

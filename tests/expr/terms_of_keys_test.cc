@@ -121,6 +121,31 @@ void expect_term(const std::string& text, std::int64_t from, std::int64_t to) {
   }
 }
 
+TEST(BoundOfDistance, SaysWhatTheComparisonDoes) {
+  const Values values;
+  for (const char* text : {"q_idx >= kv_idx", "kv_idx < q_idx", "q_idx - kv_idx <= 7", "7 < kv_idx - q_idx",
+                           "2 * q_idx - kv_idx > q_idx + 3", "q_idx - kv_idx < clip(n, 0, 50)",
+                           "kv_idx >= q_idx - 8 * h", "not (q_idx >= kv_idx + 5)"}) {
+    SCOPED_TRACE(text);
+    const Expr e = read(text);
+    const std::optional<BoundOfDistance> bound = bound_of_distance(e, ranges());
+    ASSERT_TRUE(bound);
+    const Interpreter says(e, values.bindings, Precision::f32), value(bound->value, values.bindings, Precision::f32);
+    for (std::int32_t d = 1 - kQueries; d < kKeys; ++d) {
+      const Element at = element(2, d < 0 ? -d : 0, d < 0 ? 0 : d);
+      EXPECT_EQ(says.boolean(at), bound->is_most ? d <= value.real(at) : d >= value.real(at)) << d;
+    }
+  }
+}
+
+TEST(BoundOfDistance, IsNotThereWhereThereIsMoreToSay) {
+  for (const char* text : {"q_idx == kv_idx", "q_idx != kv_idx", "2 * q_idx >= 2 * kv_idx", "q_idx >= kv_idx // 2",
+                           "f32(q_idx) >= f32(kv_idx)", "q_idx >= 5", "q_idx >= kv_idx + n * q_idx"}) {
+    EXPECT_FALSE(bound_of_distance(read(text), ranges())) << text;
+  }
+  EXPECT_FALSE(bound_of_distance(read("q_idx >= kv_idx - n"), ranges())) << "n may be anything";
+}
+
 TEST(TermOfDistance, IsTheSameAlongDiagonalsAndFarFromThem) {
   expect_term("table[clip(kv_idx - q_idx, -16, 16) + 16, h]", 16, -16);
   expect_term("table[min(max(q_idx - kv_idx, 0), 20), h] * a", 0, -20);

@@ -1,6 +1,7 @@
 // In which form the Hopper forward takes a score_mod.
 #include "plan/families/forward_sm90_mods.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -117,6 +118,23 @@ TEST(ForwardSm90Mods, PartsAMaskByWhatItDependsOn) {
   const ForwardSm90Mods everywhere = mods_of({}, (q - kv) % 4 == 0 && (q - kv) % 8 != 4);
   EXPECT_EQ(everywhere.mask_form, shared::MaskForm::distance);
   EXPECT_EQ(everywhere.mask_repeats_to, 999);
+}
+
+TEST(ForwardSm90Mods, KnowsARangeOfDistances) {
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const auto range = [&](const Expr& mask) {
+    const ForwardSm90Mods mods = mods_of({}, mask);
+    return mods.mask_most.empty() ? std::string("none")
+                                  : fmt::format("{} to {}", print(mods.mask_least), print(mods.mask_most));
+  };
+  EXPECT_EQ(range(mods::sliding_window(100)), "-100 to 0");
+  EXPECT_EQ(range(q >= kv && q - kv < 100), "-99 to 0");
+  EXPECT_EQ(range(2 * q - kv > q + 3 && kv > q - 50 && kv - q >= -20), "-20 to -4");
+  EXPECT_EQ(range(mods::causal() && mods::documents(Capture("ids", DType::i32, 1))), "-1073741824 to 0");
+  for (const Expr& other : {q >= kv && (q - kv) % 4 == 0, q >= kv && q - kv != 3, mods::dilated_window(100, 7),
+                            2 * q >= 2 * kv && q - kv < 30, mods::causal()}) {
+    EXPECT_EQ(range(other), "none") << print(other);
+  }
 }
 
 TEST(ForwardSm90Mods, KnowsACap) {

@@ -3,62 +3,108 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
+#include <algorithm>
+#include <array>
 #include <random>
-#include <set>
 
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {
 
-TEST(MaskBits, HaveEachColumnOnce) {
-  std::set<int> columns;
-  for (int j = 0; j < 16; ++j) {
-    for (int e = 0; e < 2; ++e) {
-      EXPECT_EQ(shared::mask_column(shared::mask_bit(j, e)), 8 * j + e);
-      columns.insert(shared::mask_bit(j, e));
+TEST(MaskBits, AreInTheOrderOfColumns) {
+  for (int bit = 0; bit < 32; ++bit) {
+    const int column = shared::mask_column(bit);
+    EXPECT_EQ(shared::mask_bit(column / 8, column % 8), bit);
+    if (bit > 0) {
+      EXPECT_GT(column, shared::mask_column(bit - 1));
     }
   }
-  EXPECT_EQ(columns.size(), 32U);
-  EXPECT_EQ(*columns.begin(), 0);
-  EXPECT_EQ(*columns.rbegin(), 31);
 }
 
-/// A warp's rows against a block of keys, for distances that are drawn.
-template <int kKeys>
-void expect_words() {
-  SCOPED_TRACE(kKeys);
-  std::mt19937 random(kKeys);
-  for (int draw = 0; draw < 50; ++draw) {
-    unsigned distances[shared::distance_bit_words(kKeys)];
-    for (unsigned& word : distances) word = static_cast<unsigned>(random());
-    unsigned all = 0;
-    for (int lane = 0; lane < 32; ++lane) {
-      const shared::MaskWords words = shared::words_of_distances<kKeys>(distances, lane);
-      for (int j = 0; j < kKeys / 8; ++j) {
-        for (int e = 0; e < 2; ++e) {
-          const int bit = shared::mask_bit(j, e), column = 8 * j + 2 * (lane % 4) + e;
-          all |= 1U << bit;
-          for (int r = 0; r < 2; ++r) {
-            const int n = 15 + column - (lane / 4 + 8 * r);
-            EXPECT_EQ(words.row[r] >> bit & 1, distances[n / 32] >> n % 32 & 1) << lane << ' ' << column << ' ' << r;
-          }
-        }
+TEST(MaskBits, AreThoseOfABlock) {
+  EXPECT_EQ(shared::mask_bits_of(16), 0xFU);
+  EXPECT_EQ(shared::mask_bits_of(112), 0x0FFFFFFFU);
+  EXPECT_EQ(shared::mask_bits_of(128), ~0U);
+}
+
+/// attends(row, column) of a warp's 16 rows and a block's keys; words(lane) are a thread's.
+template <class Words, class Attends>
+void expect_words(int keys, Words&& words, Attends&& attends) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const shared::MaskWords own = words(lane);
+    for (int bit = 0; bit < keys / 4; ++bit) {
+      const int column = shared::mask_column(bit) + 2 * (lane % 4);
+      for (int r = 0; r < 2; ++r) {
+        EXPECT_EQ(own.row[r] >> bit & 1, attends(lane / 4 + 8 * r, column) ? 1U : 0U)
+            << "lane " << lane << " column " << column << " row " << r;
       }
     }
-    EXPECT_EQ(shared::mask_bits_of(kKeys), all);
+  }
+}
+
+TEST(MaskBits, AreThoseOfARangeOfDistances) {
+  for (int most = -160; most <= 160; most += 1) {
+    for (const int least : {-1 << 30, -131, -64, most - 20, most - 1, most, most + 1}) {
+      SCOPED_TRACE(testing::Message() << least << " to " << most);
+      expect_words(
+          128, [&](int lane) { return shared::words_of_range(least, most, 2 * (lane % 4) - lane / 4); },
+          [&](int row, int column) { return least <= column - row && column - row <= most; });
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  const auto from_here = [](int lane) { return shared::words_of_range(-3, 1 << 30, 2 * (lane % 4) - lane / 4); };
+  expect_words(128, from_here, [](int row, int column) { return column - row >= -3; });
+}
+
+/// Distances whose bits are drawn, as a warp's votes make words of them.
+void expect_words_of_distances(int keys) {
+  SCOPED_TRACE(keys);
+  std::mt19937 random(static_cast<unsigned>(keys));
+  for (int draw = 0; draw < 50; ++draw) {
+    std::array<bool, 192> distances{};
+    for (bool& bit : distances) bit = random() % 2 != 0;
+    const auto number = [&](int n) { return distances.at(static_cast<std::size_t>(n)) ? 1U : 0U; };
+    unsigned past = 0;
+    for (int bit = 0; bit < 32; ++bit) past |= number(shared::kPastDistances + bit) << bit;
+    expect_words(
+        keys,
+        [&](int lane) {
+          unsigned word = 0;
+          for (int bit = 0; bit < 32; ++bit) {
+            word |= number(shared::distance_number(shared::distance_word(lane), bit)) << bit;
+          }
+          return shared::words_of_distances(word, shared::has_past_distances(keys) ? past : 0, lane);
+        },
+        [&](int row, int column) { return number(15 + column - row) != 0; });
   }
 }
 
 TEST(MaskBits, AreThoseOfEachThreadsDistances) {
-  expect_words<16>();
-  expect_words<32>();
-  expect_words<64>();
-  expect_words<80>();
-  expect_words<96>();
-  expect_words<112>();
-  expect_words<128>();
+  for (const int keys : {16, 32, 64, 80, 96, 112, 128}) expect_words_of_distances(keys);
+}
+
+TEST(MaskBits, AreThoseOfKeys) {
+  std::mt19937 random(1);
+  for (int draw = 0; draw < 50; ++draw) {
+    std::array<unsigned, 4> votes{};
+    for (unsigned& word : votes) word = static_cast<unsigned>(random());
+    expect_words(
+        128,
+        [&](int lane) {
+          const std::size_t even = lane % 2 == 0 ? 0 : 2;
+          const unsigned word = shared::word_of_keys(votes[even], votes[even + 1], lane);
+          return shared::MaskWords{{word, word}};
+        },
+        [&](int, int column) { return (votes.at(static_cast<std::size_t>(column % 4)) >> column / 4 & 1) != 0; });
+  }
+}
+
+TEST(MaskBits, KnowWhereTwoColumnsRepeat) {
+  for (unsigned two = 0; two < 4; ++two) EXPECT_TRUE(shared::repeats_two<128>(two * 0x55555555U));
+  EXPECT_FALSE(shared::repeats_two<128>(0x55555551U));
+  EXPECT_FALSE(shared::repeats_two<128>(0x15555555U));
+  EXPECT_TRUE(shared::repeats_two<112>(0xF5555555U)) << "bits past the block's keys say nothing";
 }
 
 TEST(MaskBits, SufficeForEveryKernel) {

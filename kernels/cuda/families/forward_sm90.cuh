@@ -47,9 +47,11 @@ class Consumer : DropsOf<kConfig> {
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
   static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
+  using Bits = MaskBits<kConfig, kMaskedByBits>;
+  static constexpr bool kHoles = kSoftmax && Bits::kRemembers;
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
   using RowSoftmax =
-      typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.safe_headroom, kAsArray, kConfig.scores>,
+      typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.safe_headroom, kAsArray, kHoles, kConfig.scores>,
                       ElementWeights<kN, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
@@ -339,16 +341,27 @@ class Consumer : DropsOf<kConfig> {
       }
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
+    unsigned attending = 0xF;
     if constexpr (kConfig.masked) {
       if (step & (shared::kStepPartial << warpgroup_)) {
-        if constexpr (kMaskedByBits) {
+        if constexpr (kHoles) {
+          if (!softmax_.exact && mask_.repeats_two()) {
+            attending = mask_.first_two();
+          } else {
+            mask_.apply(s_);
+          }
+        } else if constexpr (kMaskedByBits) {
           mask_.apply(s_);
         } else {
           mask_scores<kConfig>(s_, params_.mod, block_place(step));
         }
       }
     }
-    softmax_.step(s_, scale_log2);
+    if constexpr (kHoles) {
+      softmax_.step(s_, scale_log2, attending);
+    } else {
+      softmax_.step(s_, scale_log2);
+    }
   }
 
   /// P, in the storage type, of the block of `step`.
@@ -473,7 +486,7 @@ class Consumer : DropsOf<kConfig> {
   bool suspect_ = false;  // the closed tile's weights were large
   ptx::Ring k_{0}, v_{0}, streamed_{0};
   RowSoftmax softmax_;
-  MaskBits<kConfig, kMaskedByBits> mask_;
+  Bits mask_;
   float s_[kN / 2];     // registers: S, then P, 64 x kv_block
   unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
   float o_[kV / 2];     // registers: O, 64 x v_columns

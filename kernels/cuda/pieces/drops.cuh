@@ -15,13 +15,6 @@
 
 namespace heddle {
 
-/// What a mod of nothing but b and h is.
-template <class Mod, class Element>
-__device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, const BlockPlace& at, Element&& element) {
-  const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
-  return element(mod, uniform, typename Mod::Row(), typename Mod::Column(), at.batch, at.head, 0, 0);
-}
-
 /// Of a tile. Registers.
 struct Drops {
   unsigned seed;

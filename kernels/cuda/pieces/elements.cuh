@@ -12,6 +12,13 @@ struct BlockPlace {
   int kv_first;  // the block's first key
 };
 
+/// What a mod of nothing but b and h is.
+template <class Mod, class Element>
+__device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, const BlockPlace& at, Element&& element) {
+  const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
+  return element(mod, uniform, typename Mod::Row(), typename Mod::Column(), at.batch, at.head, 0, 0);
+}
+
 /// Calls visit(i, uniform, row, column, q_idx, kv_idx) for each of the thread's scores; i is its register. All threads
 /// of a warp call together.
 template <class Mod, template <int> class Columns, int kKeys, class Visit>

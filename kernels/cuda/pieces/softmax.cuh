@@ -28,7 +28,8 @@ struct RowSums {
 
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
 /// kernel becomes faster by it.
-template <int kColumns, bool kF16, int kOwnHeadroom, bool kAsArray, ScoreForm kForm>
+/// kHoles: a step may leave out, of each row, the even or the odd ones of the thread's columns.
+template <int kColumns, bool kF16, int kOwnHeadroom, bool kAsArray, bool kHoles, ScoreForm kForm>
 struct Softmax {
   RowSums rows;
   ScoreTilt<kForm> tilt;    // of the block
@@ -46,23 +47,29 @@ struct Softmax {
   static constexpr float kLargestWeight = 16384;
   static constexpr float kSafeHeadroom = kF16 ? kOwnHeadroom : 0;
   static constexpr float kShare = 0.25F;
+  static constexpr unsigned kAllAttend = 0xF;
 
   /// Before each step: whether it has to look for maxima.
   __device__ __forceinline__ void begin_step() {
     exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()));
   }
 
-  /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two.
-  __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2) {
+  /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two. `attending`:
+  /// where there are holes, a bit 2 r + e for the columns e of row r; all of them in a step that is exact.
+  __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2, unsigned attending = kAllAttend) {
     if (exact) raise_to_scores(s, scale_log2);
-    weigh(s, [&](int i, float x, float from) { return fmaf(x, scale_log2, tilt.at(i, from)); });
+    weigh(
+        s, [&](int i, float x, float from) { return fmaf(x, scale_log2, tilt.at(i, from)); }, attending);
   }
   /// The same of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4); not where the step is exact.
   __device__ __forceinline__ void step_capped(float (&s)[kColumns / 2], const float (&series)[3]) {
-    weigh(s, [&](int i, float x, float from) {
-      const float u = x * x;
-      return fmaf(x, fmaf(fmaf(series[2], u, series[1]), u, series[0]), tilt.at(i, from));
-    });
+    weigh(
+        s,
+        [&](int i, float x, float from) {
+          const float u = x * x;
+          return fmaf(x, fmaf(fmaf(series[2], u, series[1]), u, series[0]), tilt.at(i, from));
+        },
+        kAllAttend);
   }
 
   /// Before the next step of the same tile, where the last one was exact.
@@ -107,12 +114,20 @@ struct Softmax {
   /// S becomes P; exponent(i, s, from) is that of register i's score in a row whose exponents are all to be `from`
   /// higher.
   template <class Exponent>
-  __device__ __forceinline__ void weigh(float (&s)[kColumns / 2], Exponent&& exponent) {
+  __device__ __forceinline__ void weigh(float (&s)[kColumns / 2], Exponent&& exponent, unsigned attending) {
     float(&m)[2] = rows.m, (&l)[2] = rows.l;
     float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
     if constexpr (ScoreTilt<kForm>::kAny) {
       offset[0] += tilt.base[0];
       offset[1] += tilt.base[1];
+    }
+    // (A score that is not finite and does not attend makes NaN of these: the sum says so, and the tile is repeated.)
+    Offsets offsets[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      for (int e = 0; e < 2; ++e) {
+        offsets[r].of[e] = kHoles && !(attending >> (2 * r + e) & 1) ? -ptx::infinity() : offset[r];
+      }
     }
     bool over = false;
     float held[2];  // the sums of four weights that wait for four more
@@ -120,7 +135,7 @@ struct Softmax {
     for (int c = 0; c < kColumns / 16; ++c) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float four = weigh_four(s, 8 * c + 2 * r, offset[r], exponent);
+        const float four = weigh_four(s, 8 * c + 2 * r, offsets[r], exponent);
         if (c % 2 == 0 && c + 1 < kColumns / 16) {
           held[r] = four;
         } else {
@@ -133,20 +148,25 @@ struct Softmax {
     dominated = over & !exact;
   }
 
+  /// What the exponents of a row's even and odd columns begin with.
+  struct Offsets {
+    float of[2];
+  };
+
   /// Four scores of a row become weights; returns their sum.
   template <class Exponent>
-  __device__ __forceinline__ float weigh_four(float (&s)[kColumns / 2], int i, float offset,
+  __device__ __forceinline__ float weigh_four(float (&s)[kColumns / 2], int i, const Offsets& offsets,
                                               Exponent&& exponent) const {
     if constexpr (kAsArray) {
       const int at[4] = {i, i + 1, i + 4, i + 5};
 #pragma unroll
-      for (const int j : at) s[j] = ptx::exp2_fast(exponent(j, s[j], offset));
+      for (const int j : at) s[j] = ptx::exp2_fast(exponent(j, s[j], offsets.of[j % 2]));
       return (s[at[0]] + s[at[1]]) + (s[at[2]] + s[at[3]]);
     } else {
-      s[i] = ptx::exp2_fast(exponent(i, s[i], offset));
-      s[i + 1] = ptx::exp2_fast(exponent(i + 1, s[i + 1], offset));
-      s[i + 4] = ptx::exp2_fast(exponent(i + 4, s[i + 4], offset));
-      s[i + 5] = ptx::exp2_fast(exponent(i + 5, s[i + 5], offset));
+      s[i] = ptx::exp2_fast(exponent(i, s[i], offsets.of[0]));
+      s[i + 1] = ptx::exp2_fast(exponent(i + 1, s[i + 1], offsets.of[1]));
+      s[i + 4] = ptx::exp2_fast(exponent(i + 4, s[i + 4], offsets.of[0]));
+      s[i + 5] = ptx::exp2_fast(exponent(i + 5, s[i + 5], offsets.of[1]));
       return (s[i] + s[i + 1]) + (s[i + 4] + s[i + 5]);
     }
   }

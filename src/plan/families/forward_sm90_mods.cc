@@ -144,6 +144,20 @@ bool is_one_comparison(const Expr& mask) {
                             }) <= 1;
 }
 
+/// What a conjunction says of the distance, where each term bounds it.
+void set_mask_range(ForwardSm90Mods& mods, const expr::LeafRanges& leaves) {
+  constexpr int kFar = 1 << 30;  // past any two positions
+  Expr least = -kFar, most = kFar;
+  for (const Expr& conjunct : conjuncts(mods.mask_distance)) {
+    const std::optional<expr::BoundOfDistance> bound = expr::bound_of_distance(conjunct, leaves);
+    if (!bound) return;
+    Expr& end = bound->is_most ? most : least;
+    end = bound->is_most ? min(end, bound->value) : max(end, bound->value);
+  }
+  mods.mask_least = simplified(least);
+  mods.mask_most = simplified(most);
+}
+
 void set_mask(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
   if (mods.mask.empty() || !problem::has_elements(problem)) return;
   const expr::LeafRanges leaves = problem::leaf_ranges(problem);
@@ -161,6 +175,7 @@ void set_mask(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
   mods.mask_distance = distance;
   mods.mask_rest = rest;
   mods.mask_repeats_to = distance.empty() ? 0 : clamped(repeats_to);
+  if (!distance.empty()) set_mask_range(mods, leaves);
 }
 
 }  // namespace
@@ -200,6 +215,7 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods) {
   config.masked = !mods.mask.empty();
   config.mask = mods.mask_form;
+  config.mask_range = config.mask != shared::MaskForm::direct && !mods.mask_most.empty();
   config.scores = mods.form;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;

@@ -22,6 +22,8 @@ struct ForwardSm90Mods {
   shared::MaskForm mask_form = shared::MaskForm::direct;
   // In the other forms: mask = mask_distance and mask_rest, the former of kv_idx - q_idx alone; empty: true.
   Expr mask_distance, mask_rest;
+  // Where both are there: mask_distance says that kv_idx - q_idx is in [least, most], i32 of b and h.
+  Expr mask_least, mask_most;
   int mask_repeats_to =
       0;  // mask_distance: of any two kv_idx - q_idx up to this, whole periods apart, it says the same
 

@@ -38,13 +38,13 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}{}}};\n",
+      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], gather_text(config));
+      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, gather_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -85,7 +85,8 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
   };
   const bool direct = mods.mask_form == shared::MaskForm::direct;
   std::string texts = text("mask", direct ? mods.mask : mods.mask_rest, ExprType::boolean) +
-                      text("distance", mods.mask_distance, ExprType::boolean) +
+                      text("distance", config.mask_range ? Expr() : mods.mask_distance, ExprType::boolean) +
+                      text("least", mods.mask_least, ExprType::i32) + text("most", mods.mask_most, ExprType::i32) +
                       text("slope", mods.slope, ExprType::f32);
   texts += mods.offset.empty() ? no_mod_text("offset", ExprType::f32, TakesScore::no, true)
                                : mod_text("offset", mods.offset, layout, TakesScore::no, Rounding::exact, streamed);
@@ -119,6 +120,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   const bool by_bits = config.mask != shared::MaskForm::direct;
   add(config.masked && !by_bits, "masked");
   add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
+  add(config.mask_range, "in range");
   add(config.scores != shared::ScoreForm::plain, form);
   add(config.streamed_bytes > 0, "streamed");
   add(config.capped, "capped");

@@ -129,7 +129,8 @@ typedef struct heddle_attention_options {
   const double* scale;         // NULL: 1 / sqrt(Dqk)
   const heddle_tensor* sinks;  // NULL: none. f32 [Hq] (f64 for f64 inputs)
 
-  // NULL: full sequences from position 0. Lengths and q_start i32 or i64 [B], cu_seqlens (both or none) [N + 1].
+  // NULL: full sequences from position 0. Lengths and q_start i32 or i64 [B], cu_seqlens (both or none) [N + 1]. All on
+  // the CPU, or all where q is: then each run reads them (attention.h).
   const heddle_tensor* q_lengths;
   const heddle_tensor* kv_lengths;
   const heddle_tensor* cu_seqlens_q;
@@ -157,6 +158,10 @@ typedef struct heddle_attention_options {
   // NULL: built from mask_mod. Else its mask must be mask_mod, or mask_mod is NULL; its heads and sequences this
   // attention's. It may be destroyed once the call or heddle_plan_create is over.
   const heddle_block_mask* block_mask;
+
+  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given.
+  int64_t max_q_len;
+  int64_t max_kv_len;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -239,8 +244,8 @@ HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* t
                                                const heddle_attention_options* options);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
-/// and the captures of the mask are read now; score params, descales, sinks and score captures are read by each run.
-/// `options` may be NULL. *plan is NULL after a failure.
+/// on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures, and lengths on
+/// a GPU are read by each run. `options` may be NULL. *plan is NULL after a failure.
 HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
                                             const heddle_attention_options* options, heddle_plan** plan);
 /// NULL is accepted. Not during a run, nor, on a GPU, while one is enqueued: it frees lists that runs read, and waits.

@@ -17,6 +17,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Null where the host knows them.
+Json lengths_json(const problem::AttentionProblem& problem) {
+  if (!problem.device_lengths) return nullptr;
+  const Sequence most = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
+  return {{"on", problem::name(problem.device)},
+          {"max_q_len", most.q_len},
+          {"max_kv_len", most.kv_len},
+          {"q_start", problem.device_starts}};
+}
+
 Json problem_json(const problem::AttentionProblem& problem) {
   return {{"summary", to_string(problem)},
           {"device", problem::name(problem.device)},
@@ -25,6 +35,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},
+          {"lengths", lengths_json(problem)},
           {"q_heads", problem.q_heads},
           {"kv_heads", problem.kv_heads},
           {"q_rows", problem.q_rows},
@@ -69,6 +80,7 @@ Json config_json(const shared::ForwardSm90Config& config) {
           {"lse", config.lse},
           {"masked", config.masked},
           {"by_sequence", config.by_sequence},
+          {"device_lengths", config.device_lengths},
           {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
 }
 

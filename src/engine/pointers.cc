@@ -7,6 +7,7 @@
 
 #include "backend/cuda/driver/device.h"
 #include "heddle/error.h"
+#include "problem/sequences.h"
 
 namespace heddle::engine {
 namespace {
@@ -26,13 +27,16 @@ void check_pointer(std::string_view name, const ConstTensorView& view, int devic
 }  // namespace
 
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                    const Bindings& bindings) {
+                    const AttentionOptions& options, const Bindings& bindings) {
   const int device = problem.device.index;
   check_pointer("q", tensors.q, device);
   check_pointer("k", tensors.k, device);
   check_pointer("v", tensors.v, device);
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+  for (const auto& [name, member] : problem::kLengthViews) {
+    if (problem.device_lengths && options.*member) check_pointer(name, *(options.*member), device);
+  }
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
     if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);

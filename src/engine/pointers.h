@@ -5,10 +5,10 @@
 
 namespace heddle::engine {
 
-/// Asks the driver about each tensor and capture that a run on a GPU reads or writes. Throws invalid_argument, naming
+/// Asks the driver about each tensor, capture and list of lengths that a run on a GPU reads or writes. Throws invalid_argument, naming
 /// the first that is elsewhere: the kernel would fault there, long after the run returned. Allocates nothing else.
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                    const Bindings& bindings);
+                    const AttentionOptions& options, const Bindings& bindings);
 /// The same for a run's workspace.
 void check_workspace(const void* workspace, int device);
 

@@ -3,11 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+
+#include "expr/node.h"
 
 namespace heddle::problem {
 namespace {
 
 std::string describe_sequences(const AttentionProblem& problem) {
+  if (problem.device_lengths) {
+    const Sequence longest = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
+    return fmt::format("{} {}sequences, lengths on {} of up to {} queries and {} keys{}", problem.batch,
+                       problem.packed ? "packed " : "", name(problem.device), longest.q_len, longest.kv_len,
+                       problem.device_starts ? ", q_start there" : "");
+  }
   const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
   const auto starts_at_zero = [](const Sequence& s) { return s.q_start == 0; };
   std::string text = problem.packed ? fmt::format("{} packed sequences", problem.batch)
@@ -49,11 +58,20 @@ std::string to_string(const AttentionProblem& problem) {
 }
 
 bool sequences_differ(const AttentionProblem& problem) {
-  return std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
+  return problem.device_lengths || std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
     const Sequence whole = {
         .q_len = problem.q_rows, .kv_len = problem.kv_rows, .q_start = problem.sequences.front().q_start};
     return sequence != whole;
   });
+}
+
+bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod) {
+  using expr::Leaf;
+  if (!problem.device_lengths || mod.empty()) return false;
+  expr::LeafSet unknown = {Leaf::q_len, Leaf::kv_len};
+  if (problem.packed) unknown = unknown | expr::LeafSet{Leaf::q_token, Leaf::kv_token};
+  if (problem.device_starts) unknown = unknown | expr::LeafSet{Leaf::q_start, Leaf::q_idx};
+  return mod.node()->uses.intersects(unknown);
 }
 
 bool has_elements(const AttentionProblem& problem) {
@@ -79,6 +97,12 @@ expr::LeafRanges leaf_ranges(const AttentionProblem& problem) {
   const auto range = [](std::int64_t lo, std::int64_t hi) {
     return span(static_cast<double>(lo), static_cast<double>(hi));
   };
+  // A mod is evaluated where there is a query and a key.
+  if (problem.device_lengths) least.q_len = least.kv_len = 1;
+  if (problem.device_starts) {
+    q_idx_first = least.q_start = INT32_MIN;
+    q_idx_last = most.q_start = INT32_MAX;
+  }
   expr::LeafRanges leaves;
   leaves[Leaf::score] = expr::Range::any(ExprType::f32);
   leaves[Leaf::b] = range(0, problem.batch - 1);

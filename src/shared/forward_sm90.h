@@ -36,10 +36,11 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool descending = false;   // tiles walk their key blocks from the last to the first
-  bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
-  bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
-  bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
+  bool descending = false;      // tiles walk their key blocks from the last to the first
+  bool capped = false;          // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;        // a weight_mod multiplies what the values are multiplied by
+  bool by_sequence = false;     // lengths, starts and places are each sequence's own: SequencePlace
+  bool device_lengths = false;  // and so are the tiles that they leave: shared/sequences.h
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
@@ -70,7 +71,7 @@ struct WorkItem {
   int q_tile;       // queries from q_tile * rows() on
   int head, batch;  // query head
   int kv_head;
-  int steps;            // key blocks in all its runs; at least 1
+  int steps;            // key blocks in all its runs; at least 1, but for the host's list with lengths on the device
   int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
   int before;           // flag of the step before its first one: kStepNextUneven, or 0. In shared memory, once the tile
                         // is being loaded: of all its steps, kStepSafe or 0
@@ -197,6 +198,14 @@ struct ModValues {
   const SequencePlace* sequences;  // of each, where they differ
 };
 
+/// Where lengths are on the device: what the tiles left by them are, and which rows no sequence has.
+struct ListedTiles {
+  const int* item_count;  // instead of the host's, which is that for the longest sequences
+  int sequence_count, q_heads;
+  int q_rows;  // of the tensor
+  int packed;  // rows of a sequence end where those of the next one begin; else with the tensor
+};
+
 /// Where the CTAs of a run draw their tiles: one word. During the run it holds the run's number, shifted by
 /// kTicketBits, and below it how many tiles have been drawn; when all are drawn it is 0. Its content before does not
 /// matter, but for this run's number: numbers are of one launch, and no finished run leaves its own.
@@ -234,6 +243,7 @@ struct ForwardSm90Params {
   float* lse;
   long long lse_stride[3];  // batch, head, row
   ModValues mod;
+  ListedTiles listed;
 };
 
 }  // namespace heddle::shared

@@ -89,7 +89,7 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
       Bindings bindings;
       bindings.captures["ids"] = in.k;
       spoil(tensors, bindings, other, host);
-      engine::check_pointers(problem, tensors, bindings);
+      engine::check_pointers(problem, tensors, AttentionOptions(), bindings);
       return "right";
     });
   };

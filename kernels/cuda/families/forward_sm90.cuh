@@ -191,6 +191,9 @@ class Consumer {
       float factor[2];
       close_rows(tile_, factor);
       store_tile(tile_, factor);
+    } else if constexpr (kConfig.device_lengths) {
+      // Else the host has listed such rows.
+      fill_rows_of_warpgroup<kConfig>(params_, place(tile_), sequence(tile_), warpgroup_);
     }
     begun_ = false;
     ++tile_;

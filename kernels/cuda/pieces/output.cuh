@@ -72,7 +72,9 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
     }
     ptx::fence_for_tma();
     ptx::named_barrier(1 + warpgroup, 128);
-    if (thread == 0) {
+    // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
+    // named.
+    if (thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len)) {
       for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.v_panels(); ++panel) {
         const ptx::Address from = staged + panel * 64 * 128;
         const int column = (first_panel + panel) * 64, first = place.q_first + 64 * warpgroup;
@@ -93,32 +95,101 @@ __device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& param
   params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
 }
 
-/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs.
+/// o = 0 and lse = -inf for queries of one head, by all consumer threads of the CTA.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& params, const shared::RowFill& at) {
+  const int thread = threadIdx.x - 128;
+  const TilePlace place = {at.row, at.head, at.batch, 0};
+  const int rows = at.rows;
+  unsigned short* o =
+      static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+  // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
+  constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
+  for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
+    const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
+    unsigned short* to = o + row * params.o_stride[2] + column;
+    if constexpr (kWidth == 8) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    } else {
+      *to = 0;
+    }
+  }
+  if constexpr (kConfig.lse) {
+    for (int i = thread; i < rows; i += kConfig.threads() - 128) {
+      store_lse(params, place, place.q_first + i, -ptx::infinity());
+    }
+  }
+}
+
+/// The same for the listed queries, by all CTAs; with lengths on the device, for the rows that no sequence has.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
-  const int thread = threadIdx.x - 128;
-  for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
-    const shared::RowFill at = params.fills[fill];
-    const TilePlace place = {at.row, at.head, at.batch, 0};
-    const int rows = at.rows;
-    unsigned short* o =
-        static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
-    // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
-    constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
-    for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
-      const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
-      unsigned short* to = o + row * params.o_stride[2] + column;
-      if constexpr (kWidth == 8) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      } else {
-        *to = 0;
+  if constexpr (kConfig.device_lengths) {
+    const shared::ListedTiles& listed = params.listed;
+    for (int first = 0; first < listed.sequence_count; first += 32) {
+      const int own = first + static_cast<int>(threadIdx.x & 31);
+      int end = 0, missing = 0;
+      if (own < listed.sequence_count) {
+        const shared::SequencePlace* place = params.mod.sequences + own;
+        end = place->q_begin + place->q_len;
+        missing = (listed.packed ? place[1].q_begin : listed.q_rows) - end;
+      }
+      for (unsigned left = __ballot_sync(~0U, missing > 0); left != 0; left &= left - 1) {
+        const int lane = __ffs(left) - 1, batch = first + lane;
+        const int begin = __shfl_sync(~0U, end, lane), rows = __shfl_sync(~0U, missing, lane);
+        const int parts = (rows + 63) / 64;
+        // So that short ones are not all the first CTAs'.
+        const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
+        for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
+          const int part = i % parts * 64;
+          store_fill<kConfig>(params, {begin + part, min(64, rows - part), i / parts, batch});
+        }
       }
     }
-    if constexpr (kConfig.lse) {
-      for (int i = thread; i < rows; i += kConfig.threads() - 128) {
-        store_lse(params, place, place.q_first + i, -ptx::infinity());
-      }
+  } else {
+    for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
+      store_fill<kConfig>(params, params.fills[fill]);
     }
+  }
+}
+
+/// And for those of a warpgroup's rows in a tile that its sequence has. Every lane goes through the same instructions,
+/// and stores or does not: lanes that part inside the loop over tiles would cost addresses their one value a warp.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void fill_rows_of_warpgroup(const shared::ForwardSm90Params& params, const TilePlace& place,
+                                                       const TileSequence& sequence, int warpgroup) {
+  const int thread = threadIdx.x & 127, first = place.q_first + 64 * warpgroup;
+  unsigned short* o = static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] +
+                      place.head * params.o_stride[1] + (sequence.q_begin + first) * params.o_stride[2];
+  const int rows = sequence.q_len - first;
+  constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
+#pragma unroll 1
+  for (int n = 0; n < (64 * kWords + 127) / 128; ++n) {
+    const int i = 128 * n + thread, row = i / kWords;
+    unsigned short* to = o + row * params.o_stride[2] + kWidth * (i % kWords);
+    const int stores = row < 64 && row < rows;
+    if constexpr (kWidth == 8) {
+      asm volatile(
+          "{\n"
+          ".reg .pred stores;\n"
+          "setp.ne.s32 stores, %1, 0;\n"
+          "@stores st.global.v4.b32 [%0], {%2, %2, %2, %2};\n"
+          "}" ::"l"(to),
+          "r"(stores), "r"(0)
+          : "memory");
+    } else {
+      asm volatile(
+          "{\n"
+          ".reg .pred stores;\n"
+          "setp.ne.s32 stores, %1, 0;\n"
+          "@stores st.global.b16 [%0], %2;\n"
+          "}" ::"l"(to),
+          "r"(stores), "h"(static_cast<short>(0))
+          : "memory");
+    }
+  }
+  if constexpr (kConfig.lse) {
+    if (thread < 64 && thread < rows) store_lse(params, place, sequence.q_begin + first + thread, -ptx::infinity());
   }
 }
 

@@ -125,7 +125,9 @@ class Producer {
   /// The number of a step's key block: lists of tiles that descend count from the last one, of the tile's sequence.
   __device__ __forceinline__ int key_block(int block) const {
     if constexpr (!kConfig.descending) return block;
-    return (kConfig.by_sequence ? (kv_len(item()) - 1) / kConfig.kv_block : params_.last_block) - block;
+    // With lengths on the device, of the longest: there its blocks past the end have been cut.
+    constexpr bool kOwn = kConfig.by_sequence && !kConfig.device_lengths;
+    return (kOwn ? (kv_len(item()) - 1) / kConfig.kv_block : params_.last_block) - block;
   }
 
   __device__ __forceinline__ void fetch_run() {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/cuda/emit/forward_sm90.h"
+#include "backend/cuda/emit/sequences.h"
 #include "backend/cuda/jit/jit.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
@@ -33,7 +34,7 @@ using plan::kForwardSm90Kernels;
 struct NamedMods {
   std::string name;
   plan::ForwardSm90Mods mods;
-  bool by_sequence = false;
+  bool by_sequence = false, device_lengths = false;
 };
 
 NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {}) {
@@ -93,6 +94,7 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.f16 = f16;
   config.lse = lse;
   config.by_sequence = named.by_sequence;
+  config.device_lengths = named.device_lengths;
   return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
 }
 
@@ -170,6 +172,36 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
     const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
     expect_accepted(kernel->config(dims.qk, dims.v), false, alibi);
   }
+}
+
+// What they have more is off the loop, but in the registers of the producer and of rows that attend nothing.
+TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
+  NamedMods plain = named("device lengths", {}), causal = named("device lengths, causal", mods::causal()),
+            alibi =
+                named("device lengths, ALiBi, causal", mods::causal(), mods::alibi(Capture("slopes", DType::f32, 1)));
+  for (NamedMods* mods : {&plain, &causal, &alibi}) mods->by_sequence = mods->device_lengths = true;
+  EXPECT_TRUE(alibi.mods.descending);
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (first || !kernel.spare) expect_accepted(config, false, causal);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || !first) continue;
+    expect_accepted(config, true, plain);
+  }
+  expect_accepted(kForwardSm90Kernels[0].config(20, 33), false, causal);
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  for (const HeadDims& dims : {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{100, 65}}) {
+    const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, alibi);
+  }
+}
+
+TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
+  const auto cubin = jit::build(emit::sequences());
+  EXPECT_EQ(cubin->spill_bytes, 0);
+  EXPECT_EQ(cubin->stack_bytes, 0);
+  fmt::print("sequences: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have

@@ -21,10 +21,10 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}}};\n",
+      "    .by_sequence = {}, .device_lengths = {}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.by_sequence, config.device_lengths);
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -41,11 +41,11 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
       plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
       config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
       config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-      config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+      config.by_sequence ? " by sequence" : "", config.device_lengths ? " device lengths" : "", config.lse ? " lse" : "");
 }
 
 }  // namespace

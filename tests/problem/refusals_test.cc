@@ -83,21 +83,146 @@ TEST(Refusals, TensorsOnSeveralDevices) {
   EXPECT_EQ(Call().validate().device, Device{});
 }
 
-TEST(Refusals, SmallTensorsOnAnotherDevice) {
-  const auto on = [](ConstTensorView view, const Device& device) {
-    view.device = device;
-    return view;
+ConstTensorView on(ConstTensorView view, const Device& device) {
+  view.device = device;
+  return view;
+}
+
+/// On cuda:0, with lengths there.
+Call with_device_lengths() {
+  Call call = on_gpu();
+  call.options.q_lengths = on(call.keep(i32s({5, 6})), kGpu);
+  call.options.kv_lengths = on(call.keep(i64s({5, 8})), kGpu);
+  call.options.q_start = on(call.keep(i32s({0, -3})), kGpu);
+  return call;
+}
+Call packed_with_device_lengths() {
+  Call call = Call::packed();
+  for (ConstTensorView* view : {&call.tensors.q, &call.tensors.k, &call.tensors.v}) view->device = kGpu;
+  call.tensors.o.device = call.tensors.lse->device = kGpu;
+  call.options.cu_seqlens_q->device = call.options.cu_seqlens_kv->device = kGpu;
+  call.options.max_q_len = 4;
+  call.options.max_kv_len = 5;
+  return call;
+}
+
+TEST(Refusals, LengthsOnTheDevice) {
+  const std::string one_place = "; lengths, cu_seqlens and q_start all on the CPU, or all where q is, are accepted";
+  refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
+          "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_place, with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.options.kv_lengths = {};
+        c.options.kv_lengths = c.keep(i32s({1, 2}));
+      },
+      "kv_lengths is on the CPU and q_start on cuda:0" + one_place, with_device_lengths());
+  refused([](Call& c) { c.options.kv_lengths->device.index = 1; },
+          "kv_lengths is on cuda:1; cuda:0 is accepted, where q is", with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = on(c.keep(i32s({5, 8})), kGpu);
+      },
+      "kv_lengths is on cuda:0; the CPU is accepted, where it is read");
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = on(c.keep(i32s({5, 6, 6})), kGpu);
+      },
+      "q_lengths has shape [3]; [2] is accepted, an entry a sequence", with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.q_start = on(c.keep(f32s({5, 6})), kGpu);
+      },
+      "q_start is f32; i32 and i64 are accepted", with_device_lengths());
+  refused([](Call& c) { c.options.kv_lengths->data = nullptr; },
+          HasSubstr("kv_lengths is i64 [2] but its data is null"), with_device_lengths());
+  refused([](Call& c) { c.options.max_kv_len.reset(); },
+          "max_kv_len is not given; with cu_seqlens_kv on a GPU the largest length is accepted, which planning does "
+          "not read",
+          packed_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_q = on(c.keep(i32s({0, 6})), kGpu);
+      },
+      "cu_seqlens_q has 2 entries and cu_seqlens_kv 4; the same number is accepted", packed_with_device_lengths());
+  refused([](Call& c) { c.options.cu_seqlens_q = c.options.cu_seqlens_kv = on(c.keep(i32s({0})), kGpu); },
+          "cu_seqlens_q has 1 entry, for no sequence, but the tensor 6 rows; at least 2 are accepted",
+          packed_with_device_lengths());
+  refused([](Call& c) { c.tensors.o.data = const_cast<void*>(c.options.kv_lengths->data); },
+          HasSubstr("o overlaps kv_lengths in memory"), with_device_lengths());
+}
+
+TEST(Refusals, LargestLengths) {
+  refused([](Call& c) { c.options.max_q_len = 6; },
+          "max_q_len is given without q_lengths and cu_seqlens_q; it bounds those");
+  const auto with = [](std::int64_t most) {
+    return [most](Call& c) {
+      c.options.kv_lengths = c.keep(i32s({5, 3}));
+      c.options.max_kv_len = most;
+    };
   };
+  refused(with(9), "max_kv_len is 9; 0 to the 8 rows of the tensor are accepted");
+  refused(with(-1), "max_kv_len is -1; 0 to the 8 rows of the tensor are accepted");
+  refused(with(4), "kv_lengths[0] is 5; lengths from 0 to max_kv_len 4 are accepted");
+  refused([](Call& c) { c.options.max_q_len = 3; },
+          "cu_seqlens_q[3] is 6 after 2; sequences of up to max_q_len 3 rows are accepted", Call::packed());
+  Call right;
+  with(5)(right);
+  right.validate_all();
+}
+
+// Nothing of the lengths is read: the mods' indices are bounded by the largest alone, and by i32 where q_start is
+// there.
+TEST(Refusals, ReadsThatLengthsOnTheDeviceMayLeadOut) {
+  const auto reads = [](std::int64_t extent, const char* mod) {
+    return [extent, mod](Call& c) {
+      c.options.bindings.captures["x"] = on(c.keep(Tensor::zeros(DType::f32, {extent})), kGpu);
+      c.options.score_mod = parse(mod, Symbols(c.options.bindings));
+    };
+  };
+  Call call = with_device_lengths();
+  reads(8, "score + x[kv_idx]")(call);
+  call.validate_all();
+  refused(reads(7, "score + x[kv_idx]"), HasSubstr("x"), with_device_lengths());
+  refused(reads(1000000, "score + x[q_idx]"), HasSubstr("x"), with_device_lengths());
+  call = with_device_lengths();
+  reads(6, "score + at(x, q_idx, 0.0)")(call);
+  call.validate_all();
+  call = with_device_lengths();
+  reads(6, "score + x[q_idx]")(call);
+  call.options.q_start.reset();
+  call.validate_all();
+  call = packed_with_device_lengths();
+  reads(4, "score + x[q_idx]")(call);
+  call.validate_all();
+}
+
+TEST(Refusals, BlockMasksOfWhatOnlyTheDeviceKnows) {
+  const auto given = [](const Expr& mask) {
+    return [mask](Call& c) {
+      c.options.block_mask = std::make_shared<BlockMask>(
+          BlockMask::build(mask, {4, std::vector<Sequence>(2, {.q_len = 6, .kv_len = 8})}, {64, 64}));
+    };
+  };
+  Call call = with_device_lengths();
+  call.options.q_start.reset();
+  given(mods::causal())(call);
+  call.validate_all();
+  const std::string sentence = ", which reads what only cuda:0 knows: the lengths; no block_mask is accepted";
+  refused(given(mods::causal()), HasSubstr(sentence), with_device_lengths());
+  refused(given(leaf::kv_idx() < leaf::kv_len()), HasSubstr(sentence), with_device_lengths());
+}
+
+TEST(Refusals, SmallTensorsOnAnotherDevice) {
   refused(
       [&](Call& c) {
         c.options.kv_lengths = on(c.keep(i32s({5, 8})), kGpu);
       },
-      "kv_lengths is on cuda:0; the CPU is accepted, where it is read", on_gpu());
+      "kv_lengths is on cuda:0; the CPU is accepted, where it is read");
   refused(
       [&](Call& c) {
         c.options.q_start = on(c.keep(i32s({5, 8})), kGpu);
       },
-      "q_start is on cuda:0; the CPU is accepted, where it is read", on_gpu());
+      "q_start is on cuda:0; the CPU is accepted, where it is read");
   refused(
       [&](Call& c) {
         c.options.sinks = c.keep(f32s({1, 2, 3, 4}));

@@ -24,6 +24,7 @@ struct CaseSpec {
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
   std::string sequences = "whole";                     // whole, lengths, packed
   std::string q_start = "none";                        // none, ahead, aligned (kv_len - q_len), uniform
+  bool device_lengths = false;                         // on a GPU: lengths, cu_seqlens and q_start are there
   std::string score, mask, weight;                     // names of mods_by_name(), or empty
   std::string sinks = "none";                          // none, normal, large, small
   std::string rows = "built";                          // built from the mask, given (odd blocks, or `block`), lists

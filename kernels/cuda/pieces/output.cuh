@@ -95,10 +95,10 @@ __device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& param
   params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
 }
 
-/// o = 0 and lse = -inf for queries of one head, by all consumer threads of the CTA.
+/// o = 0 and lse = -inf for queries of one head, by all consumer threads of the CTA, of which this is number `thread`.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& params, const shared::RowFill& at) {
-  const int thread = threadIdx.x - 128;
+__device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& params, int thread,
+                                           const shared::RowFill at) {
   const TilePlace place = {at.row, at.head, at.batch, 0};
   const int rows = at.rows;
   unsigned short* o =
@@ -124,6 +124,7 @@ __device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& para
 /// The same for the listed queries, by all CTAs; with lengths on the device, for the rows that no sequence has.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
+  const int thread = threadIdx.x - 128;
   if constexpr (kConfig.device_lengths) {
     const shared::ListedTiles& listed = params.listed;
     for (int first = 0; first < listed.sequence_count; first += 32) {
@@ -142,13 +143,13 @@ __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& par
         const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
         for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
           const int part = i % parts * 64;
-          store_fill<kConfig>(params, {begin + part, min(64, rows - part), i / parts, batch});
+          store_fill<kConfig>(params, thread, {begin + part, min(64, rows - part), i / parts, batch});
         }
       }
     }
   } else {
     for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
-      store_fill<kConfig>(params, params.fills[fill]);
+      store_fill<kConfig>(params, thread, params.fills[fill]);
     }
   }
 }

@@ -65,7 +65,8 @@ struct AttentionOptions {
   /// before them (the first counts as 0) and to the maxima; q_start to what leaves each q_idx in i32. Rows of q that no
   /// sequence has get o = 0, lse = -inf, those behind the last one of a packed batch too. A mask that reads what only
   /// the device knows (q_len, kv_len; with q_start there q_idx; packed, q_token and kv_token) is applied to every block
-  /// of keys before kv_len: explain() says so.
+  /// of keys before kv_len: explain() says so. There a value that is not finite may reach rows that the mask keeps from
+  /// it.
   std::optional<std::int64_t> max_q_len{}, max_kv_len{};
 
   /// fp8 inputs: what a stored value is multiplied by. f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); extents

@@ -126,6 +126,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
     if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
     if (grid_ > 0 && config_.device_lengths) {
+      if (!any_keys_) params_.item_count = 0;  // its tiles are of the longest sequences, without keys too
       sequences_.emplace(arguments.problem, arguments.options, config_, device_, params_, steps_before(schedule.runs));
     }
   }

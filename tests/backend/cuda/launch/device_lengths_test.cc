@@ -126,6 +126,7 @@ TEST_F(LaunchDeviceLengths, FillsAloneWithoutKeysOrQueries) {
     Tensor workspace;
     const FakeLaunch& launch = run(plan, call, workspace);
     EXPECT_GT(launch.config.gridDimX, 0U);
+    EXPECT_EQ(launch.params.item_count, 0) << "a map would be prefetched";
     for (const FakeTensorMap& map : launch.maps) EXPECT_EQ(map.rank, 0);
     EXPECT_EQ(shared::place_of(fake().placed.params, {0, 150}, {0, 130}, 0).q_len, 0);
   }

@@ -130,7 +130,8 @@ static void test_packed(void) {
   heddle_attention_options bounded = options;
   bounded.max_q_len = 9;
   bounded.max_kv_len = 12;
-  EXPECT_ERROR(heddle_attention_into(&c.tensors, &bounded), HEDDLE_ERROR_INVALID_ARGUMENT,
+  const heddle_attention_tensors tensors = tensors_of(&c, true);
+  EXPECT_ERROR(heddle_attention_into(&tensors, &bounded), HEDDLE_ERROR_INVALID_ARGUMENT,
                "cu_seqlens_kv[1] is 13 after 0; sequences of up to max_kv_len 12 rows are accepted");
   bounded.max_kv_len = 13;
   expect_right(&c, &bounded, true);

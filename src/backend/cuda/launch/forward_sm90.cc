@@ -149,7 +149,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
-    if (sequences_) sequences_->launch(arguments.workspace, static_cast<CUstream>(arguments.stream), params);
+    if (sequences_) sequences_->launch(arguments.workspace, arguments.stream, params);
     set_mod_values(layout_, *arguments.bindings, params.mod);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
 

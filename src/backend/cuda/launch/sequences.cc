@@ -13,7 +13,7 @@ shared::LengthsView view_of(const std::optional<ConstTensorView>& view) {
   return {view->data, view->strides[0], view->dtype == DType::i64};
 }
 
-void launch_kernel(CUfunction function, int ctas, int threads, CUstream stream, shared::SequencesParams& params,
+void launch_kernel(CUfunction function, int ctas, int threads, void* stream, shared::SequencesParams& params,
                    const char* what) {
   const CUlaunchConfig config = {.gridDimX = static_cast<unsigned>(ctas),
                                  .gridDimY = 1,
@@ -22,7 +22,7 @@ void launch_kernel(CUfunction function, int ctas, int threads, CUstream stream, 
                                  .blockDimY = 1,
                                  .blockDimZ = 1,
                                  .sharedMemBytes = 0,
-                                 .hStream = stream,
+                                 .hStream = static_cast<CUstream>(stream),
                                  .attrs = nullptr,
                                  .numAttrs = 0};
   void* parameters[] = {&params};
@@ -69,7 +69,7 @@ DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const
              .left_count = nullptr};
 }
 
-void DeviceSequences::launch(void* workspace, CUstream stream, shared::ForwardSm90Params& params) const {
+void DeviceSequences::launch(void* workspace, void* stream, shared::ForwardSm90Params& params) const {
   auto* memory = static_cast<char*>(workspace);
   shared::SequencesParams own = params_;
   own.places = reinterpret_cast<shared::SequencePlace*>(memory + memory_.places);

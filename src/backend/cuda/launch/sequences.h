@@ -19,8 +19,8 @@ class DeviceSequences {
                   const shared::ForwardSm90Config& config, int device, const shared::ForwardSm90Params& params,
                   const std::vector<unsigned>& steps_before);
 
-  /// Enqueues them, and has `params` read what they write into the workspace.
-  void launch(void* workspace, CUstream stream, shared::ForwardSm90Params& params) const;
+  /// Enqueues them on a CUstream, and has `params` read what they write into the workspace.
+  void launch(void* workspace, void* stream, shared::ForwardSm90Params& params) const;
 
  private:
   std::shared_ptr<const jit::Cubin> cubin_;

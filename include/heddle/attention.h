@@ -178,8 +178,10 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
 
 /// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). o_n [B, Hq, Sq,
 /// Dv] of any floating dtypes, lse_n [B, Hq, Sq] f32 or f64, at least one. Writes `o` and, when given, `lse`; either
-/// may be one of the inputs' memory. CPU.
+/// may be one of the inputs' memory. All on one device. On a GPU up to 64 parts and 2^31 - 1 rows; it enqueues on the
+/// stream (as AttentionOptions::stream) and returns, but for the first call of a process with these dtypes on a device,
+/// which compiles and loads the kernel, and must not be captured in a graph.
 void merge_states(std::span<const ConstTensorView> o_parts, std::span<const ConstTensorView> lse_parts,
-                  const TensorView& o, const std::optional<TensorView>& lse = {});
+                  const TensorView& o, const std::optional<TensorView>& lse = {}, void* stream = nullptr);
 
 }  // namespace heddle

@@ -21,7 +21,9 @@
 #include <stdint.h>
 
 // The version of this interface and of the text form of mods. It grows when something is added.
-#define HEDDLE_C_VERSION 1
+//
+// 2: max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
+#define HEDDLE_C_VERSION 2
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -159,7 +161,8 @@ typedef struct heddle_attention_options {
   // attention's. It may be destroyed once the call or heddle_plan_create is over.
   const heddle_block_mask* block_mask;
 
-  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given.
+  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given. Since
+  // version 2.
   int64_t max_q_len;
   int64_t max_kv_len;
 } heddle_attention_options;
@@ -281,9 +284,15 @@ HEDDLE_API heddle_status heddle_block_mask_text(const heddle_block_mask* mask, i
                                                 const char** text);
 
 /// Merges `count` results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). Writes
-/// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. CPU.
+/// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. All on one device; on a GPU up to 64, on
+/// the legacy default stream.
 HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                              int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
+/// The same on a stream of the GPU's (CUstream). It returns when the work is enqueued; the first call of a process with
+/// these dtypes on a device also compiles and loads the kernel, and must not be captured in a graph. Since version 2.
+HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
+                                                int64_t count, const heddle_tensor* o, const heddle_tensor* lse,
+                                                void* stream);
 
 /// Holds o and lse of `tensors`, as computed with these options, to the criterion of check.h, against attention in
 /// float64 on the CPU (slow; wait for the stream that computed them). *passed becomes 0 or 1; a result that fails is no

@@ -10,6 +10,7 @@
 
 #include "engine/state.h"
 #include "expr/simplify.h"
+#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle {
 namespace engine {
@@ -32,6 +33,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"device", problem::name(problem.device)},
           {"pass", "forward"},
           {"normalizer", problem::name(problem.normalizer)},
+          {"sinks", problem.with_sinks},
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},
@@ -69,19 +71,21 @@ Json mask_json(const BlockMask& mask, const std::string& place) {
 }
 
 Json config_json(const shared::ForwardSm90Config& config) {
-  return {{"qk_dim", config.qk_dim},
-          {"v_dim", config.v_dim},
-          {"warpgroups", config.warpgroups},
-          {"kv_block", config.kv_block},
-          {"stages", config.stages},
-          {"q_buffers", config.q_buffers},
-          {"o_panels", config.o_panels},
-          {"dtype", config.f16 ? "f16" : "bf16"},
-          {"lse", config.lse},
-          {"masked", config.masked},
-          {"by_sequence", config.by_sequence},
-          {"device_lengths", config.device_lengths},
-          {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
+  Json json = {{"qk_dim", config.qk_dim},
+               {"v_dim", config.v_dim},
+               {"warpgroups", config.warpgroups},
+               {"kv_block", config.kv_block},
+               {"stages", config.stages},
+               {"q_buffers", config.q_buffers},
+               {"o_panels", config.o_panels},
+               {"dtype", config.f16 ? "f16" : "bf16"},
+               {"lse", config.lse},
+               {"masked", config.masked},
+               {"by_sequence", config.by_sequence},
+               {"device_lengths", config.device_lengths},
+               {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
+  if (const std::string weights = plan::weights_of(config); !weights.empty()) json["weights"] = weights;
+  return json;
 }
 
 Json plan_json(const plan::Plan& plan) {

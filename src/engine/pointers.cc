@@ -14,7 +14,9 @@ namespace {
 
 std::string memory_of(int device) { return device < 0 ? "host memory" : fmt::format("the memory of cuda:{}", device); }
 
-void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false) {
+}  // namespace
+
+void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = cuda::place_of(view.data).device;
   if (found == device) return;
@@ -24,8 +26,6 @@ void check_pointer(std::string_view name, const ConstTensorView& view, int devic
                   capture ? fmt::format("capture '{}'", name) : std::string(name), device, memory_of(found), device));
 }
 
-}  // namespace
-
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings) {
   const int device = problem.device.index;
@@ -34,6 +34,7 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   check_pointer("v", tensors.v, device);
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+  if (options.sinks) check_pointer("sinks", *options.sinks, device);
   for (const auto& [name, member] : problem::kLengthViews) {
     if (problem.device_lengths && options.*member) check_pointer(name, *(options.*member), device);
   }

@@ -70,10 +70,8 @@ struct RowSpan {
 /// load a block of keys for each tile.
 constexpr SequencePlace place_of(const SequencesParams& params, RowSpan q, RowSpan kv, long long start) {
   SequencePlace place{};
-  // Without keys in any sequence there are no tiles: all rows are filled.
-  const int most_queries = params.max_kv_len > 0 ? params.max_q_len : 0;
   place.q_begin = q.begin;
-  place.q_len = static_cast<int>(clamped(q.end - q.begin, 0, most_queries));
+  place.q_len = static_cast<int>(clamped(q.end - q.begin, 0, params.max_q_len));
   place.q_end = place.q_begin + place.q_len;
   place.kv_begin = kv.begin;
   place.kv_len = static_cast<int>(clamped(kv.end - kv.begin, 0, params.max_kv_len));

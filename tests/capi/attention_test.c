@@ -1,5 +1,6 @@
 // Attention from C in one call, against plain loops: mods as text, every option, merging, the check of a result.
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,9 @@ static void test_packed(void) {
                "cu_seqlens_kv[1] is 13 after 0; sequences of up to max_kv_len 12 rows are accepted");
   bounded.max_kv_len = 13;
   expect_right(&c, &bounded, true);
+  bounded.max_q_len = 1;  // past the end of a program's struct of version 1
+  bounded.struct_size = offsetof(heddle_attention_options, max_q_len);
+  expect_right(&c, &bounded, true);
   free_case(&c);
 }
 
@@ -198,6 +202,9 @@ static void test_merge(void) {
   clear_outputs(&all);
   EXPECT_OK(heddle_merge_states(o_parts, lse_parts, 2, &all.o_view, NULL));
   EXPECT(largest_error(&all, false) < kTolerance);
+  clear_outputs(&all);
+  EXPECT_OK(heddle_merge_states_on(o_parts, lse_parts, 2, &all.o_view, &all.lse_view, NULL));
+  EXPECT(largest_error(&all, true) < kTolerance);
   free_case(&all);
   free_case(&left);
   free_case(&right);

@@ -129,6 +129,98 @@ TEST_F(GpuLengths, OddHeadDims) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+/// Every other head dim is one that 8 does not divide.
+std::vector<CaseSpec> crossings(std::uint64_t seed) {
+  std::vector<CaseSpec> specs;
+  for (const auto& [qk, v] : {std::pair(128, 128), {64, 64}, {20, 33}}) {
+    for (const char* sequences : {"lengths", "packed"}) {
+      CaseSpec spec = spec_of(++seed);
+      spec.sequences = sequences;
+      spec.qk_dim = qk;
+      spec.v_dim = v;
+      spec.layout = v % 8 == 0 ? Layout::bshd : Layout::padded;
+      specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+// Rows of a sequence that attend nothing have their sink, also where that is what no key, no tile or no sequence with
+// keys leaves; rows past its end have none. NaN and infinite sinks poison the former alone.
+TEST_F(GpuLengths, WithSinks) {
+  std::vector<CaseSpec> specs;
+  Deck<std::string> masks({"", "causal", "some_queries_blind", "nothing", "causal_lower_right"}, 51);
+  Deck<std::optional<DType>> types({std::nullopt, DType::f32, std::nullopt, DType::e4m3, DType::f64}, 52);
+  Deck<std::int64_t> keys({333, 333, 0, 333}, 53);
+  for (const char* sinks : {"mixed", "normal", "mixed"}) {
+    for (CaseSpec spec : crossings(4000 + 10 * specs.size())) {
+      spec.sinks = sinks;
+      spec.mask = masks.deal();
+      spec.o_dtype = types.deal();
+      spec.kv_rows = keys.deal();
+      spec.late = spec.seed % 3 == 1 ? 100 : 1;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+TEST_F(GpuLengths, WithOtherNormalizersAndTypesOfO) {
+  std::vector<CaseSpec> specs;
+  Deck<std::string> masks({"", "causal", "nothing", "some_queries_blind"}, 54);
+  Deck<std::optional<DType>> types({DType::f64, std::nullopt, DType::f32, DType::e5m2, DType::e4m3}, 55);
+  for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::none, Normalizer::sigmoid}) {
+    for (CaseSpec spec : crossings(4100 + 10 * specs.size())) {
+      spec.normalizer = normalizer;
+      spec.mask = masks.deal();
+      spec.o_dtype = types.deal();
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// A bias that one more thread loads, which passes over tiles of sequences without keys as the consumers do.
+TEST_F(GpuLengths, WithStreamedBiases) {
+  std::vector<CaseSpec> specs;
+  Deck<std::string> masks({"", "causal", "nothing"}, 56);
+  for (const char* score : {"streamed_bias", "streamed_bias_f32", "streamed_in_cap"}) {
+    for (CaseSpec spec : crossings(4300 + 10 * specs.size())) {
+      spec.score = score;
+      spec.mask = masks.deal();
+      if (spec.v_dim % 8 == 0 && spec.seed % 2 == 0) spec.sinks = "normal";
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// And with starts that the device alone knows: the bias stands where there are positions.
+TEST_F(GpuLengths, WithStreamedBiasesAndStarts) {
+  for (CaseSpec spec : crossings(4500)) {
+    spec.score = "streamed_inside";
+    spec.q_start = spec.seed % 2 == 0 ? "ahead" : "aligned";
+    GpuCase(spec).run_and_judge();
+  }
+}
+
+// Both know elements by where they stand in their own sequence.
+TEST_F(GpuLengths, WithDropoutAndMasksByBits) {
+  std::vector<CaseSpec> specs;
+  Deck<std::string> masks({"long_documents_causal", "dilated", "dilated_documents", "dilated_by_3", "tree"}, 57);
+  Deck<std::string> weights({"dropout", "", "dropout_by_head", "", "drops_most"}, 58);
+  for (int i = 0; i < 3; ++i) {
+    for (CaseSpec spec : crossings(4600 + 10 * specs.size())) {
+      spec.mask = masks.deal();
+      spec.weight = weights.deal();
+      if (!spec.weight.empty()) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+      if (spec.mask.find("dilated") == 0 && spec.mask != "dilated_documents") spec.q_start = "ahead";
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 /// i64 on the host and, where the case runs there, on the GPU.
 class Numbers {
  public:

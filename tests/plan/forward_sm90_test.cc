@@ -54,6 +54,29 @@ HopperCall call_with_blocks(std::int64_t dim, BlockSize block, std::int64_t kv_r
   return call;
 }
 
+TEST(ForwardSm90Choice, OutputsOfEveryType) {
+  using shared::OutputType;
+  const HopperCall plain = {.q_rows = 1000, .kv_rows = 500, .dim = 64};
+  const double bytes = choices_of(plain).front().plan.predicted->bytes;
+  for (const auto& [dtype, type] : {std::pair(DType::bf16, OutputType::same),
+                                    {DType::f64, OutputType::f64},
+                                    {DType::f32, OutputType::f32},
+                                    {DType::f16, OutputType::f16},
+                                    {DType::e4m3, OutputType::e4m3},
+                                    {DType::e5m2, OutputType::e5m2}}) {
+    HopperCall call = plain;
+    call.o_dtype = dtype;
+    for (const Choice& choice : choices_of(call)) {
+      EXPECT_EQ(choice.plan.sm90->o_type, type);
+      EXPECT_EQ(choice.plan.predicted->bytes - bytes, 1000.0 * 64 * static_cast<double>(size_of(dtype) - 2));
+    }
+  }
+  HopperCall halves = plain;
+  halves.dtype = DType::f16;
+  halves.o_dtype = DType::bf16;
+  EXPECT_EQ(choices_of(halves).front().plan.sm90->o_type, OutputType::bf16);
+}
+
 TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
   const BlockSize wide64 = {192, 128}, wide96 = {192, 96}, wide128 = {192, 80}, narrow = {128, 128};
   const auto best = [](std::int64_t dim, std::int64_t length, bool causal) {
@@ -136,6 +159,20 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
   EXPECT_FALSE(masked.plan.sm90->lse);
   EXPECT_TRUE(masked.plan.sm90->masked);
   EXPECT_EQ(masked.block_mask->block(), (BlockSize{64, masked.plan.tile.kv}));
+}
+
+TEST(ForwardSm90Choice, TellsTheKernelOfSinksAndNormalizers) {
+  HopperCall call{.q_heads = 2};
+  EXPECT_FALSE(choices_of(call).front().plan.sm90->sinks);
+  EXPECT_EQ(choices_of(call).front().plan.sm90->normalizer, shared::Normalizer::softmax);
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  for (const Choice& choice : choices_of(call)) EXPECT_TRUE(choice.plan.sm90->sinks);
+  call = {.with_lse = false};
+  for (const auto& [given, own] :
+       {std::pair(Normalizer::none, shared::Normalizer::none), {Normalizer::sigmoid, shared::Normalizer::sigmoid}}) {
+    call.options.normalizer = given;
+    for (const Choice& choice : choices_of(call)) EXPECT_EQ(choice.plan.sm90->normalizer, own);
+  }
 }
 
 TEST(ForwardSm90Choice, CountsWhatEachWarpgroupAttends) {
@@ -265,6 +302,19 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
   EXPECT_THAT(choices[0].plan.rejected,
               Contains(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
                                     "that a thread has")));
+}
+
+// Draws that are compared one by one cost several times as much, whatever the tile.
+TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
+  for (const std::int64_t dim : {64, 128, 192}) {
+    HopperCall call = grid_call(dim, 8192, false);
+    call.options.weight_mod = mods::dropout(0.1, 1);
+    const std::vector<Choice> choices = choices_of(call);
+    EXPECT_TRUE(choices.front().plan.sm90->dropped) << dim;
+    EXPECT_FALSE(choices.back().plan.sm90->dropped) << dim;
+    EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) { return one.plan.sm90->dropped; })) << dim;
+    EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("32 does not divide its keys")));
+  }
 }
 
 TEST(ForwardSm90Choice, FitsTheCallersBlocks) {

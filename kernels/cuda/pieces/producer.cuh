@@ -241,6 +241,7 @@ class Producer {
           "r"(item() + kSequence)
           : "memory");
     }
+    if constexpr (kConfig.sinks) store_word(memory_.sink(tile_ - 1), load_word(memory_.item_sink(tile_ - 1)));
   }
 
   static constexpr unsigned kSequence = sizeof(shared::WorkItem);  // where an item's sequence stands

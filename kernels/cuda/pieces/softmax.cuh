@@ -5,14 +5,14 @@
 // blocks. Two checks, on sums that are formed anyway, make that safe:
 //
 // - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are
-//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p
-//   is 1, has.
+//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax,
+//   whose largest p is 1, has.
 // - When the tile ends, a sum of 2^64 or more, NaN, or an infinite output says that a block's scores were too far above
 //   m. The tile is computed again, safely: with the running maximum.
 //
-// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal numbers
-// end at 2^-14, m stays 10 below the maximum besides (safely less, since a weight_mod may be large): what is left of a
-// row whose largest weights a weight_mod drops counts, too.
+// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal
+// numbers end at 2^-14, m stays 10 below the maximum besides (safely as much as the weights' bound leaves): what is
+// left of a row whose largest weights a weight_mod drops counts, too.
 #pragma once
 
 #include "pieces/scores.cuh"
@@ -28,7 +28,7 @@ struct RowSums {
 
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
 /// kernel becomes faster by it.
-template <int kColumns, bool kF16, bool kWeighted, bool kAsArray, ScoreForm kForm>
+template <int kColumns, bool kF16, int kOwnHeadroom, bool kAsArray, ScoreForm kForm>
 struct Softmax {
   RowSums rows;
   ScoreTilt<kForm> tilt;    // of the block
@@ -44,7 +44,7 @@ struct Softmax {
   // Where m is set the largest weight is 2^kHeadroom; in f16 eight together may grow to kLargestWeight before m moves.
   static constexpr float kHeadroom = kF16 ? 10 : 0, kTop = kF16 ? 1024 : 1;
   static constexpr float kLargestWeight = 16384;
-  static constexpr float kSafeHeadroom = !kF16 ? 0 : kWeighted ? 7 : 5;
+  static constexpr float kSafeHeadroom = kF16 ? kOwnHeadroom : 0;
   static constexpr float kShare = 0.25F;
 
   /// Before each step: whether it has to look for maxima.

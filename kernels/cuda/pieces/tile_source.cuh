@@ -100,6 +100,12 @@ class TileSource {
       const int4 place[sizeof(shared::SequencePlace) / 16] = {sequence[0], sequence[1]};
       store(memory.item(tile) + static_cast<unsigned>(sizeof(shared::WorkItem)), place);
     }
+    if constexpr (kConfig.sinks) {
+      static_assert(shared::kItemHead == 4);
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile)),
+                   "f"(params.sinks[words[0].y * params.sink_stride])
+                   : "memory");
+    }
   }
 
   template <unsigned kWords>

@@ -17,9 +17,10 @@ namespace heddle::plan {
 std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps);
 
-/// The candidates for a problem, with the predicted time of each, best first (those that may spill last); what does not
-/// fit the caller's blocks stands in `rejected` of each, and what is predicted slower in those before it, by how much.
-/// Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+/// The candidates for a problem, with the predicted time of each, best first (those that may spill last, and after them
+/// those that weigh each element where others only drop); what does not fit the caller's blocks stands in `rejected` of
+/// each, and what is predicted slower in those before it, by how much. Throws Error(unsupported) with the reasons when
+/// the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps, const RowsOf& rows_of);
 
@@ -35,6 +36,7 @@ struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
+  int unattending_fills = 0;           // the former are the first so many
   int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
   // By the cost model, if all CTAs were of one speed:
   std::vector<std::uint16_t> ctas;  // who draws each item
@@ -44,8 +46,8 @@ struct TileSchedule {
 /// Tiles of so many queries, those that attend nothing counted.
 std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, std::int64_t rows);
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
-/// Tiles share runs where the mask does. With lengths on the device: all tiles of the longest sequences, those without a
-/// step too, and no fills.
+/// Tiles share runs where the mask does. With lengths on the device: all tiles of the longest sequences, those without
+/// a step too, and no fills.
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps,
                                    const TileOrder& order = {});

@@ -42,9 +42,6 @@ std::string refuse_types(const AttentionProblem& problem) {
     return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
                        name(problem.k_dtype), name(problem.v_dtype));
   }
-  if (problem.o_dtype != dtype) {
-    return fmt::format("o is {}; {}, which q, k and v are, is accepted", name(problem.o_dtype), name(dtype));
-  }
   if (problem.qk_dim < 1 || problem.qk_dim > kLargestDim) {
     return fmt::format("q and k have head dimension {}; 1 to {} are accepted", problem.qk_dim, kLargestDim);
   }
@@ -55,11 +52,6 @@ std::string refuse_types(const AttentionProblem& problem) {
 }
 
 std::string refuse_options(const AttentionProblem& problem, const AttentionOptions& options) {
-  if (problem.normalizer != Normalizer::softmax) {
-    return fmt::format("normalizer is {}; softmax is accepted",
-                       problem.normalizer == Normalizer::none ? "none" : "sigmoid");
-  }
-  if (options.sinks) return "sinks are given; none are accepted";
   const std::pair<const char*, const std::optional<ConstTensorView>*> descales[] = {
       {"q_descale", &options.q_descale}, {"k_descale", &options.k_descale}, {"v_descale", &options.v_descale}};
   for (const auto& [argument, view] : descales) {
@@ -145,6 +137,20 @@ std::string refuse_strides(const char* argument, const ConstTensorView& view) {
   return {};
 }
 
+// Where o is not what q is, threads write it.
+std::string refuse_o_strides(const TensorView& o, DType stored) {
+  if (o.dtype == stored) return refuse_strides("o", o);
+  if (o.count() == 0) return {};
+  for (int axis = 0; axis + 1 < o.rank(); ++axis) {
+    if (o.shape[axis] == 1 || o.strides[axis] % 2 == 0) continue;
+    return fmt::format(
+        "o has strides {}; but for the last, multiples of 2 are accepted where o is not {}, as q is, since two "
+        "elements are written at a time",
+        to_string(o.strides), name(stored));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
@@ -157,7 +163,7 @@ std::string forward_sm90_refuses(const AttentionProblem& problem, const Attentio
                                         refuse_strides("q", tensors.q),
                                         refuse_strides("k", tensors.k),
                                         refuse_strides("v", tensors.v),
-                                        refuse_strides("o", tensors.o)};
+                                        refuse_o_strides(tensors.o, problem.q_dtype)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

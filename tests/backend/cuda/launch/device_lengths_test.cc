@@ -128,8 +128,40 @@ TEST_F(LaunchDeviceLengths, FillsAloneWithoutKeysOrQueries) {
     EXPECT_GT(launch.config.gridDimX, 0U);
     EXPECT_EQ(launch.params.item_count, 0) << "a map would be prefetched";
     for (const FakeTensorMap& map : launch.maps) EXPECT_EQ(map.rank, 0);
-    EXPECT_EQ(shared::place_of(fake().placed.params, {0, 150}, {0, 130}, 0).q_len, 0);
+    EXPECT_EQ(launch.params.kv_len, keys ? 0 : 130) << "by which the kernel knows what its fills are";
+    EXPECT_EQ(shared::place_of(fake().placed.params, {0, 150}, {0, 130}, 0).q_len, keys ? 150 : 0);
   }
+}
+
+// The thread that loads its tiles reads where the queries begin from the places that the device wrote.
+TEST_F(LaunchDeviceLengths, BesideABiasThatIsStreamed) {
+  const CallTensors call;
+  DeviceLengths lengths;
+  const Tensor sinks = Tensor::zeros(DType::f32, {4}).to(kFirst),
+               bias = Tensor::zeros(DType::bf16, {4, 150, 136}).to(kFirst);
+  AttentionOptions& options = lengths.options;
+  options.sinks = sinks.view();
+  const Expr read = Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  options.score_mod = leaf::score() + read;
+  options.bindings.captures["bias"] = bias.view();
+  const AttentionPlan plan(call.tensors(), options);
+  EXPECT_THAT(plan.explain(), testing::HasSubstr("streamed by sequence device lengths sinks lse"));
+  Tensor workspace;
+  const FakeLaunch& launch = run(plan, call, workspace);
+  EXPECT_EQ(launch.params.mod.sequences, fake().listed.params.places);
+  EXPECT_EQ(launch.params.sinks, sinks.data());
+  EXPECT_EQ(launch.params.unattending_fills, 0);
+
+  options.q_start = lengths.starts.view();
+  try {
+    const AttentionPlan nowhere(call.tensors(), options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("`bias[h, q_idx, kv_idx]`: index 1 ranges over [-2147483648, "));
+  }
+  options.score_mod = leaf::score() + where((leaf::q_idx() >= 0) & (leaf::q_idx() < 150), read, 0.0);
+  const AttentionPlan inside(call.tensors(), options);
+  EXPECT_THAT(inside.explain(), testing::HasSubstr("streamed by sequence device lengths sinks lse"));
 }
 
 TEST_F(LaunchDeviceLengths, MustBeWhereTheirViewsSay) {

@@ -12,8 +12,8 @@
 #include <string>
 
 // clang-format off: what the kernels are told by goes first
-#include "families/sequences.cuh"
 #include "host_cta.h"
+#include "families/sequences.cuh"
 // clang-format on
 
 namespace heddle::cuda {

@@ -265,8 +265,9 @@ class Runs {
   void capture() {
     if (!plan_) return;
     const cuda::Driver& cu = cuda::driver();
+    void* const own = workspace();  // allocates
     cuda::check(cu.StreamBeginCapture(stream_.handle(), cuda::CUstreamCaptureMode::global), "beginning a capture");
-    plan_->run(c_.tensors(), {.workspace = workspace(), .stream = stream_.handle()});
+    plan_->run(c_.tensors(), {.workspace = own, .stream = stream_.handle()});
     cuda::check(cu.StreamEndCapture(stream_.handle(), &graph_), "ending a capture");
     cuda::check(cu.GraphInstantiate(&executable_, graph_, 0), "making a graph");
   }

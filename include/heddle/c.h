@@ -22,7 +22,7 @@
 
 // The version of this interface and of the text form of mods. It grows when something is added.
 //
-// 2: max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
+// 2: page_table, max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
 #define HEDDLE_C_VERSION 2
 
 #if defined(__GNUC__)
@@ -161,8 +161,13 @@ typedef struct heddle_attention_options {
   // attention's. It may be destroyed once the call or heddle_plan_create is over.
   const heddle_block_mask* block_mask;
 
-  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given. Since
-  // version 2.
+  // NULL: k and v are [B, Hkv, Skv, D]. Else i32 [B, max_pages] (packed queries: [N, max_pages]), where q is, and k and
+  // v are [pages, Hkv, page_size, D]: keys n * page_size to (n + 1) * page_size of sequence b stand in page
+  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, as all that follows.
+  const heddle_tensor* page_table;
+
+  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given, with
+  // cu_seqlens_q and pages there max_q_len.
   int64_t max_q_len;
   int64_t max_kv_len;
 } heddle_attention_options;

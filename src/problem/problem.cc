@@ -11,11 +11,12 @@ namespace heddle::problem {
 namespace {
 
 std::string describe_sequences(const AttentionProblem& problem) {
+  const std::string pages = problem.page_rows > 0 ? fmt::format(", pages of {} rows", problem.page_rows) : "";
   if (problem.device_lengths) {
     const Sequence longest = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
-    return fmt::format("{} {}sequences, lengths on {} of up to {} queries and {} keys{}", problem.batch,
+    return fmt::format("{} {}sequences, lengths on {} of up to {} queries and {} keys{}{}", problem.batch,
                        problem.packed ? "packed " : "", name(problem.device), longest.q_len, longest.kv_len,
-                       problem.device_starts ? ", q_start there" : "");
+                       problem.device_starts ? ", q_start there" : "", pages);
   }
   const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
   const auto starts_at_zero = [](const Sequence& s) { return s.q_start == 0; };
@@ -23,7 +24,7 @@ std::string describe_sequences(const AttentionProblem& problem) {
                      : std::ranges::all_of(problem.sequences, has_length) ? "full lengths"
                                                                           : "lengths by sequence";
   if (!std::ranges::all_of(problem.sequences, starts_at_zero)) text += ", q_start";
-  return text;
+  return text + pages;
 }
 
 expr::Range span(double lo, double hi) { return {.lo = lo, .hi = hi}; }
@@ -69,7 +70,9 @@ bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod) {
   using expr::Leaf;
   if (!problem.device_lengths || mod.empty()) return false;
   expr::LeafSet unknown = {Leaf::q_len, Leaf::kv_len};
-  if (problem.packed) unknown = unknown | expr::LeafSet{Leaf::q_token, Leaf::kv_token};
+  if (problem.packed) unknown = unknown | expr::LeafSet{Leaf::q_token};
+  // Of keys in pages each sequence counts its own tokens.
+  if (problem.packed && problem.page_rows == 0) unknown = unknown | expr::LeafSet{Leaf::kv_token};
   if (problem.device_starts) unknown = unknown | expr::LeafSet{Leaf::q_start, Leaf::q_idx};
   return mod.node()->uses.intersects(unknown);
 }

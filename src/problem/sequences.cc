@@ -52,15 +52,16 @@ struct Side {
   std::string_view lengths, cumulative, longest;
   const std::optional<ConstTensorView>&given, &given_cumulative;
   const std::optional<std::int64_t>& most;
-  std::int64_t rows;  // of the tensors
+  std::int64_t rows;  // of the tensors, or of the pages that a table lists
+  std::string_view rows_of = "the tensor";
 };
 Side q_side(const AttentionOptions& options, const PaddedSizes& sizes) {
   return {"q_lengths",          "cu_seqlens_q",    "max_q_len", options.q_lengths,
           options.cu_seqlens_q, options.max_q_len, sizes.q_rows};
 }
 Side kv_side(const AttentionOptions& options, const PaddedSizes& sizes) {
-  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len", options.kv_lengths,
-          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows};
+  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len",  options.kv_lengths,
+          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows, options.page_table ? "page_table" : "the tensor"};
 }
 
 // What no sequence is longer than.
@@ -70,7 +71,7 @@ std::int64_t longest(const Side& side) {
     refuse("{} is given without {} and {}; it bounds those", side.longest, side.lengths, side.cumulative);
   }
   if (*side.most < 0 || *side.most > side.rows) {
-    refuse("{} is {}; 0 to the {} rows of the tensor are accepted", side.longest, *side.most, side.rows);
+    refuse("{} is {}; 0 to the {} rows of {} are accepted", side.longest, *side.most, side.rows, side.rows_of);
   }
   return *side.most;
 }
@@ -114,10 +115,19 @@ std::vector<std::int64_t> read_cumulative(const Side& side) {
 }
 
 void check_packed(const AttentionOptions& options, const PaddedSizes& sizes) {
-  if (!options.cu_seqlens_q) refuse("cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted");
-  if (!options.cu_seqlens_kv) refuse("cu_seqlens_q is given without cu_seqlens_kv; both or none are accepted");
+  const bool paged = options.page_table.has_value();
+  if (!options.cu_seqlens_q && !paged) {
+    refuse("cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted");
+  }
+  if (paged && options.cu_seqlens_kv) {
+    refuse("cu_seqlens_kv is given together with page_table; kv_lengths is accepted");
+  }
+  if (!paged && !options.cu_seqlens_kv) {
+    refuse("cu_seqlens_q is given without cu_seqlens_kv; both or none are accepted");
+  }
   if (options.q_lengths) refuse("q_lengths is given together with cu_seqlens; a packed batch has no other lengths");
-  if (options.kv_lengths) refuse("kv_lengths is given together with cu_seqlens; a packed batch has no other lengths");
+  if (!paged && options.kv_lengths)
+    refuse("kv_lengths is given together with cu_seqlens; a packed batch has no other lengths");
   if (sizes.batch != 1) refuse("q, k, v have batch {}; with cu_seqlens 1 is accepted", sizes.batch);
 }
 
@@ -127,7 +137,16 @@ void check_counts(std::int64_t q_entries, std::int64_t kv_entries) {
 }
 
 std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
-  const auto q = read_cumulative(q_side(options, sizes)), kv = read_cumulative(kv_side(options, sizes));
+  const auto q = read_cumulative(q_side(options, sizes));
+  if (options.page_table) {
+    std::vector<Sequence> sequences;
+    const auto lengths = read_lengths(kv_side(options, sizes), std::ssize(q) - 1);
+    for (std::size_t i = 0; i + 1 < q.size(); ++i) {
+      sequences.push_back({.q_begin = q[i], .q_len = q[i + 1] - q[i], .kv_len = lengths[i]});
+    }
+    return sequences;
+  }
+  const auto kv = read_cumulative(kv_side(options, sizes));
   check_counts(std::ssize(q), std::ssize(kv));
   std::vector<Sequence> sequences;
   for (std::size_t i = 0; i + 1 < q.size(); ++i) {
@@ -169,9 +188,10 @@ ResolvedSequences longest_sequences(const AttentionOptions& options, const Padde
   }
   std::int64_t count = sizes.batch;
   if (q.given_cumulative) {
-    check_counts(q.given_cumulative->shape[0], kv.given_cumulative->shape[0]);
+    if (kv.given_cumulative) check_counts(q.given_cumulative->shape[0], kv.given_cumulative->shape[0]);
     count = q.given_cumulative->shape[0] - 1;
     for (const Side& side : {q, kv}) {
+      if (!side.given_cumulative) continue;  // keys in pages: up to all that the table lists
       if (count < 0) refuse("{} is empty; N + 1 entries are accepted, the first 0", side.cumulative);
       if (count == 0 && side.rows > 0) {
         refuse("{} has 1 entry, for no sequence, but the tensor {} rows; at least 2 are accepted", side.cumulative,

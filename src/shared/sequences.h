@@ -37,9 +37,9 @@ struct LengthsView {
 struct SequencesParams {
   LengthsView q, kv;  // lengths, or packed cumulative ones
   LengthsView q_start;
-  int packed;
-  int count;            // sequences
-  int q_rows, kv_rows;  // of the tensors
+  int q_packed, kv_packed;  // keys in pages are not, though queries may be
+  int count;                // sequences
+  int q_rows, kv_rows;      // of the tensors
   int max_q_len, max_kv_len;
   SequencePlace* places;
   // Tiles, for the longest sequences.

@@ -59,7 +59,7 @@ Expr full_bias(AttentionCase& c) {
 
 // Rows that TMA takes; what lies past the keys is NaN.
 Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
-  const std::int64_t keys = c.spec().kv_rows, columns = (keys + 7) / 8 * 8 + 8;
+  const std::int64_t keys = c.spec().kv_rows, columns = (c.most_keys() + 7) / 8 * 8 + 8;
   Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/jit.h"
@@ -88,7 +89,8 @@ GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   options().backend = gpu_backend();
   if (!on_gpu()) return;
   for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
-    copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17)));
+    const std::int64_t odd = tensor == &host_.lse_rows ? 0 : spec.alignment % 16;
+    copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17) + odd));
   }
   std::array<std::uint64_t, 8> content{};
   for (std::uint64_t& word : content) word = static_cast<std::uint64_t>(host_.below(3)) * 0x5555555555555555U;
@@ -145,13 +147,23 @@ void GpuCase::place_lengths(AttentionOptions& there) {
 AttentionOptions GpuCase::options_there() {
   AttentionOptions there = options();
   if (!on_gpu()) return there;
-  for (auto& [name, view] : there.bindings.captures) {
+  const auto move = [&](ConstTensorView& view) {
     const TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
     copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
     view = copies_of_small_.back();
-  }
+  };
+  for (auto& [name, view] : there.bindings.captures) move(view);
+  if (there.page_table) move(*there.page_table);
   if (there.sinks) place_sinks(*there.sinks);
-  if (host_.spec().device_lengths) place_lengths(there);
+  if (!host_.spec().device_lengths) return there;
+  place_lengths(there);
+  if (there.block_mask == nullptr) return there;
+  // Rows of the longest sequences that there may be.
+  const BlockSize block = std::exchange(there.block_mask, nullptr)->block();
+  const problem::AttentionProblem problem = problem::validate(tensors(), there);
+  const MaskShape shape = {problem.q_heads, problem.sequences};
+  there.block_mask =
+      std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, options().bindings, 1, DType::f32));
   return there;
 }
 

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <limits>
 
-#include "backend/cuda/driver/driver.h"
 #include "base/element.h"
 #include "engine/deck.h"
 #include "engine/gpu_case.h"
+#include "engine/gpu_runs.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 
@@ -63,6 +63,8 @@ TEST_F(GpuLengths, GiveTheBitsOfTheHosts) {
         spec.sequences = sequences;
         spec.mask = mask;
         spec.tile = {kernel.config().rows(), kernel.kv_block};
+        spec.rows = "given";  // which spare kernels are offered for
+        spec.block = BlockSize{64, kernel.kv_block};
         spec.ctas = ctas.deal();
         spec.q_rows = 2 * kernel.config().rows() + 30;
         spec.kv_rows = 3 * kernel.kv_block + 30;
@@ -221,81 +223,11 @@ TEST_F(GpuLengths, WithDropoutAndMasksByBits) {
   for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-/// i64 on the host and, where the case runs there, on the GPU.
-class Numbers {
- public:
-  explicit Numbers(std::size_t count) : host_(count), there_(Tensor::empty(DType::i64, {std::ssize(host_)})) {
-    if (gpu_backend() == BackendChoice::cuda) there_ = there_.to({DeviceKind::cuda, 0});
-  }
-  ConstTensorView view() const { return there_; }
-  /// Waits for no stream but that of the copy.
-  void set(const Lengths& values) {
-    host_ = values;
-    if (gpu_backend() == BackendChoice::cuda) {
-      cuda::copy_and_wait(0, there_.data(), host_.data(), host_.size() * sizeof(std::int64_t));
-    } else {
-      std::ranges::copy(host_, static_cast<std::int64_t*>(there_.data()));
-    }
-  }
-
- private:
-  Lengths host_;
-  Tensor there_;
-};
-
 Lengths clamped(const Lengths& values, std::int64_t most) {
   Lengths all = values;
   for (std::int64_t& value : all) value = std::clamp<std::int64_t>(value, 0, most);
   return all;
 }
-
-/// A plan for lengths that change, and a stream; or, where the cases run on the CPU, what the options say now.
-class Runs {
- public:
-  Runs(GpuCase& c, const AttentionOptions& options) : c_(c) {
-    if (gpu_backend() == BackendChoice::cuda) plan_.emplace(c.tensors(), options);
-  }
-  void run() {
-    if (!plan_) return c_.run();
-    c_.upload();
-    plan_->run(c_.tensors(), {.workspace = workspace(), .stream = stream_.handle()});
-    finish();
-  }
-  /// The run as a graph, which is then replayed.
-  void capture() {
-    if (!plan_) return;
-    const cuda::Driver& cu = cuda::driver();
-    void* const own = workspace();  // allocates
-    cuda::check(cu.StreamBeginCapture(stream_.handle(), cuda::CUstreamCaptureMode::global), "beginning a capture");
-    plan_->run(c_.tensors(), {.workspace = own, .stream = stream_.handle()});
-    cuda::check(cu.StreamEndCapture(stream_.handle(), &graph_), "ending a capture");
-    cuda::check(cu.GraphInstantiate(&executable_, graph_, 0), "making a graph");
-  }
-  void replay() {
-    if (!plan_) return c_.run();
-    c_.upload();
-    cuda::check(cuda::driver().GraphLaunch(executable_, stream_.handle()), "launching a graph");
-    finish();
-  }
-  void destroy_graph() {
-    if (!plan_) return;
-    cuda::driver().GraphExecDestroy(executable_);
-    cuda::driver().GraphDestroy(graph_);
-  }
-
- private:
-  void* workspace() { return c_.workspace(plan_->workspace_bytes()); }
-  void finish() {
-    stream_.wait();
-    c_.download();
-  }
-
-  GpuCase& c_;
-  std::optional<AttentionPlan> plan_;
-  Stream stream_;
-  cuda::CUgraph graph_ = nullptr;
-  cuda::CUgraphExec executable_ = nullptr;
-};
 
 /// Of what `run` computes, as if lengths and starts were these.
 template <class Run>
@@ -328,7 +260,7 @@ std::vector<Change> changes() {
 
 void expect_each_change(CaseSpec spec, bool graph) {
   GpuCase c(spec);
-  Numbers q(4), kv(4), starts(4);
+  Numbers<std::int64_t> q({4}), kv({4}), starts({4});
   AttentionOptions options = c.options();
   options.q_lengths = q.view();
   options.kv_lengths = kv.view();
@@ -390,7 +322,7 @@ TEST_F(GpuLengths, GarbageInCumulativeLengthsTouchesNothingElse) {
   CaseSpec spec = spec_of(3201);
   spec.batch = 1;
   GpuCase c(spec);
-  Numbers q(5), kv(5);
+  Numbers<std::int64_t> q({5}), kv({5});
   AttentionOptions options = c.options();
   options.cu_seqlens_q = q.view();
   options.cu_seqlens_kv = kv.view();

@@ -151,6 +151,64 @@ TEST(Refusals, LengthsOnTheDevice) {
           HasSubstr("o overlaps kv_lengths in memory"), with_device_lengths());
 }
 
+/// The packed queries beside keys in 3 pages of 8 rows, of which a table there lists 2 for each sequence.
+Call paged_with_device_lengths() {
+  Call call = packed_with_device_lengths();
+  call.k(DType::f32, {3, 2, 8, 16});
+  call.v(DType::f32, {3, 2, 8, 24});
+  call.tensors.k.device = call.tensors.v.device = kGpu;
+  call.options.page_table = on(call.keep(Tensor::zeros(DType::i32, {3, 2})), kGpu);
+  call.options.cu_seqlens_kv = {};
+  call.options.kv_lengths = on(call.keep(i32s({5, 0, 16})), kGpu);
+  call.options.max_kv_len = {};
+  return call;
+}
+
+TEST(Refusals, PagesBesideLengthsOnTheDevice) {
+  const problem::AttentionProblem problem = paged_with_device_lengths().validate();
+  EXPECT_TRUE(problem.device_lengths && problem.packed);
+  EXPECT_EQ(problem.sequences[2], (Sequence{.q_len = 4, .kv_len = 16}));
+  // A packed query's token is what only the device knows; a key's in pages is its index.
+  EXPECT_TRUE(problem::reads_device_lengths(problem, leaf::q_token() >= leaf::kv_idx()));
+  EXPECT_FALSE(problem::reads_device_lengths(problem, leaf::q_idx() >= leaf::kv_token()));
+  EXPECT_TRUE(
+      problem::reads_device_lengths(packed_with_device_lengths().validate(), leaf::q_idx() >= leaf::kv_token()));
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_kv = on(c.keep(i32s({0, 3, 3, 8})), kGpu);
+      },
+      "cu_seqlens_kv is given together with page_table; kv_lengths is accepted", paged_with_device_lengths());
+  refused([](Call& c) { c.options.max_q_len.reset(); },
+          "max_q_len is not given; with cu_seqlens_q on a GPU the largest length is accepted, which planning does not "
+          "read",
+          paged_with_device_lengths());
+  refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
+          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens and q_start all on the CPU, or all "
+          "where q is, are accepted",
+          paged_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = on(c.keep(i32s({5, 8})), kGpu);
+      },
+      "kv_lengths has shape [2]; [3] is accepted, an entry a sequence", paged_with_device_lengths());
+  refused([](Call& c) { c.options.page_table->device = Device{}; },
+          "page_table is on the CPU; cuda:0 is accepted, where q is", paged_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.page_table = on(c.keep(Tensor::zeros(DType::i32, {4, 2})), kGpu);
+      },
+      "page_table has shape [4, 2]; [3, max_pages] is accepted, a row a sequence", paged_with_device_lengths());
+  refused([](Call& c) { c.options.max_kv_len = 17; }, "max_kv_len is 17; 0 to the 16 rows of page_table are accepted",
+          paged_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.k(DType::f32, {0, 2, 8, 16});
+        c.v(DType::f32, {0, 2, 8, 24});
+        c.tensors.k.device = c.tensors.v.device = kGpu;
+      },
+      "k has 0 pages, and sequences may have keys; at least 1 is accepted", paged_with_device_lengths());
+}
+
 TEST(Refusals, LargestLengths) {
   refused([](Call& c) { c.options.max_q_len = 6; },
           "max_q_len is given without q_lengths and cu_seqlens_q; it bounds those");

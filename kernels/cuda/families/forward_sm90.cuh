@@ -11,6 +11,7 @@
 
 #include "pieces/drops.cuh"
 #include "pieces/element_weights.cuh"
+#include "pieces/gather.cuh"
 #include "pieces/mask_bits.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
@@ -101,9 +102,7 @@ class Consumer : DropsOf<kConfig> {
     return place;
   }
   __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
-    int word;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(memory_.sequence(tile) + offset) : "memory");
-    return word;
+    return ptx::load_word(memory_.sequence(tile) + offset);
   }
   /// Of a tile's sequence.
   __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
@@ -438,7 +437,7 @@ class Consumer : DropsOf<kConfig> {
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
     if constexpr (kConfig.o_type != OutputType::same) {
       store_converted_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
-    } else if constexpr (kConfig.v_dim % 8 != 0) {
+    } else if constexpr (kConfig.stores_o_by_threads()) {
       store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
@@ -500,9 +499,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
     if (params.item_count > 0) {
-      ptx::prefetch_map(q_map);
-      ptx::prefetch_map(k_map);
-      ptx::prefetch_map(v_map);
+      if constexpr (kConfig.q_gather == 0) ptx::prefetch_map(q_map);
+      if constexpr (kConfig.k_gather == 0) ptx::prefetch_map(k_map);
+      if constexpr (kConfig.v_gather == 0) ptx::prefetch_map(v_map);
     }
     memory.initialise();
   }
@@ -515,6 +514,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
     if constexpr (kConfig.streamed_bytes > 0) {
       if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params).run();
+    }
+    if constexpr (kConfig.orders()) {
+      if (threadIdx.x >= 128 - 32 * kConfig.gather_warps()) Gatherer<kConfig>(memory, k_map, v_map, params).run();
     }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

@@ -61,12 +61,15 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kPlaceThreads)
     const int i = first + static_cast<int>(threadIdx.x);
     const bool there = i < params.count;
     shared::RowSpan q = {0, params.max_q_len}, kv = {0, params.max_kv_len};
-    if (params.packed) {
+    if (params.q_packed) {
       q = q_scan(there ? sequences::entry(params.q, i + 1, params.q_rows) : 0);
+    } else if (there && params.q.data != nullptr) {
+      q.end = sequences::entry(params.q, i, params.max_q_len);
+    }
+    if (params.kv_packed) {
       kv = kv_scan(there ? sequences::entry(params.kv, i + 1, params.kv_rows) : 0);
-    } else if (there) {
-      if (params.q.data != nullptr) q.end = sequences::entry(params.q, i, params.max_q_len);
-      if (params.kv.data != nullptr) kv.end = sequences::entry(params.kv, i, params.max_kv_len);
+    } else if (there && params.kv.data != nullptr) {
+      kv.end = sequences::entry(params.kv, i, params.max_kv_len);
     }
     if (!there) continue;
     long long start = 0;

@@ -10,6 +10,7 @@
 
 #include "expr/node.h"
 #include "heddle/error.h"
+#include "plan/families/forward_sm90_access.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_streamed.h"
@@ -68,16 +69,16 @@ shared::OutputType output_type(const AttentionProblem& problem) {
 }
 
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
-                             const ForwardSm90Mods& mods, const Bindings& bindings) {
+                             const ForwardSm90Mods& mods, const ForwardSm90Access& access, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.lse = problem.with_lse;
-  config.by_sequence = problem::sequences_differ(problem);
+  config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   config.device_lengths = problem.device_lengths;
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
   config.o_type = output_type(problem);
-  config = config_with(config, mods);
+  config = access.in(config_with(config, mods));
   if (!mods.streamed || !refuses_streaming(mods, bindings).empty()) return config;
   return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
 }
@@ -90,6 +91,11 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
   const int bytes = shared::forward_sm90_memory(config).bytes;
   if (bytes > shared::kSm90SharedMemory) {
     return fmt::format("needs {} bytes of shared memory of {}", bytes, shared::kSm90SharedMemory);
+  }
+  const bool gathers = config.q_gather + config.k_gather + config.v_gather > 0;
+  if (gathers && config.warpgroups == 3) {
+    return fmt::format("gathers rows, which takes more than the {} registers of its producer",
+                       config.producer_registers());
   }
   if (callers == nullptr) return {};
   const BlockSize block = callers->block();
@@ -183,7 +189,8 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 /// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
 /// compute enough for each element that the compiler may refuse all others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                                           const AttentionOptions& options, std::vector<std::string>& rejected) {
+                                           const ForwardSm90Access& access, const AttentionOptions& options,
+                                           std::vector<std::string>& rejected) {
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)});
   std::vector<ForwardSm90Config> configs;
   bool streams = false;
@@ -191,7 +198,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
     if (spare && !configs.empty() && !mods.heavy()) break;
     for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      const ForwardSm90Config config = config_for(kernel, problem, mods, options.bindings);
+      const ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
       const std::string reason = misfit(config, problem, options.block_mask.get());
       if (reason.empty()) {
         configs.push_back(config);
@@ -244,13 +251,15 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   return scores + weights + output + kOthers + most;
 }
 
-std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionOptions& options,
-                                 const device::CudaCaps& caps, const RowsOf& rows_of) {
+std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const ForwardSm90Access access = forward_sm90_access(tensors, problem.page_rows);
   const ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::vector<std::string> rejected;
   std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, options, rejected)) {
+  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, rejected)) {
     candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
+    candidates.back().choice.plan.access = access.reasons;
   }
   if (candidates.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));

@@ -47,10 +47,12 @@ DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const
       steps_before_(device, steps.size() * sizeof(unsigned)),
       memory_(shared::sequences_memory(problem.batch, params.item_count)) {
   copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
+  const bool kv_packed = problem.packed && problem.page_rows == 0;
   params_ = {.q = view_of(problem.packed ? options.cu_seqlens_q : options.q_lengths),
-             .kv = view_of(problem.packed ? options.cu_seqlens_kv : options.kv_lengths),
+             .kv = view_of(kv_packed ? options.cu_seqlens_kv : options.kv_lengths),
              .q_start = view_of(options.q_start),
-             .packed = problem.packed,
+             .q_packed = problem.packed,
+             .kv_packed = kv_packed,
              .count = static_cast<int>(problem.batch),
              .q_rows = static_cast<int>(problem.q_rows),
              .kv_rows = static_cast<int>(problem.kv_rows),
@@ -84,7 +86,7 @@ void DeviceSequences::launch(void* workspace, void* stream, shared::ForwardSm90P
                    .sequence_count = own.count,
                    .q_heads = params.listed.q_heads,
                    .q_rows = own.q_rows,
-                   .packed = own.packed};
+                   .packed = own.q_packed};
 }
 
 }  // namespace heddle::cuda

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <tuple>
 
 #include "backend/cuda/jit/jit.h"
@@ -63,9 +64,9 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
     expect_view(params.q, lengths.options.q_lengths);
     expect_view(params.kv, lengths.options.kv_lengths);
     expect_view(params.q_start, lengths.options.q_start);
-    EXPECT_EQ(
-        std::tuple(params.packed, params.count, params.q_rows, params.kv_rows, params.max_q_len, params.max_kv_len),
-        std::tuple(0, 2, 150, 130, 150, 100));
+    EXPECT_EQ(std::tuple(params.q_packed, params.kv_packed, params.count, params.q_rows, params.kv_rows,
+                         params.max_q_len, params.max_kv_len),
+              std::tuple(0, 0, 2, 150, 130, 150, 100));
     EXPECT_EQ(params.item_count, tiles);
     EXPECT_EQ(params.kv_block, planned(plan).kv_block);
     EXPECT_EQ(params.q_tile_rows, rows);
@@ -104,8 +105,9 @@ TEST_F(LaunchDeviceLengths, OfPackedBatches) {
   Tensor workspace;
   const FakeLaunch& launch = run(plan, call, workspace);
   const shared::SequencesParams& params = fake().listed.params;
-  EXPECT_EQ(std::tuple(params.packed, params.count, params.q_rows, params.kv_rows, params.max_q_len, params.max_kv_len),
-            std::tuple(1, 3, 150, 130, 70, 60));
+  EXPECT_EQ(std::tuple(params.q_packed, params.kv_packed, params.count, params.q_rows, params.kv_rows, params.max_q_len,
+                       params.max_kv_len),
+            std::tuple(1, 1, 3, 150, 130, 70, 60));
   expect_view(params.q, options.cu_seqlens_q);
   EXPECT_EQ(params.q_start.data, nullptr);
   EXPECT_EQ(launch.params.listed.packed, 1);
@@ -162,6 +164,51 @@ TEST_F(LaunchDeviceLengths, BesideABiasThatIsStreamed) {
   options.score_mod = leaf::score() + where((leaf::q_idx() >= 0) & (leaf::q_idx() < 150), read, 0.0);
   const AttentionPlan inside(call.tensors(), options);
   EXPECT_THAT(inside.explain(), testing::HasSubstr("streamed by sequence device lengths sinks lse"));
+}
+
+// As an engine has them: pages of 64 rows or of 3, up to 5 a sequence, of which the device says how many keys it has.
+// Packed queries, too: their lengths are sums, those of keys are not.
+TEST_F(LaunchDeviceLengths, BesideAPageTable) {
+  for (const bool packed : {false, true}) {
+    for (const std::int64_t rows : {64, 3}) {
+      const CallTensors call({.batch = packed ? 1 : 2}), pages({.batch = 7, .kv_rows = rows});
+      AttentionTensors tensors = call.tensors();
+      tensors.k = pages.tensors().k;
+      tensors.v = pages.tensors().v;
+      const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5}),
+                   ends = Tensor::zeros(DType::i32, {3}).to(kFirst);
+      DeviceLengths lengths;
+      AttentionOptions& options = lengths.options;
+      options.page_table = table.view();
+      if (packed) {
+        options.q_lengths = {};
+        options.cu_seqlens_q = ends.view();
+        options.max_q_len = 70;
+      }
+      const AttentionPlan plan(tensors, options);
+      EXPECT_THAT(plan.explain(), testing::HasSubstr(fmt::format("and {} keys, pages of {} rows", 5 * rows, rows)));
+      EXPECT_THAT(plan.explain(), testing::HasSubstr("by sequence device lengths"));
+      Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
+      plan.run(tensors, {.workspace = workspace.data()});
+      const FakeLaunch& launch = last_launch();
+      const shared::SequencesParams& params = fake().placed.params;
+      expect_view(params.q, packed ? options.cu_seqlens_q : options.q_lengths);
+      expect_view(params.kv, options.kv_lengths);
+      EXPECT_EQ(std::tuple(params.q_packed, params.kv_packed, params.count, params.q_rows, params.kv_rows,
+                           params.max_q_len, params.max_kv_len),
+                std::tuple(packed, 0, 2, 150, 5 * rows, packed ? 70 : 150, 5 * rows));
+      EXPECT_EQ(launch.params.listed.packed, packed);
+      EXPECT_EQ(launch.params.mod.sequences, params.places);
+      EXPECT_EQ(launch.params.page_table.data, table.data());
+      EXPECT_EQ(launch.params.page_table.pages, 7);
+      EXPECT_EQ(launch.params.kv_len, 5 * rows);
+      if (rows == 64) {
+        EXPECT_THAT(std::span(launch.maps[1].extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
+      } else {
+        EXPECT_EQ(launch.params.gathered[shared::kGatherK].data, tensors.k.data);
+      }
+    }
+  }
 }
 
 TEST_F(LaunchDeviceLengths, MustBeWhereTheirViewsSay) {

@@ -12,8 +12,8 @@
 #include <string>
 
 // clang-format off: what the kernels are told by goes first
-#include "host_cta.h"
 #include "families/sequences.cuh"
+#include "host_cta.h"
 // clang-format on
 
 namespace heddle::cuda {
@@ -92,7 +92,7 @@ TEST(PlaceSequences, ClampsPaddedLengthsAndStarts) {
 TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
   const Values q({8, 30, 20, 90, 300, 50}), kv({0, 0, 10, 150, 150, 200});
   SequencesParams params = params_of(5);
-  params.packed = 1;
+  params.q_packed = params.kv_packed = 1;
   params.q = q.view(false);
   params.kv = kv.view(true);
   params.max_q_len = 40;
@@ -103,6 +103,26 @@ TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
   EXPECT_EQ(text_of(places[2]), "30 + 40 to 70, 10 + 120, box 0 before 130, start 0") << "longer than the longest";
   EXPECT_EQ(text_of(places[3]), "90 + 10 to 100, 150 + 0, box 119 before 1, start 0") << "past the end";
   EXPECT_EQ(text_of(places[4]), "100 + 0 to 100, 150 + 50, box 70 before 200, start 0");
+}
+
+// Keys in pages begin at no row of a tensor: each sequence's length is its own, though queries are packed.
+TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
+  const Values q({0, 30, 30, 100}), kv({7, 0, 201}), starts({1, -2, 3});
+  for (const bool wide : {false, true}) {
+    SequencesParams params = params_of(3);
+    params.q_packed = 1;
+    params.q = q.view(wide);
+    params.kv = kv.view(!wide);
+    params.q_start = starts.view(wide);
+    params.max_q_len = 60;
+    const std::vector<SequencePlace> places = placed(params);
+    EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 1");
+    EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 0, box 199 before 1, start -2");
+    EXPECT_EQ(text_of(places[2]), "30 + 60 to 90, 0 + 200, box 0 before 200, start 3");
+    params.kv = {};
+    EXPECT_EQ(text_of(placed(params)[1]), "30 + 0 to 30, 0 + 200, box 0 before 200, start -2")
+        << "all that there may be";
+  }
 }
 
 /// Sequences in the order of a plain loop.
@@ -137,7 +157,7 @@ TEST(PlaceSequences, ScansAnyNumberOfThem) {
         kv.push_back(drawn(kv.back(), 60));
       }
       SequencesParams params = params_of(count);
-      params.packed = 1;
+      params.q_packed = params.kv_packed = 1;
       params.q_rows = 40 * count + 10;
       params.kv_rows = 60 * count;
       params.max_q_len = 35;

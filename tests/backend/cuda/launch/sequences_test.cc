@@ -11,9 +11,10 @@
 #include <set>
 #include <string>
 
-// clang-format off: what the kernels are told by goes first
-#include "families/sequences.cuh"
+// What the kernels are told by goes first.
+// clang-format off
 #include "host_cta.h"
+#include "families/sequences.cuh"
 // clang-format on
 
 namespace heddle::cuda {

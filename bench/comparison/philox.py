@@ -22,9 +22,8 @@ def rounds(x, key):
 def random_uniform(torch, seed, b, h, q, k):
     """b, h, q of any shapes that broadcast with k's; k: the keys 0, 1, 2, ... in its last axis."""
     keys = k.flatten()
-    column = ((keys >> 4) << 2) | ((keys >> 1) & 3)
-    word = (keys & 1) | (((keys >> 3) & 1) << 1)
-    columns = torch.arange(int(column.max()) + 1, device=k.device)  # one call serves four keys
-    words = rounds(torch.broadcast_tensors(b, h, q, columns), (seed & LOW, DOMAIN))
-    drawn = torch.stack([(x >> 8).float() * 2.0**-24 for x in words], dim=-1)
-    return drawn[..., column, word]
+    column = ((keys >> 5) << 2) | ((keys >> 1) & 3)
+    columns = torch.arange(int(column.max()) + 1, device=k.device)  # one call serves eight keys
+    words = torch.stack(rounds(torch.broadcast_tensors(b, h, q, columns), (seed & LOW, DOMAIN)), dim=-1)
+    halves = words[..., column, (keys >> 3) & 3] >> (16 * (keys & 1))
+    return (halves & 0x7FFF).float() * 2.0**-15

@@ -4,8 +4,8 @@
 // - What depends on kv_idx - q_idx alone: a range of distances is two shifts a row; of another kind (`distance_...`)
 //   each of the 15 + kv_block distances is asked once, and votes make words of them. Where it repeats from block to
 //   block, once a tile.
-// - The rest (`mask_...`): each thread has four neighbouring keys, and a vote of the warp is a row's word. Where all
-//   rows have the same values (one document, say) one row is enough.
+// - The rest (`mask_...`): where all the warp's rows have the same values (one document, say) each key once, by votes.
+//   Else each element.
 //
 // The scores then cost one selection each, in quarters of a block in which something does not attend; or, where a
 // thread's bits are the same two again and again (dilations), none.
@@ -148,68 +148,55 @@ class MaskBits<kConfig, true> {
         return {{word, word}};
       }
     }
-    return bits_of_rows(mod, at, uniform);
+    return bits_of_elements(mod, at, uniform);
   }
 
   /// Of rows that are all alike.
   __device__ __forceinline__ static unsigned bits_of_row(const shared::ModValues& mod, const BlockPlace& at,
                                                          const MaskUniform& uniform, const MaskRow& row) {
-    const FourColumns columns(mod, uniform, at);
-    return columns.own(columns.votes(mod, uniform, row, at, at.q_idx));
+    const int first = at.kv_first + 4 * lane();
+    unsigned words[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const MaskColumn column = mask_column(mod, uniform, at.batch, at.head, first + t);
+      words[t] = __ballot_sync(~0U, mask_element(mod, uniform, row, column, at.batch, at.head, at.q_idx, first + t));
+    }
+    const bool right = (threadIdx.x & 1) != 0;
+    return shared::word_of_keys(right ? words[2] : words[0], right ? words[3] : words[1], lane());
   }
 
-  /// Of rows that differ, one after the other.
-  __device__ __forceinline__ static shared::MaskWords bits_of_rows(const shared::ModValues& mod, const BlockPlace& at,
-                                                                   const MaskUniform& uniform) {
+  /// Of each element, in loops, since what reads takes registers: 32 columns at a time, whose reads are the warp's, and
+  /// 16 of them, or 4 if an element reads for itself, side by side.
+  __device__ __forceinline__ static shared::MaskWords bits_of_elements(const shared::ModValues& mod,
+                                                                       const BlockPlace& at,
+                                                                       const MaskUniform& uniform) {
     const MaskRow rows[2] = {mask_row(mod, uniform, at.batch, at.head, at.q_idx),
                              mask_row(mod, uniform, at.batch, at.head, at.q_idx + 8)};
-    const FourColumns columns(mod, uniform, at);
-    const int first = of_warp(at.q_idx);
-    shared::MaskWords bits = {{0, 0}};
     constexpr int kAtOnce = MaskMod::kLongElement || kConfig.warpgroups == 3 ? 1 : 4;
+    shared::MaskWords bits = {{0, 0}};
+#pragma unroll 1
+    for (int i = 0; i < (kN + 31) / 32; ++i) {
+      const int kv_first = at.kv_first + 32 * i;
+      const MaskColumns<32> columns(mod, uniform, at.batch, at.head, kv_first);
 #pragma unroll kAtOnce
-    for (int i = 0; i < 8; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        unsigned two[2] = {0, 0};
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const MaskRow row = MaskMod::row_from_lane(rows[r], 4 * i);
-        const unsigned word = columns.own(columns.votes(mod, uniform, row, at, first + i + 8 * r));
-        if (lane() / 4 == i) bits.row[r] = word;
+        for (int e = 0; e < 2; ++e) {
+          const int kv_idx = kv_first + 2 * (threadIdx.x & 3) + 8 * j + e;
+          const MaskColumn column = columns.at(j, e);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            if (mask_element(mod, uniform, rows[r], column, at.batch, at.head, at.q_idx + 8 * r, kv_idx)) {
+              two[r] |= 1U << shared::mask_bit(0, e);
+            }
+          }
+        }
+        for (int r = 0; r < 2; ++r) bits.row[r] |= two[r] << shared::mask_bit(4 * i + j, 0);
       }
     }
     return bits;
   }
-
-  /// Four neighbouring keys of a block a thread.
-  struct FourColumns {
-    struct Votes {
-      unsigned word[4];  // bit n is that of key 4 n + i
-    };
-    __device__ __forceinline__ FourColumns(const shared::ModValues& mod, const MaskUniform& uniform,
-                                           const BlockPlace& at)
-        : first_(at.kv_first + 4 * lane()) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) columns_[i] = mask_column(mod, uniform, at.batch, at.head, first_ + i);
-    }
-    __device__ __forceinline__ Votes votes(const shared::ModValues& mod, const MaskUniform& uniform, const MaskRow& row,
-                                           const BlockPlace& at, int q_idx) const {
-      Votes votes;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        votes.word[i] =
-            __ballot_sync(~0U, mask_element(mod, uniform, row, columns_[i], at.batch, at.head, q_idx, first_ + i));
-      }
-      return votes;
-    }
-    /// Of the thread's columns.
-    __device__ __forceinline__ static unsigned own(const Votes& votes) {
-      const bool right = (threadIdx.x & 1) != 0;
-      return shared::word_of_keys(right ? votes.word[2] : votes.word[0], right ? votes.word[3] : votes.word[1], lane());
-    }
-
-   private:
-    int first_;
-    MaskColumn columns_[4];
-  };
 
   shared::MaskWords bits_;  // of the block
   bool knows_ = false;      // what follows is this tile's

@@ -12,7 +12,8 @@
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
-inline constexpr int kPanelColumns = 64;   // columns of q, k, v and o stand in panels: 128 bytes, swizzled
+inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
+inline constexpr int kTransposers = 2;     // warps that transpose values of 8 bits
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
 enum class ScoreForm : int {
@@ -24,15 +25,18 @@ enum class ScoreForm : int {
   mapped,   // the score_mod of each element, as it is written
 };
 
+/// Storage of 8 bits.
+enum class Fp8 : int { none, e4m3, e5m2 };
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
   int warpgroups;  // 1 to 3 consumers
-  int kv_block;    // keys of a step: a multiple of 16, at most 256
+  int kv_block;    // keys of a step: a multiple of 16 (of 32 in 8 bits), at most 256
   int stages;      // key blocks, and value blocks, in flight
   int q_buffers;   // 1 or 2 tiles of queries
-  int o_panels;    // panels of o that a warpgroup stages at a time, at most v_panels()
-  bool f16;        // storage: f16, else bf16
+  int o_panels;    // panels of o that a warpgroup stages at a time, at most output_panels()
+  bool f16;        // storage: f16, else bf16; of 8 bits: see q_fp8
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
@@ -40,15 +44,26 @@ struct ForwardSm90Config {
   bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
   bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
+  // q, k and v are stored in 8 bits, all or none; P takes q's type, and o is bf16. Descale factors are read at run
+  // time.
+  Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
+  int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
 
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
-  // What is multiplied: Q K^T goes in steps of 16 columns, P V takes multiples of 8. TMA fills the columns that the
-  // tensors lack with zeros, as it does those up to the end of the last panel.
-  constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
+  constexpr bool fp8() const { return q_fp8 != Fp8::none; }
+  constexpr int element_bytes() const { return fp8() ? 1 : 2; }  // of q, k and v
+  // What is multiplied: products go in steps of 32 bytes of columns (Q K^T) and of keys (P V), and P V gives multiples
+  // of 8 columns. TMA fills the columns that the tensors lack with zeros, as it does those up to the end of the last
+  // panel.
+  constexpr int product_step() const { return 32 / element_bytes(); }
+  constexpr int panel_columns() const { return 2 * kPanelColumns / element_bytes(); }  // of q, k and v
+  constexpr int qk_columns() const { return (qk_dim + product_step() - 1) / product_step() * product_step(); }
   constexpr int v_columns() const { return (v_dim + 7) / 8 * 8; }
-  constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
-  constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int qk_panels() const { return (qk_dim + panel_columns() - 1) / panel_columns(); }
+  constexpr int v_panels() const { return (v_dim + panel_columns() - 1) / panel_columns(); }
+  constexpr int output_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int transposed_rows() const { return (v_dim + 31) / 32 * 32; }  // of values of 8 bits
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
@@ -118,30 +133,46 @@ inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
+/// What a tile's products are multiplied by, where storage has 8 bits: scores by q's and k's factor, o by v's.
+struct TileFactors {
+  float scores, values;
+  float unused[2];
+};
+static_assert(sizeof(TileFactors) % 16 == 0);
+inline constexpr unsigned kFactorOfScores = 0, kFactorOfValues = 4;  // offsets in bytes
+
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
-/// need of it: what stands before kv_begin.
-constexpr int item_bytes(const ForwardSm90Config& config) {
+/// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the tile's factors.
+constexpr int item_factors(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
 }
-constexpr int place_bytes(const ForwardSm90Config& config) {
+constexpr int item_bytes(const ForwardSm90Config& config) {
+  return item_factors(config) + (config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0);
+}
+constexpr int place_factors(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
+}
+constexpr int place_bytes(const ForwardSm90Config& config) {
+  return place_factors(config) + (config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0);
 }
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {
-  int q;          // [q_buffers][warpgroups][qk_panels][64][64], 128-byte swizzle
-  int k;          // [stages][qk_panels][kv_block][64]
-  int v;          // [stages][v_panels][kv_block][64]
+  int q;          // [q_buffers][warpgroups][qk_panels][64][panel_columns], 128-byte swizzle
+  int k;          // [stages][qk_panels][kv_block][panel_columns]
+  int v;          // [stages][v_panels][kv_block][panel_columns]
+  int values;     // where P V reads them: v; in 8 bits [stages], as transposed_values.h says
   int o;          // [warpgroups][o_panels][64][64]
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                  // list done; wished, answered
+                  // list done; wished, answered; in 8 bits: values loaded, values transposed [stages]
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
                   // one before, whose last values may be yet to come; by the tile's number
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
   int wish;       // int: the item that the producer wishes to load next, and the answer
+  int ends;       // int [stages]: not 0 where what has been loaded are no values, but the end; 8 bits only
   int bytes;      // to ask for
 };
 
@@ -158,6 +189,8 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += config.stages * config.kv_block * config.qk_panels() * kPanelRow;
   memory.v = at;
   at += config.stages * config.kv_block * config.v_panels() * kPanelRow;
+  memory.values = config.fp8() ? at : memory.v;
+  if (config.fp8()) at += config.stages * config.kv_block * config.transposed_rows();
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
   memory.places = at;
@@ -165,7 +198,7 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   memory.items = at;
   at += kItemPlaces * item_bytes(config);
   memory.barriers = at;
-  at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 3);
+  at += 8 * (2 * config.q_buffers * config.warpgroups + (config.fp8() ? 6 : 4) * config.stages + 3);
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
   memory.wish = at;
@@ -174,6 +207,8 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += kTilePlaces * 4;
   memory.distances = at;
   if (config.scores == ScoreForm::distant) at += config.warpgroups * distance_words(config) * 4;
+  memory.ends = at;
+  if (config.fp8()) at += config.stages * 4;
   memory.bytes = at;
   return memory;
 }
@@ -210,6 +245,12 @@ struct RowFill {
   int head, batch;  // query head; sequence
 };
 
+/// A factor for each sequence and head; null: 1. A stride is 0 where all share one.
+struct Descale {
+  const float* factors;
+  long long stride[2];  // batch, head
+};
+
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
   const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
@@ -234,6 +275,7 @@ struct ForwardSm90Params {
   float* lse;
   long long lse_stride[3];  // batch, head, row
   ModValues mod;
+  Descale q_descale, k_descale, v_descale;  // 8 bits only
 };
 
 }  // namespace heddle::shared

@@ -119,6 +119,13 @@ AttentionOptions GpuCase::options_there() {
     captures_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
     view = captures_.back();
   }
+  for (auto member : {&AttentionOptions::q_descale, &AttentionOptions::k_descale, &AttentionOptions::v_descale}) {
+    std::optional<ConstTensorView>& view = there.*member;
+    if (!view) continue;
+    const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape, view->strides);
+    captures_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    view = captures_.back();
+  }
   return there;
 }
 

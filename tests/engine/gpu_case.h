@@ -57,7 +57,7 @@ class GpuCase {
   AttentionCase& host() { return host_; }
   AttentionOptions& options() { return host_.options(); }
   AttentionTensors tensors() const;
-  /// The host's, with the captures where the tensors are.
+  /// The host's, with the captures and the descale factors where the tensors are.
   AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }

@@ -174,8 +174,39 @@ TEST(ForwardSm90Choice, HoldsEveryKernelInSharedMemory) {
     const ForwardSm90Config config = kernel.config();
     EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
     EXPECT_EQ(config.kv_block % 16, 0);
-    EXPECT_LE(config.o_panels, config.v_panels());
+    EXPECT_LE(config.o_panels, config.output_panels());
   }
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    const ForwardSm90Config config = kernel.config();
+    EXPECT_TRUE(config.fp8());
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_EQ(config.kv_block % 32, 0);
+    EXPECT_LE(config.o_panels, config.output_panels());
+  }
+}
+
+TEST(ForwardSm90Choice, KernelsOfEightBits) {
+  HopperCall call = {.q_rows = 1000, .kv_rows = 520, .dim = 100, .v_dim = 36, .dtype = DType::e5m2};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_FALSE(choices.empty());
+  for (const Choice& choice : choices) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.q_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.k_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.v_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.kv_block % 32, 0);
+    EXPECT_EQ(config.qk_columns(), 128);
+    EXPECT_EQ(config.v_columns(), 40);
+    EXPECT_EQ(config.transposed_rows(), 64);
+    EXPECT_EQ(config.qk_panels(), 1);
+    EXPECT_EQ(config.output_panels(), 1);
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (100 + 2 * 36 + 4) + 520 * (100 + 36));
+    EXPECT_EQ(config.weight_exponent, 0);
+  }
+  call.options.weight_mod = mods::dropout(0.6, 7);
+  EXPECT_EQ(choices_of(call).front().plan.sm90->weight_exponent, 2);  // 1 / 0.4
+  call.dtype = DType::bf16;
+  EXPECT_EQ(choices_of(call).front().plan.sm90->weight_exponent, 0);
 }
 
 TEST(ForwardSm90Choice, ServesEveryHeadDimByTheNextKernels) {

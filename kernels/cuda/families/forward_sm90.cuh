@@ -4,7 +4,8 @@
 // producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
 // loop is one, over all blocks of all tiles: while a warpgroup does the softmax of block j, the tensor cores run Q K^T
 // of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one tile ends and the next
-// begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it.
+// begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it. Where storage
+// has 8 bits two more warps transpose the values (pieces/transpose.cuh).
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
@@ -14,6 +15,7 @@
 #include "pieces/producer.cuh"
 #include "pieces/scores.cuh"
 #include "pieces/softmax.cuh"
+#include "pieces/transpose.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
@@ -28,7 +30,7 @@ class Consumer {
                                    !kConfig.capped && kConfig.scores == ScoreForm::plain;
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
-  using RowSoftmax = Softmax<kN, kConfig.f16, kConfig.weighted, kAsArray, kConfig.scores>;
+  using RowSoftmax = Softmax<kN, weight_range<kConfig>(), kAsArray, kConfig.fp8(), kConfig.scores>;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
@@ -52,8 +54,11 @@ class Consumer {
 
  private:
   using Step = shared::Step;
+  using BufferRing = ptx::ChooseRing<kConfig.fp8()>;
 
-  __device__ __forceinline__ void wait_for_keys() const { ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity); }
+  __device__ __forceinline__ void wait_for_keys() const {
+    ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
+  }
   /// What the producer says of the keys that have arrived.
   __device__ __forceinline__ Step read_step() const {
     // The lane that gives the buffer back reads, and passes the word on: a shuffled value is one for the warp, and the
@@ -66,7 +71,7 @@ class Consumer {
         "@first ld.shared.s32 %0, [%1];\n"
         "}"
         : "+r"(step)
-        : "r"(memory_.step(k_.slot)), "r"(threadIdx.x & 31)
+        : "r"(memory_.step(ptx::slot_of(k_))), "r"(threadIdx.x & 31)
         : "memory");
     return __shfl_sync(~0U, step, 0);
   }
@@ -123,7 +128,7 @@ class Consumer {
       }
       issue_qk();
       step = read_step();
-      ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+      ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
       issue_pv(accumulate);
       // Of the rows before this step: what the finished o is to be multiplied by, or m.
       float carried[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
@@ -151,7 +156,7 @@ class Consumer {
       }
       pack_p(step);
     }
-    ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+    ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     issue_pv(accumulate);
     ptx::wgmma_wait<0>();
     ptx::touch(o_);
@@ -181,7 +186,7 @@ class Consumer {
     if ((step & shared::kStepLast) && !begun_) wait_for_queries();
     release_keys(step);
     // Not before the values have come: a buffer is given back once each time it was filled.
-    ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+    ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     release_values();
   }
 
@@ -204,22 +209,22 @@ class Consumer {
   }
 
   __device__ __forceinline__ void release_keys(Step step) {
-    release(memory_.k_empty(k_.slot));
+    release(memory_.k_empty(ptx::slot_of(k_)));
     // By every thread: that orders its reads of places, too, before the producer writes there again.
     if (step & shared::kStepLast) ptx::barrier_arrive(memory_.q_empty(q_slot(), warpgroup_));
     k_.advance(kConfig.stages);
   }
   __device__ __forceinline__ void release_values() {
-    release(memory_.v_empty(v_.slot));
+    release(memory_.v_empty(ptx::slot_of(v_)));
     v_.advance(kConfig.stages);
   }
 
   /// S = Q K^T, in flight.
   __device__ __forceinline__ void issue_qk() {
-    const unsigned k = memory_.keys(k_.slot) >> 4;
+    const unsigned k = memory_.keys(ptx::slot_of(k_)) >> 4;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kQk / 16; ++i) {
+    for (int i = 0; i < kQk / kConfig.product_step(); ++i) {
       const unsigned columns = (i % 4) * ptx::kNextColumns;
       qk_product(s_, ptx::descriptor(q_ + (i / 4) * (64 * 128 / 16) + columns),
                  ptx::descriptor(k + (i / 4) * (kN * 128 / 16) + columns), i > 0);
@@ -229,11 +234,21 @@ class Consumer {
 
   /// O = P V, or O += P V, in flight.
   __device__ __forceinline__ void issue_pv(int accumulate) {
-    const unsigned v = (memory_.values(v_.slot) >> 4) | static_cast<unsigned>(kN * 128 / 16) << 16;
-    ptx::wgmma_fence();
+    if constexpr (kConfig.fp8()) {
+      const unsigned v = memory_.values(ptx::slot_of(v_)) >> 4;
+      ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kN / 16; ++i) {
-      pv_product(o_, &p_[4 * i], ptx::descriptor(v + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
+      for (int i = 0; i < kN / shared::kSlots; ++i) {
+        pv_product(o_, &p_[4 * i], ptx::descriptor_of_32(v + i * (kConfig.transposed_rows() * shared::kSlots / 16)),
+                   i > 0 ? 1 : accumulate);
+      }
+    } else {
+      const unsigned v = (memory_.values(ptx::slot_of(v_)) >> 4) | static_cast<unsigned>(kN * 128 / 16) << 16;
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kN / 16; ++i) {
+        pv_product(o_, &p_[4 * i], ptx::descriptor(v + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
+      }
     }
     ptx::wgmma_commit();
   }
@@ -260,8 +275,9 @@ class Consumer {
   /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
-    float scale_log2 = kMapped ? ptx::kLog2E : params_.scale_log2;
-    if constexpr (kMapped) map_scores<kConfig>(s_, params_, block_place(step));
+    const float factor = this->factor();
+    float scale_log2 = kMapped ? ptx::kLog2E : params_.scale_log2 * factor;
+    if constexpr (kMapped) map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step));
     if constexpr (kConfig.scores == ScoreForm::distant) {
       if (!softmax_.tilt.flat) {
         add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
@@ -275,11 +291,15 @@ class Consumer {
     softmax_.begin_step();
     const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
     if constexpr (kConfig.capped) {
-      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, params_.cap_limit)) {
-        softmax_.step_capped(s_, params_.cap_series);
+      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
+        // In products, of which the factor makes scores.
+        const float f = factor, f2 = f * f;
+        const float series[3] = {params_.cap_series[0] * f, params_.cap_series[1] * (f * f2),
+                                 params_.cap_series[2] * (f * f2 * f2)};
+        softmax_.step_capped(s_, series);
         return;
       }
-      cap_scores<kConfig>(s_, params_);
+      cap_scores<kConfig>(s_, params_.cap_inside * factor, params_.cap_outside);
       scale_log2 = 1;
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
@@ -292,8 +312,17 @@ class Consumer {
   /// P, in the storage type, of the block of `step`.
   __device__ __forceinline__ void pack_p(Step step) {
     if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.fp8()) {
+      constexpr bool kE5m2 = kConfig.q_fp8 == shared::Fp8::e5m2;
 #pragma unroll
-    for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+      for (int i = 0; i < kN / 8; ++i) {  // a row and 16 keys of a k-step, as transposed_values.h says
+        const int at = 8 * (i / 2) + 2 * (i % 2);
+        p_[i] = ptx::pack<kE5m2>(s_[at], s_[at + 1], s_[at + 4], s_[at + 5]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+    }
   }
 
   /// P and O are brought to m. `before`: m before the step.
@@ -313,6 +342,11 @@ class Consumer {
     const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
+    if constexpr (kConfig.fp8()) {
+      const float values = load_shared(memory_.factors(tile) + shared::kFactorOfValues);
+      factor[0] *= values;
+      factor[1] *= values;
+    }
     const TilePlace at = place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
@@ -336,6 +370,19 @@ class Consumer {
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
     }
+  }
+
+  /// What makes scores of products beside params_.scale: of the tile, in 8 bits. Read for each step: a register that
+  /// held it would be one too many.
+  __device__ __forceinline__ float factor() const {
+    if constexpr (!kConfig.fp8()) return 1;
+    return load_shared(memory_.factors(tile_) + shared::kFactorOfScores);
+  }
+
+  /// Of products.
+  __device__ __forceinline__ float cap_limit(float factor) const {
+    if constexpr (!kConfig.fp8()) return params_.cap_limit;
+    return params_.cap_limit * ptx::reciprocal(fabsf(factor));
   }
 
   static constexpr float kLargestSum = RowSoftmax::kLargestSum;
@@ -371,11 +418,11 @@ class Consumer {
   unsigned q_ = 0;        // where these queries are, in units of 16 bytes
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
-  ptx::Ring k_{0}, v_{0};
+  BufferRing k_{0}, v_{0};
   RowSoftmax softmax_;
-  float s_[kN / 2];     // registers: S, then P, 64 x kv_block
-  unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
-  float o_[kV / 2];     // registers: O, 64 x v_columns
+  float s_[kN / 2];                               // registers: S, then P, 64 x kv_block
+  unsigned p_[kN * kConfig.element_bytes() / 8];  // registers: P in the storage type, as pv_product takes it
+  float o_[kV / 2];                               // registers: O, 64 x v_columns
 };
 
 }  // namespace heddle
@@ -404,6 +451,10 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     ptx::give_registers<kConfig.producer_registers()>();
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
+    if constexpr (kConfig.fp8()) {
+      const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
+      if (warp >= 4 - shared::kTransposers) Transposer<kConfig>(memory, warp - (4 - shared::kTransposers)).run();
+    }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

@@ -13,7 +13,9 @@ struct SharedMemory {
   static constexpr shared::ForwardSm90Memory kLayout = shared::forward_sm90_memory(kConfig);
   static constexpr unsigned kQueryBytes = 64 * kConfig.qk_panels() * 128;              // of a warpgroup's queries
   static constexpr unsigned kKeyBytes = kConfig.kv_block * kConfig.qk_panels() * 128;  // of a block of keys
-  static constexpr unsigned kValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
+  static constexpr unsigned kLoadedValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
+  static constexpr unsigned kValueBytes =
+      kConfig.fp8() ? kConfig.kv_block * kConfig.transposed_rows() : kLoadedValueBytes;  // as products read them
 
   ptx::Address base;
 
@@ -23,7 +25,10 @@ struct SharedMemory {
     return base + kLayout.q + (slot * kConfig.warpgroups + warpgroup) * kQueryBytes;
   }
   __device__ __forceinline__ ptx::Address keys(int slot) const { return base + kLayout.k + slot * kKeyBytes; }
-  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.v + slot * kValueBytes; }
+  __device__ __forceinline__ ptx::Address loaded_values(int slot) const {
+    return base + kLayout.v + slot * kLoadedValueBytes;
+  }
+  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.values + slot * kValueBytes; }
   __device__ __forceinline__ ptx::Address output(int warpgroup) const {
     return base + kLayout.o + warpgroup * kConfig.o_panels * 64 * 128;
   }
@@ -47,11 +52,17 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address distances(int warpgroup) const {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
+  /// 8 bits: the tile's factors.
+  __device__ __forceinline__ ptx::Address factors(unsigned tile) const {
+    return place(tile) + static_cast<unsigned>(shared::place_factors(kConfig));
+  }
+  __device__ __forceinline__ ptx::Address end(int slot) const { return base + kLayout.ends + slot * 4; }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
 
-  // Barriers. "Full": loaded by TMA; "empty": read by all that read it (queries: its threads say so, else its warps).
+  // Barriers. "Full": loaded by TMA, or transposed; "empty": read by all that read it (queries: its threads say so,
+  // else its warps).
   static constexpr int kQ = kConfig.q_buffers * kConfig.warpgroups;
   __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
   __device__ __forceinline__ ptx::Address q_full(int slot, int warpgroup) const {
@@ -65,6 +76,13 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address v_full(int slot) const { return barrier(2 * kQ + 2 * kConfig.stages + slot); }
   __device__ __forceinline__ ptx::Address v_empty(int slot) const {
     return barrier(2 * kQ + 3 * kConfig.stages + slot);
+  }
+  /// Values, where TMA leaves them: in 8 bits these are transposed before products read them.
+  __device__ __forceinline__ ptx::Address loaded_full(int slot) const {
+    return kConfig.fp8() ? barrier(2 * kQ + 4 * kConfig.stages + 3 + slot) : v_full(slot);
+  }
+  __device__ __forceinline__ ptx::Address loaded_empty(int slot) const {
+    return kConfig.fp8() ? barrier(2 * kQ + 5 * kConfig.stages + 3 + slot) : v_empty(slot);
   }
   /// Every consumer warp has finished the list of tiles.
   __device__ __forceinline__ ptx::Address list_done() const { return barrier(2 * kQ + 4 * kConfig.stages); }
@@ -83,8 +101,13 @@ struct SharedMemory {
     for (int slot = 0; slot < kConfig.stages; ++slot) {
       ptx::barrier_init(k_full(slot), 1);
       ptx::barrier_init(k_empty(slot), kWarps);
-      ptx::barrier_init(v_full(slot), 1);
+      ptx::barrier_init(v_full(slot), kConfig.fp8() ? shared::kTransposers : 1);
       ptx::barrier_init(v_empty(slot), kWarps);
+      if constexpr (kConfig.fp8()) {
+        ptx::barrier_init(loaded_full(slot), 1);
+        ptx::barrier_init(loaded_empty(slot), shared::kTransposers);
+        asm volatile("st.shared.s32 [%0], %1;" ::"r"(end(slot)), "r"(0) : "memory");
+      }
     }
     ptx::barrier_init(list_done(), kWarps);
     ptx::barrier_init(wished(), 1);

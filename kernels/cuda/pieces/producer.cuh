@@ -35,6 +35,7 @@ class Producer {
     ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
     write_step(shared::kStepStop);
     ptx::barrier_arrive(memory_.k_full(k_.slot));
+    if constexpr (kConfig.fp8()) end_values();
     wish(kNoMoreTiles);
   }
 
@@ -149,21 +150,28 @@ class Producer {
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
       if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
-        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, box_of(queries.rows, w),
-             queries.head, queries.batch, ptx::kEvictFirst);
+        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * kConfig.panel_columns(),
+             box_of(queries.rows, w), queries.head, queries.batch, ptx::kEvictFirst);
       }
     }
   }
 
   __device__ __forceinline__ void load_pending_values() {
     if (pending_ < 0) return;
-    const ptx::Address full = memory_.v_full(v_.slot);
-    ptx::barrier_wait(memory_.v_empty(v_.slot), v_.parity);
-    ptx::barrier_arrive_expecting(full, Memory::kValueBytes);
-    load_block<kConfig.v_panels()>(memory_.values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
+    const ptx::Address full = memory_.loaded_full(v_.slot);
+    ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
+    ptx::barrier_arrive_expecting(full, Memory::kLoadedValueBytes);
+    load_block<kConfig.v_panels()>(memory_.loaded_values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
                                    memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
     v_.advance(kConfig.stages);
     pending_ = -1;
+  }
+
+  /// Tells the warps that transpose values that all have come.
+  __device__ __forceinline__ void end_values() {
+    ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
+    store_word(memory_.end(v_.slot), 1);
+    ptx::barrier_arrive(memory_.loaded_full(v_.slot));
   }
 
   template <int kPanels>
@@ -172,7 +180,8 @@ class Producer {
     const int head = load_word(item + shared::kItemKvHead), batch = batched ? load_word(item + shared::kItemBatch) : 0;
     const Rows rows = key_rows(block * kConfig.kv_block, item);
     for (int panel = 0; panel < kPanels; ++panel) {
-      load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, rows, head, batch, ptx::kEvictLast);
+      load(to + panel * kConfig.kv_block * 128, map, full, panel * kConfig.panel_columns(), rows, head, batch,
+           ptx::kEvictLast);
     }
   }
 
@@ -238,6 +247,12 @@ class Producer {
           "}" ::"r"(memory_.sequence(tile_ - 1)),
           "r"(item() + kSequence)
           : "memory");
+    }
+    if constexpr (kConfig.fp8()) {
+      const ptx::Address from = item() + static_cast<unsigned>(shared::item_factors(kConfig));
+      const ptx::Address to = memory_.factors(tile_ - 1);
+      store_word(to + shared::kFactorOfScores, load_word(from + shared::kFactorOfScores));
+      store_word(to + shared::kFactorOfValues, load_word(from + shared::kFactorOfValues));
     }
   }
 

@@ -55,32 +55,31 @@ __device__ __forceinline__ bool are_far_from_cap(const float (&s)[kConfig.kv_blo
 
 /// Products of queries and keys become t in powers of two, capped: c tanh(x) = c - 2 c / (1 + e^2x), to 2^-22 c.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params) {
-  const float inside = 2 * ptx::kLog2E * params.cap_inside;
+__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], float inside, float outside) {
+  inside *= 2 * ptx::kLog2E;
 #pragma unroll
   for (int i = 0; i < kConfig.kv_block / 2; ++i) {
-    s[i] = fmaf(-2 * params.cap_outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), params.cap_outside);
+    s[i] = fmaf(-2 * outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), outside);
   }
 }
 
 /// Products of queries and keys become t, in the forms that are computed element by element.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
+__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
                                            const BlockPlace& at) {
-  const shared::ModValues& mod = params.mod;
   if constexpr (kConfig.scores == ScoreForm::added) {
     for_elements<OffsetMod, OffsetColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const OffsetUniform& uniform, const OffsetRow& row, const OffsetColumn& column, int q_idx,
             int kv_idx) {
           const float offset = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx);
-          s[i] = fmaf(s[i], params.scale, offset);
+          s[i] = fmaf(s[i], scale, offset);
         });
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
-          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, at.batch, at.head, q_idx, kv_idx);
+          s[i] = score_element(mod, uniform, row, column, s[i] * scale, at.batch, at.head, q_idx, kv_idx);
         });
   }
 }

@@ -5,14 +5,15 @@
 // blocks. Two checks, on sums that are formed anyway, make that safe:
 //
 // - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are
-//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax, whose largest p
-//   is 1, has.
+//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax,
+//   whose largest p is 1, has.
 // - When the tile ends, a sum of 2^64 or more, NaN, or an infinite output says that a block's scores were too far above
 //   m. The tile is computed again, safely: with the running maximum.
 //
-// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal numbers
-// end at 2^-14, m stays 10 below the maximum besides (safely less, since a weight_mod may be large): what is left of a
-// row whose largest weights a weight_mod drops counts, too.
+// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal
+// numbers end at 2^-14, m stays 10 below the maximum besides (safely less, since a weight_mod may be large): what is
+// left of a row whose largest weights a weight_mod drops counts, too. In e4m3, from 2^-6 to 448, it stays 5 below, so
+// that eight equal weights may still pass together (safely 8, where none is larger).
 #pragma once
 
 #include "pieces/scores.cuh"
@@ -26,9 +27,31 @@ struct RowSums {
   float l[2] = {0, 0};                                // the sum of exponentials in this thread's columns
 };
 
+/// What weights may be in the type that P has.
+struct WeightRange {
+  bool bounded;         // there is a largest number
+  float headroom, top;  // where m is set the largest weight is 2^headroom = top
+  float largest;        // eight together may grow to this before m moves
+  float safe_headroom;  // the same in a tile where every step sets m
+};
+template <ForwardSm90Config kConfig>
+constexpr WeightRange weight_range() {
+  if (!kConfig.fp8())
+    return {kConfig.f16, kConfig.f16 ? 10.0F : 0.0F, kConfig.f16 ? 1024.0F : 1.0F, 16384,
+            !kConfig.f16       ? 0.0F
+            : kConfig.weighted ? 7.0F
+                               : 5.0F};
+  // What a weight_mod does to them comes after, and must not leave the range either: numbers that are too large would
+  // become the largest one.
+  const float factor = 1.0F / static_cast<float>(1 << kConfig.weight_exponent), less = kConfig.weight_exponent;
+  if (kConfig.q_fp8 == shared::Fp8::e5m2) return {true, 10 - less, 1024 * factor, 16384 * factor, 10 - less};
+  return {true, 5 - less, 32 * factor, 448 * factor, 8 - less};
+}
+
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
 /// kernel becomes faster by it.
-template <int kColumns, bool kF16, bool kWeighted, bool kAsArray, ScoreForm kForm>
+/// kSigned: what scores are multiplied by may be negative.
+template <int kColumns, WeightRange kRange, bool kAsArray, bool kSigned, ScoreForm kForm>
 struct Softmax {
   RowSums rows;
   ScoreTilt<kForm> tilt;    // of the block
@@ -41,10 +64,8 @@ struct Softmax {
   static constexpr float kLargestJump = 1.2676506e30F;  // 2^100
   // Sums up to this, times the values, are inside O's range.
   static constexpr float kLargestSum = 18446744073709551616.0F;
-  // Where m is set the largest weight is 2^kHeadroom; in f16 eight together may grow to kLargestWeight before m moves.
-  static constexpr float kHeadroom = kF16 ? 10 : 0, kTop = kF16 ? 1024 : 1;
-  static constexpr float kLargestWeight = 16384;
-  static constexpr float kSafeHeadroom = !kF16 ? 0 : kWeighted ? 7 : 5;
+  static constexpr float kHeadroom = kRange.headroom, kTop = kRange.top;
+  static constexpr float kLargestWeight = kRange.largest, kSafeHeadroom = kRange.safe_headroom;
   static constexpr float kShare = 0.25F;
 
   /// Before each step: whether it has to look for maxima.
@@ -70,7 +91,7 @@ struct Softmax {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       limit[r] = kShare * ptx::row_sum(rows.l[r]);
-      if constexpr (kF16) limit[r] = fminf(limit[r], kLargestWeight);
+      if constexpr (kRange.bounded) limit[r] = fminf(limit[r], kLargestWeight);
     }
   }
 
@@ -162,6 +183,15 @@ struct Softmax {
                                    fmaf(s[i + 1], scale_log2, tilt.at(i + 1, tilt.base[r]))));
       }
       return ptx::row_max(found);
+    } else if constexpr (kSigned) {
+      float found = s[2 * r] * scale_log2;
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        found = fmaxf(found, fmaxf(s[4 * j + 2 * r] * scale_log2, s[4 * j + 2 * r + 1] * scale_log2));
+      }
+      found = ptx::row_max(found);
+      if constexpr (ScoreTilt<kForm>::kAny) found += tilt.base[r];
+      return found;
     } else {
       float found = s[2 * r];
 #pragma unroll

@@ -18,17 +18,25 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
-constexpr int kElementBytes = 2;
 constexpr std::int64_t kTicketBytes = 64;  // for one TicketWord, in a line of its own
 
 std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
 
+shared::Fp8 fp8_of(DType dtype) {
+  if (dtype == DType::e4m3) return shared::Fp8::e4m3;
+  return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
+  config.q_fp8 = fp8_of(problem.q_dtype);
+  config.k_fp8 = fp8_of(problem.k_dtype);
+  config.v_fp8 = fp8_of(problem.v_dtype);
+  if (config.fp8()) config.weight_exponent = forward_sm90_weight_exponent(problem, mods);
   config.lse = problem.with_lse;
   config.by_sequence = problem::sequences_differ(problem);
   return config_with(config, mods);
@@ -88,9 +96,11 @@ double moved_bytes(const AttentionProblem& problem) {
     rows += sequence.q_len;
     keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
   }
-  const std::int64_t columns = problem.qk_dim + problem.v_dim;
-  const std::int64_t bytes = rows * problem.q_heads * (columns * kElementBytes + (problem.with_lse ? 4 : 0)) +
-                             keys * problem.kv_heads * columns * kElementBytes;
+  const std::int64_t bytes =
+      rows * problem.q_heads *
+          (problem.qk_dim * size_of(problem.q_dtype) + problem.v_dim * size_of(problem.o_dtype) +
+           (problem.with_lse ? 4 : 0)) +
+      keys * problem.kv_heads * (problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype));
   return static_cast<double>(bytes);
 }
 
@@ -131,11 +141,12 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 /// compute enough for each element that the compiler may refuse all others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
                                            const BlockMask* callers, std::vector<std::string>& rejected) {
-  const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)});
+  const bool fp8 = size_of(problem.k_dtype) == 1;
+  const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   std::vector<ForwardSm90Config> configs;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy()) break;
-    for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       const ForwardSm90Config config = config_for(kernel, problem, mods);
       const std::string reason = misfit(config, problem, callers);
@@ -164,7 +175,8 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
 
 int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mods& mods) {
   constexpr int kOthers = 26;  // fitted like those of mods
-  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.v_columns() / 2;
+  const int scores = config.kv_block / 2, weights = config.kv_block * config.element_bytes() / 8,
+            output = config.v_columns() / 2;
   // They take their turns.
   int most = 0;
   for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod));

@@ -111,6 +111,16 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   return mods;
 }
 
+int forward_sm90_weight_exponent(const problem::AttentionProblem& problem, const ForwardSm90Mods& mods) {
+  if (mods.weight.empty() || !problem::has_elements(problem)) return 0;
+  const expr::Range range =
+      expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));
+  const double largest = std::max(std::abs(range.lo), std::abs(range.hi));
+  int exponent = 0;
+  while (exponent <= kMostWeightExponent && !(largest <= std::ldexp(1.0, exponent))) ++exponent;
+  return exponent;
+}
+
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods) {
   config.masked = !mods.mask.empty();
   config.scores = mods.form;

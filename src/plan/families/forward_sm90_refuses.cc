@@ -36,13 +36,21 @@ std::string refuse_device(const device::CudaCaps& caps) {
   return {};
 }
 
+bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+
 std::string refuse_types(const AttentionProblem& problem) {
   const DType dtype = problem.q_dtype;
-  if ((dtype != DType::bf16 && dtype != DType::f16) || problem.k_dtype != dtype || problem.v_dtype != dtype) {
-    return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
-                       name(problem.k_dtype), name(problem.v_dtype));
+  const bool fp8 = is_fp8(dtype) && is_fp8(problem.k_dtype) && is_fp8(problem.v_dtype);
+  const bool alike =
+      (dtype == DType::bf16 || dtype == DType::f16) && problem.k_dtype == dtype && problem.v_dtype == dtype;
+  if (!fp8 && !alike) {
+    return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2",
+                       name(problem.q_dtype), name(problem.k_dtype), name(problem.v_dtype));
   }
-  if (problem.o_dtype != dtype) {
+  if (fp8 && problem.o_dtype != DType::bf16) {
+    return fmt::format("o is {}; bf16 is accepted for q, k and v of 8 bits", name(problem.o_dtype));
+  }
+  if (!fp8 && problem.o_dtype != dtype) {
     return fmt::format("o is {}; {}, which q, k and v are, is accepted", name(problem.o_dtype), name(dtype));
   }
   if (problem.qk_dim < 1 || problem.qk_dim > kLargestDim) {
@@ -60,12 +68,14 @@ std::string refuse_options(const AttentionProblem& problem, const AttentionOptio
                        problem.normalizer == Normalizer::none ? "none" : "sigmoid");
   }
   if (options.sinks) return "sinks are given; none are accepted";
-  const std::pair<const char*, const std::optional<ConstTensorView>*> descales[] = {
-      {"q_descale", &options.q_descale}, {"k_descale", &options.k_descale}, {"v_descale", &options.v_descale}};
-  for (const auto& [argument, view] : descales) {
-    if (*view) return fmt::format("{} is given; none is accepted", argument);
+  const ForwardSm90Mods mods = forward_sm90_mods(problem);
+  if (is_fp8(problem.q_dtype) && forward_sm90_weight_exponent(problem, mods) > kMostWeightExponent) {
+    return fmt::format(
+        "weight_mod is {}, which is not proven to stay inside -{} .. {}, where the {} of its product with the weights "
+        "has room for it; one that stays there is accepted",
+        print(mods.weight), 1 << kMostWeightExponent, 1 << kMostWeightExponent, name(problem.q_dtype));
   }
-  const double factor = forward_sm90_mods(problem).factor;
+  const double factor = mods.factor;
   const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
   if (!std::isfinite(static_cast<float>(largest * std::numbers::log2e))) {
     return fmt::format("scale is {}{}; numbers in the range of f32 are accepted", problem.scale,

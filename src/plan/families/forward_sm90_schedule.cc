@@ -37,8 +37,6 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kSequenceKvBefore == offsetof(shared::SequencePlace, kv_before) &&
               shared::kSequenceQEnd == offsetof(shared::SequencePlace, q_end));
 
-constexpr std::int64_t kElementBytes = 2;
-
 struct HeadOfBatch {
   int head, kv_head, batch;
 };
@@ -86,7 +84,7 @@ std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, 
   const std::vector<std::int64_t> keys = keys_before(problem);
   const std::int64_t kv_heads = std::ssize(keys) - 1, all = keys.back();
   const std::int64_t head_bytes =
-      std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * kElementBytes);
+      std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * size_of(problem.k_dtype));
   const std::int64_t fitting = std::max<std::int64_t>(1, budget / head_bytes);
   const std::int64_t sections = block_count(kv_heads, fitting);
   const std::int64_t heads = problem.batch * problem.q_heads / kv_heads;  // that read the same keys

@@ -99,7 +99,11 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
 void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const NamedMods& mask, bool lse = true) {
   const std::string kernel_text =
       fmt::format("D {}, {} x 64 queries, {} keys, {}, {}{}", plan::to_string(HeadDims{config.qk_dim, config.v_dim}),
-                  config.warpgroups, config.kv_block, f16 ? "f16" : "bf16", mask.name, lse ? "" : ", no lse");
+                  config.warpgroups, config.kv_block,
+                  config.fp8() ? "fp8"
+                  : f16        ? "f16"
+                               : "bf16",
+                  mask.name, lse ? "" : ", no lse");
   SCOPED_TRACE(kernel_text);
   try {
     const auto cubin = jit::build(source_of(config, f16, mask, lse));
@@ -172,20 +176,45 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   }
 }
 
+// Of 8 bits, of one type and mixed.
+TEST_F(CompileTable, KernelsOfEightBitsAreAllAccepted) {
+  NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
+  plain.by_sequence = causal.by_sequence = true;
+  const NamedMods none = named("no mask", {}), triangle = named("causal", mods::causal());
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, triangle);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, false, none);
+    if (!first) continue;
+    expect_accepted(config, false, causal);
+    config.k_fp8 = shared::Fp8::e5m2;
+    expect_accepted(config, false, none, false);
+    config.q_fp8 = shared::Fp8::e5m2;
+    expect_accepted(config, false, plain);
+  }
+  for (const HeadDims& dims : {HeadDims{40, 40}, HeadDims{1, 33}, HeadDims{80, 72}, HeadDims{160, 24}}) {
+    const auto* kernel = std::ranges::find(plan::kForwardSm90Fp8Kernels, plan::native_dims(dims, true), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, none);
+  }
+}
+
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
-void expect_one_accepted(const std::vector<NamedMods>& all) {
+void expect_one_accepted(const std::vector<NamedMods>& all, bool fp8 = false) {
   for (const NamedMods& mods : all) {
     std::map<std::string, bool> accepted;
-    for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(fp8)) {
       const HeadDims dims = plan::dims_of(kernel);
       if (dims.qk == 96 || dims.qk != dims.v) continue;
       bool& found = accepted[plan::to_string(dims)];
       if (found) continue;
       try {
         const auto cubin = jit::build(source_of(kernel.config(), false, mods));
-        fmt::print("D {}, {} x {}, {}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
-                   mods.name, cubin->compile_ms);
+        fmt::print("D {}, {} x {}, {}{}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
+                   fp8 ? "fp8, " : "", mods.name, cubin->compile_ms);
         found = true;
       } catch (const jit::Rejected& rejected) {
         fmt::print("{}\n", rejected.what());
@@ -212,6 +241,7 @@ TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
                                 named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
   if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(1);
   expect_one_accepted(all);
+  expect_one_accepted(all, true);
 }
 
 }  // namespace

@@ -12,7 +12,25 @@
 namespace heddle::cuda::emit {
 namespace {
 
+constexpr std::array<std::string_view, 3> kFp8 = {"none", "e4m3", "e5m2"};
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
+
+std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }
+
+std::string storage_of(const shared::ForwardSm90Config& config) {
+  if (!config.fp8()) return config.f16 ? "f16" : "bf16";
+  const bool mixed = config.k_fp8 != config.q_fp8 || config.v_fp8 != config.q_fp8;
+  return mixed ? fmt::format("{}/{}/{}", text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8))
+               : std::string(text_of(config.q_fp8));
+}
+
+std::string fp8_text(const shared::ForwardSm90Config& config) {
+  if (!config.fp8()) return {};
+  return fmt::format(
+      ",\n    .q_fp8 = heddle::shared::Fp8::{}, .k_fp8 = heddle::shared::Fp8::{}, .v_fp8 = heddle::shared::Fp8::{}, "
+      ".weight_exponent = {}",
+      text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8), config.weight_exponent);
+}
 
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
@@ -21,10 +39,10 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}}};\n",
+      "    .by_sequence = {}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence);
+      config.capped, config.weighted, config.by_sequence, fp8_text(config));
 }
 
 /// What the kernel calls must be there, also where it never comes to that.
@@ -41,7 +59,7 @@ std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", config.f16 ? "f16" : "bf16",
+      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", storage_of(config),
       plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
       config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
       config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
@@ -60,7 +78,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(mods, own));
+      config_text(config), wgmma_text(config), mod_texts(mods, own));
   source.headers = embedded_headers();
   return source;
 }

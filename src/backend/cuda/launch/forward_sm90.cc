@@ -70,6 +70,12 @@ View by_sequence(View view, std::int64_t sequences) {
   return view;
 }
 
+shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
+  if (!view) return {};
+  const auto stride = [&](int axis) { return view->shape[axis] == 1 ? 0 : view->strides[axis]; };
+  return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
+}
+
 /// A schedule, and where sequences stand if they differ, in device memory; `params` points into it.
 class DeviceLists {
  public:
@@ -145,6 +151,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
+    if (config_.fp8()) {
+      params.q_descale = descale_of(arguments.options->q_descale);
+      params.k_descale = descale_of(arguments.options->k_descale);
+      params.v_descale = descale_of(arguments.options->v_descale);
+    }
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
 
     const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),

@@ -12,7 +12,14 @@ namespace heddle::cuda {
 
 namespace {
 
-constexpr std::uint64_t kElement = 2;  // bytes
+constexpr std::uint64_t kBoxBytes = 128;  // of a row
+
+std::uint64_t element_bytes(DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); }
+
+CUtensorMapDataType type_of(DType dtype) {
+  if (size_of(dtype) == 1) return CUtensorMapDataType::uint8;
+  return dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
+}
 
 /// Bytes from one row, head or batch to the next. The stride of an axis with one element says nothing, and TMA must be
 /// told something that it accepts.
@@ -20,10 +27,11 @@ struct Steps {
   std::uint64_t row, head, batch;
 };
 Steps steps_of(const ConstTensorView& tensor) {
+  const std::uint64_t element = element_bytes(tensor.dtype);
   const auto step = [&](int axis, std::uint64_t otherwise) {
-    return tensor.shape[axis] == 1 ? otherwise : static_cast<std::uint64_t>(tensor.strides[axis]) * kElement;
+    return tensor.shape[axis] == 1 ? otherwise : static_cast<std::uint64_t>(tensor.strides[axis]) * element;
   };
-  const std::uint64_t row = (static_cast<std::uint64_t>(tensor.shape[3]) * kElement + 15) / 16 * 16;
+  const std::uint64_t row = (static_cast<std::uint64_t>(tensor.shape[3]) * element + 15) / 16 * 16;
   return {step(2, row), step(1, 16), step(0, 16)};
 }
 
@@ -34,12 +42,11 @@ CUtensorMap encoded(DType dtype, std::uintptr_t address, const std::uint64_t (&e
   std::uint32_t box[kRank], element_strides[kRank];
   std::ranges::fill(box, 1U);
   std::ranges::fill(element_strides, 1U);
-  box[0] = shared::kPanelColumns;
+  box[0] = static_cast<std::uint32_t>(kBoxBytes / element_bytes(dtype));
   box[1] = static_cast<std::uint32_t>(box_rows);
-  const CUtensorMapDataType type = dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
   CUtensorMap map;
-  check(driver().TensorMapEncodeTiled(&map, type, kRank, reinterpret_cast<void*>(address), extents, steps, box,
-                                      element_strides, CUtensorMapInterleave::none, CUtensorMapSwizzle::bytes128,
+  check(driver().TensorMapEncodeTiled(&map, type_of(dtype), kRank, reinterpret_cast<void*>(address), extents, steps,
+                                      box, element_strides, CUtensorMapInterleave::none, CUtensorMapSwizzle::bytes128,
                                       CUtensorMapL2promotion::bytes128, CUtensorMapFloatOOBfill::zeros),
         "describing a tensor to TMA");
   return map;

@@ -88,6 +88,31 @@ TEST_F(LaunchArguments, MapsHaveTheTrueHeadDims) {
   }
 }
 
+// 8 bits: boxes of as many bytes, and where the factors stand.
+TEST_F(LaunchArguments, MapsAndFactorsOfEightBits) {
+  const CallTensors call({.dim = 128, .v_dim = 48, .column_gap = 16, .dtype = DType::e4m3});
+  const Tensor factors = Tensor::empty_on(kFirst, DType::f32, {2, 4}),
+               shared = Tensor::empty_on(kFirst, DType::f32, {1, 2});
+  AttentionOptions options;
+  options.q_descale = factors;
+  options.v_descale = shared;
+  const FakeLaunch& launch = launch_of(call, options);
+  EXPECT_EQ(text_of(launch.maps[0]), "[128, 150, 4, 2] in steps of [144, 21600, 86400] bytes, boxes [128, 64, 1, 1]");
+  EXPECT_THAT(text_of(launch.maps[2]),
+              testing::StartsWith("[48, 130, 2, 2] in steps of [64, 8320, 16640] bytes, boxes [128, "));
+  EXPECT_THAT(text_of(launch.maps[3]), testing::HasSubstr("bytes, boxes [64, 64, 1, 1]"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(launch.maps[i].type, static_cast<int>(CUtensorMapDataType::uint8));
+  EXPECT_EQ(launch.maps[3].type, static_cast<int>(CUtensorMapDataType::bfloat16));
+  const shared::ForwardSm90Params& params = launch.params;
+  EXPECT_EQ(params.q_descale.factors, factors.data());
+  EXPECT_EQ(params.q_descale.stride[0], 4);
+  EXPECT_EQ(params.q_descale.stride[1], 1);
+  EXPECT_EQ(params.k_descale.factors, nullptr);
+  EXPECT_EQ(params.v_descale.factors, shared.data());
+  EXPECT_EQ(params.v_descale.stride[0], 0);
+  EXPECT_EQ(params.v_descale.stride[1], 1);
+}
+
 TEST_F(LaunchArguments, FollowLayoutsGroupsAndSharedBatches) {
   for (const bool rows_first : {false, true}) {
     for (const Call& call : {Call{}, Call{.batch = 3, .q_heads = 5, .kv_heads = 5}, Call{.q_heads = 6, .kv_heads = 1},

@@ -60,7 +60,9 @@ CallTensors::CallTensors(const Call& call) : workspace_(Tensor::empty_on(call.de
   tensors_.v = allocate(call, call.v_shared ? 1 : call.batch, call.kv_heads, call.kv_rows, v_dim);
   // Gaps behind rows, so that no two tensors have the same strides.
   constexpr std::int64_t kGap = 6;
-  tensors_.o = slice(allocate(call, call.batch, call.q_heads, call.q_rows + kGap, v_dim), 2, 0, call.q_rows);
+  Call output = call;
+  if (size_of(call.dtype) == 1) output.dtype = DType::bf16;
+  tensors_.o = slice(allocate(output, call.batch, call.q_heads, call.q_rows + kGap, v_dim), 2, 0, call.q_rows);
   if (!call.with_lse) return;
   owned_.push_back(Tensor::empty_on(call.device, DType::f32, {call.batch, call.q_heads, call.q_rows + kGap}));
   tensors_.lse = slice(owned_.back().view(), 2, 0, call.q_rows);

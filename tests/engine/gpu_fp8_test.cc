@@ -1,0 +1,225 @@
+// The cuda backend in 8 bits: attention over types, kernels, shapes, mods, sequences and descale factors against the
+// reference, by the one criterion. Scores are mild, since P has little range there (docs/notes/hopper_fp8.md).
+// HEDDLE_TEST_REDUCED=1 draws a part and small sizes; HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "engine/deck.h"
+#include "engine/gpu_case.h"
+#include "plan/families/forward_sm90_costs.h"
+
+namespace heddle::test {
+namespace {
+
+bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+
+class GpuFp8 : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+
+  /// All, or every nth where the tests are to be short.
+  static void run_and_judge(const std::vector<CaseSpec>& specs, std::size_t nth) {
+    std::vector<CaseSpec> some;
+    for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
+    for_each_spec(some, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+  }
+};
+
+CaseSpec spec_of(std::uint64_t seed, std::int64_t qk_dim, std::int64_t v_dim, DType dtype = DType::e4m3) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.qk_dim = qk_dim;
+  spec.v_dim = v_dim;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+  spec.layout = qk_dim % 16 == 0 && v_dim % 16 == 0 ? Layout::bshd : Layout::padded;
+  return spec;
+}
+
+/// Of that very kernel. Warpgroups of a tile see different blocks.
+CaseSpec spec_of(std::uint64_t seed, const plan::ForwardSm90Kernel& kernel) {
+  CaseSpec spec = spec_of(seed, kernel.qk_dim, kernel.v_dim);
+  spec.rows = "given";
+  spec.tile = {kernel.config().rows(), kernel.kv_block};
+  spec.block = {shared::kWarpgroupRows, kernel.kv_block};
+  return spec;
+}
+
+// One tile of one block, and of a few: what goes wrong here goes wrong in the transposition or in the products.
+TEST_F(GpuFp8, OneTile) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 100'000;
+  for (const std::int64_t dim : {128, 64, 256}) {
+    for (const std::int64_t keys : {32, 64, 96, 300}) {
+      CaseSpec spec = spec_of(++seed, dim, dim);
+      spec.q_rows = 64;
+      spec.kv_rows = keys;
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 1);
+}
+
+// Each kernel of the table at the edges of its tile.
+TEST_F(GpuFp8, EveryKernelAtTheEdgesOfItsTile) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 110'000;
+  Deck<std::int64_t> edge({-1, 0, 1}, 1);
+  Deck<int> tiles({1, 2, 3}, 2), ctas({0, 1, 2, 5}, 3);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    for (const char* mask : {"", "causal", "by_head"}) {
+      CaseSpec spec = spec_of(++seed, kernel);
+      spec.mask = mask;
+      spec.ctas = ctas.deal();
+      spec.group = 2;
+      spec.descale = seed % 2 == 0;
+      spec.q_rows = kernel.config().rows() * (1 + tiles.deal() % 2) + edge.deal();
+      spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 5);
+}
+
+// Every mixture of types, with and without factors.
+TEST_F(GpuFp8, TypesAndFactors) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 120'000;
+  const DType types[] = {DType::e4m3, DType::e5m2};
+  for (const DType q : types) {
+    for (const DType k : types) {
+      for (const DType v : types) {
+        for (const bool descale : {false, true}) {
+          CaseSpec spec = spec_of(++seed, 128, 128);
+          spec.q_dtype = q;
+          spec.k_dtype = k;
+          spec.v_dtype = v;
+          spec.descale = descale;
+          spec.batch = 2;
+          spec.kv_heads = 2;
+          spec.group = 3;
+          spec.q_rows = 200;
+          spec.kv_rows = 260;
+          spec.spread = seed % 3 == 0 ? 3 : 1;
+          specs.push_back(spec);
+        }
+      }
+    }
+  }
+  run_and_judge(specs, 3);
+}
+
+// Head dims between the kernels' own, with NaN behind every row, and queries that attend nothing.
+TEST_F(GpuFp8, HeadDims) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 130'000;
+  Deck<std::int64_t> rows({64, 130, 200, 1}, 4), keys({16, 100, 129, 300}, 5);
+  const std::vector<plan::HeadDims> all = {{16, 16},  {32, 48},   {64, 128},  {80, 80},   {96, 96},   {112, 144},
+                                           {192, 64}, {192, 128}, {192, 192}, {208, 248}, {256, 256}, {1, 1},
+                                           {20, 33},  {100, 100}, {130, 255}, {8, 256}};
+  for (const plan::HeadDims& dims : all) {
+    for (const char* mask : {"", "causal", "nothing"}) {
+      ++seed;
+      CaseSpec spec = spec_of(seed, dims.qk, dims.v, seed % 3 == 0 ? DType::e5m2 : DType::e4m3);
+      spec.mask = mask;
+      spec.batch = spec.group = 2;
+      spec.q_rows = rows.deal();
+      spec.kv_rows = keys.deal();
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 7);
+}
+
+// Every form of a score_mod, which all see scores that factors have multiplied; weights; masks.
+TEST_F(GpuFp8, Mods) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 140'000;
+  Deck<std::string> mask({"", "causal", "by_head", "sliding_window"}, 6);
+  Deck<std::int64_t> dims({128, 64, 256}, 7), keys({100, 300, 520}, 8);
+  for (const std::string& score : score_names()) {
+    for (int i = 0; i < 2; ++i) {
+      CaseSpec spec = spec_of(++seed, dims.deal(), 64);
+      spec.v_dim = spec.qk_dim;
+      spec.score = score;
+      spec.mask = mask.deal();
+      spec.descale = i == 0;
+      spec.batch = spec.group = 2;
+      spec.q_rows = 200;
+      spec.kv_rows = keys.deal();
+      specs.push_back(spec);
+    }
+  }
+  for (const char* weight : {"dropout", "zero"}) {
+    for (const DType dtype : {DType::e4m3, DType::e5m2}) {
+      CaseSpec spec = spec_of(++seed, dims.deal(), 64, dtype);
+      spec.v_dim = spec.qk_dim;
+      spec.weight = weight;
+      spec.mask = mask.deal();
+      spec.q_rows = 200;
+      spec.kv_rows = keys.deal();
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 5);
+}
+
+// Lengths of their own and packed batches; what lies past an end is NaN.
+TEST_F(GpuFp8, SequencesThatDiffer) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 150'000;
+  Deck<int> ctas({0, 1, 2, 5}, 9);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    for (const char* sequences : {"lengths", "packed"}) {
+      for (const char* mask : {"", "causal_lower_right"}) {
+        CaseSpec spec = spec_of(++seed, kernel);
+        spec.sequences = sequences;
+        spec.mask = mask;
+        spec.q_start = *mask != '\0' ? "aligned" : "none";
+        spec.ctas = ctas.deal();
+        spec.descale = seed % 2 == 0;
+        spec.batch = 4;
+        spec.group = 2;
+        spec.q_rows = 2 * kernel.config().rows() + 30;
+        spec.kv_rows = 3 * kernel.kv_block + 30;
+        specs.push_back(spec);
+      }
+    }
+  }
+  run_and_judge(specs, 5);
+}
+
+// More tiles than CTAs, and rows of many steps; late keys that are larger, so that tiles are computed again.
+TEST_F(GpuFp8, ManyTilesAndManySteps) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 160'000;
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
+    for (const char* mask : {"", "causal"}) {
+      CaseSpec many = spec_of(++seed, dim, dim);
+      many.mask = mask;
+      many.batch = reduced() ? 2 : 20;
+      many.kv_heads = 2;
+      many.group = 5;
+      many.q_rows = 130;
+      many.kv_rows = 66;
+      specs.push_back(many);
+      CaseSpec longer = spec_of(++seed, dim, dim);
+      longer.mask = mask;
+      longer.q_rows = reduced() ? 200 : 700;
+      longer.kv_rows = reduced() ? 500 : 2100;
+      specs.push_back(longer);
+      CaseSpec late = longer;
+      late.seed = ++seed;
+      late.q_rows = late.kv_rows = 400;
+      late.late = 30;
+      specs.push_back(late);
+    }
+  }
+  run_and_judge(specs, 1);
+}
+
+}  // namespace
+}  // namespace heddle::test

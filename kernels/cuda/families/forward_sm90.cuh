@@ -292,14 +292,17 @@ class Consumer {
     const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
     if constexpr (kConfig.capped) {
       if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
-        // In products, of which the factor makes scores.
-        const float f = factor, f2 = f * f;
-        const float series[3] = {params_.cap_series[0] * f, params_.cap_series[1] * (f * f2),
-                                 params_.cap_series[2] * (f * f2 * f2)};
-        softmax_.step_capped(s_, series);
+        if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
+          const float square = factor * factor;
+          const float series[3] = {params_.cap_series[0] * factor, params_.cap_series[1] * (factor * square),
+                                   params_.cap_series[2] * (factor * square * square)};
+          softmax_.step_capped(s_, series);
+        } else {
+          softmax_.step_capped(s_, params_.cap_series);
+        }
         return;
       }
-      cap_scores<kConfig>(s_, params_.cap_inside * factor, params_.cap_outside);
+      cap_scores<kConfig>(s_, params_, factor);
       scale_log2 = 1;
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
@@ -449,12 +452,13 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
+    if constexpr (kConfig.fp8()) {
+      constexpr unsigned kFirst = 4 - shared::kTransposers;  // of the warpgroup's warps; its first has the producer
+      const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
+      if (warp >= kFirst) Transposer<kConfig>(memory, warp - kFirst).run();
+    }
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
-    if constexpr (kConfig.fp8()) {
-      const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
-      if (warp >= 4 - shared::kTransposers) Transposer<kConfig>(memory, warp - (4 - shared::kTransposers)).run();
-    }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

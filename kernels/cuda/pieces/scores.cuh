@@ -54,12 +54,15 @@ __device__ __forceinline__ bool are_far_from_cap(const float (&s)[kConfig.kv_blo
 }
 
 /// Products of queries and keys become t in powers of two, capped: c tanh(x) = c - 2 c / (1 + e^2x), to 2^-22 c.
+/// `factor`: of products in 8 bits.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], float inside, float outside) {
-  inside *= 2 * ptx::kLog2E;
+__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
+                                           float factor) {
+  float inside = 2 * ptx::kLog2E * params.cap_inside;
+  if constexpr (kConfig.fp8()) inside *= factor;
 #pragma unroll
   for (int i = 0; i < kConfig.kv_block / 2; ++i) {
-    s[i] = fmaf(-2 * outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), outside);
+    s[i] = fmaf(-2 * params.cap_outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), params.cap_outside);
   }
 }
 

@@ -36,11 +36,8 @@ struct WeightRange {
 };
 template <ForwardSm90Config kConfig>
 constexpr WeightRange weight_range() {
-  if (!kConfig.fp8())
-    return {kConfig.f16, kConfig.f16 ? 10.0F : 0.0F, kConfig.f16 ? 1024.0F : 1.0F, 16384,
-            !kConfig.f16       ? 0.0F
-            : kConfig.weighted ? 7.0F
-                               : 5.0F};
+  if (!kConfig.fp8() && !kConfig.f16) return {false, 0, 1, 0, 0};
+  if (!kConfig.fp8()) return {true, 10, 1024, 16384, kConfig.weighted ? 7.0F : 5.0F};
   // What a weight_mod does to them comes after, and must not leave the range either: numbers that are too large would
   // become the largest one.
   const float factor = 1.0F / static_cast<float>(1 << kConfig.weight_exponent), less = kConfig.weight_exponent;

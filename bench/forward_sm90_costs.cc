@@ -87,6 +87,7 @@ Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const de
   asked.q_rows = asked.kv_rows = problem.length;
   asked.qk_dim = kernel.qk_dim;
   asked.v_dim = kernel.v_dim;
+  asked.sequences.assign(static_cast<std::size_t>(asked.batch), {.q_len = problem.length, .kv_len = problem.length});
   c.schedule = plan::forward_sm90_schedule(asked, c.config, c.rows.get(), caps);
   c.observation.terms = longest_cta(c.schedule, c.config);
   return c;

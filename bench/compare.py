@@ -8,7 +8,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
 
     compare.py --out DIR                      the whole grid: DIR/compare.{md,json,svg}
     compare.py --only D128/causal S512        some cells
-    compare.py --mods                         score mods and masks instead (comparison/mods.py)
+    compare.py --mods                         mods, masks and shapes instead (comparison/mods.py, shapes.py)
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
 """
@@ -47,7 +47,12 @@ def read_arguments(arguments):
     parser.add_argument("--no-extras", action="store_true", help="throughput only: no compile times, host cost, graph")
     parser.add_argument("--library", help="libheddle_c.so ($HEDDLE_LIBRARY, or the one built last under build/)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu tries the program out, slowly")
-    parser.add_argument("--mods", action="store_true", help="score mods and masks, beside the plain kernel and flex")
+    parser.add_argument(
+        "--mods",
+        nargs="*",
+        metavar="NAME",
+        help="score mods, weights, masks (all, or these of comparison/mods.py), head dims and lengths",
+    )
     parser.add_argument("--fp8", action="store_true", help="e4m3 attention, beside a GEMM of e4m3")
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
     chosen = parser.parse_args(arguments)
@@ -208,22 +213,36 @@ def draw(results, path):
 def compare_mods(chosen):
     try:
         import torch
-        from comparison import mods
+        from comparison import mods, shapes
 
         torch.set_grad_enabled(False)
         lib = library.Library(library.find_library(chosen.library))
     except (ImportError, OSError, library.HeddleError) as error:
         say(f"compare.py: {error}")
         return 2
-    peers = tuple(name for name in chosen.peers if name == "flex")
+    unknown = set(chosen.mods) - {mod.name for mod in mods.MODS}
+    if unknown:
+        say(f"--mods: '{min(unknown)}' is none of {', '.join(repr(mod.name) for mod in mods.MODS)}")
+        return 2
+    wanted = [mod for mod in mods.MODS if not chosen.mods or mod.name in chosen.mods]
     length = mods.LENGTH if chosen.device == "cuda" else 256
-    entries = mods.Comparison(torch, lib, chosen.device, chosen.rounds, say, length, peers).run()
+    comparison = mods.Comparison(torch, lib, chosen.device, chosen.rounds, say, length, chosen.peers)
+    entries = comparison.run(mods=wanted)
+    shape_entries = []
+    if not chosen.mods:
+        of_shapes = shapes.Comparison(torch, lib, chosen.device, chosen.rounds, say, length, chosen.peers)
+        shape_entries = of_shapes.run()
+    results = {"mods": entries, "shapes": shape_entries, "missing": comparison.missing}
+    text = mods.markdown(entries, comparison.missing)
+    if shape_entries:
+        text += "\n" + shapes.markdown(shape_entries, of_shapes.missing)
     if chosen.out:
         chosen.out.mkdir(parents=True, exist_ok=True)
-        (chosen.out / "mods.json").write_text(json.dumps(entries, indent=1))
-        (chosen.out / "mods.md").write_text(mods.markdown(entries))
-    print(json.dumps(entries, indent=1) if chosen.json else mods.markdown(entries), flush=True)
-    return 1 if any(mods.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
+        (chosen.out / "mods.json").write_text(json.dumps(results, indent=1))
+        (chosen.out / "mods.md").write_text(text)
+    print(json.dumps(results, indent=1) if chosen.json else text, flush=True)
+    verdicts = [mods.verdict(entry) for entry in entries] + [shapes.verdict(entry) for entry in shape_entries]
+    return 1 if "ERROR" in verdicts or "WRONG" in verdicts else 0
 
 
 def compare_fp8(chosen):
@@ -252,7 +271,7 @@ def main(arguments):
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     if chosen.draw:
         return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
-    if chosen.mods:
+    if chosen.mods is not None:
         return compare_mods(chosen)
     if chosen.fp8:
         return compare_fp8(chosen)

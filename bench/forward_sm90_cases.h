@@ -32,6 +32,7 @@ struct TimedCase {
   Problem problem;
   shared::ForwardSm90Config config;  // writes lse, and is masked where the problem is
   plan::TileOrder order{};
+  bool dropout = false;  // of 0.1; the configuration says in which form
   std::shared_ptr<const BlockMask> rows;
   std::vector<double> seconds{};  // of each round
 

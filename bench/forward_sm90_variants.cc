@@ -1,16 +1,20 @@
 // What do the choices of the Hopper family that have no cost of their own do? The order of tiles (plan::TileOrder) and
 // the stages of each kernel, beside those of the table, on the causal grid of bench/compare.py.
 //
-//   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I]
+//   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout]
 //
-// Prints, for each kernel and length, how many times as fast as the table's each variant is.
+// Prints, for each kernel and length, how many times as fast as the table's each variant is. With --dropout: what
+// dropout costs beside the same kernel without, by when its draws are made (shared::DrawTime), also in two kernels that
+// stand not in the table.
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/driver/driver.h"
@@ -69,11 +73,71 @@ void print_kernel(const std::vector<Variant>& variants, const std::deque<TimedCa
   }
 }
 
-int run(int rounds, double seconds, int device) {
+constexpr std::array<Problem, 4> kDropoutProblems = {
+    {{"full", 2048, kTokens}, {"full", 8192, kTokens}, {"causal", 2048, kTokens}, {"causal", 8192, kTokens}}};
+
+void time_dropout(const shared::ForwardSm90Config& kernel, int device, int rounds, double seconds) {
+  std::vector<Variant> variants = {{"without", kernel, {}}};
+  for (const auto& [name, draws] : {std::pair("drawn when packing", shared::DrawTime::packing),
+                                    std::pair("drawn when waiting", shared::DrawTime::waiting),
+                                    std::pair("drawn when weighing", shared::DrawTime::weighing)}) {
+    Variant& added = variants.emplace_back(Variant{name, kernel, {}});
+    added.config.dropped = true;
+    added.config.draws = draws;
+  }
+  std::deque<TimedCase> cases;
+  std::vector<TimedCase*> all;
+  for (const Variant& variant : variants) {
+    for (const Problem& problem : kDropoutProblems) {
+      TimedCase& added = cases.emplace_back(problem, variant.config);
+      added.dropout = variant.config.dropped;
+      all.push_back(&added);
+    }
+  }
+  measure(all, device, rounds, seconds);
+  fmt::print("\n{:24}", fmt::format("D {}, {} x {}", plan::to_string(plan::HeadDims{kernel.qk_dim, kernel.v_dim}),
+                                    kernel.rows(), kernel.kv_block));
+  for (const Problem& problem : kDropoutProblems)
+    fmt::print("{:>18}", fmt::format("{} {}", problem.mask, problem.length));
+  fmt::print("\n");
+  for (std::size_t v = 0; v < variants.size(); ++v) {
+    fmt::print("{:24}", variants[v].name);
+    for (std::size_t p = 0; p < kDropoutProblems.size(); ++p) {
+      const TimedCase &own = cases[v * kDropoutProblems.size() + p], &without = cases[p];
+      if (own.seconds.empty() || without.seconds.empty()) {
+        fmt::print("{:>18}", "-");
+      } else {
+        fmt::print("{:>8.3f} ms, x{:.2f}", own.median() * 1e3, own.median() / without.median());
+      }
+    }
+    fmt::print("\n");
+  }
+  std::fflush(stdout);
+}
+
+int run_dropout(int rounds, double seconds, int device) {
+  std::vector<shared::ForwardSm90Config> kernels;
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    const bool fits = kernel.kv_block % shared::kKeysOfDraw == 0;
+    if (fits && kernel.qk_dim == kernel.v_dim && kernel.qk_dim != 192) kernels.push_back(kernel.config());
+  }
+  shared::ForwardSm90Config narrow = plan::kForwardSm90Kernels.front().config();
+  narrow.kv_block = 96;
+  kernels.push_back(narrow);
+  narrow.qk_dim = narrow.v_dim = 128;
+  narrow.kv_block = 64;
+  narrow.stages = narrow.o_panels = 2;
+  kernels.push_back(narrow);
+  for (const shared::ForwardSm90Config& kernel : kernels) time_dropout(kernel, device, rounds, seconds);
+  return 0;
+}
+
+int run(int rounds, double seconds, int device, bool dropout) {
   if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
     fmt::print(stderr, "no CUDA device: {}\n", reason);
     return 2;
   }
+  if (dropout) return run_dropout(rounds, seconds, device);
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     if (kernel.spare) continue;
     const std::vector<Variant> variants = variants_of(kernel);
@@ -98,21 +162,25 @@ int run(int rounds, double seconds, int device) {
 int main(int argc, char** argv) {
   int rounds = 7, device = 0;
   double seconds = 0.005;
+  bool dropout = false;
   for (int i = 1; i < argc; i += 2) {
     const std::string_view argument = argv[i];
-    if (argument == "--rounds" && i + 1 < argc) {
+    if (argument == "--dropout") {
+      dropout = true;
+      --i;  // it has no value
+    } else if (argument == "--rounds" && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[i + 1]));
     } else if (argument == "--seconds" && i + 1 < argc) {
       seconds = std::atof(argv[i + 1]);
     } else if (argument == "--device" && i + 1 < argc) {
       device = std::atoi(argv[i + 1]);
     } else {
-      fmt::print(stderr, "usage: bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I]\n");
+      fmt::print(stderr, "usage: bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout]\n");
       return 2;
     }
   }
   try {
-    return heddle::bench::run(rounds, seconds, device);
+    return heddle::bench::run(rounds, seconds, device, dropout);
   } catch (const heddle::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

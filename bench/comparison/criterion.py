@@ -17,10 +17,10 @@ SMALLEST_SUBNORMAL = {"bf16": 2.0**-133, "f32": 2.0**-149}
 SIGNIFICAND_BITS = {"bf16": 8, "f32": 24}
 
 
-def sampled_pairs(batch, heads, s):
+def sampled_pairs(batch, heads, s, budget=BUDGET):
     """(batch entry, head) pairs, spread evenly, the first and the last among them."""
     total = batch * heads
-    count = max(2, min(total, BUDGET // (s * s)))
+    count = max(2, min(total, budget // (s * s)))
     if total == 1:
         return [(0, 0)]
     numbers = sorted({round(i * (total - 1) / (count - 1)) for i in range(count)})
@@ -30,11 +30,12 @@ def sampled_pairs(batch, heads, s):
 class Reference:
     """Attention of sampled heads in float64, and plain: S and softmax in f32, P rounded to bf16, o rounded once."""
 
-    def __init__(self, torch, q, k, v, causal, mods=None):
-        """q, k, v: [B, S, H, D]. `mods`: functions score(t, h, q, k), mask(q, k) and weight(t, h, q, k), or None."""
+    def __init__(self, torch, q, k, v, causal, mods=None, budget=BUDGET):
+        """q, k, v: [B, S, H, D]. `mods`: functions score(t, h, q, k), mask(q, k) and weight(b, h, q, k), or None; sinks
+        [H] or None, and the normalizer's name."""
         self.torch, self.mods = torch, mods
         batch, s, heads, d = q.shape
-        self.pairs = sampled_pairs(batch, heads, s)
+        self.pairs = sampled_pairs(batch, heads, s, budget)
         self.b = torch.tensor([b for b, _ in self.pairs], device=q.device)
         self.h = torch.tensor([h for _, h in self.pairs], device=q.device)
         q, k, v = (x[self.b, :, self.h] for x in (q, k, v))  # [pairs, S, D]
@@ -44,24 +45,46 @@ class Reference:
         for first in range(0, len(self.pairs), together):
             at = slice(first, first + together)
             blocks = [
-                self._rows(q[at], k[at], v[at], self.h[at], row, min(row + rows, s), causal)
+                self._rows(q[at], k[at], v[at], self.b[at], self.h[at], row, min(row + rows, s), causal)
                 for row in range(0, s, rows)
             ]
             parts.append([torch.cat(tensors, dim=1) for tensors in zip(*blocks)])
-        self.o, self.magnitude, self.exponent, self.lse, self.plain_o, self.plain_lse = (
+        self.o, self.magnitude, self.sensitivity, self.exponent, self.lse, self.plain_o, self.plain_lse = (
             torch.cat(tensors) for tensors in zip(*parts)
         )
 
-    def _mod(self, kind, t, h, begin):
+    def _mod(self, kind, t, b, h, begin):
         """What that mod gives for the score matrix t of the heads h, whose rows begin there; None without one."""
         mod = getattr(self.mods, kind, None)
         if mod is None:
             return None
         rows = self.torch.arange(begin, begin + t.shape[-2], device=t.device)[:, None]
         keys = self.torch.arange(t.shape[-1], device=t.device)[None, :]
-        return mod(rows, keys) if kind == "mask" else mod(t, h[:, None, None], rows, keys)
+        if kind == "mask":
+            return mod(rows, keys)
+        h = h[:, None, None]
+        return mod(t, h, rows, keys) if kind == "score" else mod(b[:, None, None], h, rows, keys)
 
-    def _rows(self, q, k, v, h, begin, end, causal):
+    def _weights(self, t, h):
+        """The weights of values [pairs, rows, keys], their rows' sums and lse [pairs, rows, 1]."""
+        torch, sinks = self.torch, getattr(self.mods, "sinks", None)
+        normalizer = getattr(self.mods, "normalizer", "softmax")
+        one, no_lse = torch.ones_like(t[..., :1]), torch.zeros_like(t[..., 0])
+        if normalizer == "sigmoid":
+            return torch.sigmoid(t), one, no_lse
+        if normalizer == "none":
+            return t.masked_fill(t == -math.inf, 0), one, no_lse
+        m = t.amax(-1, keepdim=True)
+        if sinks is not None:
+            sink = sinks[h][:, None, None].to(t.dtype)
+            m = torch.maximum(m, sink)
+        p = (t - m).exp_()
+        l = p.sum(-1, keepdim=True)
+        if sinks is not None:
+            l = l + (sink - m).exp()
+        return p, l, (m + l.log()).squeeze(-1)
+
+    def _rows(self, q, k, v, b, h, begin, end, causal):
         torch = self.torch
         if causal:
             k, v = k[:, :end], v[:, :end]
@@ -73,11 +96,11 @@ class Reference:
         t = scale * (q.double() @ k.double().transpose(1, 2))
         # How large the row's scores are, or half of the terms that cancel in one: what f32 may err by.
         terms = 0.5 * scale * (q.abs().double() @ k.abs().double().transpose(1, 2))
-        if (attends := self._mod("mask", t, h, begin)) is not None:
+        if (attends := self._mod("mask", t, b, h, begin)) is not None:
             masked = ~attends
-        if (scored := self._mod("score", t, h, begin)) is not None:
+        if (scored := self._mod("score", t, b, h, begin)) is not None:
             t = scored
-        weight = self._mod("weight", t, h, begin)
+        weight = self._mod("weight", t, b, h, begin)
         sizes = torch.maximum(t.abs(), terms)
         del terms
         if masked is not None:
@@ -85,42 +108,41 @@ class Reference:
             sizes.masked_fill_(masked, 0)
         exponent = sizes.amax(-1)
         del sizes
-        m = t.amax(-1, keepdim=True)
-        p = (t - m).exp_()
-        l = p.sum(-1, keepdim=True)
+        if (sinks := getattr(self.mods, "sinks", None)) is not None:
+            exponent = torch.maximum(exponent, sinks[h][:, None].abs().double())
+        p, l, lse = self._weights(t, h)
         weigh = (lambda x: x) if weight is None else (lambda x: x * weight)
         o = (weigh(p) @ v.double()) / l
-        p.clamp_(min=FLUSHED)
+        p = p.abs().clamp_(min=FLUSHED)
         if masked is not None:
             p.masked_fill_(masked, 0)
         p = weigh(p).abs()
         magnitude = (p @ v.abs().double()) / l
-        lse = (m + l.log()).squeeze(-1)
+        sensitivity = (1 + exponent[..., None]) * magnitude
+        if getattr(self.mods, "normalizer", "softmax") == "none":  # p is t itself, not its exponential
+            attended = torch.ones_like(t) if masked is None else (~masked).to(t.dtype).expand_as(t)
+            sensitivity = exponent[..., None] * (weigh(attended).abs() @ v.abs().double())
         del t, p
 
         t = scale * (q.float() @ k.float().transpose(1, 2))
-        if (scored := self._mod("score", t, h, begin)) is not None:
+        if (scored := self._mod("score", t, b, h, begin)) is not None:
             t = scored
         if masked is not None:
             t = t.masked_fill(masked, -math.inf)
-        m = t.amax(-1, keepdim=True)
-        p = (t - m).exp_()
-        l = p.sum(-1, keepdim=True)
+        p, l, plain_lse = self._weights(t, h)
         plain_o = ((weigh(p).bfloat16().float() @ v.float()) / l).bfloat16()
-        plain_lse = (m + l.log()).squeeze(-1)
-        return o, magnitude, exponent, lse, plain_o, plain_lse
+        return o, magnitude, sensitivity, exponent, lse, plain_o, plain_lse
 
     def judge(self, o, lse):
         """o [B, H, S, D] in bf16, lse [B, H, S] in f32 or None: a report as plain data."""
         torch = self.torch
-        sensitivity = 1 + self.exponent
         tensors = {
             "o": judge_tensor(
                 torch,
                 value=o[self.b, self.h],
                 reference=self.o,
                 plain=self.plain_o,
-                floor=FLOOR_UNIT * sensitivity[..., None] * self.magnitude,
+                floor=FLOOR_UNIT * self.sensitivity,
                 magnitude=self.magnitude,
                 dtype="bf16",
                 everything=o,
@@ -132,7 +154,7 @@ class Reference:
                 value=lse[self.b, self.h],
                 reference=self.lse,
                 plain=self.plain_lse,
-                floor=FLOOR_UNIT * sensitivity * self.lse.abs().clamp(min=1),
+                floor=FLOOR_UNIT * (1 + self.exponent) * self.lse.abs().clamp(min=1),
                 magnitude=None,
                 dtype="f32",
                 everything=lse,

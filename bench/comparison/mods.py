@@ -1,7 +1,9 @@
-"""Mods and masks: Heddle beside its own plain kernel, flex_attention and, where it can, itself on the same blocks.
+"""Mods and masks: Heddle beside its own plain kernel, itself on the same blocks, and the peers of mod_peers.py.
 
 One problem, B 2, H 16, S 8192, bf16, at D 64 and 128. What a score or weight mod costs is its time over that of the
-plain kernel; what a mask costs, over that of the same kernel on the same blocks all marked full, with no mod.
+plain kernel; what a mask costs, over that of the same kernel on the same blocks all marked full, with no mod. A bias is
+beside a copy of it: it cannot be read faster than that. Sinks and another normalizer than softmax are rows like those
+of mods.
 """
 
 import ctypes
@@ -9,14 +11,26 @@ import dataclasses
 import math
 from typing import Callable
 
-from comparison import criterion, library as c, report, timing
+from comparison import criterion, library as c, mod_peers, philox, report, timing
 
 BATCH, HEADS, LENGTH = 2, 16, 8192
 DOCUMENTS = (1000, 37, 2055, 900, 1500, 700, 1200, 800)
 CAUSAL = "q_idx >= kv_idx"
+NORMALIZERS = ("softmax", "none", "sigmoid")
 T5 = "table[where(q_idx < kv_idx, 16, 0) + min(abs(kv_idx - q_idx), 8) + " + " + ".join(
     f"i32(abs(kv_idx - q_idx) >= {edge})" for edge in (12, 16, 23, 32, 46, 64, 91)
 )
+
+
+SEED, KEPT = 1234, 1 / (1 - mod_peers.DROPPED)
+
+
+def kept_weights(torch):
+    def weight(b, h, q, k):
+        drawn = philox.random_uniform(torch, SEED, b, h, q, k)
+        return torch.where(drawn < mod_peers.DROPPED, 0.0, KEPT)
+
+    return weight
 
 
 def t5_bucket(torch, q, k):
@@ -27,18 +41,28 @@ def t5_bucket(torch, q, k):
 
 @dataclasses.dataclass(frozen=True)
 class Mod:
-    """Texts for Heddle; `make(torch, captures)` gives the same as functions score(t, h, q, k) and mask(q, k)."""
+    """Texts for Heddle; `make(torch, captures)` gives the same as functions score(t, h, q, k) and mask(q, k), and
+    `weigh(torch)` as weight(b, h, q, k). `streamed`: a capture of which every element is read."""
 
     name: str
     targets: dict  # most times the baseline's time, by D
     score: str = ""
     mask: str = ""
     captures: tuple = ()
+    sinks: bool = False
+    normalizer: str = "softmax"
     make: Callable = lambda torch, captures: (None, None)
+    weight: str = ""
+    weigh: Callable = lambda torch: None
+    streamed: str = ""
 
     @property
     def baseline(self):
         return "blocks" if self.mask else "plain"
+
+    @property
+    def softmax(self):
+        return self.normalizer == "softmax"
 
 
 def both(d64, d128):
@@ -78,7 +102,25 @@ MODS = (
         score="score + bias[h, q_idx, kv_idx]",
         captures=("bias",),
         make=lambda torch, x: (lambda t, h, q, k: t + x["bias"][h, q, k], None),
+        streamed="bias",
     ),
+    Mod(
+        "bias, f32",
+        both(1.25, 1.25),
+        score="score + bias32[h, q_idx, kv_idx]",
+        captures=("bias32",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["bias32"][h, q, k], None),
+        streamed="bias32",
+    ),
+    Mod(
+        "dropout",
+        both(1.5, 1.5),
+        weight=f"where(random_uniform({SEED}, b, h, q_idx, kv_idx) < {mod_peers.DROPPED}, 0.0, {KEPT!r})",
+        weigh=kept_weights,
+    ),
+    Mod("sinks", both(1.02, 1.02), sinks=True),
+    Mod("sigmoid", both(2.0, 1.5), normalizer="sigmoid"),
+    Mod("no normalizer", both(1.0, 1.0), normalizer="none"),
     Mod("causal", both(1.10, 1.10), mask=CAUSAL, make=lambda torch, x: (None, lambda q, k: q >= k)),
     Mod(
         "ALiBi, causal",
@@ -120,6 +162,16 @@ MODS = (
         mask=f"{CAUSAL} and (q_idx - kv_idx) % 4 == 0",
         make=lambda torch, x: (None, lambda q, k: (q >= k) & ((q - k) % 4 == 0)),
     ),
+    Mod(
+        "tree",
+        both(1.10, 1.10),
+        mask="enter[kv_idx] <= enter[q_idx] and enter[q_idx] <= last[kv_idx]",
+        captures=("enter", "last"),
+        make=lambda torch, x: (
+            None,
+            lambda q, k: (x["enter"][k] <= x["enter"][q]) & (x["enter"][q] <= x["last"][k]),
+        ),
+    ),
 )
 
 
@@ -141,8 +193,31 @@ class ModCell:
 class Functions:
     """A mod's functions, as criterion.Reference calls them."""
 
-    def __init__(self, score, mask):
-        self.score, self.mask, self.weight = score, mask, None
+    def __init__(self, score, mask, weight=None, sinks=None, normalizer="softmax"):
+        self.score, self.mask, self.weight = score, mask, weight
+        self.sinks, self.normalizer = sinks, normalizer
+
+
+def tree_intervals(torch, count):
+    """A tree of branches of 64 nodes, each from an earlier node near by, numbered in the order in which a walk from the
+    root meets them: a node attends its ancestors. enter: when it is met; last: the last of those below it."""
+    parents = [i - 1 if i % 64 else i - 1 - (37 * (i // 64)) % 256 for i in range(count)]
+    parents = [parent if parent >= 0 else i - 1 for i, parent in enumerate(parents)]
+    children = [[] for _ in range(count)]
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(i)
+    enter, order, stack = [0] * count, [], [0]
+    while stack:
+        node = stack.pop()
+        enter[node] = len(order)
+        order.append(node)
+        stack += reversed(children[node])
+    last = list(enter)
+    for node in reversed(order):
+        if parents[node] >= 0:
+            last[parents[node]] = max(last[parents[node]], last[node])
+    return (torch.tensor(x, dtype=torch.int32) for x in (enter, last))
 
 
 def capture_tensors(torch, device, cell):
@@ -151,11 +226,17 @@ def capture_tensors(torch, device, cell):
     numbers = torch.arange(1, cell.heads + 1, device=device)
     parts = [math.ceil(part * cell.s / LENGTH) for part in DOCUMENTS]
     ids = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts))[: cell.s]
+    enter, last = tree_intervals(torch, cell.s)
+    bias = torch.randn(cell.heads, cell.s, cell.s, device=device, generator=generator)
     return {
         "slopes": torch.exp2(-8.0 * numbers.float() / cell.heads),
         "table": torch.randn(32, cell.heads, device=device, generator=generator),
         "ids": ids.to(torch.int32).to(device),
-        "bias": torch.randn(cell.heads, cell.s, cell.s, device=device, generator=generator).to(torch.bfloat16),
+        "sinks": torch.randn(cell.heads, device=device, generator=generator) * 4,
+        "bias": bias.to(torch.bfloat16),
+        "bias32": bias,
+        "enter": enter.to(device),
+        "last": last.to(device),
     }
 
 
@@ -167,14 +248,18 @@ def view(x):
 
 
 class Heddle:
-    """The library on one mod; `blocks`: on a block mask instead, with none."""
+    """The library on one mod; `blocks`: on a block mask instead, with none. `more`: other options of c.h."""
 
-    def __init__(self, inputs, lib, mod=None, captures=None, blocks=None):
+    def __init__(self, inputs, lib, mod=None, captures=None, blocks=None, **more):
         torch, cell = inputs.torch, inputs.cell
-        self.o = torch.full_like(inputs.q, math.nan)
+        self.o = torch.full_like(inputs.v, math.nan)
         self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
         rows = [view(x.transpose(1, 2)) for x in (inputs.q, inputs.k, inputs.v, self.o)]
-        self.tensors = c.attention_tensors(*rows, view(self.lse))
+        softmax = mod is None or mod.softmax
+        self.tensors = c.attention_tensors(*rows, view(self.lse) if softmax else None)
+        if not softmax:
+            self.lse = None
+        self.sinks = view(captures["sinks"]) if mod and mod.sinks else None
         names = mod.captures if mod else ()
         self.views = [view(captures[name]) for name in names]
         self.captures = (c.Capture * max(1, len(names)))(
@@ -185,8 +270,12 @@ class Heddle:
         options = c.AttentionOptions(
             score_mod=mod.score.encode() if mod and mod.score else None,
             mask_mod=mod.mask.encode() if mod and mod.mask else None,
+            weight_mod=mod.weight.encode() if mod and mod.weight else None,
+            **more,
             bindings=ctypes.pointer(self.bindings),
             block_mask=blocks.handle if blocks else None,
+            sinks=ctypes.pointer(self.sinks) if self.sinks else None,
+            normalizer=NORMALIZERS.index(mod.normalizer) if mod else 0,
         )
         self.plan = lib.plan(self.tensors, options)
         count = self.plan.workspace_bytes()
@@ -237,34 +326,21 @@ def full_blocks(torch, lib, cell, mod, captures, kv_block):
     return lib.block_mask(c.BlockMaskOptions(**common, **pointers))
 
 
-class Flex:
-    def __init__(self, inputs, shared, score, mask):
-        from torch.nn.attention import flex_attention as module
+class Copy:
+    """A capture, read and written once."""
 
-        torch, s = inputs.torch, inputs.cell.s
-        if "flex" not in shared:
-            torch._dynamo.config.recompile_limit = 1000
-            torch._dynamo.config.automatic_dynamic_shapes = False
-            shared["flex"] = torch.compile(module.flex_attention)
-        self.attend, self.inputs = shared["flex"], inputs.bhsd()
-        self.score = None if score is None else (lambda t, b, h, q, k: score(t, h, q, k))
-        self.blocks = None
-        if mask is not None:
-            self.blocks = module.create_block_mask(
-                lambda b, h, q, k: mask(q, k), None, None, s, s, device=inputs.device
-            )
+    def __init__(self, torch, source):
+        self.source, self.target = source, torch.empty_like(source)
 
     def __call__(self):
-        self.kept = self.attend(*self.inputs, score_mod=self.score, block_mask=self.blocks)
-
-    def result(self):
-        return self.kept, None
+        self.target.copy_(self.source)
 
 
 class Comparison:
-    def __init__(self, torch, lib, device, rounds, say, length=LENGTH, peers=("flex",)):
+    def __init__(self, torch, lib, device, rounds, say, length=LENGTH, peers=mod_peers.NAMES):
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
-        self.length, self.peers, self.shared = length, peers, {}
+        self.length, self.peers, self.shared = length, [name for name in mod_peers.NAMES if name in peers], {}
+        self.missing = {}  # peers that are not installed, and why
         self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
 
     def run(self, dims=(64, 128), mods=MODS):
@@ -295,25 +371,49 @@ class Comparison:
         ours = Heddle(inputs, self.lib, mod, captures)
         timed[mod.name, "heddle"] = timing.Timed(ours, self.clock)
         entry["plan"] = ours.plan.explain()
-        reference = criterion.Reference(self.torch, inputs.q, inputs.k, inputs.v, False, Functions(score, mask))
+        sinks = captures["sinks"] if mod.sinks else None
+        functions = Functions(score, mask, mod.weigh(self.torch), sinks, mod.normalizer)
+        reference = criterion.Reference(self.torch, inputs.q, inputs.k, inputs.v, False, functions)
         entry["check"] = reference.judge(*ours.result())
         if mod.mask:
             blocks = full_blocks(self.torch, self.lib, inputs.cell, mod, captures, ours.kv_block())
             timed[mod.name, "blocks"] = timing.Timed(Heddle(inputs, self.lib, blocks=blocks), self.clock)
-        if "flex" in self.peers:
-            try:
-                timed[mod.name, "flex"] = timing.Timed(Flex(inputs, self.shared, score, mask), self.clock)
-            except Exception as error:  # a peer's failure is its own
-                entry["flex_error"] = report.one_line(str(error))
+        if mod.streamed:
+            copied = captures[mod.streamed]
+            entry["streamed_bytes"] = copied.numel() * copied.element_size()
+            timed[mod.name, "copy"] = timing.Timed(Copy(self.torch, copied), self.clock)
+        entry["peers"], entry["peer_errors"], entry["peers_wrong"] = {}, {}, []
+        for name in self.peers:
+            if name not in self.missing:
+                self.add_peer(timed, entry, name, inputs, captures, mod, reference)
+
+    def add_peer(self, timed, entry, name, inputs, captures, mod, reference):
+        if mod.sinks or not mod.softmax:
+            return  # none has them
+        try:
+            peer = mod_peers.make(name, inputs, self.shared, captures, mod.name, *mod.make(self.torch, captures))
+            timed[mod.name, name] = timing.Timed(peer, self.clock)
+            # What it draws itself is not ours to know.
+            if not mod.weight and not reference.judge(peer.result()[0], None)["passed"]:
+                entry["peers_wrong"].append(name)
+        except mod_peers.Unable:
+            pass
+        except ImportError as error:
+            self.missing[name] = report.one_line(str(error))
+            self.say(f"{name} is not installed: {error}")
+        except Exception as error:  # a peer's failure is its own
+            entry["peer_errors"][name] = report.one_line(f"{type(error).__name__}: {error}")
 
     def finish(self, entry, timed, failed):
         def ms(name, who):
             one = timed.get((name, who))
             return report.median(one.samples) if one and one.samples and (name, who) not in failed else None
 
-        entry["ms"] = ms(entry["mod"], "heddle")
-        entry["flex_ms"] = ms(entry["mod"], "flex")
-        entry["baseline_ms"] = ms("plain", "heddle") if entry["baseline"] == "plain" else ms(entry["mod"], "blocks")
+        name = entry["mod"]
+        entry["ms"] = ms(name, "heddle")
+        entry["peers"] = {peer: ms(name, peer) for peer in self.peers if ms(name, peer)}
+        entry["copy_ms"] = ms(name, "copy")
+        entry["baseline_ms"] = ms("plain", "heddle") if entry["baseline"] == "plain" else ms(name, "blocks")
 
 
 def ratio(entry):
@@ -330,24 +430,49 @@ def verdict(entry):
     return "ok" if ratio(entry) <= entry["target"] else "MISS"
 
 
+def peer_text(entry, name):
+    """A peer's milliseconds; marked where its result fails the criterion."""
+    return report.number(entry.get("peers", {}).get(name), 3) + ("!" if name in entry.get("peers_wrong", ()) else "")
+
+
 def line(entry):
     number = report.number
-    against = number(entry["flex_ms"] / entry["ms"], 2) if entry.get("flex_ms") and entry.get("ms") else "-"
+    best = min(entry.get("peers", {}).values(), default=None)
+    against = number(best / entry["ms"], 2) if best and entry.get("ms") else "-"
     share = max(part["share"] for part in entry["check"]["tensors"].values()) if "check" in entry else None
+    peers = " | ".join(peer_text(entry, name) for name in mod_peers.NAMES)
     return (
         f"| {entry['d']} | {entry['mod']} | {number(entry.get('ms'), 3)} | {number(ratio(entry), 2)} | "
-        f"{entry['baseline']} | {number(entry['target'], 2)} | {against} | {number(share, 2)} | {verdict(entry)} |"
+        f"{entry['baseline']} | {number(entry['target'], 2)} | {peers} | {against} | {number(share, 2)} | "
+        f"{verdict(entry)} |"
     )
 
 
-def markdown(entries):
+def streamed_line(entry):
+    """How fast a bias is read, beside a copy of it."""
+    gigabytes = entry["streamed_bytes"] / 1e9
+    return (
+        f"- D {entry['d']}, {entry['mod']}: {gigabytes:.3g} GB, read once within the call at "
+        f"{1e3 * gigabytes / entry['ms']:.0f} GB/s; a copy of it reads and writes "
+        f"{2e3 * gigabytes / entry['copy_ms']:.0f} GB/s"
+    )
+
+
+def markdown(entries, missing=()):
     lines = [
-        "| D | mod | ms | x baseline | baseline | target | flex / Heddle | share of the criterion | |",
-        "|" + "---|" * 9,
+        "| D | mod | ms | x baseline | baseline | target | "
+        + " | ".join(f"{name} ms" for name in mod_peers.NAMES)
+        + " | best peer / Heddle | share of the criterion | |",
+        "|" + "---|" * (9 + len(mod_peers.NAMES)),
         *(line(entry) for entry in entries),
     ]
+    lines += [streamed_line(entry) for entry in entries if entry.get("copy_ms") and entry.get("ms")]
+    if any(entry.get("peers_wrong") for entry in entries):
+        lines.append("- !: that peer's o fails the criterion")
+    lines += [f"- {name}, not installed: {reason}" for name, reason in dict(missing).items()]
     for entry in entries:
-        for kind in ("error", "flex_error"):
-            if entry.get(kind):
-                lines.append(f"- D {entry['d']}, {entry['mod']}, {kind}: {report.one_line(entry[kind])}")
+        if entry.get("error"):
+            lines.append(f"- D {entry['d']}, {entry['mod']}, error: {report.one_line(entry['error'])}")
+        for name, error in entry.get("peer_errors", {}).items():
+            lines.append(f"- D {entry['d']}, {entry['mod']}, {name}: {error}")
     return "\n".join(lines) + "\n"

@@ -115,11 +115,11 @@ struct RunOptions {
 /// or streams at once, each with its own workspace. On a GPU the plan must outlive what its runs enqueued, and the
 /// graphs that captured them: destroying or updating it frees lists that they read.
 ///
-/// What waits on a GPU: making a plan and update() allocate on its device, find the rows of a mask that reads its memory
-/// (explain() says where; on the host: from copies), and copy there and from there, all on the legacy stream, and wait
-/// for it; so they wait for what all streams of the device hold, but for streams made non-blocking: results on those
-/// that a mask reads must be waited for before. The last copy of a plan, when it is destroyed, and update() free device
-/// memory and unload kernels, for which the driver waits until the device is idle. run(), workspace_bytes(),
+/// What waits on a GPU: making a plan and update() allocate on its device, find the rows of a mask that reads its
+/// memory (explain() says where; on the host: from copies), and copy there and from there, all on the legacy stream,
+/// and wait for it; so they wait for what all streams of the device hold, but for streams made non-blocking: results on
+/// those that a mask reads must be waited for before. The last copy of a plan, when it is destroyed, and update() free
+/// device memory and unload kernels, for which the driver waits until the device is idle. run(), workspace_bytes(),
 /// block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
@@ -165,8 +165,10 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
 
 /// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). o_n [B, Hq, Sq,
 /// Dv] of any floating dtypes, lse_n [B, Hq, Sq] f32 or f64, at least one. Writes `o` and, when given, `lse`; either
-/// may be one of the inputs' memory. CPU.
+/// may be one of the inputs' memory. All on one device. On a GPU up to 64 parts and 2^31 - 1 rows; it enqueues on the
+/// stream (as AttentionOptions::stream) and returns, but for the first call of a process with these dtypes on a device,
+/// which compiles and loads the kernel, and must not be captured in a graph.
 void merge_states(std::span<const ConstTensorView> o_parts, std::span<const ConstTensorView> lse_parts,
-                  const TensorView& o, const std::optional<TensorView>& lse = {});
+                  const TensorView& o, const std::optional<TensorView>& lse = {}, void* stream = nullptr);
 
 }  // namespace heddle

@@ -276,9 +276,15 @@ HEDDLE_API heddle_status heddle_block_mask_text(const heddle_block_mask* mask, i
                                                 const char** text);
 
 /// Merges `count` results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). Writes
-/// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. CPU.
+/// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. All on one device; on a GPU up to 64, on
+/// the legacy default stream.
 HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                              int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
+/// The same on a stream of the GPU's (CUstream). It returns when the work is enqueued; the first call of a process with these
+/// dtypes on a device also compiles and loads the kernel, and must not be captured in a graph.
+HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
+                                                int64_t count, const heddle_tensor* o, const heddle_tensor* lse,
+                                                void* stream);
 
 /// Holds o and lse of `tensors`, as computed with these options, to the criterion of check.h, against attention in
 /// float64 on the CPU (slow; wait for the stream that computed them). *passed becomes 0 or 1; a result that fails is no

@@ -148,7 +148,8 @@ Expr cos(const Expr& x);
 Expr erf(const Expr& x);
 Expr floor(const Expr& x);
 Expr pow(const Expr& x, const Expr& y);
-/// Uniform in [0, 1), a pure function of its five i32 arguments (Philox4x32-10, 24 bits; src/shared/philox.h).
+/// k / 2^15, uniform in [0, 1): a pure function of its five i32 arguments, the same on every device (Philox4x32-10;
+/// src/shared/philox.h). Who needs finer numbers adds 2^-15 times a draw of another seed.
 Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx);
 
 /// Traces a C++ callable: score_mod([](Expr score, Expr b, Expr h, Expr q_idx, Expr kv_idx) { return score * 2.0; }).

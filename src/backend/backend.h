@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "plan/plan.h"
@@ -58,6 +60,22 @@ struct BuiltMask {
 /// as BlockMask::build, and Error(device), Error(out_of_memory), Error(compile).
 BuiltMask build_mask_on_cuda(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                              DType reals, std::shared_ptr<DeviceMaskRows>& rows);
+
+/// A result over some of the keys.
+struct MergePart {
+  ConstTensorView o, lse;
+};
+/// Everything was validated: shapes, dtypes, overlaps, one device.
+struct MergeArguments {
+  std::span<const MergePart> parts;
+  TensorView o;
+  std::optional<TensorView> lse;
+  void* stream;  // CUstream of a GPU's
+};
+void merge_on_cpu(const MergeArguments& arguments);
+/// Enqueues; the first of a process on each device compiles and loads a kernel. Throws Error(unsupported) for more
+/// parts or rows than the kernel takes.
+void merge_on_cuda(const MergeArguments& arguments);
 
 struct Backend {
   BackendChoice choice;

@@ -62,13 +62,18 @@ heddle_status heddle_attention_into(const heddle_attention_tensors* tensors, con
 
 heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts, int64_t count,
                                   const heddle_tensor* o, const heddle_tensor* lse) {
+  return heddle_merge_states_on(o_parts, lse_parts, count, o, lse, nullptr);
+}
+
+heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, const heddle_tensor* lse_parts, int64_t count,
+                                     const heddle_tensor* o, const heddle_tensor* lse, void* stream) {
   return call([&] {
     if (count < 1) {
       throw heddle::Error(heddle::ErrorCode::invalid_argument,
                           "count is " + std::to_string(count) + "; at least 1 is accepted");
     }
     heddle::merge_states(to_parts("o_parts", o_parts, count), to_parts("lse_parts", lse_parts, count), to_view("o", o),
-                         to_optional_view("lse", lse));
+                         to_optional_view("lse", lse), stream);
   });
 }
 

@@ -61,7 +61,9 @@ void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& optio
       options.bindings == nullptr || problem::fits_planned(state.problem, state.options.bindings, *options.bindings);
   if (!known || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
   problem::validate_run(state.problem, state.planned, tensors, state.options, values);
-  if (state.problem.device.kind == DeviceKind::cuda) engine::check_pointers(state.problem, tensors, values);
+  if (state.problem.device.kind == DeviceKind::cuda) {
+    engine::check_pointers(state.problem, tensors, state.options, values);
+  }
   if (state.block_mask != nullptr) state.block_mask->check_current(values);
 
   Tensor allocated;

@@ -10,6 +10,7 @@
 
 #include "engine/state.h"
 #include "expr/simplify.h"
+#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle {
 namespace engine {
@@ -22,6 +23,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"device", problem::name(problem.device)},
           {"pass", "forward"},
           {"normalizer", problem::name(problem.normalizer)},
+          {"sinks", problem.with_sinks},
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},
@@ -63,18 +65,20 @@ std::string_view storage_of(const shared::ForwardSm90Config& config) {
 }
 
 Json config_json(const shared::ForwardSm90Config& config) {
-  return {{"qk_dim", config.qk_dim},
-          {"v_dim", config.v_dim},
-          {"warpgroups", config.warpgroups},
-          {"kv_block", config.kv_block},
-          {"stages", config.stages},
-          {"q_buffers", config.q_buffers},
-          {"o_panels", config.o_panels},
-          {"dtype", storage_of(config)},
-          {"lse", config.lse},
-          {"masked", config.masked},
-          {"by_sequence", config.by_sequence},
-          {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
+  Json json = {{"qk_dim", config.qk_dim},
+               {"v_dim", config.v_dim},
+               {"warpgroups", config.warpgroups},
+               {"kv_block", config.kv_block},
+               {"stages", config.stages},
+               {"q_buffers", config.q_buffers},
+               {"o_panels", config.o_panels},
+               {"dtype", storage_of(config)},
+               {"lse", config.lse},
+               {"masked", config.masked},
+               {"by_sequence", config.by_sequence},
+               {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
+  if (const std::string weights = plan::weights_of(config); !weights.empty()) json["weights"] = weights;
+  return json;
 }
 
 Json plan_json(const plan::Plan& plan) {

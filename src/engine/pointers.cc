@@ -13,7 +13,9 @@ namespace {
 
 std::string memory_of(int device) { return device < 0 ? "host memory" : fmt::format("the memory of cuda:{}", device); }
 
-void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false) {
+}  // namespace
+
+void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = cuda::place_of(view.data).device;
   if (found == device) return;
@@ -23,16 +25,15 @@ void check_pointer(std::string_view name, const ConstTensorView& view, int devic
                   capture ? fmt::format("capture '{}'", name) : std::string(name), device, memory_of(found), device));
 }
 
-}  // namespace
-
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                    const Bindings& bindings) {
+                    const AttentionOptions& options, const Bindings& bindings) {
   const int device = problem.device.index;
   check_pointer("q", tensors.q, device);
   check_pointer("k", tensors.k, device);
   check_pointer("v", tensors.v, device);
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+  if (options.sinks) check_pointer("sinks", *options.sinks, device);
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
     if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);

@@ -1,14 +1,21 @@
 // Is a run's memory where its views say?
 #pragma once
 
+#include <string_view>
+
 #include "problem/problem.h"
 
 namespace heddle::engine {
 
-/// Asks the driver about each tensor and capture that a run on a GPU reads or writes. Throws invalid_argument, naming
-/// the first that is elsewhere: the kernel would fault there, long after the run returned. Allocates nothing else.
+/// Asks the driver where a tensor's memory is. Throws invalid_argument, naming it, when that is not on this CUDA
+/// device.
+void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false);
+
+/// Asks the driver about each tensor, of `options` too, and capture that a run on a GPU reads or writes. Throws
+/// invalid_argument, naming the first that is elsewhere: the kernel would fault there, long after the run returned.
+/// Allocates nothing else.
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                    const Bindings& bindings);
+                    const AttentionOptions& options, const Bindings& bindings);
 /// The same for a run's workspace.
 void check_workspace(const void* workspace, int device);
 

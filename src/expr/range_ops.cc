@@ -107,7 +107,7 @@ struct Rows {
   static Range erf(X x, Precision precision) { return real::erf(x[0], precision); }
   static Range pow(X x, Precision precision) { return real::pow(x[0], x[1], precision); }
 
-  static Range random_uniform(X, Precision) { return {0, 1 - 0x1p-24, false}; }
+  static Range random_uniform(X, Precision) { return {0, 1 - 0x1p-15, false}; }
 
   static constexpr std::array<Row, kOpCount> table = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,

@@ -12,14 +12,27 @@ namespace {
 // The distance, kv_idx - q_idx, in an expression that reads no position in a tensor.
 constexpr Leaf kDistance = Leaf::kv_token;
 
+/// Far from wrapping.
+bool is_small(const Expr& integer, const LeafRanges& leaves) {
+  constexpr double kSmall = 1 << 29;
+  const Range range = RangeAnalysis(integer, Precision::f32, nullptr)(leaves);
+  return -kSmall <= range.lo && range.hi <= kSmall;
+}
+
 /// An i32 comparison whose sides are far from wrapping, so that their difference has the sign that it says.
 bool compares_small_integers(const Node& node, const LeafRanges& leaves) {
   if (info(node.op).kind != Kind::cmp || node.operands[0]->type != ExprType::i32) return false;
-  constexpr double kSmall = 1 << 29;
-  return std::ranges::all_of(node.operands, [&](const auto& side) {
-    const Range range = RangeAnalysis(Expr(side), Precision::f32, nullptr)(leaves);
-    return -kSmall <= range.lo && range.hi <= kSmall;
-  });
+  return std::ranges::all_of(node.operands, [&](const auto& side) { return is_small(Expr(side), leaves); });
+}
+
+/// x % k for a constant k that divides what x, linear in the distance, grows by in a period.
+bool is_periodic(const Node& node, const LeafRanges& leaves) {
+  if (node.op != Op::mod || node.type != ExprType::i32 || node.operands[1]->op != Op::constant) return false;
+  const std::int64_t divisor = node.operands[1]->i32();
+  if (divisor == 0 || !is_small(operand(node, 0), leaves)) return false;
+  const std::optional<Expr> slope = slope_over_keys(operand(node, 0), leaves);
+  return slope && slope->node()->op == Op::constant &&
+         std::int64_t{slope->node()->i32()} * kDistancePeriod % divisor == 0;
 }
 
 /// `e` with kv_idx written as q_idx + distance, and comparisons as those of a difference with 0, in which q_idx may
@@ -32,10 +45,13 @@ Expr by_distance(const Expr& e, const LeafRanges& leaves) {
   });
 }
 
-/// Whether a node has one value for all distances of a range: it is one number, or what it is made from is.
+enum class Sameness : bool { of_all, of_a_period };
+
+/// Whether a node has one value for all distances of a range, or all that differ by whole periods: it is one number, or
+/// what it is made from has.
 class Constancy {
  public:
-  explicit Constancy(const Expr& term) : term_(term) {
+  Constancy(const Expr& term, Sameness sameness) : term_(term), sameness_(sameness) {
     for (const Node* node : post_order(term)) {
       if (!node->uses.has(kDistance) || node->op == Op::leaf) continue;
       std::vector<Expr> operands;
@@ -57,10 +73,12 @@ class Constancy {
     if (!node.uses.has(kDistance)) return true;
     if (node.op == Op::leaf) return leaves[kDistance].is_point();
     if (analyses_.at(&node)(leaves).is_point()) return true;
+    if (sameness_ == Sameness::of_a_period && is_periodic(node, leaves)) return true;
     return std::ranges::all_of(node.operands, [&](const auto& below) { return constant.at(below.get()); });
   }
 
   const Expr& term_;
+  Sameness sameness_;
   std::unordered_map<const Node*, RangeAnalysis> analyses_;
 };
 
@@ -86,16 +104,17 @@ std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& 
   if (e.node()->uses.intersects(refused) || !e.node()->uses.has(Leaf::kv_idx)) return {};
   const Expr term = simplify(by_distance(e, leaves), Precision::f32);
   if (term.node()->uses.has(Leaf::q_idx)) return {};
-  const Constancy constant(term);
+  const Constancy constant(term, Sameness::of_all), periodic(term, Sameness::of_a_period);
   const auto end = [](double x) { return static_cast<std::int64_t>(x); };
   const std::int64_t least = end(leaves[Leaf::kv_idx].lo - leaves[Leaf::q_idx].hi),
                      most = end(leaves[Leaf::kv_idx].hi - leaves[Leaf::q_idx].lo);
   const auto number = [](std::int64_t x) { return static_cast<double>(x); };
   const std::int64_t from =
       first_that_holds(least, most, [&](std::int64_t x) { return constant(leaves, number(x), number(most)); });
-  const std::int64_t behind =
-      first_that_holds(least, most, [&](std::int64_t x) { return !constant(leaves, number(least), number(x)); });
-  return TermOfDistance{from, behind - 1};
+  const auto last_of = [&](const Constancy& same) {
+    return first_that_holds(least, most, [&](std::int64_t x) { return !same(leaves, number(least), number(x)); }) - 1;
+  };
+  return TermOfDistance{from, last_of(constant), last_of(periodic)};
 }
 
 }  // namespace heddle::expr

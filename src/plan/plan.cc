@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 namespace heddle {
 
 std::string_view name(BackendChoice backend) {
@@ -21,13 +23,29 @@ std::string_view name(BackendChoice backend) {
 namespace plan {
 namespace {
 
+/// What a partial step finds before its scores have come.
+std::string_view describe_mask(const shared::ForwardSm90Config& config) {
+  switch (config.mask) {
+    case shared::MaskForm::direct:
+      return "";
+    case shared::MaskForm::distance:
+      return ", mask by bits of distances";
+    case shared::MaskForm::values:
+      return ", mask by bits of keys";
+    case shared::MaskForm::both:
+      return ", mask by bits of distances and of keys";
+  }
+  return "";
+}
+
 std::string describe_sm90(const Plan& plan) {
   const shared::ForwardSm90Config& config = *plan.sm90;
   return fmt::format(
-      "{} on cuda:{}, tile {} queries x {} keys, {} warpgroups, {} stages, {} buffers of queries, {} CTAs, {} bytes of "
+      "{} on cuda:{}, tile {} queries x {} keys, {} warpgroups, {} stages, {} buffers of queries{}, {} CTAs, {} bytes "
+      "of "
       "shared memory, workspace {} bytes",
       plan.family, plan.device, plan.tile.q, plan.tile.kv, config.warpgroups, config.stages, config.q_buffers,
-      plan.grid, shared::forward_sm90_memory(config).bytes, plan.workspace_bytes);
+      describe_mask(config), plan.grid, shared::forward_sm90_memory(config).bytes, plan.workspace_bytes);
 }
 
 std::string describe_cpu(const Plan& plan) {

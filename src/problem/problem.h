@@ -21,6 +21,7 @@ struct AttentionProblem {
   bool packed = false;
   bool shared_kv = false;  // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false;
+  bool with_sinks = false;
   expr::Precision precision{};  // f64 when the inputs are f64
   double scale = 0;
   Normalizer normalizer{};

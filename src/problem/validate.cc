@@ -109,6 +109,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.normalizer = options.normalizer;
   check_normalizer(options, problem.with_lse);
   check_sinks(problem, options.sinks);
+  problem.with_sinks = options.sinks.has_value();
   check_descale(problem, {"q_descale", "q", problem.q_dtype, problem.q_heads}, options.q_descale);
   check_descale(problem, {"k_descale", "k", problem.k_dtype, problem.kv_heads}, options.k_descale);
   check_descale(problem, {"v_descale", "v", problem.v_dtype, problem.kv_heads}, options.v_descale);

@@ -2,18 +2,19 @@
 // the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
 //
 // A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles) and `warpgroups` consumers of 64
-// query rows each. The
-// host lists the tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up
-// takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads,
-// so consumers know nothing of masks, schedules or sequences but what the Step says, and the place of its tile. A
-// warpgroup passes over the blocks that none of its own rows attends.
+// query rows each. The host lists the tiles; each CTA begins with its own and then draws one after the other, so that a
+// CTA that is held up takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each
+// key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says, and the place
+// of its tile. A warpgroup passes over the blocks that none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
+inline constexpr int kKeysOfDraw = 32;     // of which a thread's eight share one call (philox.h)
 inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
 inline constexpr int kTransposers = 2;     // warps that transpose values of 8 bits
+inline constexpr int kStreamedRestColumns = 16;
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
 enum class ScoreForm : int {
@@ -28,6 +29,31 @@ enum class ScoreForm : int {
 /// Storage of 8 bits.
 enum class Fp8 : int { none, e4m3, e5m2 };
 
+/// What t becomes: the weight of its value, before the weight_mod.
+enum class Normalizer : int {
+  softmax,  // e^t over the row's sum of them
+  none,     // t
+  sigmoid,  // 1 / (1 + e^-t)
+};
+
+/// What o is stored as: what q, k and v are (of 8 bits: bf16), by TMA; else by threads, two neighbours at a time.
+enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
+
+/// When a kernel that drops draws for a block of scores.
+enum class DrawTime : int {
+  packing,   // where P is packed, into P's own registers
+  waiting,   // while the scores are computed; this and the next take a register for each two
+  weighing,  // beside the exponentials
+};
+
+/// How a partial step finds what its mask_mod excludes.
+enum class MaskForm : int {
+  direct,    // element by element, when the scores have come
+  distance,  // all of it depends on kv_idx - q_idx alone: bits, found while the product runs
+  values,    // what it reads or works out of the query and of the key: bits likewise
+  both,      // a part that depends on the distance alone, and a part of values
+};
+
 struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
@@ -40,15 +66,25 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool descending = false;   // tiles walk their key blocks from the last to the first
-  bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
-  bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
+  bool descending = false;  // tiles walk their key blocks from the last to the first
+  bool capped = false;      // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;    // a weight_mod multiplies what the values are multiplied by
+  bool dropped = false;     // or keeps it or not, by a draw; kv_block is then a multiple of kKeysOfDraw
+  DrawTime draws = DrawTime::packing;
+  int safe_headroom = 5;     // f16: powers of two from 1 to a row's largest weight where the running maximum is taken
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
-  // q, k and v are stored in 8 bits, all or none; P takes q's type, and o is bf16. Descale factors are read at run
-  // time.
+  int streamed_bytes = 0;    // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
+  int streamed_stages = 0;   // its tiles in flight, of each warpgroup
+  bool sinks = false;        // softmax: each row's sum has e^sink of its head besides
+  Normalizer normalizer = Normalizer::softmax;
+  OutputType o_type = OutputType::same;
+  MaskForm mask = MaskForm::direct;
+  // q, k and v are stored in 8 bits, all or none; P takes q's type. Descale factors are read at run time.
   Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
   int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
 
+  constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
+  constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr bool fp8() const { return q_fp8 != Fp8::none; }
@@ -64,6 +100,11 @@ struct ForwardSm90Config {
   constexpr int v_panels() const { return (v_dim + panel_columns() - 1) / panel_columns(); }
   constexpr int output_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int transposed_rows() const { return (v_dim + 31) / 32 * 32; }  // of values of 8 bits
+  // A streamed tile stands in panels of 128 bytes a row, and what is left of its keys in panels of 16 columns.
+  constexpr int streamed_panel_columns() const { return 128 / streamed_bytes; }
+  constexpr int streamed_panels() const { return kv_block / streamed_panel_columns(); }
+  constexpr int streamed_rest_panels() const { return kv_block % streamed_panel_columns() / kStreamedRestColumns; }
+  constexpr int streamed_tile_bytes() const { return kWarpgroupRows * kv_block * streamed_bytes; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
@@ -129,7 +170,7 @@ struct TilePlace {
   int q_first, head, batch;  // first query; query head; sequence
   int item;                  // its number
 };
-inline constexpr unsigned kPlaceItem = 12;  // offset in bytes
+inline constexpr unsigned kPlaceHead = 4, kPlaceBatch = 8, kPlaceItem = 12;  // offsets in bytes
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
@@ -140,6 +181,13 @@ struct TileFactors {
 };
 static_assert(sizeof(TileFactors) % 16 == 0);
 inline constexpr unsigned kFactorOfScores = 0, kFactorOfValues = 4;  // offsets in bytes
+constexpr int factor_bytes(const ForwardSm90Config& config) {
+  return config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0;
+}
+
+/// Behind both, where there are sinks: that of the head, a float, and room that keeps the next ones aligned.
+inline constexpr int kSinkBytes = 16;
+constexpr int sink_bytes(const ForwardSm90Config& config) { return config.sinks ? kSinkBytes : 0; }
 
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
 /// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the tile's factors.
@@ -147,13 +195,13 @@ constexpr int item_factors(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
 }
 constexpr int item_bytes(const ForwardSm90Config& config) {
-  return item_factors(config) + (config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0);
+  return item_factors(config) + factor_bytes(config) + sink_bytes(config);
 }
 constexpr int place_factors(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
 }
 constexpr int place_bytes(const ForwardSm90Config& config) {
-  return place_factors(config) + (config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0);
+  return place_factors(config) + factor_bytes(config) + sink_bytes(config);
 }
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
@@ -163,9 +211,12 @@ struct ForwardSm90Memory {
   int v;          // [stages][v_panels][kv_block][panel_columns]
   int values;     // where P V reads them: v; in 8 bits [stages], as transposed_values.h says
   int o;          // [warpgroups][o_panels][64][64]
+  int streamed;   // [streamed_stages][warpgroups] tiles: [streamed_panels][64 rows][128 bytes], 128-byte swizzle, and
+                  // [streamed_rest_panels][64 rows][16 columns], swizzled over these
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                  // list done; wished, answered; in 8 bits: values loaded, values transposed [stages]
+                  // list done; wished, answered; in 8 bits: values loaded, values transposed [stages]; tiles of a
+                  // capture full, empty [streamed_stages][warpgroups]
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
@@ -193,12 +244,15 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   if (config.fp8()) at += config.stages * config.kv_block * config.transposed_rows();
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
+  memory.streamed = at;
+  at += config.streamed_stages * config.warpgroups * config.streamed_tile_bytes();
   memory.places = at;
   at += kTilePlaces * place_bytes(config);
   memory.items = at;
   at += kItemPlaces * item_bytes(config);
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + (config.fp8() ? 6 : 4) * config.stages + 3);
+  at += 8 * 2 * config.streamed_stages * config.warpgroups;
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
   memory.wish = at;
@@ -239,7 +293,8 @@ using TicketWord = unsigned long long;
 inline constexpr int kTicketBits = 24;
 inline constexpr int kMaxTiles = 1 << kTicketBits;
 
-/// Queries without a key, up to 64 of one head: o = 0, lse = -inf.
+/// Queries without a key, up to 64 of one head: o = 0; lse is that of no keys, -inf or the sink, or, past the end of
+/// their sequence, -inf.
 struct RowFill {
   int row, rows;    // of q, o and lse
   int head, batch;  // query head; sequence
@@ -269,12 +324,16 @@ struct ForwardSm90Params {
   float cap_series[3];                  // or product * (c0 + c1 u + c2 u^2), u = product^2,
   float cap_limit;                      // while no |product| exceeds this
   float scale;                          // what a product q.k is multiplied by: scale, times the factor of the score_mod
-  float scale_log2;                     // scale * log2(e)
+  float scale_log2;                     // scale * log2(e); normalizer none: scale
   void* o;                              // for fills; element strides of batch, head, row
   long long o_stride[3];
   float* lse;
   long long lse_stride[3];  // batch, head, row
   ModValues mod;
+  const float* sinks;  // with sinks: of query head h at h * sink_stride
+  long long sink_stride;
+  int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
+  int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
   Descale q_descale, k_descale, v_descale;  // 8 bits only
 };
 

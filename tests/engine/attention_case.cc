@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 #include "base/element.h"
@@ -180,7 +181,27 @@ void AttentionCase::capture(const std::string& name, const Tensor& tensor) {
   options_.bindings.captures[name] = keep(tensor);
 }
 
+// NaN stands between them.
+void AttentionCase::make_sinks() {
+  if (spec_.sinks == "none") return;
+  constexpr std::int64_t kApart = 3;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kMixed[] = {-kInfinity, 150, -1e4F, 2, kNaN, 40, kInfinity};
+  const float base = spec_.sinks == "large" ? 150.0F : spec_.sinks == "small" ? -1e4F : 0.0F;
+  std::normal_distribution<float> normal;
+  const Tensor drawn = Tensor::empty(DType::f32, {spec_.q_heads(), kApart});
+  for (std::int64_t i = 0; i < drawn.count(); ++i) {
+    float& x = static_cast<float*>(drawn.data())[i];
+    const std::int64_t head = i / kApart;
+    x = i % kApart != 0 ? kNaN : base + normal(rng_);
+    if (i % kApart == 0 && spec_.sinks == "mixed") x = kMixed[(head + below(2)) % std::ssize(kMixed)];
+  }
+  const Tensor kept = keep(drawn.to(spec_.q_dtype == DType::f64 ? DType::f64 : DType::f32));
+  options_.sinks = ConstTensorView(kept.data(), kept.dtype(), Dims{spec_.q_heads()}, Dims{kApart});
+}
+
 void AttentionCase::make_small_tensors() {
+  make_sinks();
   std::normal_distribution<float> normal;
   const auto reals = [&](const Dims& shape, float base, float spread) {
     Tensor tensor = Tensor::empty(DType::f32, shape);
@@ -189,11 +210,6 @@ void AttentionCase::make_small_tensors() {
     }
     return tensor;
   };
-  if (spec_.sinks != "none") {
-    const float base = spec_.sinks == "large" ? 150.0F : spec_.sinks == "small" ? -1e4F : 0.0F;
-    const DType dtype = spec_.q_dtype == DType::f64 ? DType::f64 : DType::f32;
-    options_.sinks = keep(reals({spec_.q_heads()}, base, 1).to(dtype));
-  }
   const auto is_fp8 = [](DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; };
   if (!spec_.descale || !is_fp8(spec_.k_dtype)) return;
   if (is_fp8(spec_.q_dtype)) options_.q_descale = keep(reals({sequences_, spec_.q_heads()}, 0.5F, 0.1F));

@@ -25,8 +25,8 @@ struct CaseSpec {
   std::string sequences = "whole";                     // whole, lengths, packed
   std::string q_start = "none";                        // none, ahead, aligned (kv_len - q_len), uniform
   std::string score, mask, weight;                     // names of mods_by_name(), or empty
-  std::string sinks = "none";                          // none, normal, large, small
-  std::string rows = "built";                          // built from the mask, given (odd blocks, or `block`), lists
+  std::string sinks = "none";  // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
+  std::string rows = "built";  // built from the mask, given (odd blocks, or `block`), lists
   std::optional<BlockSize> block;
   std::optional<BlockSize> tile;  // on a GPU: of the kernel that computes it; else the planner's first
   int ctas = 0;                   // and with `tile`, how many there are at most; 0: one a multiprocessor
@@ -78,6 +78,7 @@ class AttentionCase {
  private:
   void fill(const GuardedTensor& tensor, double spread);
   void make_sequences();
+  void make_sinks();
   void make_small_tensors();
   void make_mods();
   void make_rows();

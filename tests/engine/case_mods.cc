@@ -57,6 +57,40 @@ Expr full_bias(AttentionCase& c) {
   return leaf::score() + bias.at({leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()}, 0.0);
 }
 
+// Rows that TMA takes; what lies past the keys is NaN.
+Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
+  const std::int64_t keys = c.spec().kv_rows, columns = (keys + 7) / 8 * 8 + 8;
+  Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
+  }
+  return tensor.to(dtype);
+}
+
+Expr streamed_bias(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::bf16, c.spec().q_heads()));
+  return leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+}
+
+Expr streamed_bias_f32(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::f32, std::max<std::int64_t>(1, c.sequences())));
+  const Expr bias = Capture("bias", DType::f32, 3)(leaf::b(), leaf::q_idx(), leaf::kv_idx());
+  return leaf::score() + 0.5 * bias + to_f32(leaf::q_idx() % 3);
+}
+
+Expr streamed_in_cap(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::f16, 2));
+  const Expr bias = Capture("bias", DType::f16, 3)(leaf::h() % 2, leaf::q_idx(), leaf::kv_idx());
+  return 3.0 * tanh((leaf::score() + bias) / 3.0);
+}
+
+// A term that is NaN in the rows that the mask some_queries_blind excludes.
+Expr blind_rows_poisoned(AttentionCase&) { return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.5); }
+
+Expr blind_slopes_poisoned(AttentionCase&) {
+  return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.05) * to_f32(leaf::kv_idx() - leaf::q_idx());
+}
+
 Expr scaled_by_param(AttentionCase& c) {
   c.options().bindings.params["temperature"] = 0.5;
   return leaf::score() * param("temperature", ExprType::f32) + to_f32(leaf::kv_idx() % 3);
@@ -113,6 +147,50 @@ Expr dense(AttentionCase& c) {
   return Capture("keep", DType::boolean, 2)(max(leaf::q_idx(), 0), leaf::kv_idx());
 }
 
+// As documents, whose boundaries fall inside a warp's queries now and then; and further terms.
+Expr long_documents(AttentionCase& c) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t document = 0; std::ssize(ids) < c.positions(); ++document) {
+    ids.insert(ids.end(), static_cast<std::size_t>(1 + c.below(250)), document);
+  }
+  c.capture("ids", integers(ids));
+  return mods::documents(Capture("ids", DType::i32, 1));
+}
+
+Expr dilated_documents(AttentionCase& c) {
+  return documents(c) & mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % 2 == 0);
+}
+
+// Of each head its own, from a table.
+Expr dilated_by_head(AttentionCase& c) {
+  std::vector<std::int32_t> periods;
+  for (std::int64_t h = 0; h < c.spec().q_heads(); ++h) periods.push_back(static_cast<std::int32_t>(1 + c.below(9)));
+  c.capture("periods", integers(periods));
+  const Expr period = Capture("periods", DType::i32, 1)(leaf::h());
+  return mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % period == 0);
+}
+
+// Which distances attend, from a table.
+Expr distances_by_table(AttentionCase& c) {
+  Tensor keep = Tensor::empty(DType::boolean, {300});
+  for (std::int64_t i = 0; i < keep.count(); ++i) {
+    static_cast<std::uint8_t*>(keep.data())[i] = c.below(3) == 0 ? 1 : 0;
+  }
+  c.capture("keep", keep);
+  return Capture("keep", DType::boolean, 1).at({leaf::kv_idx() - leaf::q_idx() + 150}, false);
+}
+
+Expr dense_causal(AttentionCase& c) { return dense(c) & mods::causal(); }
+
+Expr keys_by_table(AttentionCase& c) {
+  Tensor keep = Tensor::empty(DType::boolean, {c.spec().q_heads(), c.positions()});
+  for (std::int64_t i = 0; i < keep.count(); ++i) {
+    static_cast<std::uint8_t*>(keep.data())[i] = c.below(4) != 0 ? 1 : 0;
+  }
+  c.capture("keep", keep);
+  return Capture("keep", DType::boolean, 2)(leaf::h(), leaf::kv_idx());
+}
+
 Expr window_by_params(AttentionCase& c) {
   c.options().bindings.params.insert(
       {{"before", static_cast<std::int32_t>(c.below(150))}, {"after", 3}, {"open", true}});
@@ -128,6 +206,32 @@ Expr weights_by_key(AttentionCase& c) {
   return Capture("weights", DType::f32, 1)(leaf::kv_idx());
 }
 
+// Dropout's draws, in other spellings.
+Expr draw() { return random_uniform(77, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()); }
+
+Expr dropout_by_params(AttentionCase& c) {
+  c.options().bindings.params.insert({{"p", 0.3}, {"kept", -1.7}, {"seed", static_cast<std::int32_t>(c.below(1000))}});
+  const Expr own = random_uniform(param("seed", ExprType::i32), leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  return where(!(own <= param("p", ExprType::f32)), param("kept", ExprType::f32), 0.0);
+}
+
+Expr dropout_by_head(AttentionCase& c) {
+  Tensor rates = Tensor::empty(DType::f32, {c.spec().q_heads()});
+  for (std::int64_t h = 0; h < rates.count(); ++h) {
+    static_cast<float*>(rates.data())[h] = h % 3 == 2 ? 0 : 0.125F * static_cast<float>(h % 3 + 1);
+  }
+  c.capture("rates", rates);
+  const Expr rate = Capture("rates", DType::f32, 1)(leaf::h());
+  return where(rate <= draw(), 1.0 / (1.0 - rate), 0.0);
+}
+
+// What is kept would be infinite, but nothing is.
+Expr drops_all(AttentionCase& c) {
+  c.options().bindings.params["p"] = 1.0;
+  const Expr p = param("p", ExprType::f32);
+  return where(draw() < p, 0.0, 1.0 / (1.0 - p));
+}
+
 }  // namespace
 
 const std::vector<NamedMod>& score_mods() {
@@ -141,6 +245,12 @@ const std::vector<NamedMod>& score_mods() {
       {"some_rows_masked", some_rows_masked},
       {"some_elements_poisoned", some_elements_poisoned},
       {"constant", [](AttentionCase&) { return Expr(0.25); }},
+      {"streamed_bias", streamed_bias},
+      {"streamed_bias_f32", streamed_bias_f32},
+      {"streamed_in_cap", streamed_in_cap},
+      {"blind_rows_poisoned", blind_rows_poisoned},
+      {"blind_slopes_poisoned", blind_slopes_poisoned},
+      {"far_below", [](AttentionCase&) { return leaf::score() - 25.0; }},
   };
   return mods;
 }
@@ -164,6 +274,19 @@ const std::vector<NamedMod>& mask_mods() {
       {"window_by_params", window_by_params},
       {"not_causal_or_window", [](AttentionCase&) { return ~mods::causal() | mods::sliding_window(2, 2); }},
       {"by_head", [](AttentionCase&) { return leaf::kv_idx() % (leaf::h() + 2) != 0; }},
+      {"dilated", [](AttentionCase&) { return mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % 4 == 0); }},
+      {"dilated_by_3",
+       [](AttentionCase&) {
+         return (leaf::kv_idx() <= leaf::q_idx() + 40) & ((leaf::kv_idx() - leaf::q_idx()) % 3 != 1);
+       }},
+      {"dilated_both_ways", [](AttentionCase&) { return (leaf::q_idx() - leaf::kv_idx()) % 8 < 3; }},
+      {"long_documents", long_documents},
+      {"long_documents_causal", [](AttentionCase& c) { return long_documents(c) & mods::causal(); }},
+      {"dilated_documents", dilated_documents},
+      {"dilated_by_head", dilated_by_head},
+      {"distances_by_table", distances_by_table},
+      {"dense_causal", dense_causal},
+      {"keys_by_table", keys_by_table},
       {"nothing", [](AttentionCase&) { return Expr(false); }},
   };
   return mods;
@@ -172,6 +295,11 @@ const std::vector<NamedMod>& mask_mods() {
 const std::vector<NamedMod>& weight_mods() {
   static const std::vector<NamedMod> mods = {
       {"dropout", [](AttentionCase&) { return mods::dropout(0.25, 1234); }},
+      {"dropout_by_params", dropout_by_params},
+      {"dropout_by_head", dropout_by_head},
+      {"dropout_mirrored", [](AttentionCase&) { return where(draw() < 0.7, 2.0, 0.0); }},
+      {"drops_most", [](AttentionCase&) { return where(draw() > 0.98, 50.0, 0.0); }},
+      {"drops_all", drops_all},
       {"weights_by_key", weights_by_key},
       {"zero", [](AttentionCase&) { return Expr(0.0); }},
   };

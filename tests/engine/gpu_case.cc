@@ -116,17 +116,26 @@ AttentionOptions GpuCase::options_there() {
   if (!on_gpu()) return there;
   for (auto& [name, view] : there.bindings.captures) {
     const TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
-    captures_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
-    view = captures_.back();
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    view = copies_of_small_.back();
   }
   for (auto member : {&AttentionOptions::q_descale, &AttentionOptions::k_descale, &AttentionOptions::v_descale}) {
     std::optional<ConstTensorView>& view = there.*member;
     if (!view) continue;
     const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape, view->strides);
-    captures_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
-    view = captures_.back();
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    view = copies_of_small_.back();
   }
+  if (there.sinks) place_sinks(*there.sinks);
   return there;
+}
+
+// With what stands between them.
+void GpuCase::place_sinks(ConstTensorView& sinks) {
+  const std::int64_t apart = sinks.strides[0];
+  const TensorView all(const_cast<void*>(sinks.data), sinks.dtype, {sinks.shape[0], apart});
+  copies_of_small_.push_back(Tensor::adopt(all, nullptr).to({DeviceKind::cuda, 0}));
+  sinks = ConstTensorView(copies_of_small_.back().data(), sinks.dtype, sinks.shape, {apart}, {DeviceKind::cuda, 0});
 }
 
 void GpuCase::upload() {

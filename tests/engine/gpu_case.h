@@ -57,7 +57,7 @@ class GpuCase {
   AttentionCase& host() { return host_; }
   AttentionOptions& options() { return host_.options(); }
   AttentionTensors tensors() const;
-  /// The host's, with the captures and the descale factors where the tensors are.
+  /// The host's, with captures, sinks and descale factors where the tensors are.
   AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }
@@ -71,11 +71,12 @@ class GpuCase {
 
  private:
   void run_kernel(BlockSize tile);
+  void place_sinks(ConstTensorView& sinks);
 
   AttentionCase host_;
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse
   std::optional<cuda::DeviceMemory> workspace_;
-  std::vector<Tensor> captures_;
+  std::vector<Tensor> copies_of_small_;
 };
 
 /// Calls body(spec) for each on as many threads as there are cores; what it throws is a failure of its case.

@@ -86,23 +86,24 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
       problem::AttentionProblem problem;
       problem.device = kFirst;
       problem.captures = {"ids"};
-      Bindings bindings;
-      bindings.captures["ids"] = in.k;
-      spoil(tensors, bindings, other, host);
-      engine::check_pointers(problem, tensors, bindings);
+      AttentionOptions options;
+      options.sinks = ConstTensorView(in.q.data(), DType::f32, {2}, kFirst);
+      options.bindings.captures["ids"] = in.k;
+      spoil(tensors, options, other, host);
+      engine::check_pointers(problem, tensors, options, options.bindings);
       return "right";
     });
   };
   EXPECT_EQ(spoilt([](auto&...) {}), "right");
-  EXPECT_EQ(
-      spoilt([](AttentionTensors& t, Bindings&, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
-      "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
-  EXPECT_EQ(
-      spoilt([](AttentionTensors& t, Bindings&, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
-      "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
-  EXPECT_EQ(spoilt([](AttentionTensors& t, Bindings&, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
-  EXPECT_EQ(spoilt([](AttentionTensors&, Bindings& b, const Inputs& other, const Tensor&) {
-              b.captures["ids"].data = other.k.data();
+  EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs& other, const Tensor&) { t.v.data = other.v.data(); }),
+            "v is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs&, const Tensor& host) { t.lse->data = host.data(); }),
+            "lse is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
+  EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs&, const Tensor& host) { o.sinks->data = host.data(); }),
+            "sinks is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs& other, const Tensor&) {
+              o.bindings.captures["ids"].data = other.k.data();
             }),
             "capture 'ids' is on cuda:0, but its data is in the memory of cuda:1; memory of cuda:0 is accepted");
 }
@@ -123,11 +124,11 @@ TEST(GpuFlow, SaysWhatNoKernelTakes) {
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);
                 AttentionOptions options;
-                options.normalizer = Normalizer::sigmoid;
+                options.scale = 3e38;
                 attention(in.q, in.k, in.v, options);
                 return {};
               }),
-              HasSubstr("normalizer is sigmoid; softmax is accepted"));
+              HasSubstr("scale is 3e+38; numbers in the range of f32 are accepted"));
   EXPECT_THAT(with_fake([]() -> std::string {
                 const Inputs in = Inputs().on(kFirst);
                 AttentionOptions options;
@@ -159,6 +160,11 @@ TEST(GpuFlow, PlansForAGpuThatIsNotHere) {
   EXPECT_THAT(explanation.text, HasSubstr("forward_sm90 on cuda:0"));
   EXPECT_THAT(explanation.json, HasSubstr("\"family\": \"forward_sm90\""));
   options.normalizer = Normalizer::sigmoid;
+  EXPECT_THAT(explain_on("h200", tensors, options).text, HasSubstr("forward sigmoid bf16"));
+  options.normalizer = Normalizer::softmax;
+  options.sinks = ConstTensorView(nullptr, DType::f32, {in.q.shape()[1]});
+  EXPECT_THAT(explain_on("h200", tensors, options).text, HasSubstr("; sinks; on cuda:0"));
+  options.scale = 3e38;
   EXPECT_THROW(explain_on("h200", tensors, options), Error);
   EXPECT_THROW(explain_on("a100", tensors, {}), Error);
 }

@@ -167,6 +167,45 @@ TEST_F(GpuFp8, Mods) {
   run_and_judge(specs, 5);
 }
 
+// What kernels of 16 bits have, too: sinks, o of any type, masks by bits; and what is left out here, a bias in tiles.
+TEST_F(GpuFp8, SinksOutputsAndMasksByBits) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 180'000;
+  Deck<std::string> mask({"", "causal", "dilated", "dilated_both_ways"}, 10),
+      sequences({"whole", "lengths", "packed"}, 11),
+      read({"documents", "long_documents_causal", "dilated_documents", "dense"}, 13);
+  Deck<std::optional<DType>> output({std::nullopt, DType::f32, DType::e4m3, DType::f16, DType::e5m2, DType::f64}, 12);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    for (const char* sinks : {"normal", "large", "small", "mixed", "none"}) {
+      CaseSpec spec = spec_of(++seed, kernel);
+      spec.sinks = sinks;
+      spec.o_dtype = output.deal();
+      spec.mask = mask.deal();
+      spec.sequences = sequences.deal();
+      spec.descale = seed % 2 == 0;
+      spec.batch = spec.kv_heads = spec.group = 2;
+      spec.q_rows = kernel.config().rows() + 30;
+      spec.kv_rows = 2 * kernel.kv_block + 30;
+      specs.push_back(spec);
+    }
+  }
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
+    for (const char* score : {"", "streamed_bias", "streamed_bias_f32"}) {
+      CaseSpec spec = spec_of(++seed, dim, dim);
+      spec.score = score;
+      spec.mask = read.deal();
+      spec.sinks = "normal";
+      spec.o_dtype = output.deal();
+      spec.descale = seed % 2 == 0;
+      spec.batch = spec.group = 2;
+      spec.q_rows = 200;
+      spec.kv_rows = 300;
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 9);
+}
+
 // Lengths of their own and packed batches; what lies past an end is NaN.
 TEST_F(GpuFp8, SequencesThatDiffer) {
   std::vector<CaseSpec> specs;

@@ -142,6 +142,28 @@ class SpecSource {
   std::map<std::pair<int, int>, Deck<KernelBlocks>> blocks_;  // of native head dims
 };
 
+/// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
+CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.qk_dim = kernel.qk_dim;
+  spec.v_dim = kernel.v_dim;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.layout = Layout::bshd;
+  spec.rows = "given";
+  spec.tile = {kernel.config().rows(), kernel.kv_block};
+  spec.block = {shared::kWarpgroupRows, kernel.kv_block};
+  return spec;
+}
+
+/// All, or every nth where the tests are to be short.
+std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
+  std::vector<CaseSpec> some;
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
+  return some;
+}
+
 TEST_F(GpuGrid, AgreesWithTheReference) {
   SpecSource source;
   std::vector<CaseSpec> specs;
@@ -160,6 +182,10 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
     spec.score = i % 4 == 3 ? "" : score.deal();
     spec.weight = i % 4 == 3 || i % 8 == 0 ? weight.deal() : "";
     if (spec.score == "constant") spec.with_lse = true;
+    // Their reads are proven inside for queries from 0 on.
+    if (spec.score.starts_with("streamed") && spec.q_start == "uniform") spec.q_start = "ahead";
+    // What 2 % of a row are left of may be too small for f16, as above.
+    if (spec.weight == "drops_most") spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
     spec.mask = mask.deal();
     if (spec.block && spec.block->kv % 64 != 0) {  // fit one kernel alone, which may have no registers for the mods
       spec.rows = "built";
@@ -170,6 +196,55 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
     specs.push_back(spec);
   }
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// A bias that comes in tiles, by every kernel that has room for them, warpgroups of a tile on different blocks; and
+// rows in which nothing attends, whose term is NaN.
+TEST_F(GpuGrid, StreamedCapturesAndTermsOfBlindRows) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 90'000;
+  Deck<std::string> sequences({"", "", "lengths", "packed"}, 35), mask({"", "causal", "by_head", "sliding_window"}, 36),
+      start({"none", "ahead"}, 37);
+  Deck<int> ctas({0, 1, 2}, 38);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const char* score : {"streamed_bias", "streamed_bias_f32", "streamed_in_cap"}) {
+      if (kernel.kv_block % 64 != 0) continue;
+      CaseSpec spec = spec_of(kernel, ++seed);
+      if (seed % 3 == 0) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      spec.score = score;
+      spec.sequences = sequences.deal();
+      spec.mask = mask.deal();
+      spec.q_start = start.deal();
+      spec.ctas = ctas.deal();
+      spec.batch = 2;
+      spec.group = 2;
+      spec.q_rows = 2 * kernel.config().rows() + 30;
+      spec.kv_rows = 4 * kernel.kv_block + 30;
+      if (spec.mask.empty() || kernel.warpgroups == 3) {  // no kernel of three warpgroups has registers for all of them
+        spec.rows = "built";
+        spec.tile.reset();
+        spec.block.reset();
+        spec.ctas = 0;
+      }
+      specs.push_back(spec);
+    }
+  }
+  for (const plan::HeadDims& dims : {plan::HeadDims{64, 64}, {128, 128}, {256, 256}}) {
+    for (const char* score : {"blind_rows_poisoned", "blind_slopes_poisoned"}) {
+      CaseSpec spec;
+      spec.seed = ++seed;
+      spec.threads = 1;
+      spec.qk_dim = dims.qk;
+      spec.v_dim = dims.v;
+      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+      spec.score = score;
+      spec.mask = "some_queries_blind";
+      spec.q_rows = 300;
+      spec.kv_rows = 333;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 6), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 /// Draws which sequences a case has, and where their queries start.
@@ -207,28 +282,6 @@ TEST_F(GpuGrid, SequencesThatDiffer) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-/// A case of that very kernel, in bf16. Warpgroups of a tile see different blocks.
-CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
-  CaseSpec spec;
-  spec.seed = seed;
-  spec.threads = 1;
-  spec.qk_dim = kernel.qk_dim;
-  spec.v_dim = kernel.v_dim;
-  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
-  spec.layout = Layout::bshd;
-  spec.rows = "given";
-  spec.tile = {kernel.config().rows(), kernel.kv_block};
-  spec.block = {shared::kWarpgroupRows, kernel.kv_block};
-  return spec;
-}
-
-/// All, or every nth where the tests are to be short.
-std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
-  return some;
-}
-
 // Each kernel of the table with either type, masked and not, without lse too, at the edges of its tile.
 TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   std::vector<CaseSpec> specs;
@@ -257,6 +310,76 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   for_each_spec(some_if_reduced(specs, 11), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+// Masks that are found as bits while the products run: rows of a warp that are alike and that are not, bits that stay
+// from block to block, reads of every kind. Few CTAs take several tiles each.
+TEST_F(GpuGrid, MasksByBits) {
+  std::vector<CaseSpec> specs;
+  SpecSource source(90'000);
+  Deck<std::string> mask(
+      {"dilated", "dilated_by_3", "dilated_both_ways", "sliding_window", "dilated_window", "documents",
+       "documents_from_starts", "long_documents", "long_documents_causal", "dilated_documents", "dilated_by_head",
+       "distances_by_table", "dense", "dense_causal", "keys_by_table", "tree", "by_head", "neighbourhood_2d"},
+      35);
+  Deck<std::string> score({"", "", "", "", "alibi", "t5_bias"}, 36);
+  Deck<std::string> starts({"none", "none", "ahead", "aligned"}, 44);  // captures have no negative indices
+  for (int i = 0; i < scaled(140); ++i) {
+    CaseSpec spec = source.draw();
+    spec.mask = mask.deal();
+    spec.score = score.deal();
+    spec.q_start = starts.deal();
+    if (!spec.score.empty() || (spec.block && spec.block->kv % 64 != 0)) {  // as above
+      spec.rows = "built";
+      spec.block.reset();
+      spec.tile.reset();
+      spec.ctas = 0;
+    }
+    specs.push_back(spec);
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// The same by each kernel of the table: blocks of every number of keys, at their edges.
+TEST_F(GpuGrid, MasksByBitsOfEveryKernel) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 100'000;
+  Deck<std::int64_t> edge({-1, 0, 1}, 37);
+  Deck<int> tiles({2, 3, 5}, 38), ctas({0, 1, 2}, 39);
+  Deck<std::string> mask({"dilated", "sliding_window", "dilated_by_3"}, 40);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (int i = 0; i < 3; ++i) {
+      CaseSpec spec = spec_of(kernel, ++seed);
+      spec.mask = mask.deal();
+      spec.ctas = ctas.deal();
+      spec.group = 2;
+      spec.q_rows = kernel.config().rows() * 2 + edge.deal();
+      spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();
+      if (seed % 3 == 0) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 7), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// And of sequences that differ: each has distances, positions and ends of its own.
+TEST_F(GpuGrid, MasksByBitsOfSequencesThatDiffer) {
+  std::vector<CaseSpec> specs;
+  SpecSource source(110'000);
+  Deck<std::string> sequences({"lengths", "packed"}, 41), starts({"none", "ahead", "aligned"}, 42);
+  Deck<std::string> mask({"dilated", "sliding_window", "documents", "long_documents_causal", "tree"}, 43);
+  for (int i = 0; i < scaled(40); ++i) {
+    CaseSpec spec = source.draw();
+    spec.sequences = sequences.deal();
+    spec.q_start = starts.deal();
+    spec.mask = mask.deal();
+    spec.rows = "built";
+    spec.block.reset();
+    spec.tile.reset();
+    spec.ctas = 0;
+    specs.push_back(spec);
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 // The same for sequences that differ: the producer and every warpgroup see the end of each.
 TEST_F(GpuGrid, EveryKernelOnSequencesThatDiffer) {
   std::vector<CaseSpec> specs;
@@ -281,6 +404,35 @@ TEST_F(GpuGrid, EveryKernelOnSequencesThatDiffer) {
     }
   }
   for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// Each kernel that drops by whole masks of draws, in each spelling: under masks, lengths and starts, in f16, and where
+// tiles are repeated.
+TEST_F(GpuGrid, EveryKernelDrops) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 90'000;
+  Deck<std::string> mask({"", "", "causal", "by_head"}, 41), sequences({"whole", "whole", "lengths", "packed"}, 42);
+  Deck<int> ctas({0, 1, 2}, 43);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    if (kernel.kv_block % shared::kKeysOfDraw != 0) continue;
+    for (const char* weight :
+         {"dropout", "dropout_by_params", "dropout_by_head", "dropout_mirrored", "drops_most", "drops_all"}) {
+      CaseSpec spec = spec_of(kernel, ++seed);
+      spec.weight = weight;
+      spec.mask = mask.deal();
+      spec.sequences = sequences.deal();
+      spec.q_start = seed % 3 == 0 ? (spec.sequences == "whole" ? "uniform" : "ahead") : "none";
+      spec.ctas = ctas.deal();
+      spec.batch = 2;
+      spec.group = 3;
+      spec.q_rows = kernel.config().rows() + 70;
+      spec.kv_rows = 3 * kernel.kv_block + 21;
+      if (seed % 4 == 0) spec.late = 100;
+      if (seed % 5 == 0 && spec.weight != "drops_most") spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 7), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 // Rows of o that TMA does not store, and tiles that begin at the last block of keys: that of their own sequence.

@@ -467,10 +467,6 @@ TEST_F(GpuPlan, RefusesStridesThatTmaDoesNotTake) {
 TEST_F(GpuPlan, RefusesWhatNoKernelTakes) {
   GpuCase c(spec_of(43));
   AttentionOptions options = c.options();
-  const Tensor sinks = Tensor::empty_on(kGpu, DType::f32, {c.host().spec().q_heads()});
-  options.sinks = sinks.view();
-  expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("sinks"));
-  options = c.options();
   options.backend = BackendChoice::cpu;
   expect_error([&] { AttentionPlan(c.tensors(), options); }, ErrorCode::unsupported, HasSubstr("q is on cuda:0"));
 }

@@ -21,12 +21,22 @@ float defined(std::uint32_t seed, std::uint32_t b, std::uint32_t h, std::uint32_
   std::uint32_t column = 0;
   int to = 0;
   for (int bit = 0; bit < 32; ++bit) {
-    if (bit == 0 || bit == 3) continue;
+    if (bit == 0 || bit == 3 || bit == 4) continue;
     column |= ((kv_idx >> bit) & 1U) << to++;
   }
-  const unsigned word = (kv_idx & 1U) + ((kv_idx & 8U) != 0 ? 2U : 0U);
   const PhiloxWords words = philox4x32({{b, h, q_idx, column}}, {{seed, 0x48656464}});
-  return static_cast<float>(static_cast<double>(words.word[word] >> 8) / 16777216.0);
+  const std::uint32_t word = words.word[kv_idx / 8 % 4];
+  const std::uint32_t half = kv_idx % 2 == 0 ? word % 65536 : word / 65536;
+  return static_cast<float>(half % 32768 / 32768.0);
+}
+
+// Those who redraw them count on these bits: a backward pass, another device, a later version.
+TEST(Philox, DrawsStayWhatTheyAre) {
+  EXPECT_EQ(random_uniform(0, 0, 0, 0, 0), 20868 * 0x1p-15F);
+  EXPECT_EQ(random_uniform(42, 1, 2, 100, 1001), 29525 * 0x1p-15F);
+  EXPECT_EQ(random_uniform(0xFFFFFFFBU, 7, 31, 0x7FFFFFFFU, 0xFFFFFFE6U), 31736 * 0x1p-15F);
+  EXPECT_EQ(kRandomUniformMax, 1 - 0x1p-15F);
+  EXPECT_EQ(random_uniform_value(1), 0x1p-15F);
 }
 
 TEST(Philox, RandomUniformIsAsDefined) {
@@ -36,18 +46,23 @@ TEST(Philox, RandomUniformIsAsDefined) {
   }
 }
 
-// A thread that holds columns 2c, 2c+1, 2c+8, 2c+9 of a 16-column fragment makes one call for them.
+// A thread that holds columns 2c, 2c+1, 2c+8, 2c+9, ... of a fragment makes one call for eight of them.
 TEST(Philox, OneCallServesTheColumnsOfAFragment) {
-  for (std::uint32_t base : {0U, 16U, 4096U, 0xFFFFFFF0U}) {
+  for (std::uint32_t base : {0U, 32U, 4096U, 0xFFFFFFE0U}) {
+    std::set<std::uint32_t> calls;
     for (std::uint32_t c = 0; c < 4; ++c) {
       const PhiloxWords words = random_uniform_words(1, 2, 3, 4, base + 2 * c);
-      std::set<std::uint32_t> used;
-      for (const std::uint32_t kv_idx : {base + 2 * c, base + 2 * c + 1, base + 2 * c + 8, base + 2 * c + 9}) {
-        EXPECT_EQ(random_uniform_words(1, 2, 3, 4, kv_idx), words);
-        used.insert(random_uniform_word_of(kv_idx));
+      calls.insert(words.word[0]);
+      for (std::uint32_t word = 0; word < 4; ++word) {
+        for (const std::uint32_t e : {0U, 1U}) {
+          const std::uint32_t kv_idx = base + 2 * c + 8 * word + e;
+          EXPECT_EQ(random_uniform_words(1, 2, 3, 4, kv_idx), words);
+          EXPECT_EQ(random_uniform_word_of(kv_idx), word);
+          EXPECT_EQ(random_uniform_bits(0x8001'FFFEU, kv_idx), e == 0 ? 0x7FFEU : 1U);
+        }
       }
-      EXPECT_EQ(used.size(), 4U);
     }
+    EXPECT_EQ(calls.size(), 4U);
   }
 }
 
@@ -63,29 +78,36 @@ TEST(Philox, EveryArgumentCounts) {
 TEST(Philox, DrawsAreUniformAndUncorrelated) {
   constexpr int kSide = 512;
   constexpr int kBins = 64;
-  std::array<int, kBins> bins{};
+  // Neighbours: the other half of a word, the next and the last word of a call, the next call, the next group of calls.
+  constexpr std::array<std::uint32_t, 5> kColumns = {1, 8, 24, 2, 32};
+  std::array<int, kBins> bins{}, low_bins{};
+  std::array<double, kColumns.size() + 3> products{};
   double sum = 0;
-  double along_row = 0;
-  double along_column = 0;
   for (std::uint32_t q = 0; q < kSide; ++q) {
     for (std::uint32_t kv = 0; kv < kSide; ++kv) {
       const double x = random_uniform(42, 1, 2, q, kv);
       ASSERT_GE(x, 0.0);
-      ASSERT_LT(x, 1.0);
+      ASSERT_LE(x, kRandomUniformMax);
       ++bins[static_cast<std::size_t>(x * kBins)];
+      ++low_bins[static_cast<std::size_t>(x * kRandomUniformCount) % kBins];
       sum += x;
-      along_row += (x - 0.5) * (random_uniform(42, 1, 2, q, kv + 1) - 0.5);
-      along_column += (x - 0.5) * (random_uniform(42, 1, 2, q + 1, kv) - 0.5);
+      const auto add = [&](std::size_t i, double y) { products[i] += (x - 0.5) * (y - 0.5); };
+      for (std::size_t i = 0; i < kColumns.size(); ++i) add(i, random_uniform(42, 1, 2, q, kv ^ kColumns[i]));
+      add(kColumns.size(), random_uniform(42, 1, 2, q + 1, kv));
+      add(kColumns.size() + 1, random_uniform(42, 1, 3, q, kv));
+      add(kColumns.size() + 2, random_uniform(43, 1, 2, q, kv));
     }
   }
   constexpr double kCount = double{kSide} * kSide;
-  double chi_squared = 0;
-  for (const int n : bins) chi_squared += (n - kCount / kBins) * (n - kCount / kBins) / (kCount / kBins);
-  EXPECT_LT(chi_squared, 63 + 5 * 11.2);  // mean and five standard deviations
-  EXPECT_GT(chi_squared, 63 - 5 * 11.2);
-  EXPECT_NEAR(sum / kCount, 0.5, 5 * 0.2887 / kSide);
-  EXPECT_NEAR(along_row / kCount, 0, 5 / 12.0 / kSide);
-  EXPECT_NEAR(along_column / kCount, 0, 5 / 12.0 / kSide);
+  for (const std::array<int, kBins>& all : {bins, low_bins}) {
+    double chi_squared = 0;
+    for (const int n : all) chi_squared += (n - kCount / kBins) * (n - kCount / kBins) / (kCount / kBins);
+    EXPECT_LT(chi_squared, 63 + 5 * 11.2);  // mean and five standard deviations
+    EXPECT_GT(chi_squared, 63 - 5 * 11.2);
+  }
+  EXPECT_NEAR(sum / kCount, 0.5 - 0x1p-16, 5 * 0.2887 / kSide);
+  // Pairs of columns that an exclusive or makes count twice, hence the root of two.
+  for (const double product : products) EXPECT_NEAR(product / kCount, 0, 5 * 1.42 / 12.0 / kSide);
 }
 
 }  // namespace

@@ -130,6 +130,32 @@ TEST(TermOfDistance, IsTheSameAlongDiagonalsAndFarFromThem) {
   expect_term(print(mods::t5_bias(Capture("table", DType::f32, 2), 32, 128, true)).substr(8), 91, -91);
 }
 
+/// Up to `last` it is the same a period further on, and not at last + 1.
+void expect_repeats(const std::string& text, std::int64_t last) {
+  SCOPED_TRACE(text);
+  const Expr e = read(text);
+  const std::optional<TermOfDistance> found = term_of_distance(e, ranges());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->repeats_to, last);
+  const Values values;
+  const Interpreter term(e, values.bindings, Precision::f32);
+  for (std::int32_t d = 1 - kQueries; d + kDistancePeriod <= std::min<std::int64_t>(found->repeats_to, kKeys - 1);
+       ++d) {
+    EXPECT_EQ(term.real(element(1, 0, d)), term.real(element(1, 0, d + kDistancePeriod))) << "distance " << d;
+  }
+}
+
+TEST(TermOfDistance, RepeatsWherePeriodsDivideThoseOfTiles) {
+  expect_repeats("1.0 if q_idx >= kv_idx and (q_idx - kv_idx) % 4 == 0 else 0.0", 0);
+  expect_repeats("f32((q_idx - kv_idx) % 16 + (3 * kv_idx - 3 * q_idx) % 8)", kKeys - 1);
+  expect_repeats("f32((3 * kv_idx - 3 * q_idx) % 24)", kKeys - 1);
+  expect_repeats("f32((q_idx - kv_idx) % 3)", 1 - kQueries);
+  expect_repeats("f32((q_idx - kv_idx) % 32)", 1 - kQueries);
+  expect_repeats("f32((q_idx - kv_idx) // 4)", 4 - kQueries);
+  expect_repeats("f32(abs(kv_idx - q_idx) % 8)", 1 - kQueries);  // abs is not linear
+  expect_repeats("1.0 if kv_idx - q_idx > -20 else slopes[h]", -20);
+}
+
 TEST(TermOfDistance, IsNotThereWhereMoreCounts) {
   for (const char* text : {"f32(kv_idx)", "f32(q_idx - 2 * kv_idx)", "f32(q_idx)", "f32(kv_idx - q_idx + q_len)",
                            "f32(kv_token - q_token)", "table[kv_idx % 33, h]", "random_uniform(1, b, h, q_idx, kv_idx)",

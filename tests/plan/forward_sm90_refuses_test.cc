@@ -35,6 +35,17 @@ TEST(ForwardSm90Refuses, NothingThatItTakes) {
   }
 }
 
+TEST(ForwardSm90Refuses, NeitherSinksNorOtherNormalizers) {
+  HopperCall with_sinks{.q_heads = 4, .kv_heads = 2};
+  with_sinks.options.sinks = ConstTensorView(nullptr, DType::f32, {4});
+  EXPECT_EQ(Refusal{.call = with_sinks}.sentence(), "");
+  for (const Normalizer normalizer : {Normalizer::none, Normalizer::sigmoid}) {
+    HopperCall call{.with_lse = false};
+    call.options.normalizer = normalizer;
+    EXPECT_EQ(Refusal{.call = call}.sentence(), "");
+  }
+}
+
 TEST(ForwardSm90Refuses, NoEmptyTensors) {
   for (const HopperCall& call : {HopperCall{.batch = 0}, HopperCall{.q_heads = 0}, HopperCall{.q_rows = 0},
                                  HopperCall{.kv_rows = 0, .mask = mods::causal()}}) {
@@ -66,12 +77,23 @@ TEST(ForwardSm90Refuses, OtherTypes) {
   r = {};
   r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;
   EXPECT_EQ(r.sentence(), "q, k, v are bf16, e4m3, e4m3; " + accepted);
-  r.problem.q_dtype = DType::e5m2;
-  r.problem.o_dtype = DType::f16;
-  EXPECT_EQ(r.sentence(), "o is f16; bf16 is accepted for q, k and v of 8 bits");
-  r = {};
-  r.problem.o_dtype = DType::f32;
-  EXPECT_EQ(r.sentence(), "o is f32; bf16, which q, k and v are, is accepted");
+}
+
+// Threads write it, two elements at a time.
+TEST(ForwardSm90Refuses, StridesOfAnOutputOfAnotherType) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::e4m3, DType::e5m2}) {
+    Refusal r;
+    r.problem.o_dtype = r.tensors.o.dtype = dtype;
+    EXPECT_EQ(r.sentence(), "");
+    r.tensors.o.strides = {60000, 12000, 66, 1};
+    EXPECT_EQ(r.sentence(), "") << name(dtype);
+    r.tensors.o.strides[2] = 65;
+    const std::string sentence =
+        "o has strides [60000, 12000, 65, 1]; but for the last, multiples of 2 are accepted where o is not bf16";
+    EXPECT_EQ(r.sentence(), sentence + ", as q is, since two elements are written at a time");
+    r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;
+    EXPECT_EQ(r.sentence(), sentence + ", since two elements are written at a time");
+  }
 }
 
 TEST(ForwardSm90Refuses, OtherHeadDimensions) {
@@ -104,14 +126,24 @@ TEST(ForwardSm90Refuses, HeadDimensionsWithoutASteppableStride) {
 
 TEST(ForwardSm90Refuses, OptionsOfOtherKernels) {
   Refusal r;
-  r.problem.normalizer = Normalizer::sigmoid;
-  EXPECT_EQ(r.sentence(), "normalizer is sigmoid; softmax is accepted");
-  r.problem.normalizer = Normalizer::none;
-  EXPECT_EQ(r.sentence(), "normalizer is none; softmax is accepted");
   const ConstTensorView view(nullptr, DType::f32, {4});
-  r = {};
+  r.problem.with_sinks = true;
   r.options.sinks = view;
-  EXPECT_EQ(r.sentence(), "sinks are given; none are accepted");
+  EXPECT_EQ(r.sentence(), "");
+  r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;
+  EXPECT_EQ(r.sentence(), "");
+}
+
+// Weights that no row's sum bounds have no room in P of 8 bits.
+TEST(ForwardSm90Refuses, OtherNormalizersInEightBits) {
+  for (const Normalizer normalizer : {Normalizer::none, Normalizer::sigmoid}) {
+    Refusal r;
+    r.problem.normalizer = normalizer;
+    EXPECT_EQ(r.sentence(), "");
+    r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e5m2;
+    EXPECT_EQ(r.sentence(), fmt::format("normalizer is {} and q is e5m2; softmax is accepted for q, k and v of 8 bits",
+                                        problem::name(normalizer)));
+  }
 }
 
 TEST(ForwardSm90Refuses, NoMixtureOfEightBits) {

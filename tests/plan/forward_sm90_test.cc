@@ -54,6 +54,29 @@ HopperCall call_with_blocks(std::int64_t dim, BlockSize block, std::int64_t kv_r
   return call;
 }
 
+TEST(ForwardSm90Choice, OutputsOfEveryType) {
+  using shared::OutputType;
+  const HopperCall plain = {.q_rows = 1000, .kv_rows = 500, .dim = 64};
+  const double bytes = choices_of(plain).front().plan.predicted->bytes;
+  for (const auto& [dtype, type] : {std::pair(DType::bf16, OutputType::same),
+                                    {DType::f64, OutputType::f64},
+                                    {DType::f32, OutputType::f32},
+                                    {DType::f16, OutputType::f16},
+                                    {DType::e4m3, OutputType::e4m3},
+                                    {DType::e5m2, OutputType::e5m2}}) {
+    HopperCall call = plain;
+    call.o_dtype = dtype;
+    for (const Choice& choice : choices_of(call)) {
+      EXPECT_EQ(choice.plan.sm90->o_type, type);
+      EXPECT_EQ(choice.plan.predicted->bytes - bytes, 1000.0 * 64 * static_cast<double>(size_of(dtype) - 2));
+    }
+  }
+  HopperCall halves = plain;
+  halves.dtype = DType::f16;
+  halves.o_dtype = DType::bf16;
+  EXPECT_EQ(choices_of(halves).front().plan.sm90->o_type, OutputType::bf16);
+}
+
 TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
   const BlockSize wide64 = {192, 128}, wide96 = {192, 96}, wide128 = {192, 80}, narrow = {128, 128};
   const auto best = [](std::int64_t dim, std::int64_t length, bool causal) {
@@ -138,6 +161,20 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
   EXPECT_EQ(masked.block_mask->block(), (BlockSize{64, masked.plan.tile.kv}));
 }
 
+TEST(ForwardSm90Choice, TellsTheKernelOfSinksAndNormalizers) {
+  HopperCall call{.q_heads = 2};
+  EXPECT_FALSE(choices_of(call).front().plan.sm90->sinks);
+  EXPECT_EQ(choices_of(call).front().plan.sm90->normalizer, shared::Normalizer::softmax);
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  for (const Choice& choice : choices_of(call)) EXPECT_TRUE(choice.plan.sm90->sinks);
+  call = {.with_lse = false};
+  for (const auto& [given, own] :
+       {std::pair(Normalizer::none, shared::Normalizer::none), {Normalizer::sigmoid, shared::Normalizer::sigmoid}}) {
+    call.options.normalizer = given;
+    for (const Choice& choice : choices_of(call)) EXPECT_EQ(choice.plan.sm90->normalizer, own);
+  }
+}
+
 TEST(ForwardSm90Choice, CountsWhatEachWarpgroupAttends) {
   // Queries 0 to 63 see one block of 64 keys, 64 to 127 two, and so on; the last 10 see five, the last of 10 keys.
   const HopperCall call = {.q_rows = 266, .kv_rows = 266, .dim = 256, .mask = mods::causal()};
@@ -207,6 +244,46 @@ TEST(ForwardSm90Choice, KernelsOfEightBits) {
   EXPECT_EQ(choices_of(call).front().plan.sm90->weight_exponent, 2);  // 1 / 0.4
   call.dtype = DType::bf16;
   EXPECT_EQ(choices_of(call).front().plan.sm90->weight_exponent, 0);
+}
+
+// What only kernels of 16 bits do is left out by name.
+TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
+  call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  call.options.bindings.captures["bias"] = ConstTensorView(nullptr, DType::bf16, {2, 512, 512});
+  call.options.weight_mod = mods::dropout(0.1, 1);
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.streamed_bytes, 0);
+    EXPECT_TRUE(config.weighted && !config.dropped);
+    EXPECT_EQ(config.weight_exponent, 1);
+    EXPECT_THAT(choice.plan.rejected,
+                Contains(HasSubstr("tiles of capture 'bias', so each element is read: q is e4m3")));
+    EXPECT_THAT(choice.plan.rejected, Contains(HasSubstr("masks of draws, so each is compared: q is e4m3")));
+  }
+  call.dtype = DType::bf16;
+  const Choice halves = choices_of(call).front();
+  EXPECT_GT(halves.plan.sm90->streamed_bytes, 0);
+  EXPECT_TRUE(halves.plan.sm90->dropped);
+  EXPECT_THAT(halves.plan.rejected, Not(Contains(HasSubstr("q is"))));
+}
+
+// Sinks; an o of another type, and of q's own; masks by bits, of as many keys as two words hold.
+TEST(ForwardSm90Choice, OfEightBitsTakesWhatOthersTake) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
+  call.mask = mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0;
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  EXPECT_EQ(choices_of(call).front().plan.sm90->o_type, OutputType::same);
+  call.o_dtype = DType::e4m3;
+  bool any_wider = false;
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.o_type, OutputType::e4m3);
+    EXPECT_TRUE(config.sinks);
+    EXPECT_EQ(config.mask, config.kv_block > 128 ? shared::MaskForm::direct : shared::MaskForm::distance);
+    any_wider = any_wider || config.kv_block > 128;
+  }
+  EXPECT_TRUE(any_wider);
 }
 
 TEST(ForwardSm90Choice, ServesEveryHeadDimByTheNextKernels) {
@@ -296,6 +373,19 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
   EXPECT_THAT(choices[0].plan.rejected,
               Contains(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
                                     "that a thread has")));
+}
+
+// Draws that are compared one by one cost several times as much, whatever the tile.
+TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
+  for (const std::int64_t dim : {64, 128, 192}) {
+    HopperCall call = grid_call(dim, 8192, false);
+    call.options.weight_mod = mods::dropout(0.1, 1);
+    const std::vector<Choice> choices = choices_of(call);
+    EXPECT_TRUE(choices.front().plan.sm90->dropped) << dim;
+    EXPECT_FALSE(choices.back().plan.sm90->dropped) << dim;
+    EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) { return one.plan.sm90->dropped; })) << dim;
+    EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("32 does not divide its keys")));
+  }
 }
 
 TEST(ForwardSm90Choice, FitsTheCallersBlocks) {

@@ -1,4 +1,4 @@
-// The forward pass on Hopper: o = softmax(mod(scale q k^T)) v.
+// The forward pass on Hopper: o = softmax(mod(scale q k^T)) v, or with another normalizer than softmax.
 //
 // One CTA an SM, for the whole launch. Its tile source (pieces/tile_source.cuh) draws one tile after the other; its
 // producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
@@ -10,27 +10,52 @@
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
+#include "pieces/drops.cuh"
+#include "pieces/element_weights.cuh"
+#include "pieces/mask_bits.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
 #include "pieces/producer.cuh"
 #include "pieces/scores.cuh"
+#include "pieces/sink.cuh"
 #include "pieces/softmax.cuh"
+#include "pieces/streamer.cuh"
 #include "pieces/transpose.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
 
+template <bool kFirst, class First, class Second>
+struct Either {
+  using Type = First;
+};
+template <class First, class Second>
+struct Either<false, First, Second> {
+  using Type = Second;
+};
+
 template <ForwardSm90Config kConfig>
-class Consumer {
+class Consumer : DropsOf<kConfig> {
  public:
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
-                                   !kConfig.capped && kConfig.scores == ScoreForm::plain;
+                                   !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain;
+  static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
+  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
+  static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
-  using RowSoftmax = Softmax<kN, weight_range<kConfig>(), kAsArray, kConfig.fp8(), kConfig.scores>;
+  static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
+  static constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  // In 8 bits: weights of the other normalizers leave P's range, packed draws are two to a register, and the streamer's
+  // warp transposes values.
+  static_assert(!kConfig.fp8() || (kSoftmax && !kConfig.dropped && !kStreams));
+  static_assert(!kMaskedByBits || kN <= 128);  // two rows of a thread are two words
+  using RowSoftmax =
+      typename Either<kSoftmax, Softmax<kN, weight_range<kConfig>(), kAsArray, kConfig.fp8(), kConfig.scores>,
+                      ElementWeights<kN, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
@@ -55,6 +80,7 @@ class Consumer {
  private:
   using Step = shared::Step;
   using BufferRing = ptx::ChooseRing<kConfig.fp8()>;
+  using DrawTime = shared::DrawTime;
 
   __device__ __forceinline__ void wait_for_keys() const {
     ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
@@ -142,6 +168,7 @@ class Consumer {
       ptx::touch(s_);
       release_keys(step);
       attend(step, new_tile);
+      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
       const bool moves = softmax_.moves(carried);
       softmax_.pin(memory_.q_full(0, 0));
       ptx::wgmma_wait<0>();
@@ -176,6 +203,7 @@ class Consumer {
     ptx::touch(s_);
     release_keys(step);
     attend(step, new_tile);
+    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
     if (begun_ && softmax_.moves(before)) settle(before);
     pack_p(step);
     begun_ = true;
@@ -185,6 +213,10 @@ class Consumer {
   __device__ __forceinline__ void pass(Step step) {
     if ((step & shared::kStepLast) && !begun_) wait_for_queries();
     release_keys(step);
+    if constexpr (kStreams) {
+      wait_for_streamed();
+      release_streamed();
+    }
     // Not before the values have come: a buffer is given back once each time it was filled.
     ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     release_values();
@@ -217,6 +249,14 @@ class Consumer {
   __device__ __forceinline__ void release_values() {
     release(memory_.v_empty(ptx::slot_of(v_)));
     v_.advance(kConfig.stages);
+  }
+
+  __device__ __forceinline__ void wait_for_streamed() const {
+    ptx::barrier_wait(memory_.streamed_full(streamed_.slot, warpgroup_), streamed_.parity);
+  }
+  __device__ __forceinline__ void release_streamed() {
+    release(memory_.streamed_empty(streamed_.slot, warpgroup_));
+    streamed_.advance(kConfig.streamed_stages);
   }
 
   /// S = Q K^T, in flight.
@@ -261,6 +301,17 @@ class Consumer {
 
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
+    if constexpr (kConfig.dropped) {
+      const BlockPlace at = block_place(step);
+      if (new_tile) this->drops.begin_tile(params_.mod, at);
+      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
+    }
+    if constexpr (kMaskedByBits) {
+      if (new_tile) mask_.begin_tile();
+      if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
+        mask_.find(params_, block_place(step));
+      }
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
                                   softmax_.tilt);
@@ -276,8 +327,13 @@ class Consumer {
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
     const float factor = this->factor();
-    float scale_log2 = kMapped ? ptx::kLog2E : params_.scale_log2 * factor;
-    if constexpr (kMapped) map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step));
+    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
+    if constexpr (kMapped) {
+      if constexpr (kStreams) wait_for_streamed();
+      map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step),
+                          memory_.streamed(streamed_.slot, warpgroup_));
+      if constexpr (kStreams) release_streamed();
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       if (!softmax_.tilt.flat) {
         add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
@@ -305,9 +361,21 @@ class Consumer {
       cap_scores<kConfig>(s_, params_, factor);
       scale_log2 = 1;
     }
+    if constexpr (ScoreTilt<kConfig.scores>::kAny) {
+      if (step & decided) {
+        softmax_.tilt.fold(s_, scale_log2);
+        scale_log2 = 1;
+      }
+    }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
-    if (kConfig.masked && (step & (shared::kStepPartial << warpgroup_))) {
-      mask_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.masked) {
+      if (step & (shared::kStepPartial << warpgroup_)) {
+        if constexpr (kMaskedByBits) {
+          mask_.apply(s_);
+        } else {
+          mask_scores<kConfig>(s_, params_.mod, block_place(step));
+        }
+      }
     }
     softmax_.step(s_, scale_log2);
   }
@@ -321,6 +389,13 @@ class Consumer {
       for (int i = 0; i < kN / 8; ++i) {  // a row and 16 keys of a k-step, as transposed_values.h says
         const int at = 8 * (i / 2) + 2 * (i % 2);
         p_[i] = ptx::pack<kE5m2>(s_[at], s_[at + 1], s_[at + 4], s_[at + 5]);
+      }
+    } else if constexpr (kConfig.dropped) {
+      if constexpr (kConfig.draws == DrawTime::packing) {
+        draw<kN>(p_, this->drops.seed, block_place(step));
+        pack_kept<kConfig>(p_, s_, p_, this->drops);
+      } else {
+        pack_kept<kConfig>(p_, s_, this->drawn, this->drops);
       }
     } else {
 #pragma unroll
@@ -339,36 +414,66 @@ class Consumer {
     }
   }
 
-  /// The rows of a tile have seen all their keys: lse = m + ln l, and `factor`, 1 / l, is what O is to be multiplied
-  /// by.
+  /// The rows of a tile have seen all their keys: `factor` is what O is to be multiplied by.
   __device__ __forceinline__ void close_rows(unsigned tile, float (&factor)[2]) {
-    const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
-    factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
-    factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
+    if constexpr (kSoftmax) {
+      close_softmax(tile, factor);
+    } else {
+      for (int r = 0; r < 2; ++r) factor[r] = softmax_.factor(r);
+      suspect_ = RowSoftmax::kOwnPowers && !softmax_.safe;
+    }
+    if constexpr (kConfig.dropped) {
+      for (int r = 0; r < 2; ++r) factor[r] *= this->drops.factor();
+    }
     if constexpr (kConfig.fp8()) {
       const float values = load_shared(memory_.factors(tile) + shared::kFactorOfValues);
       factor[0] *= values;
       factor[1] *= values;
     }
+  }
+  /// 1 / l, and lse = m + ln l.
+  __device__ __forceinline__ void close_softmax(unsigned tile, float (&factor)[2]) {
+    const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
+    factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
+    factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TilePlace at = place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
-    if (suspect_ && __any_sync(~0U, !((l[0] < kLargestSum) & (l[1] < kLargestSum)))) repeat(tile);
-    if constexpr (kConfig.lse) {
-      // Of the four threads that share the two rows, the first two take one each. Where nothing attends m is -inf.
-      const bool lower = threadIdx.x & 1;
-      const float lse =
-          ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
-      const int own_row = at.q_first + row() + (lower ? 8 : 0);
-      const TileSequence own = sequence(tile);
-      if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
+    if constexpr (kConfig.sinks) {
+      const float sink = load_shared(memory_.sink(tile));
+      const RowEnd ends[2] = {end_with_sink(softmax_.rows.m[0], l[0], sink),
+                              end_with_sink(softmax_.rows.m[1], l[1], sink)};
+      const float largest[2] = {ends[0].sunk ? kSuspicious : RowSoftmax::kLargestSum,
+                                ends[1].sunk ? kSuspicious : RowSoftmax::kLargestSum};
+      if (suspect_ && __any_sync(~0U, !((l[0] < largest[0]) & (l[1] < largest[1])))) repeat(tile);
+      factor[0] = ends[0].factor;
+      factor[1] = ends[1].factor;
+      if constexpr (kConfig.lse) store_own_lse(at, sequence(tile), threadIdx.x & 1 ? ends[1].lse : ends[0].lse);
+    } else {
+      constexpr float kLargest = RowSoftmax::kLargestSum;
+      if (suspect_ && __any_sync(~0U, !((l[0] < kLargest) & (l[1] < kLargest)))) repeat(tile);
+      if constexpr (kConfig.lse) {
+        // Where nothing attends m is -inf.
+        const bool lower = threadIdx.x & 1;
+        const float lse =
+            ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
+        store_own_lse(at, sequence(tile), lse);
+      }
     }
+  }
+
+  /// Of the four threads that share the two rows, the first two store one each: the even ones the upper row's.
+  __device__ __forceinline__ void store_own_lse(const TilePlace& at, const TileSequence& own, float lse) const {
+    const int own_row = at.q_first + row() + (threadIdx.x & 1 ? 8 : 0);
+    if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
   }
 
   /// o = O / l.
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    if constexpr (kConfig.v_dim % 8 != 0) {
+    if constexpr (kConfig.o_type != OutputType::same) {
+      store_converted_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
+    } else if constexpr (kConfig.v_dim % 8 != 0) {
       store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
@@ -388,7 +493,6 @@ class Consumer {
     return params_.cap_limit * ptx::reciprocal(fabsf(factor));
   }
 
-  static constexpr float kLargestSum = RowSoftmax::kLargestSum;
   // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
   // make any of them large.
   static constexpr float kSuspicious = 16777216.0F;
@@ -422,7 +526,9 @@ class Consumer {
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
   BufferRing k_{0}, v_{0};
+  ptx::Ring streamed_{0};
   RowSoftmax softmax_;
+  MaskBits<kConfig, kMaskedByBits> mask_;
   float s_[kN / 2];                               // registers: S, then P, 64 x kv_block
   unsigned p_[kN * kConfig.element_bytes() / 8];  // registers: P in the storage type, as pv_product takes it
   float o_[kV / 2];                               // registers: O, 64 x v_columns
@@ -435,7 +541,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
                  const __grid_constant__ heddle::ptx::TensorMap k_map,
                  const __grid_constant__ heddle::ptx::TensorMap v_map,
                  const __grid_constant__ heddle::ptx::TensorMap o_map,
-                 const __grid_constant__ heddle::shared::ForwardSm90Params params) {
+                 const __grid_constant__ heddle::shared::ForwardSm90Params params,
+                 const __grid_constant__ heddle::ptx::TensorMap streamed_map,
+                 const __grid_constant__ heddle::ptx::TensorMap streamed_rest_map) {
   using namespace heddle;
   extern __shared__ __align__(1024) char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
@@ -459,6 +567,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     }
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
+    if constexpr (kConfig.streamed_bytes > 0) {
+      if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params).run();
+    }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();

@@ -37,7 +37,7 @@ class DealtColumns {
     for (int i = 0; i < kHeld; ++i) held_[i] = Mod::column(mod, uniform, b, h, kv_first + 32 * i + (threadIdx.x & 31));
   }
   __device__ __forceinline__ typename Mod::Column at(int j, int e) const {
-    return Mod::from_lane(held_[j / 4], source_ + 8 * (j % 4) + e);
+    return Mod::from_lane(held_[kHeld == 1 ? 0 : j / 4], source_ + 8 * (j % 4) + e);
   }
 
  private:

@@ -130,7 +130,8 @@ __device__ __forceinline__ float random_uniform(int seed, int b, int h, int q_id
   // Chosen by comparisons: an index would put the words in memory.
   const unsigned which = shared::random_uniform_word_of(static_cast<unsigned>(kv_idx));
   const unsigned even = which < 2 ? words.word[0] : words.word[2], odd = which < 2 ? words.word[1] : words.word[3];
-  return shared::random_uniform_value((which & 1U) == 0 ? even : odd);
+  return shared::random_uniform_value(
+      shared::random_uniform_bits((which & 1U) == 0 ? even : odd, static_cast<unsigned>(kv_idx)));
 }
 
 __device__ __forceinline__ float f32_param(unsigned word) { return __uint_as_float(word); }

@@ -111,7 +111,7 @@ __device__ __forceinline__ Interval to_i32(Real x) {
   const Interval whole = {ops::to_i32(x.lo), ops::to_i32(x.hi)};
   return x.nan ? hull(whole, Interval{0, 0}) : whole;
 }
-__device__ __forceinline__ Real random_uniform() { return {0, 1 - 0x1p-24F, false}; }
+__device__ __forceinline__ Real random_uniform() { return {0, 1 - 0x1p-15F, false}; }
 
 // ---- elements of captures
 

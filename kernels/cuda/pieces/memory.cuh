@@ -16,6 +16,7 @@ struct SharedMemory {
   static constexpr unsigned kLoadedValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
   static constexpr unsigned kValueBytes =
       kConfig.fp8() ? kConfig.kv_block * kConfig.transposed_rows() : kLoadedValueBytes;  // as products read them
+  static constexpr unsigned kStreamedBytes = kConfig.streamed_tile_bytes();              // of a warpgroup's tile
 
   ptx::Address base;
 
@@ -43,6 +44,13 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address sequence(unsigned tile) const {
     return place(tile) + static_cast<unsigned>(sizeof(shared::TilePlace));
   }
+  /// With sinks: that of the tile's head, beside its place; and beside the item.
+  __device__ __forceinline__ ptx::Address sink(unsigned tile) const {
+    return place(tile) + static_cast<unsigned>(shared::place_bytes(kConfig) - shared::kSinkBytes);
+  }
+  __device__ __forceinline__ ptx::Address item_sink(unsigned tile) const {
+    return item(tile) + static_cast<unsigned>(shared::item_bytes(kConfig) - shared::kSinkBytes);
+  }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
     // The producer looks at a tile's flag when it chooses the tile that takes its place, and has then loaded queries
     // that waited for all warps to be done with it, if the places are these more than the buffers of queries.
@@ -57,6 +65,9 @@ struct SharedMemory {
     return place(tile) + static_cast<unsigned>(shared::place_factors(kConfig));
   }
   __device__ __forceinline__ ptx::Address end(int slot) const { return base + kLayout.ends + slot * 4; }
+  __device__ __forceinline__ ptx::Address streamed(int slot, int warpgroup) const {
+    return base + kLayout.streamed + (slot * kConfig.warpgroups + warpgroup) * kStreamedBytes;
+  }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
@@ -89,6 +100,14 @@ struct SharedMemory {
   /// A wish stands in wish(); and has been answered there.
   __device__ __forceinline__ ptx::Address wished() const { return barrier(2 * kQ + 4 * kConfig.stages + 1); }
   __device__ __forceinline__ ptx::Address answered() const { return barrier(2 * kQ + 4 * kConfig.stages + 2); }
+  /// A warpgroup's tile of a streamed capture.
+  __device__ __forceinline__ ptx::Address streamed_full(int slot, int warpgroup) const {
+    constexpr int kFirst = 2 * kQ + (kConfig.fp8() ? 6 : 4) * kConfig.stages + 3;
+    return barrier(kFirst + slot * kConfig.warpgroups + warpgroup);
+  }
+  __device__ __forceinline__ ptx::Address streamed_empty(int slot, int warpgroup) const {
+    return streamed_full(kConfig.streamed_stages + slot, warpgroup);
+  }
   __device__ __forceinline__ ptx::Address wish() const { return base + kLayout.wish; }
 
   /// By one thread, before a __syncthreads.
@@ -100,13 +119,19 @@ struct SharedMemory {
     }
     for (int slot = 0; slot < kConfig.stages; ++slot) {
       ptx::barrier_init(k_full(slot), 1);
-      ptx::barrier_init(k_empty(slot), kWarps);
+      ptx::barrier_init(k_empty(slot), kWarps + (kConfig.streamed_bytes > 0 ? 1 : 0));  // the streamer reads steps
       ptx::barrier_init(v_full(slot), kConfig.fp8() ? shared::kTransposers : 1);
       ptx::barrier_init(v_empty(slot), kWarps);
       if constexpr (kConfig.fp8()) {
         ptx::barrier_init(loaded_full(slot), 1);
         ptx::barrier_init(loaded_empty(slot), shared::kTransposers);
         asm volatile("st.shared.s32 [%0], %1;" ::"r"(end(slot)), "r"(0) : "memory");
+      }
+    }
+    for (int slot = 0; slot < kConfig.streamed_stages; ++slot) {
+      for (int w = 0; w < kConfig.warpgroups; ++w) {
+        ptx::barrier_init(streamed_full(slot, w), 1);
+        ptx::barrier_init(streamed_empty(slot, w), 4);
       }
     }
     ptx::barrier_init(list_done(), kWarps);

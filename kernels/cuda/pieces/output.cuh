@@ -2,6 +2,7 @@
 #pragma once
 
 #include "pieces/memory.cuh"
+#include "pieces/output_elements.cuh"
 #include "ptx/math.cuh"
 #include "ptx/tma.cuh"
 
@@ -33,6 +34,35 @@ __device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params
       const unsigned two = ptx::pack<kConfig.f16>(o[i] * factor[r], o[i + 1] * factor[r]);
       if (row < sequence.q_len && column < kConfig.v_dim) to[column] = static_cast<unsigned short>(two);
       if (row < sequence.q_len && column + 1 < kConfig.v_dim) to[column + 1] = static_cast<unsigned short>(two >> 16);
+    }
+  }
+}
+
+/// 64 rows of one warpgroup, of an o that is not of the products' type. A tile that is repeated is stored by the same
+/// threads in the same places: in order.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void store_converted_output(const shared::ForwardSm90Params& params, int warpgroup,
+                                                       const TilePlace& place, const TileSequence& sequence,
+                                                       const float (&o)[kConfig.v_columns() / 2],
+                                                       const float (&factor)[2]) {
+  using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
+  using One = typename Elements::One;
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+  One* head = static_cast<One*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = place.q_first + 64 * warpgroup + 16 * warp + 8 * r + (lane >> 2);
+    One* to = head + (sequence.q_begin + row) * params.o_stride[2] + 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
+      const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
+      const typename Elements::Pair two = Elements::pair(o[i] * factor[r], o[i + 1] * factor[r]);
+      if (row < sequence.q_len && (8 * j + 8 <= kConfig.v_dim || column + 1 < kConfig.v_dim)) {
+        *reinterpret_cast<typename Elements::Pair*>(to + 8 * j) = two;
+      }
+      if constexpr (kConfig.v_dim % 2 != 0) {
+        if (row < sequence.q_len && column + 1 == kConfig.v_dim) to[8 * j] = Elements::first(two);
+      }
     }
   }
 }
@@ -93,7 +123,13 @@ __device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& param
   params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
 }
 
-/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs.
+/// lse of a row that attends nothing but a sink, whose o is then 0; NaN, as o is, where the sink is +inf or NaN.
+__device__ __forceinline__ float lse_of_sink(float sink) {
+  return sink < ptx::infinity() ? sink : __int_as_float(0x7fffffff);
+}
+
+/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for those
+/// inside of their sequence.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
   const int thread = threadIdx.x - 128;
@@ -101,22 +137,32 @@ __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& par
     const shared::RowFill at = params.fills[fill];
     const TilePlace place = {at.row, at.head, at.batch, 0};
     const int rows = at.rows;
-    unsigned short* o =
-        static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+    using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
+    using Element = typename Elements::One;
+    Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+    float lse = -ptx::infinity();
+    float filled = 0;
+    unsigned two = 0;  // elements of o
+    if constexpr (kConfig.sinks) {
+      if (fill < params.unattending_fills) lse = lse_of_sink(params.sinks[place.head * params.sink_stride]);
+      if (lse != lse) filled = lse;
+      if (lse != lse) two = 0x7fff7fff;  // NaN in either type
+    }
     // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
-    constexpr int kWidth = kConfig.v_dim % 8 == 0 ? 8 : 1, kWords = kConfig.v_dim / kWidth;
+    constexpr bool kWide = kConfig.o_type == OutputType::same && kConfig.v_dim % 8 == 0;
+    constexpr int kWidth = kWide ? 8 : 1, kWords = kConfig.v_dim / kWidth;
     for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
       const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
-      unsigned short* to = o + row * params.o_stride[2] + column;
-      if constexpr (kWidth == 8) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+      Element* to = o + row * params.o_stride[2] + column;
+      if constexpr (kWide) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(two, two, two, two);
       } else {
-        *to = 0;
+        *to = Elements::first(Elements::pair(filled, filled));
       }
     }
     if constexpr (kConfig.lse) {
       for (int i = thread; i < rows; i += kConfig.threads() - 128) {
-        store_lse(params, place, place.q_first + i, -ptx::infinity());
+        store_lse(params, place, place.q_first + i, lse);
       }
     }
   }

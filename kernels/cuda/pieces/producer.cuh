@@ -254,6 +254,7 @@ class Producer {
       store_word(to + shared::kFactorOfScores, load_word(from + shared::kFactorOfScores));
       store_word(to + shared::kFactorOfValues, load_word(from + shared::kFactorOfValues));
     }
+    if constexpr (kConfig.sinks) store_word(memory_.sink(tile_ - 1), load_word(memory_.item_sink(tile_ - 1)));
   }
 
   static constexpr unsigned kSequence = sizeof(shared::WorkItem);  // where an item's sequence stands

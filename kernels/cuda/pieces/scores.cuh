@@ -4,11 +4,16 @@
 
 #include "pieces/elements.cuh"
 #include "pieces/memory.cuh"
+#include "pieces/streamed.cuh"
 #include "ptx/math.cuh"
 
 namespace heddle {
 
+using shared::Normalizer;
 using shared::ScoreForm;
+
+/// Normalizers that take exponentials have t in powers of two.
+constexpr float t_unit(Normalizer normalizer) { return normalizer == Normalizer::none ? 1.0F : ptx::kLog2E; }
 
 __device__ __forceinline__ float load_shared(ptx::Address address) {
   float value;
@@ -66,23 +71,33 @@ __device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], con
   }
 }
 
-/// Products of queries and keys become t, in the forms that are computed element by element.
+/// Products of queries and keys become t, in the forms that are computed element by element. `streamed`: the tile of a
+/// streamed capture, if one is.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
-                                           const BlockPlace& at) {
+                                           const BlockPlace& at, ptx::Address streamed) {
+  constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  StreamedTile<kConfig, StreamedStorage> tile(streamed);
+  const auto streamed_value = [&](int i) {
+    if (!kStreams) return 0.0F;
+    if (i % 8 == 0) tile.load(i / 8);
+    return tile.value(i % 8);
+  };
   if constexpr (kConfig.scores == ScoreForm::added) {
     for_elements<OffsetMod, OffsetColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const OffsetUniform& uniform, const OffsetRow& row, const OffsetColumn& column, int q_idx,
             int kv_idx) {
-          const float offset = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx);
+          const float offset =
+              offset_element(mod, uniform, row, column, streamed_value(i), at.batch, at.head, q_idx, kv_idx);
           s[i] = fmaf(s[i], scale, offset);
         });
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
-          s[i] = score_element(mod, uniform, row, column, s[i] * scale, at.batch, at.head, q_idx, kv_idx);
+          s[i] = score_element(mod, uniform, row, column, s[i] * scale, streamed_value(i), at.batch, at.head, q_idx,
+                               kv_idx);
         });
   }
 }
@@ -100,8 +115,9 @@ __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], c
 /// A term of the exponents, in powers of two, that all elements of a row share (shifted; distant, far from or near to
 /// the diagonal), or that grows by a slope from one key to the next (tilted): of the thread's two rows, at its first
 /// column. Registers.
-template <ScoreForm kForm>
+template <ScoreForm kForm, Normalizer kNormalizer = Normalizer::softmax>
 struct ScoreTilt {
+  static constexpr float kUnit = t_unit(kNormalizer);
   static constexpr bool kTilted = kForm == ScoreForm::tilted;
   static constexpr bool kAny = kTilted || kForm == ScoreForm::shifted || kForm == ScoreForm::distant;
   float base[kAny ? 2 : 1], slope[kTilted ? 2 : 1];
@@ -112,7 +128,7 @@ struct ScoreTilt {
   /// Shifted, tilted: before a tile's first block.
   __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockPlace& at) {
     uniform = offset_uniform(mod, at.batch, at.head);
-    slope_of_head = slope_uniform(mod, at.batch, at.head);
+    if constexpr (kTilted) slope_of_head = slope_uniform(mod, at.batch, at.head);
   }
   /// Before each block.
   __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockPlace& at) {
@@ -122,13 +138,22 @@ struct ScoreTilt {
     for (int r = 0; r < 2; ++r) {
       const int q_idx = at.q_idx + 8 * r;
       const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
-      base[r] = offset_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx) * ptx::kLog2E;
+      base[r] = offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx) * kUnit;
       if constexpr (kTilted) {
         const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
-        slope[r] = slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) *
-                   ptx::kLog2E;
+        slope[r] =
+            slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) * kUnit;
       }
     }
+  }
+  /// The term joins the scores, which become t in powers of two: before masked ones are cut, so that no term, whatever
+  /// it is, comes to those.
+  template <int kRegisters>
+  __device__ __forceinline__ void fold(float (&s)[kRegisters], float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) s[i] = fmaf(s[i], scale_log2, at(i, base[(i >> 1) & 1]));
+    base[0] = base[1] = 0;
+    if constexpr (kTilted) slope[0] = slope[1] = 0;
   }
   /// Of register i's score, for a row whose base (less m, maybe) is `from`.
   __device__ __forceinline__ float at(int i, float from) const {
@@ -140,12 +165,12 @@ struct ScoreTilt {
   }
 };
 
-/// The offset, in powers of two, of two positions that are so far apart. (It reads nothing else of them.)
+/// The offset of two positions that are so far apart. (It reads nothing else of them.)
 __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, const BlockPlace& at, int distance) {
   const OffsetUniform uniform = offset_uniform(mod, at.batch, at.head);
   const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, 0);
   const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, distance);
-  return offset_element(mod, uniform, row, column, at.batch, at.head, 0, distance) * ptx::kLog2E;
+  return offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, 0, distance);
 }
 
 /// Distant: the block's one term, or a table in shared memory of all that the warpgroup's rows have there: entry i is
@@ -154,8 +179,9 @@ __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, 
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void tabulate_distances(ptx::Address table, const shared::ForwardSm90Params& params,
                                                    const BlockPlace& at, int warpgroup, bool new_tile,
-                                                   ScoreTilt<kConfig.scores>& tilt) {
+                                                   ScoreTilt<kConfig.scores, kConfig.normalizer>& tilt) {
   constexpr int kCount = 63 + kConfig.kv_block;
+  constexpr float kUnit = t_unit(kConfig.normalizer);
   const int thread = threadIdx.x & 127;
   const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
   const int least = at.kv_first - (at.q_idx - row) - 63;
@@ -166,13 +192,13 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
     ptx::named_barrier(1 + warpgroup, 128);  // what stood there has been read
     if (ends && thread < 2) {
       store_shared(table + 4 * (kCount + thread),
-                   term_of_distance(params.mod, at, thread == 0 ? params.flat_from : params.flat_to));
+                   term_of_distance(params.mod, at, thread == 0 ? params.flat_from : params.flat_to) * kUnit);
     }
     if (!tilt.flat) {
 #pragma unroll
       for (int first = 0; first < kCount; first += 128) {
         const int i = first + thread;
-        if (i < kCount) store_shared(table + 4 * i, term_of_distance(params.mod, at, least + i));
+        if (i < kCount) store_shared(table + 4 * i, term_of_distance(params.mod, at, least + i) * kUnit);
       }
     }
     ptx::named_barrier(1 + warpgroup, 128);
@@ -180,7 +206,7 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
   tilt.base[0] = tilt.base[1] = tilt.flat ? load_shared(table + 4 * (kCount + (right ? 0 : 1))) : 0;
 }
 
-/// Products become t in powers of two.
+/// Products become t in powers of two, or t.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void add_distances(ptx::Address table, float (&s)[kConfig.kv_block / 2], float scale_log2) {
   const int thread = threadIdx.x & 127;

@@ -11,7 +11,7 @@
 //   m. The tile is computed again, safely: with the running maximum.
 //
 // m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal
-// numbers end at 2^-14, m stays 10 below the maximum besides (safely less, since a weight_mod may be large): what is
+// numbers end at 2^-14, m stays 10 below the maximum besides (safely as much as the weights' bound leaves): what is
 // left of a row whose largest weights a weight_mod drops counts, too. In e4m3, from 2^-6 to 448, it stays 5 below, so
 // that eight equal weights may still pass together (safely 8, where none is larger).
 #pragma once
@@ -37,7 +37,7 @@ struct WeightRange {
 template <ForwardSm90Config kConfig>
 constexpr WeightRange weight_range() {
   if (!kConfig.fp8() && !kConfig.f16) return {false, 0, 1, 0, 0};
-  if (!kConfig.fp8()) return {true, 10, 1024, 16384, kConfig.weighted ? 7.0F : 5.0F};
+  if (!kConfig.fp8()) return {true, 10, 1024, 16384, static_cast<float>(kConfig.safe_headroom)};
   // What a weight_mod does to them comes after, and must not leave the range either: numbers that are too large would
   // become the largest one.
   const float factor = 1.0F / static_cast<float>(1 << kConfig.weight_exponent), less = kConfig.weight_exponent;

@@ -107,6 +107,12 @@ class TileSource {
                    "f"(scores), "f"(values)
                    : "memory");
     }
+    if constexpr (kConfig.sinks) {
+      static_assert(shared::kItemHead == 4);
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile)),
+                   "f"(params.sinks[words[0].y * params.sink_stride])
+                   : "memory");
+    }
   }
 
   __device__ __forceinline__ static float factor(const shared::Descale& of, int batch, int head) {

@@ -12,6 +12,7 @@ struct alignas(64) TensorMap {
 /// L2 eviction priorities, as the instructions encode them.
 inline constexpr unsigned long long kEvictFirst = 0x12F0000000000000ULL;
 inline constexpr unsigned long long kEvictLast = 0x14F0000000000000ULL;
+inline constexpr unsigned long long kEvictNormal = 0x1000000000000000ULL;
 
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

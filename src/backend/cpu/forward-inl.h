@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "backend/cpu/gemm-inl.h"
 #include "backend/cpu/pack-inl.h"
@@ -221,7 +222,7 @@ double SumOf(const T* sums) {
 /// What a row's accumulators are multiplied by in the end, and its lse.
 struct RowEnd {
   double factor, lse;
-  bool empty;  // nothing attended: o is 0 whatever was accumulated
+  bool empty;  // nothing attended: o is the factor, whatever was accumulated
 };
 
 template <class T>
@@ -230,7 +231,8 @@ RowEnd FinishRow(const Tile<T>& tile, std::int64_t head, double top, double sum)
   const bool empty = top == kMinusInfinity<double> && sum == 0;
   if (tile.sinks) {
     const double sink = tile.sinks[head];
-    if (empty) return {0, sink, true};
+    if (empty && sink < std::numeric_limits<double>::infinity()) return {0, sink, true};
+    if (empty) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), true};
     const double both = std::isnan(sink) ? sink : std::max(top, sink);
     const double own = std::exp(top - both);
     sum = sum * own + std::exp(sink - both);
@@ -250,7 +252,7 @@ void StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
         FinishRow(tile, head, static_cast<double>(buffers.row_maxima[i]), SumOf(buffers.row_sums + i * kSumLanes<T>));
     T* row = buffers.accumulators + i * buffers.o_stride;
     if (end.empty || !any_key) {
-      std::fill(row, row + tile.v_dim, T(0));
+      std::fill(row, row + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
     } else {
       const auto factor = hn::Set(d, static_cast<T>(end.factor));
       for (std::int64_t c = 0; c < tile.v_dim; c += static_cast<std::int64_t>(hn::Lanes(d))) {

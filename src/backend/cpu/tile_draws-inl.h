@@ -1,4 +1,4 @@
-// random_uniform along the columns of a tile: four columns share one call of Philox (shared/philox.h), and a vector
+// random_uniform along the columns of a tile: eight columns share one call of Philox (shared/philox.h), and a vector
 // makes as many calls as it has 64-bit lanes. Recompiled for each SIMD target.
 #if defined(HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_
@@ -22,8 +22,9 @@ namespace heddle::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Sixteen columns whose kv_idx differ in the low four bits take four calls of Philox, one for each pair of columns.
-inline constexpr int kDrawGroup = 16;
+/// The columns whose kv_idx differ in the low five bits take four calls of Philox: call p has the columns 2p and 2p + 1
+/// of each eight, a word for both.
+inline constexpr int kDrawGroup = 32;
 
 struct DrawCounter {
   std::uint32_t b, h, q;
@@ -49,7 +50,7 @@ class DrawKeys {
     }
   }
 
-  /// out[0 .. 16 * groups) for the kv_idx 16 * group and on. May write kGroupsAtOnce - 1 groups more.
+  /// out[0 .. 32 * groups) for the kv_idx 32 * group and on. May write kGroupsAtOnce - 1 groups more.
   void draw(const DrawCounter& counter, std::uint32_t group, int groups, float* HWY_RESTRICT out) const {
     // A round waits seven cycles for the one before: several chains fill the time.
     constexpr int kChains = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
@@ -84,7 +85,7 @@ class DrawKeys {
       x1[k] = hn::Set(d, std::uint64_t{counter.h});
       x2[k] = hn::Set(d, std::uint64_t{counter.q});
       const std::uint64_t first = std::uint64_t{group} * 4 + static_cast<std::uint64_t>(k) * kLanes;
-      x3[k] = hn::And(hn::Iota(d, first), hn::Set(d, std::uint64_t{0x3fffffff}));
+      x3[k] = hn::And(hn::Iota(d, first), hn::Set(d, std::uint64_t{0x1fffffff}));
     }
     for (int round = 0; round < kRounds; ++round) {
       const V low = hn::Load(d, low_[round]), high = hn::Load(d, high_[round]);
@@ -97,21 +98,25 @@ class DrawKeys {
         x3[k] = product0;
       }
     }
-    // Words 0 and 1 belong to columns 2p and 2p + 1 of the group, words 2 and 3 to 2p + 8 and 2p + 9.
-    const auto pair = [=](V low, V high) HWY_ATTR {
-      const V words = hn::Or(hn::And(low, hn::Set(d, std::uint64_t{0xffffffff})), hn::ShiftLeft<32>(high));
-      const auto upper = hn::BitCast(di, hn::ShiftRight<8>(hn::BitCast(du, words)));
-      return hn::Mul(hn::ConvertTo(df, upper), hn::Set(df, 0x1p-24F));
+    // The low halves of the lanes hold words; each becomes two numbers, its own lower half and its upper one.
+    const auto two = [=](V x) HWY_ATTR {
+      const V lower = hn::And(x, hn::Set(d, std::uint64_t{shared::kRandomUniformCount - 1}));
+      const V upper = hn::And(hn::ShiftLeft<16>(x), hn::Set(d, std::uint64_t{shared::kRandomUniformCount - 1} << 32));
+      return hn::Mul(hn::ConvertTo(df, hn::BitCast(di, hn::Or(lower, upper))), hn::Set(df, 0x1p-15F));
     };
 #pragma GCC unroll 4
-    for (int k = 0; k < kChains; ++k, out += 4 * kLanes) {
-      const auto left = pair(x0[k], x1[k]), right = pair(x2[k], x3[k]);
+    for (int k = 0; k < kChains; ++k, out += 8 * kLanes) {
+      const auto w0 = two(x0[k]), w1 = two(x1[k]), w2 = two(x2[k]), w3 = two(x3[k]);
       if constexpr (kLanes == 4) {
-        hn::StoreU(left, df, out);
-        hn::StoreU(right, df, out + kDrawGroup / 2);
+        hn::StoreU(w0, df, out);
+        hn::StoreU(w1, df, out + 8);
+        hn::StoreU(w2, df, out + 16);
+        hn::StoreU(w3, df, out + 24);
       } else {
-        hn::StoreU(hn::ConcatLowerLower(df, right, left), df, out);
-        hn::StoreU(hn::ConcatUpperUpper(df, right, left), df, out + kDrawGroup);
+        hn::StoreU(hn::ConcatLowerLower(df, w1, w0), df, out);
+        hn::StoreU(hn::ConcatLowerLower(df, w3, w2), df, out + 16);
+        hn::StoreU(hn::ConcatUpperUpper(df, w1, w0), df, out + kDrawGroup);
+        hn::StoreU(hn::ConcatUpperUpper(df, w3, w2), df, out + kDrawGroup + 16);
       }
     }
   }
@@ -130,8 +135,9 @@ class DrawKeys {
       for (std::uint32_t pair = 0; pair < 4; ++pair) {
         const std::uint32_t kv = (group + static_cast<std::uint32_t>(g)) * kDrawGroup + 2 * pair;
         const shared::PhiloxWords words = shared::random_uniform_words(seed_, counter.b, counter.h, counter.q, kv);
-        for (std::uint32_t offset : {0U, 1U, 8U, 9U}) {
-          out[2 * pair + offset] = shared::random_uniform_value(words.word[shared::random_uniform_word_of(offset)]);
+        for (std::uint32_t offset = 0; offset < kDrawGroup; offset += offset % 2 == 0 ? 1 : 7) {
+          out[2 * pair + offset] = shared::random_uniform_value(
+              shared::random_uniform_bits(words.word[shared::random_uniform_word_of(offset)], offset));
         }
       }
     }

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "expr/node.h"
 #include "heddle/error.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::plan {
 namespace {
@@ -29,8 +31,47 @@ shared::Fp8 fp8_of(DType dtype) {
   return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
 }
 
+/// Why the capture that could be streamed is not; empty where it is, or there is none.
+std::string refuses_streaming(const ForwardSm90Mods& mods, const Bindings& bindings) {
+  if (!mods.streamed) return {};
+  return plan::refuses_streaming(*mods.streamed, bindings.captures.at(mods.streamed->capture));
+}
+
+shared::Normalizer normalizer_of(const AttentionProblem& problem) {
+  switch (problem.normalizer) {
+    case Normalizer::softmax:
+      return shared::Normalizer::softmax;
+    case Normalizer::none:
+      return shared::Normalizer::none;
+    case Normalizer::sigmoid:
+      break;
+  }
+  return shared::Normalizer::sigmoid;
+}
+
+shared::OutputType output_type(const AttentionProblem& problem) {
+  using shared::OutputType;
+  if (problem.o_dtype == forward_sm90_stored_type(problem)) return OutputType::same;
+  switch (problem.o_dtype) {
+    case DType::f64:
+      return OutputType::f64;
+    case DType::f32:
+      return OutputType::f32;
+    case DType::f16:
+      return OutputType::f16;
+    case DType::bf16:
+      return OutputType::bf16;
+    case DType::e4m3:
+      return OutputType::e4m3;
+    case DType::e5m2:
+      return OutputType::e5m2;
+    default:
+      throw Error(ErrorCode::internal, fmt::format("o is {}", name(problem.o_dtype)));
+  }
+}
+
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
-                             const ForwardSm90Mods& mods) {
+                             const ForwardSm90Mods& mods, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.q_fp8 = fp8_of(problem.q_dtype);
@@ -39,7 +80,13 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   if (config.fp8()) config.weight_exponent = forward_sm90_weight_exponent(problem, mods);
   config.lse = problem.with_lse;
   config.by_sequence = problem::sequences_differ(problem);
-  return config_with(config, mods);
+  config.sinks = problem.with_sinks;
+  config.normalizer = normalizer_of(problem);
+  config.o_type = output_type(problem);
+  config = config_with(config, mods);
+  // In 8 bits the warp that would load the tiles transposes values.
+  if (!mods.streamed || config.fp8() || !refuses_streaming(mods, bindings).empty()) return config;
+  return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
 }
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the caller's mask, if there is one, a step
@@ -66,7 +113,7 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
 // Registers that hold what a mod computes before its scores are told apart: addresses and values of reads, the steps
 // of divisions and of draws. Comparisons and sums of the indices take their turn in the same few. Fitted to what
 // bench_forward_sm90_registers finds: of 91 kernels one more spills than is expected.
-int mod_registers(const Expr& mod) {
+int mod_registers(const Expr& mod, const expr::Node* streamed) {
   constexpr int kRead = 3, kDivision = 2, kDraw = 7;
   if (mod.empty()) return 0;
   int registers = 0;
@@ -74,7 +121,7 @@ int mod_registers(const Expr& mod) {
     switch (node->op) {
       case expr::Op::read:
       case expr::Op::at:
-        registers += kRead;
+        registers += node == streamed ? 0 : kRead;
         break;
       case expr::Op::floor_div:
       case expr::Op::mod:
@@ -96,17 +143,17 @@ double moved_bytes(const AttentionProblem& problem) {
     rows += sequence.q_len;
     keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
   }
-  const std::int64_t bytes =
-      rows * problem.q_heads *
-          (problem.qk_dim * size_of(problem.q_dtype) + problem.v_dim * size_of(problem.o_dtype) +
-           (problem.with_lse ? 4 : 0)) +
-      keys * problem.kv_heads * (problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype));
+  const std::int64_t row_bytes =
+      problem.qk_dim * size_of(problem.q_dtype) + problem.v_dim * size_of(problem.o_dtype) + (problem.with_lse ? 4 : 0);
+  const std::int64_t key_bytes = problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype);
+  const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * key_bytes;
   return static_cast<double>(bytes);
 }
 
 struct Candidate {
   Choice choice;
   bool may_spill = false;
+  bool weighs_each = false;  // though others only drop
   double seconds() const { return choice.plan.predicted->seconds; }
 };
 
@@ -119,6 +166,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.sm90 = config;
+  plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
   const TileSchedule schedule =
@@ -134,35 +182,58 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
+  candidate.weighs_each = mods.drops && !config.dropped;
   return candidate;
 }
 
 /// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
 /// compute enough for each element that the compiler may refuse all others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                                           const BlockMask* callers, std::vector<std::string>& rejected) {
+                                           const AttentionOptions& options, std::vector<std::string>& rejected) {
   const bool fp8 = size_of(problem.k_dtype) == 1;
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   std::vector<ForwardSm90Config> configs;
+  bool streams = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy()) break;
     for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      const ForwardSm90Config config = config_for(kernel, problem, mods);
-      const std::string reason = misfit(config, problem, callers);
+      const ForwardSm90Config config = config_for(kernel, problem, mods, options.bindings);
+      const std::string reason = misfit(config, problem, options.block_mask.get());
       if (reason.empty()) {
         configs.push_back(config);
+        streams = streams || config.streamed_bytes > 0;
       } else {
         rejected.push_back(fmt::format("{}: {}", describe(config), reason));
       }
     }
   }
+  // Element by element, a capture of all pairs costs several times its tiles.
+  if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
   return configs;
+}
+
+/// What kernels of 16 bits do faster and those of 8 bits do not.
+void append_left_out(const AttentionProblem& problem, const ForwardSm90Mods& mods, std::vector<std::string>& rejected) {
+  if (fp8_of(problem.q_dtype) == shared::Fp8::none) return;
+  if (mods.streamed) {
+    rejected.push_back(fmt::format(
+        "tiles of capture '{}', so each element is read: q is {}, and the warp that would load them transposes values",
+        mods.streamed->capture, name(problem.q_dtype)));
+  }
+  if (mods.drops) {
+    rejected.push_back(fmt::format("masks of draws, so each is compared: q is {}, and four weights share a register",
+                                   name(problem.q_dtype)));
+  }
 }
 
 // Why `other` stands behind `first`.
 std::string compare(const Candidate& other, const Candidate& first, const ForwardSm90Mods& mods) {
   const ForwardSm90Config& config = *other.choice.plan.sm90;
+  if (other.weighs_each && !first.weighs_each) {
+    return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one", describe(config),
+                       shared::kKeysOfDraw);
+  }
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
                        forward_sm90_registers(config, mods), config.consumer_registers());
@@ -173,17 +244,29 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
 
 }  // namespace
 
+DType forward_sm90_stored_type(const AttentionProblem& problem) {
+  return fp8_of(problem.q_dtype) == shared::Fp8::none ? problem.q_dtype : DType::bf16;
+}
+
 int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mods& mods) {
   constexpr int kOthers = 26;  // fitted like those of mods
   const int scores = config.kv_block / 2, weights = config.kv_block * config.element_bytes() / 8,
             output = config.v_columns() / 2;
   // They take their turns.
   int most = 0;
-  for (const Expr& mod : mods.all()) most = std::max(most, mod_registers(mod));
+  const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
+  for (const Expr& mod : mods.all()) {
+    if (!config.dropped || mod.node() != mods.weight.node()) most = std::max(most, mod_registers(mod, streamed));
+  }
   // What is done to each score or weight is done to several at once.
   if (config.capped) most += 7;
-  if (config.scores == shared::ScoreForm::added || config.scores == shared::ScoreForm::mapped) most += 16;
+  if (config.scores == shared::ScoreForm::mapped ||
+      (config.scores == shared::ScoreForm::added && streamed == nullptr)) {
+    most += 16;
+  }
+  if (streamed != nullptr) most += 4;
   if (config.weighted) most += 12;
+  if (config.draws != shared::DrawTime::packing) most += config.kv_block / 4;
   return scores + weights + output + kOthers + most;
 }
 
@@ -192,14 +275,16 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   const ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::vector<std::string> rejected;
   std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, options.block_mask.get(), rejected)) {
+  for (const ForwardSm90Config& config : configs_for(problem, mods, options, rejected)) {
     candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
   }
   if (candidates.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
   }
-  std::ranges::stable_sort(
-      candidates, {}, [](const Candidate& candidate) { return std::pair(candidate.may_spill, candidate.seconds()); });
+  append_left_out(problem, mods, rejected);
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
+    return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.seconds());
+  });
 
   std::vector<Choice> choices;
   for (std::size_t i = 0; i < candidates.size(); ++i) {

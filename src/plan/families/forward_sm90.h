@@ -17,9 +17,13 @@ namespace heddle::plan {
 std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps);
 
-/// The candidates for a problem, with the predicted time of each, best first (those that may spill last); what does not
-/// fit the caller's blocks stands in `rejected` of each, and what is predicted slower in those before it, by how much.
-/// Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+/// The type of an o that the kernels store by TMA: what q, k and v are; of 8 bits bf16.
+DType forward_sm90_stored_type(const problem::AttentionProblem& problem);
+
+/// The candidates for a problem, with the predicted time of each, best first (those that may spill last, and after them
+/// those that weigh each element where others only drop); what does not fit the caller's blocks stands in `rejected` of
+/// each, and what is predicted slower in those before it, by how much. Throws Error(unsupported) with the reasons when
+/// the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps, const RowsOf& rows_of);
 
@@ -35,6 +39,7 @@ struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
+  int unattending_fills = 0;           // the former are the first so many
   int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
   // By the cost model, if all CTAs were of one speed:
   std::vector<std::uint16_t> ctas;  // who draws each item

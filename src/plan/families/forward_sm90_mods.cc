@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <optional>
 #include <utility>
 
 #include "expr/node.h"
 #include "expr/simplify.h"
+#include "shared/philox.h"
 
 namespace heddle::plan {
 namespace {
@@ -21,6 +24,9 @@ Expr simplified(const Expr& mod) { return mod.empty() ? mod : expr::simplify(mod
 bool reads_keys(const Expr& e) { return e.node()->uses.intersects({expr::Leaf::kv_idx, expr::Leaf::kv_token}); }
 
 bool is_zero(const Expr& e) { return e.node()->op == expr::Op::constant && e.node()->f32() == 0; }
+
+/// A number that f32 has, to its full precision.
+bool is_in_f32(double x) { return std::isnormal(static_cast<float>(x)); }
 
 int clamped(std::int64_t x) {
   constexpr std::int64_t kFar = std::int64_t{1} << 30;
@@ -71,6 +77,8 @@ bool set_capped(ForwardSm90Mods& mods, const Expr& score, const problem::Attenti
   const std::optional<expr::LinearInScore> inside = expr::linear_in_score(expr::operand(*tanh, 0)),
                                            outside = expr::linear_in_score(with_tanh_as(leaf::score()));
   if (!inside || !inside->offset.empty() || !(inside->scale > 0) || !outside || !(outside->scale > 0)) return false;
+  if (!is_in_f32(2 * std::numbers::log2e * inside->scale * problem.scale)) return false;
+  if (!is_in_f32(2 * std::numbers::log2e * outside->scale)) return false;
   ForwardSm90Mods capped = mods;
   set_linear(capped, *outside, problem);
   if (capped.form != ScoreForm::plain && capped.form != ScoreForm::shifted) return false;
@@ -78,6 +86,87 @@ bool set_capped(ForwardSm90Mods& mods, const Expr& score, const problem::Attenti
   capped.factor = inside->scale;
   mods = capped;
   return true;
+}
+
+void set_weight(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
+  mods.weight = simplified(problem.weight_mod);
+  if (mods.weight.empty()) return;
+  mods.drops = drops_of(mods.weight);
+  if (!problem::has_elements(problem)) return;
+  const expr::Range range =
+      expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));
+  mods.weight_bound = std::max(std::abs(range.lo), std::abs(range.hi));
+}
+
+/// In f16 the largest exponential of a row that is computed safely stands so many powers of two above 1, so that small
+/// ones keep their bits where a weight_mod takes the large ones out; times the weight it stays below 2^15.
+int safe_headroom(const shared::ForwardSm90Config& config, double weight_bound) {
+  constexpr int kMost = 10, kUnknown = 7;
+  if (config.dropped) return kMost;
+  if (!std::isfinite(weight_bound)) return kUnknown;
+  if (weight_bound == 0) return kMost;
+  return std::clamp(15 - static_cast<int>(std::ceil(std::log2(weight_bound))), 0, kMost);
+}
+
+/// The terms of a conjunction, from left to right.
+std::vector<Expr> conjuncts(const Expr& mask) {
+  std::vector<Expr> found, left = {mask};
+  while (!left.empty()) {
+    const Expr e = left.back();
+    left.pop_back();
+    if (e.node()->op == expr::Op::logical_and) {
+      left.insert(left.end(), {expr::operand(*e.node(), 1), expr::operand(*e.node(), 0)});
+    } else {
+      found.push_back(e);
+    }
+  }
+  return found;
+}
+
+/// Computed again for many positions, and long: ten instructions or more, or a wait.
+bool is_long(const expr::Node& node) {
+  using expr::Leaf;
+  if (!node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token})) return false;
+  const expr::Kind kind = expr::info(node.op).kind;
+  if (kind == expr::Kind::read || kind == expr::Kind::random) return true;
+  if (node.op == expr::Op::floor_div || node.op == expr::Op::mod) {
+    const expr::Node& divisor = *node.operands[1];
+    return divisor.op != expr::Op::constant || divisor.type != ExprType::i32 || divisor.i32() <= 0 ||
+           (divisor.i32() & (divisor.i32() - 1)) != 0;
+  }
+  return kind == expr::Kind::real && node.op != expr::Op::floor;
+}
+
+bool has_long(const Expr& mask) {
+  return std::ranges::any_of(expr::post_order(mask), [](const expr::Node* node) { return is_long(*node); });
+}
+
+/// Comparisons and joints of them are cheaper made where they are needed: one alone, or beside others that are.
+bool is_one_comparison(const Expr& mask) {
+  return !has_long(mask) && std::ranges::count_if(expr::post_order(mask), [](const expr::Node* node) {
+                              const expr::Kind kind = expr::info(node->op).kind;
+                              return kind == expr::Kind::cmp || kind == expr::Kind::logic ||
+                                     node->op == expr::Op::mod || node->op == expr::Op::floor_div;
+                            }) <= 1;
+}
+
+void set_mask(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
+  if (mods.mask.empty() || !problem::has_elements(problem)) return;
+  const expr::LeafRanges leaves = problem::leaf_ranges(problem);
+  const auto join = [](Expr& all, const Expr& e) { all = all.empty() ? e : all && e; };
+  Expr distance, rest;
+  std::int64_t repeats_to = std::numeric_limits<std::int64_t>::max();
+  for (const Expr& conjunct : conjuncts(mods.mask)) {
+    const std::optional<expr::TermOfDistance> term = expr::term_of_distance(conjunct, leaves);
+    if (term) repeats_to = std::min(repeats_to, term->repeats_to);
+    join(term ? distance : rest, conjunct);
+  }
+  if (rest.empty() ? is_one_comparison(distance) : !has_long(rest)) return;
+  using shared::MaskForm;
+  mods.mask_form = rest.empty() ? MaskForm::distance : distance.empty() ? MaskForm::values : MaskForm::both;
+  mods.mask_distance = distance;
+  mods.mask_rest = rest;
+  mods.mask_repeats_to = distance.empty() ? 0 : clamped(repeats_to);
 }
 
 }  // namespace
@@ -95,7 +184,8 @@ bool ForwardSm90Mods::heavy() const {
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   ForwardSm90Mods mods;
   mods.mask = simplified(problem.mask_mod);
-  mods.weight = simplified(problem.weight_mod);
+  set_mask(mods, problem);
+  set_weight(mods, problem);
   const Expr score = simplified(problem.score_mod);
   const bool rising = problem.scale > 0;
   if (score.empty() && rising) return mods;
@@ -104,29 +194,35 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   // The largest product has the largest t only where both grow.
   if (linear && rising && linear->scale > 0) {
     set_linear(mods, *linear, problem);
-  } else if (!(rising && set_capped(mods, score, problem))) {
+  } else if (!(rising && problem.normalizer != Normalizer::none && set_capped(mods, score, problem))) {
     mods.form = ScoreForm::mapped;
     mods.score = score.empty() ? leaf::score() : score;
   }
+  if (mods.form == ScoreForm::added) mods.streamed = streamed_read(mods.offset);
+  if (mods.form == ScoreForm::mapped) mods.streamed = streamed_read(mods.score);
   return mods;
 }
 
 int forward_sm90_weight_exponent(const problem::AttentionProblem& problem, const ForwardSm90Mods& mods) {
   if (mods.weight.empty() || !problem::has_elements(problem)) return 0;
-  const expr::Range range =
-      expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));
-  const double largest = std::max(std::abs(range.lo), std::abs(range.hi));
   int exponent = 0;
-  while (exponent <= kMostWeightExponent && !(largest <= std::ldexp(1.0, exponent))) ++exponent;
+  while (exponent <= kMostWeightExponent && !(mods.weight_bound <= std::ldexp(1.0, exponent))) ++exponent;
   return exponent;
 }
 
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods) {
   config.masked = !mods.mask.empty();
+  // A thread's two rows are two words, of 128 keys at most.
+  config.mask = config.kv_block > 128 ? shared::MaskForm::direct : mods.mask_form;
   config.scores = mods.form;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;
-  config.weighted = !mods.weight.empty();
+  // Draws are packed as weights of 16 bits are.
+  config.dropped = mods.drops.has_value() && !config.fp8() && config.kv_block % shared::kKeysOfDraw == 0;
+  config.weighted = !mods.weight.empty() && !config.dropped;
+  // Three warpgroups leave no registers to hold draws in.
+  if (config.dropped && config.warpgroups < 3) config.draws = shared::DrawTime::waiting;
+  if (config.f16 && !mods.weight.empty()) config.safe_headroom = safe_headroom(config, mods.weight_bound);
   return config;
 }
 
@@ -141,6 +237,9 @@ CapSeries cap_series(const ForwardSm90Mods& mods, double scale) {
     series.coefficients[i] = series.outside * kTanh[i] * std::pow(series.inside, 2.0 * static_cast<double>(i) + 1);
   }
   series.limit = kLargest / series.inside;
+  // A small cap's coefficients leave f32: then no score is far from it.
+  const auto fits = [](double x) { return std::isfinite(static_cast<float>(x)); };
+  if (!std::ranges::all_of(series.coefficients, fits)) series.limit = -1;
   return series;
 }
 
@@ -166,6 +265,11 @@ std::string to_string(const ForwardSm90Mods& mods) {
       break;
   }
   return fmt::format("t = {}", print(mods.score));
+}
+
+std::string weights_of(const shared::ForwardSm90Config& config) {
+  if (config.dropped) return fmt::format("dropped: k of 2^{}", shared::kRandomUniformBits);
+  return config.weighted ? "of each element" : "";
 }
 
 }  // namespace heddle::plan

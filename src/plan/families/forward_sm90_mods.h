@@ -1,25 +1,39 @@
 // What the Hopper forward makes of an attention's mods: simplified, and the score_mod in the cheapest form that it has.
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "plan/families/forward_sm90_drops.h"
+#include "plan/families/forward_sm90_streamed.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::plan {
 
 struct ForwardSm90Mods {
-  Expr mask;    // empty: everything attends
-  Expr weight;  // empty: 1
+  Expr mask;                                                      // empty: everything attends
+  Expr weight;                                                    // empty: 1
+  double weight_bound = std::numeric_limits<double>::infinity();  // of its magnitude
+  std::optional<ForwardSm90Drops> drops;                          // the weight, where it is such a one
+
+  shared::MaskForm mask_form = shared::MaskForm::direct;
+  // In the other forms: mask = mask_distance and mask_rest, the former of kv_idx - q_idx alone; empty: true.
+  Expr mask_distance, mask_rest;
+  int mask_repeats_to =
+      0;  // mask_distance: of any two kv_idx - q_idx up to this, whole periods apart, it says the same
 
   shared::ScoreForm form = shared::ScoreForm::plain;
-  double factor = 1;               // of the score, in every form but mapped
-  double cap = 0;                  // plain, shifted: where it is not 0, t = cap * tanh(factor * score) + offset
+  double factor = 1;  // of the score, in every form but mapped
+  // plain, shifted, unless t itself is the weight: where it is not 0, t = cap * tanh(factor * score) + offset
+  double cap = 0;
   Expr offset;                     // shifted, tilted, distant, added: t = factor * score + offset
   Expr slope;                      // tilted: what the offset grows by from one key to the next; reads no key
   int flat_from = 0, flat_to = 0;  // distant: the offset no longer changes from that kv_idx - q_idx on, and up to that
   Expr score;                      // mapped: t
+  std::optional<StreamedRead> streamed{};  // added, mapped: of the offset or the score, what could come in tiles
   /// Key blocks are walked from the last one: the offset grows with the key, or may. A row's largest t then comes
   /// first, and the exponents' reference stays.
   bool descending = false;
@@ -27,7 +41,7 @@ struct ForwardSm90Mods {
   /// Something is read, drawn or mapped for each element: many registers, maybe.
   bool heavy() const;
   /// All that are there, for a layout of their captures and params.
-  std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }
+  std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }  // drops read what the weight reads
 };
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
 
@@ -49,5 +63,8 @@ CapSeries cap_series(const ForwardSm90Mods& mods, double scale);
 /// "t = 1.5 * score + offset; offset slopes[h] * f32(kv_idx - q_idx) once a block of keys, slope slopes[h] a key".
 /// Empty without a score_mod.
 std::string to_string(const ForwardSm90Mods& mods);
+
+/// What a kernel makes of the weight_mod: "dropped: k of 2^15", "of each element". Empty without one.
+std::string weights_of(const shared::ForwardSm90Config& config);
 
 }  // namespace heddle::plan

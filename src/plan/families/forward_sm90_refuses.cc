@@ -47,12 +47,6 @@ std::string refuse_types(const AttentionProblem& problem) {
     return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2",
                        name(problem.q_dtype), name(problem.k_dtype), name(problem.v_dtype));
   }
-  if (fp8 && problem.o_dtype != DType::bf16) {
-    return fmt::format("o is {}; bf16 is accepted for q, k and v of 8 bits", name(problem.o_dtype));
-  }
-  if (!fp8 && problem.o_dtype != dtype) {
-    return fmt::format("o is {}; {}, which q, k and v are, is accepted", name(problem.o_dtype), name(dtype));
-  }
   if (problem.qk_dim < 1 || problem.qk_dim > kLargestDim) {
     return fmt::format("q and k have head dimension {}; 1 to {} are accepted", problem.qk_dim, kLargestDim);
   }
@@ -62,12 +56,11 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
-std::string refuse_options(const AttentionProblem& problem, const AttentionOptions& options) {
-  if (problem.normalizer != Normalizer::softmax) {
-    return fmt::format("normalizer is {}; softmax is accepted",
-                       problem.normalizer == Normalizer::none ? "none" : "sigmoid");
+std::string refuse_options(const AttentionProblem& problem) {
+  if (is_fp8(problem.q_dtype) && problem.normalizer != Normalizer::softmax) {
+    return fmt::format("normalizer is {} and q is {}; softmax is accepted for q, k and v of 8 bits",
+                       problem::name(problem.normalizer), name(problem.q_dtype));
   }
-  if (options.sinks) return "sinks are given; none are accepted";
   const ForwardSm90Mods mods = forward_sm90_mods(problem);
   if (is_fp8(problem.q_dtype) && forward_sm90_weight_exponent(problem, mods) > kMostWeightExponent) {
     return fmt::format(
@@ -155,19 +148,34 @@ std::string refuse_strides(const char* argument, const ConstTensorView& view) {
   return {};
 }
 
+// Where o is not what products store, threads write it.
+std::string refuse_o_strides(const TensorView& o, const AttentionProblem& problem) {
+  const DType stored = forward_sm90_stored_type(problem);
+  if (o.dtype == stored) return refuse_strides("o", o);
+  if (o.count() == 0) return {};
+  for (int axis = 0; axis + 1 < o.rank(); ++axis) {
+    if (o.shape[axis] == 1 || o.strides[axis] % 2 == 0) continue;
+    return fmt::format(
+        "o has strides {}; but for the last, multiples of 2 are accepted where o is not {}{}, since two "
+        "elements are written at a time",
+        to_string(o.strides), name(stored), stored == problem.q_dtype ? ", as q is" : "");
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps) {
   std::array<std::string, 9> reasons = {refuse_device(caps),
                                         refuse_types(problem),
-                                        refuse_options(problem, options),
+                                        refuse_options(problem),
                                         refuse_sizes(problem),
                                         refuse_mods(problem, options.bindings),
                                         refuse_strides("q", tensors.q),
                                         refuse_strides("k", tensors.k),
                                         refuse_strides("v", tensors.v),
-                                        refuse_strides("o", tensors.o)};
+                                        refuse_o_strides(tensors.o, problem)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

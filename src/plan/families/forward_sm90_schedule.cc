@@ -27,6 +27,8 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kItemRunEnd == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, end) &&
               shared::kItemRunFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, flags) &&
               shared::kItemRunLastFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, last_flags) &&
+              shared::kPlaceHead == offsetof(shared::TilePlace, head) &&
+              shared::kPlaceBatch == offsetof(shared::TilePlace, batch) &&
               shared::kPlaceItem == offsetof(shared::TilePlace, item) &&
               shared::kSequenceQBegin == offsetof(shared::SequencePlace, q_begin) &&
               shared::kSequenceQLen == offsetof(shared::SequencePlace, q_len) &&
@@ -42,7 +44,8 @@ struct HeadOfBatch {
 };
 
 /// Query heads in the order of the keys that they read, so that neighbours share them; a section is so many in a row.
-std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem) {
+/// batch_inside: each head's sequences follow each other.
+std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<HeadOfBatch> heads;
   heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads));
   const auto add_group = [&](std::int64_t kv_head, std::int64_t batch) {
@@ -50,7 +53,13 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
       heads.push_back({static_cast<int>(head), static_cast<int>(kv_head), static_cast<int>(batch)});
     }
   };
-  if (problem.shared_kv) {
+  if (batch_inside) {
+    for (std::int64_t head = 0; head < problem.q_heads; ++head) {
+      for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
+        heads.push_back({static_cast<int>(head), static_cast<int>(head / problem.group()), static_cast<int>(batch)});
+      }
+    }
+  } else if (problem.shared_kv) {
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
       for (std::int64_t batch = 0; batch < problem.batch; ++batch) add_group(kv_head, batch);
     }
@@ -63,15 +72,20 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem)
 }
 
 /// Of the heads of keys in the order of heads_by_keys(): how many keys those before each have, and at the end all.
-std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem) {
+/// batch_inside: all sequences of a head are one.
+std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<std::int64_t> keys = {0};
-  const auto add_heads = [&](std::int64_t length) {
-    for (std::int64_t head = 0; head < problem.kv_heads; ++head) keys.push_back(keys.back() + length);
-  };
+  const auto add = [&](std::int64_t length) { keys.push_back(keys.back() + length); };
   if (problem.shared_kv) {
-    add_heads(problem.kv_rows);
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(problem.kv_rows);
+  } else if (batch_inside) {
+    std::int64_t all = 0;
+    for (const Sequence& sequence : problem.sequences) all += sequence.kv_len;
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(all);
   } else {
-    for (const Sequence& sequence : problem.sequences) add_heads(sequence.kv_len);
+    for (const Sequence& sequence : problem.sequences) {
+      for (std::int64_t head = 0; head < problem.kv_heads; ++head) add(sequence.kv_len);
+    }
   }
   return keys;
 }
@@ -79,9 +93,10 @@ std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem) 
 /// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many bytes of them:
 /// a last one of few would have too few tiles to even out the CTAs' loads.
 std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, int element_bytes,
-                                      const device::CudaCaps& caps, std::int64_t section_bytes) {
-  const std::int64_t budget = caps.l2_bytes > 0 ? std::min(section_bytes, caps.l2_bytes / 3) : section_bytes;
-  const std::vector<std::int64_t> keys = keys_before(problem);
+                                      const device::CudaCaps& caps, const TileOrder& order) {
+  const std::int64_t budget =
+      caps.l2_bytes > 0 ? std::min(order.section_bytes, caps.l2_bytes / 3) : order.section_bytes;
+  const std::vector<std::int64_t> keys = keys_before(problem, order.batch_inside);
   const std::int64_t kv_heads = std::ssize(keys) - 1, all = keys.back();
   const std::int64_t head_bytes =
       std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * element_bytes);
@@ -105,8 +120,8 @@ struct Tile {
 /// out. `fills` get the queries that attend nothing.
 class SectionSorter {
  public:
-  SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups)
-      : problem_(problem), rows_(rows), warpgroups_(warpgroups) {}
+  SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups, bool batch_inside)
+      : problem_(problem), rows_(rows), warpgroups_(warpgroups), batch_inside_(batch_inside) {}
 
   void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<shared::RowFill>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
@@ -134,11 +149,19 @@ class SectionSorter {
             .batch = tile.batch};
   }
 
+  /// Tile after tile of each head; where a head's sequences share what they read, the same tile of each of them.
   template <class F>
   void for_tiles(std::span<const HeadOfBatch> section, F&& f) const {
-    for (const HeadOfBatch& at : section) {
-      for (int q_tile = 0; q_tile < rows_.q_tiles(at.batch); ++q_tile) {
-        f(Tile{q_tile, at.head, at.kv_head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
+    const std::size_t together = batch_inside_ ? static_cast<std::size_t>(problem_.batch) : 1;
+    for (std::size_t first = 0; first < section.size(); first += together) {
+      const auto sequences = section.subspan(first, together);
+      std::int64_t q_tiles = 0;
+      for (const HeadOfBatch& at : sequences) q_tiles = std::max(q_tiles, rows_.q_tiles(at.batch));
+      for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+        for (const HeadOfBatch& at : sequences) {
+          if (q_tile >= rows_.q_tiles(at.batch)) continue;
+          f(Tile{q_tile, at.head, at.kv_head, at.batch, &rows_.of(at.batch, at.head, q_tile)});
+        }
       }
     }
   }
@@ -146,6 +169,7 @@ class SectionSorter {
   const problem::AttentionProblem& problem_;
   const KeyRows& rows_;
   int warpgroups_;
+  bool batch_inside_;
   std::vector<std::size_t> first_;
 };
 
@@ -240,15 +264,16 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   if (problem.batch == 0 || problem.q_heads == 0 || problem.q_rows == 0) return schedule;
 
   KeyRows rows(problem, config, block_mask);
-  const std::vector<HeadOfBatch> heads = heads_by_keys(problem);
+  const std::vector<HeadOfBatch> heads = heads_by_keys(problem, order.batch_inside);
   std::vector<Tile> tiles;
   tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config.rows())));
-  SectionSorter sorter(problem, rows, config.warpgroups);
+  SectionSorter sorter(problem, rows, config.warpgroups, order.batch_inside);
   std::size_t begin = 0;
-  for (const std::size_t end : section_ends(problem, config.element_bytes(), caps, order.section_bytes)) {
+  for (const std::size_t end : section_ends(problem, config.element_bytes(), caps, order)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }
+  schedule.unattending_fills = static_cast<int>(schedule.fills.size());
   fill_padding(problem, schedule.fills);
   // Fills are spread over the CTAs too.
   const std::size_t work = std::max(tiles.size(), schedule.fills.size());

@@ -22,6 +22,7 @@
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::cuda {
 namespace {
@@ -34,10 +35,14 @@ struct NamedMods {
   std::string name;
   plan::ForwardSm90Mods mods;
   bool by_sequence = false;
+  bool sinks = false;
+  shared::Normalizer normalizer = shared::Normalizer::softmax;
 };
 
-NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {}) {
+NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {},
+                Normalizer normalizer = Normalizer::softmax) {
   problem::AttentionProblem problem;
+  problem.normalizer = normalizer;
   problem.batch = problem.q_heads = problem.kv_heads = 1;
   problem.q_rows = problem.kv_rows = 8192;
   problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
@@ -93,6 +98,8 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.f16 = f16;
   config.lse = lse;
   config.by_sequence = named.by_sequence;
+  config.sinks = named.sinks;
+  config.normalizer = named.normalizer;
   return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
 }
 
@@ -148,6 +155,27 @@ TEST_F(CompileTable, HeadDimsBetweenTheKernelsOwnAreAccepted) {
   }
 }
 
+// Stores by threads: their addresses must not take what products have of uniform registers, nor of any others.
+TEST_F(CompileTable, OutputsOfOtherTypesAreAccepted) {
+  using shared::OutputType;
+  const NamedMods causal = named("causal, o of another type", mods::causal());
+  NamedMods sequences = named("by sequence, o of another type", {});
+  sequences.by_sequence = true;
+  const auto with = [](shared::ForwardSm90Config config, OutputType type) {
+    config.o_type = type;
+    return config;
+  };
+  for (const OutputType type : {OutputType::f64, OutputType::f16, OutputType::e4m3, OutputType::e5m2}) {
+    expect_accepted(with(kForwardSm90Kernels[0].config(), type), false, causal);
+  }
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (!kernel.spare) expect_accepted(with(kernel.config(), OutputType::f32), false, causal);
+  }
+  expect_accepted(with(kForwardSm90Kernels[0].config(40, 33), OutputType::bf16), true, sequences);
+  expect_accepted(with(kForwardSm90Kernels[0].config(64, 36), OutputType::e4m3), true, sequences);
+}
+
 TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
   NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
   plain.by_sequence = causal.by_sequence = true;
@@ -158,6 +186,52 @@ TEST_F(CompileTable, KernelsOfSequencesThatDifferAreAllAccepted) {
     if (first || !kernel.spare) expect_accepted(config, true, causal);
     if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || !first) continue;
     expect_accepted(config, false, plain);
+  }
+}
+
+NamedMods with_sinks(NamedMods mods) {
+  mods.name += ", sinks";
+  mods.sinks = true;
+  return mods;
+}
+
+// The row's end alone is another; lists of differing sequences leave the producer the fewest registers.
+TEST_F(CompileTable, KernelsWithSinksAreAllAccepted) {
+  const NamedMods plain = with_sinks(named("no mask", {}));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, lengths);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, first, plain);
+  }
+}
+
+NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},
+                          const Expr& weight = {}) {
+  const bool sigmoid = normalizer == Normalizer::sigmoid;
+  NamedMods mods = named((sigmoid ? "sigmoid, " : "none, ") + std::move(name), mask, score, weight, normalizer);
+  mods.normalizer = sigmoid ? shared::Normalizer::sigmoid : shared::Normalizer::none;
+  return mods;
+}
+
+TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    // In f16 rows of the latter have powers of their own.
+    expect_accepted(config, true, with_normalizer(Normalizer::none, "causal", mods::causal()), false);
+    if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr || kernel.spare) continue;
+    expect_accepted(config, false, with_normalizer(Normalizer::sigmoid, "no mask", {}), false);
+    if (!first) continue;
+    expect_accepted(config, true, with_normalizer(Normalizer::sigmoid, "causal", mods::causal()), false);
+    NamedMods lengths = with_normalizer(Normalizer::none, "by sequence, causal", mods::causal_lower_right());
+    lengths.by_sequence = true;
+    expect_accepted(config, false, lengths, false);
   }
 }
 
@@ -201,20 +275,61 @@ TEST_F(CompileTable, KernelsOfEightBitsAreAllAccepted) {
   }
 }
 
+// What 16 bits have, too: sinks, an o of another type, masks by bits (of 192 keys element by element).
+TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
+  const NamedMods dilated = with_sinks(named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  EXPECT_EQ(dilated.mods.mask_form, shared::MaskForm::distance);
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (kernel.spare || (std::getenv("HEDDLE_TEST_REDUCED") != nullptr && !first)) continue;
+    expect_accepted(config, false, dilated);
+    config.o_type = shared::OutputType::f32;
+    expect_accepted(config, false, lengths);
+    config.o_type = shared::OutputType::e4m3;
+    if (first) expect_accepted(config, false, named("no mask, o of e4m3", {}), false);
+  }
+}
+
+// Those that drop by masks of draws: early draws take a register for each two weights.
+TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
+  const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);
+  const Expr draw = random_uniform(seed, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const NamedMods dropout = named("dropout", {}, {}, mods::dropout(0.1, seed));
+  NamedMods params = named("dropout by params, by sequence, causal", mods::causal_lower_right(), {},
+                           where(draw < p, 0.0, 1.0 / (1.0 - p)));
+  params.by_sequence = true;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    if (config.kv_block % shared::kKeysOfDraw != 0) continue;
+    ASSERT_TRUE(plan::config_with(config, dropout.mods).dropped && plan::config_with(config, params.mods).dropped);
+    if (!kernel.spare) expect_accepted(config, false, dropout);
+    if (std::getenv("HEDDLE_TEST_REDUCED") == nullptr) expect_accepted(config, true, params);
+  }
+}
+
+/// How those kernels are to be that each mod has one of.
+struct Kind {
+  bool f16 = false, lse = true, fp8 = false;
+};
+
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
-void expect_one_accepted(const std::vector<NamedMods>& all, bool fp8 = false) {
+void expect_one_accepted(const std::vector<NamedMods>& all, Kind kind = {}) {
   for (const NamedMods& mods : all) {
     std::map<std::string, bool> accepted;
-    for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(fp8)) {
+    for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(kind.fp8)) {
       const HeadDims dims = plan::dims_of(kernel);
       if (dims.qk == 96 || dims.qk != dims.v) continue;
       bool& found = accepted[plan::to_string(dims)];
       if (found) continue;
       try {
-        const auto cubin = jit::build(source_of(kernel.config(), false, mods));
+        const auto cubin = jit::build(source_of(kernel.config(), kind.f16, mods, kind.lse));
         fmt::print("D {}, {} x {}, {}{}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
-                   fp8 ? "fp8, " : "", mods.name, cubin->compile_ms);
+                   kind.fp8 ? "fp8, " : "", mods.name, cubin->compile_ms);
         found = true;
       } catch (const jit::Rejected& rejected) {
         fmt::print("{}\n", rejected.what());
@@ -224,10 +339,68 @@ void expect_one_accepted(const std::vector<NamedMods>& all, bool fp8 = false) {
   }
 }
 
+// Each of these kernels, of the others one is enough: what documents cost is measured on them.
+TEST_F(CompileTable, MasksByBitsAreAccepted) {
+  const Expr documents = mods::documents(Capture("ids", DType::i64, 1));
+  const std::vector<NamedMods> masks = {named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),
+                                        named("documents of i64 and causal", documents && mods::causal())};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const HeadDims dims = plan::dims_of(kernel);
+    if (kernel.spare || dims.qk != dims.v || (dims.qk != 64 && dims.qk != 128)) continue;
+    for (const NamedMods& mask : masks) {
+      EXPECT_NE(mask.mods.mask_form, shared::MaskForm::direct);
+      expect_accepted(kernel.config(), kernel.warpgroups == 3, mask);
+      if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) return;
+    }
+  }
+}
+
 TEST_F(CompileTable, MasksThatReadFindAKernel) {
-  expect_one_accepted(
-      {named("documents", mods::documents(Capture("ids", DType::i32, 1))),
-       named("documents and causal", mods::documents(Capture("ids", DType::i32, 1)) && mods::causal())});
+  const Capture ids("ids", DType::i32, 1), keep("keep", DType::boolean, 2);
+  expect_one_accepted({named("documents", mods::documents(ids)),
+                       named("documents and causal", mods::documents(ids) && mods::causal()),
+                       named("tree", mods::tree(ids, Capture("last", DType::i32, 1))),
+                       named("table", keep(leaf::q_idx(), leaf::kv_idx()) && mods::causal())});
+}
+
+/// As the planner does it where the tensor's strides allow it.
+shared::ForwardSm90Config streaming(const shared::ForwardSm90Config& config, const NamedMods& named) {
+  const auto with_tiles = plan::with_streamed_tiles(plan::config_with(config, named.mods), named.mods.streamed->dtype);
+  return with_tiles.value_or(config);
+}
+
+TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
+  const auto biased = [](std::string name, const Capture& bias, const Expr& mask, bool by_sequence = false) {
+    NamedMods mods = named(std::move(name), mask, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()));
+    mods.by_sequence = by_sequence;
+    return mods;
+  };
+  const std::vector<NamedMods> all = {biased("bias bf16", Capture("bias", DType::bf16, 3), {}),
+                                      biased("bias bf16, causal", Capture("bias", DType::bf16, 3), mods::causal()),
+                                      biased("bias f32", Capture("bias", DType::f32, 3), {}),
+                                      biased("bias bf16, by sequence", Capture("bias", DType::bf16, 3), {}, true)};
+  const bool reduced = std::getenv("HEDDLE_TEST_REDUCED") != nullptr;
+  std::map<std::string, bool> accepted;
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    for (const NamedMods& mods : all) {
+      const shared::ForwardSm90Config config = streaming(kernel.config(), mods);
+      if (config.streamed_bytes == 0) continue;
+      const std::string name = fmt::format(
+          "D {}, {} x {}, {} stages, {} tiles, {} q, {} o, {}", plan::to_string(plan::dims_of(kernel)), config.rows(),
+          kernel.kv_block, config.stages, config.streamed_stages, config.q_buffers, config.o_panels, mods.name);
+      bool& found = accepted[fmt::format("D {}, {}", plan::to_string(plan::dims_of(kernel)), mods.name)];
+      try {
+        const auto cubin = jit::build(source_of(config, false, mods));
+        found = true;
+        fmt::print("{}: {} registers, {} moves, {:.0f} ms\n", name, cubin->registers,
+                   moves_to_uniform_registers(cubin->bytes), cubin->compile_ms);
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}: {}\n", name, rejected.what());
+      }
+      if (reduced) return;
+    }
+  }
+  for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
 }
 
 TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
@@ -241,7 +414,32 @@ TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
                                 named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
   if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) all.resize(1);
   expect_one_accepted(all);
-  expect_one_accepted(all, true);
+  expect_one_accepted(all, {.fp8 = true});
+}
+
+TEST_F(CompileTable, ScoreAndWeightModsOfOtherNormalizersFindAKernel) {
+  const Capture slopes("slopes", DType::f32, 1), table("table", DType::bf16, 2), bias("bias", DType::bf16, 3);
+  const auto sigmoid = [](std::string name, const Expr& mask, const Expr& score, const Expr& weight = {}) {
+    return with_normalizer(Normalizer::sigmoid, std::move(name), mask, score, weight);
+  };
+  const auto none = [](std::string name, const Expr& mask, const Expr& score, const Expr& weight = {}) {
+    return with_normalizer(Normalizer::none, std::move(name), mask, score, weight);
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32)), positive = max(leaf::score(), 0.0);
+  std::vector<NamedMods> all = {sigmoid("shifted", {}, leaf::score() - 9.0),
+                                sigmoid("softcap", {}, mods::softcap(20)),
+                                sigmoid("ALiBi, causal", mods::causal(), mods::alibi(slopes)),
+                                none("T5", {}, mods::t5_bias(table, 32, 128, true)),
+                                none("squared ReLU", {}, positive * positive),
+                                none("softcap", {}, mods::softcap(20))},
+                         in_f16 = {none("ALiBi", {}, mods::alibi(slopes)), none("dropout", {}, {}, dropout),
+                                   sigmoid("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()))};
+  if (std::getenv("HEDDLE_TEST_REDUCED") != nullptr) {
+    all.resize(1);
+    in_f16.resize(1);
+  }
+  expect_one_accepted(all, {.lse = false});
+  expect_one_accepted(in_f16, {.f16 = true, .lse = false});
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ std::string letter(Stage stage) { return std::string(1, "urce"[static_cast<int>(
 struct StageWords {
   std::string function, type, extra_parameters, indices;
 };
-StageWords words_of(Stage stage, bool takes_score) {
+StageWords words_of(Stage stage, bool takes_score, bool takes_streamed) {
   switch (stage) {
     case Stage::uniform:
       return {"uniform", "Uniform", "", "int b, int h"};
@@ -51,10 +51,10 @@ StageWords words_of(Stage stage, bool takes_score) {
     case Stage::element:
       break;
   }
-  return {
-      "element", "",
-      std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") + (takes_score ? "float score, " : ""),
-      "int b, int h, int q_idx, int kv_idx"};
+  return {"element", "",
+          std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") +
+              (takes_score ? "float score, " : "") + (takes_streamed ? "float streamed, " : ""),
+          "int b, int h, int q_idx, int kv_idx"};
 }
 
 // ---- words of the language
@@ -111,7 +111,8 @@ constexpr const char* kHead =
     "\"mods/operations.cuh\"\n\n"
     "namespace heddle {\n\n";
 
-// Of a type's name, a function's name, the columns' locals, and the way that columns are had.
+// Of a type's name, a function's name, the columns' locals, the way that columns are had, whether an element asks for
+// its query beside the row's locals, these from another lane and compared, and whether an element is long work.
 constexpr const char* kColumns = R"(
 struct {0}Mod {{
   using Uniform = {0}Uniform;
@@ -130,19 +131,59 @@ struct {0}Mod {{
   static __device__ __forceinline__ Column from_lane(const Column& c, int lane) {{
     return {{{2}}};
   }}
+  static constexpr bool kReadsQuery = {4}, kLongElement = {7};
+  static __device__ __forceinline__ Row row_from_lane(const Row& r, int lane) {{
+    return {{{5}}};
+  }}
+  static __device__ __forceinline__ bool same_row(const Row& r, const Row& other) {{
+    return true{6};
+  }}
 }};
 template <int kKeys>
 using {0}Columns = ops::{3}Columns<{0}Mod, kKeys>;
 )";
 
+// Of a type's name, a function's name, what an element is, and whether it takes the score.
+constexpr const char* kNone = R"(
+struct {0}Uniform {{}};
+struct {0}Row {{}};
+struct {0}Column {{}};
+__device__ {0}Uniform {1}_uniform(const shared::ModValues& mod, int b, int h);
+__device__ {0}Row {1}_row(const shared::ModValues& mod, const {0}Uniform& u, int b, int h, int q_idx);
+__device__ {0}Column {1}_column(const shared::ModValues& mod, const {0}Uniform& u, int b, int h, int kv_idx);
+__device__ {2} {1}_element(const shared::ModValues& mod, const {0}Uniform& u, const {0}Row& r, const {0}Column& c, {3}int b,
+    int h, int q_idx, int kv_idx);
+struct {0}Mod {{
+  using Uniform = {0}Uniform;
+  using Row = {0}Row;
+  using Column = {0}Column;
+  static constexpr bool kReadsQuery = false, kLongElement = false;
+  static __device__ Uniform uniform(const shared::ModValues& mod, int b, int h);
+  static __device__ {0}Row row_from_lane(const {0}Row& r, int lane);
+  static __device__ bool same_row(const {0}Row& r, const {0}Row& other);
+}};
+template <int kKeys>
+struct {0}Columns;
+)";
+
+std::string type_name_of(std::string name) {
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name;
+}
+
 // ---- the graph
 
 class ModWriter {
  public:
-  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score, Rounding rounding)
-      : name_(std::move(name)), mod_(mod), layout_(layout), takes_score_(takes_score), rounding_(rounding) {
-    type_name_ = name_;
-    type_name_[0] = static_cast<char>(type_name_[0] - 'a' + 'A');
+  ModWriter(std::string name, const Expr& mod, const ModLayout& layout, bool takes_score, Rounding rounding,
+            const std::optional<Streamed>& streamed)
+      : name_(std::move(name)),
+        mod_(mod),
+        layout_(layout),
+        takes_score_(takes_score),
+        rounding_(rounding),
+        streamed_(streamed) {
+    type_name_ = type_name_of(name_);
   }
 
   std::string text() {
@@ -153,7 +194,7 @@ class ModWriter {
       if (stage != Stage::element) text += struct_text(stage);
     }
     for (const Stage stage : kStages) text += function_text(stage, result);
-    return text + columns_text() + "\n}  // namespace heddle\n";
+    return text + columns_text(result) + "\n}  // namespace heddle\n";
   }
 
  private:
@@ -187,8 +228,11 @@ class ModWriter {
   }
 
   Value value_of(const Node& node) {
+    if (streamed_ && !streamed_->read.empty() && &node == streamed_->read.node())
+      return {Stage::element, -1, "streamed"};
     const Stage stage = stage_of(node.uses);
     if (stage == Stage::column && is_long(node)) long_column_ = true;
+    if (stage == Stage::element && is_long(node)) long_element_ = true;
     if (node.op == Op::constant) return {stage, -1, constant_text(node)};
     if (node.op == Op::leaf && layout_.by_sequence && is_of_sequence(node.leaf())) return sequence_value(node.leaf());
     if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
@@ -319,12 +363,12 @@ class ModWriter {
       const Local& local = locals(stage)[i];
       if (local.used_later) fields += fmt::format("  {} {}{};\n", local.type, letter(stage), i);
     }
-    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, false).type);
+    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, false, false).type);
     return head + (fields.empty() ? "" : "\n") + fields + "};\n";
   }
 
   std::string function_text(Stage stage, const std::string& result) {
-    const StageWords words = words_of(stage, takes_score_);
+    const StageWords words = words_of(stage, takes_score_, streamed_.has_value());
     const bool last = stage == Stage::element;
     std::string text =
         "\n" +
@@ -341,14 +385,22 @@ class ModWriter {
   }
 
   /// How a warp comes by a block's columns: see kernels/cuda/mods/columns.cuh.
-  std::string columns_text() {
-    std::string passed;
+  std::string columns_text(const std::string& result) {
+    std::string columns, rows, same;
     for (std::size_t i = 0; i < locals(Stage::column).size(); ++i) {
-      if (!locals(Stage::column)[i].used_later) continue;
-      passed += fmt::format("{}ops::from_lane(c.c{}, lane)", passed.empty() ? "" : ", ", i);
+      if (locals(Stage::column)[i].used_later) append(columns, ", ", fmt::format("ops::from_lane(c.c{}, lane)", i));
     }
-    const bool dealt = long_column_ && !passed.empty();
-    return fmt::format(kColumns, type_name_, name_, passed, dealt ? "Dealt" : "Own");
+    for (std::size_t i = 0; i < locals(Stage::row).size(); ++i) {
+      if (!locals(Stage::row)[i].used_later) continue;
+      append(rows, ", ", fmt::format("ops::from_lane(r.r{}, lane)", i));
+      same += fmt::format(" & ops::same(r.r{0}, other.r{0})", i);
+    }
+    const bool dealt = long_column_ && !columns.empty();
+    const auto reads_query = [](const std::string& text) { return text.find("q_idx") != std::string::npos; };
+    const bool reads = reads_query(result) || std::ranges::any_of(locals(Stage::element), [&](const Local& local) {
+                         return reads_query(local.text);
+                       });
+    return fmt::format(kColumns, type_name_, name_, columns, dealt ? "Dealt" : "Own", reads, rows, same, long_element_);
   }
 
   std::string name_, type_name_;
@@ -356,20 +408,29 @@ class ModWriter {
   const ModLayout& layout_;
   bool takes_score_;
   Rounding rounding_;
-  bool long_column_ = false;
+  const std::optional<Streamed>& streamed_;
+  bool long_column_ = false, long_element_ = false;
   std::unordered_map<const Node*, Value> values_;
   std::array<std::vector<Local>, kStages.size()> locals_;
 };
 
 }  // namespace
 
+std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score, bool takes_streamed) {
+  return "namespace heddle {\n" +
+         fmt::format(kNone, type_name_of(name), name, type_text(type),
+                     std::string(takes_score == TakesScore::yes ? "float score, " : "") +
+                         (takes_streamed ? "float streamed, " : "")) +
+         "\n}  // namespace heddle\n";
+}
+
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
-                     Rounding rounding) {
+                     Rounding rounding, const std::optional<Streamed>& streamed) {
   if (mod.empty()) throw Error(ErrorCode::internal, "an empty mod has no text");
   if (takes_score == TakesScore::no && mod.node()->uses.has(Leaf::score)) {
     throw Error(ErrorCode::internal, fmt::format("{} was given no score, but reads it", expr::quote(mod)));
   }
-  return ModWriter(name, mod, layout, takes_score == TakesScore::yes, rounding).text();
+  return ModWriter(name, mod, layout, takes_score == TakesScore::yes, rounding, streamed).text();
 }
 
 }  // namespace heddle::cuda::emit

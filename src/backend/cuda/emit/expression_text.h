@@ -3,6 +3,7 @@
 // operation) stand in kernels/cuda/mods.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,12 @@ enum class TakesScore : bool { no, yes };
 /// was summed by tensor cores in an order of their own.
 enum class Rounding : bool { exact, contracted };
 
+/// Of a mod that may have a streamed capture: the element function has `float streamed` before b; it is the value of
+/// `read`, which may be empty.
+struct Streamed {
+  Expr read;
+};
+
 /// A simplified mod as four functions, so that a kernel computes once a tile what depends on b and h only, once a row
 /// what depends on the query only, once a column what depends on the key only. For the name "mask", in namespace
 /// heddle:
@@ -66,6 +73,10 @@ enum class Rounding : bool { exact, contracted };
 /// The text includes the headers of kernels/cuda/mods that it needs. It needs the compiler's option -default-device,
 /// and neither -use_fast_math nor -ftz=true.
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
-                     Rounding rounding = Rounding::exact);
+                     Rounding rounding = Rounding::exact, const std::optional<Streamed>& streamed = {});
+
+/// In place of a mod that a kernel never computes: the same names, declared, so that templates that are not
+/// instantiated can be read.
+std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score, bool takes_streamed = false);
 
 }  // namespace heddle::cuda::emit

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
+#include "backend/cuda/emit/words.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::emit {
@@ -14,6 +15,11 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kFp8 = {"none", "e4m3", "e5m2"};
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
+constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
+constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
+
+constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
+constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
 
 std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }
 
@@ -39,31 +45,93 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .by_sequence = {}{}}};\n",
+      "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
+      "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
+      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
+      "    .mask = heddle::shared::MaskForm::{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.by_sequence, fp8_text(config));
+      config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
+      config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
+      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
+      kMaskForms[static_cast<std::size_t>(config.mask)], fp8_text(config));
 }
 
-/// What the kernel calls must be there, also where it never comes to that.
-Expr given(const Expr& mod, const Expr& otherwise) { return mod.empty() ? otherwise : mod; }
+/// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
+std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layout) {
+  std::string text;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Expr index = i < read.others.size() ? read.others[i].index : Expr(0);
+    text += mod_text(i == 0 ? "first" : "second", index, layout, TakesScore::no);
+  }
+  return text +
+         fmt::format(
+             "namespace heddle {{\n"
+             "using StreamedStorage = ops::{};\n"
+             "__device__ __forceinline__ int streamed_axis(const shared::ModValues& mod, int axis, int b, int h) {{\n"
+             "  if (axis == 0) {{\n"
+             "    const FirstUniform u = first_uniform(mod, b, h);\n"
+             "    return first_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
+             "  }}\n"
+             "  const SecondUniform u = second_uniform(mod, b, h);\n"
+             "  return second_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
+             "}}\n"
+             "}}  // namespace heddle\n",
+             storage_text(read.dtype));
+}
+std::string nothing_streamed_text() {
+  return "namespace heddle {\n"
+         "using StreamedStorage = ops::F32;\n"
+         "__device__ __forceinline__ int streamed_axis(const shared::ModValues&, int, int, int) { return 0; }\n"
+         "}  // namespace heddle\n";
+}
 
-std::string mod_texts(const plan::ForwardSm90Mods& mods, const ModLayout& layout) {
-  return mod_text("mask", given(mods.mask, true), layout, TakesScore::no) +
-         mod_text("offset", given(mods.offset, 0.0), layout, TakesScore::no) +
-         mod_text("slope", given(mods.slope, 0.0), layout, TakesScore::no) +
-         mod_text("score", given(mods.score, leaf::score()), layout, TakesScore::yes, Rounding::contracted) +
-         mod_text("weight", given(mods.weight, 1.0), layout, TakesScore::no);
+std::string mod_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+                      const ModLayout& layout) {
+  const bool streams = config.streamed_bytes > 0;
+  const Streamed streamed = {streams ? mods.streamed->read : Expr()};
+  const auto text = [&](const char* name, const Expr& mod, ExprType type) {
+    return mod.empty() ? no_mod_text(name, type, TakesScore::no) : mod_text(name, mod, layout, TakesScore::no);
+  };
+  const bool direct = config.mask == shared::MaskForm::direct;
+  std::string texts = text("mask", direct ? mods.mask : mods.mask_rest, ExprType::boolean) +
+                      text("distance", direct ? Expr() : mods.mask_distance, ExprType::boolean) +
+                      text("slope", mods.slope, ExprType::f32);
+  texts += mods.offset.empty() ? no_mod_text("offset", ExprType::f32, TakesScore::no, true)
+                               : mod_text("offset", mods.offset, layout, TakesScore::no, Rounding::exact, streamed);
+  texts += mods.score.empty() ? no_mod_text("score", ExprType::f32, TakesScore::yes, true)
+                              : mod_text("score", mods.score, layout, TakesScore::yes, Rounding::contracted, streamed);
+  const plan::ForwardSm90Drops none{}, drops = config.dropped ? *mods.drops : none;
+  texts += text("weight", config.weighted ? mods.weight : Expr(), ExprType::f32) +
+           text("seed", drops.seed, ExprType::i32) + text("threshold", drops.threshold, ExprType::i32) +
+           text("kept", drops.kept, ExprType::f32);
+  return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
-  return fmt::format(
-      "forward_sm90 {} d{} {}x{}{}{}{}{}{}{}{}", storage_of(config),
-      plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block,
-      config.masked ? " masked" : "", config.scores == shared::ScoreForm::plain ? "" : fmt::format(" {}", form),
-      config.capped ? " capped" : "", config.descending ? " descending" : "", config.weighted ? " weighted" : "",
-      config.by_sequence ? " by sequence" : "", config.lse ? " lse" : "");
+  std::string name =
+      fmt::format("forward_sm90 {} d{} {}x{}", storage_of(config),
+                  plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block);
+  const auto add = [&](bool there, std::string_view word) {
+    if (there) name += fmt::format(" {}", word);
+  };
+  const bool by_bits = config.mask != shared::MaskForm::direct;
+  add(config.masked && !by_bits, "masked");
+  add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
+  add(config.scores != shared::ScoreForm::plain, form);
+  add(config.streamed_bytes > 0, "streamed");
+  add(config.capped, "capped");
+  add(config.descending, "descending");
+  add(config.weighted, "weighted");
+  add(config.dropped, fmt::format("dropped {}", kDrawTimes[static_cast<std::size_t>(config.draws)]));
+  add(config.by_sequence, "by sequence");
+  add(config.sinks, "sinks");
+  add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);
+  add(config.o_type != shared::OutputType::same,
+      fmt::format("o {}", kOutputs[static_cast<std::size_t>(config.o_type)]));
+  add(config.lse, "lse");
+  return name;
 }
 
 }  // namespace
@@ -75,10 +143,11 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
   jit::Source source;
   source.name = name_of(config);
   source.text = fmt::format(
+      "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config), mod_texts(mods, own));
+      config_text(config), wgmma_text(config), mod_texts(config, mods, own));
   source.headers = embedded_headers();
   return source;
 }

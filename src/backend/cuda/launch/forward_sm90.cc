@@ -92,6 +92,7 @@ class DeviceLists {
     params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
     params.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
     params.fill_count = static_cast<int>(schedule.fills.size());
+    params.unattending_fills = schedule.unattending_fills;
     if (!places.empty()) params.mod.sequences = reinterpret_cast<const shared::SequencePlace*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
@@ -123,6 +124,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     set_constants(arguments, mods);
+    if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
                                                                     caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
@@ -137,17 +139,21 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const AttentionTensors& tensors = arguments.tensors;
     const std::pair<std::string_view, ConstTensorView> mapped[] = {
         {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"o", tensors.o}};
-    for (const auto& [name, view] : mapped) check_address(name, view.data);
+    for (const auto& [name, view] : mapped) {
+      if (name != "o" || o_by_tma()) check_address(name, view.data);
+    }
+    if (!o_by_tma()) check_pairs("o", tensors.o);
 
     const ContextScope scope(device_);
     CUtensorMap maps[4] = {};  // not read where no tile has a key
-    for (int i = 0; i < 4 && any_keys_; ++i) {
+    for (int i = 0; i < (o_by_tma() ? 4 : 3) && any_keys_; ++i) {
       const bool keys = i == 1 || i == 2;
       maps[i] = map_of(mapped[i].second, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
     }
     ForwardSm90Params params = params_;
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
+    if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     set_mod_values(layout_, *arguments.bindings, params.mod);
@@ -156,7 +162,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
       params.k_descale = descale_of(arguments.options->k_descale);
       params.v_descale = descale_of(arguments.options->v_descale);
     }
-    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params};
+    StreamedMaps streamed{};
+    if (streamed_ && any_keys_) streamed = maps_of_streamed(*arguments.bindings);
+    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
     const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
                                    .gridDimY = 1,
@@ -187,10 +195,22 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
+  bool o_by_tma() const { return config_.o_type == shared::OutputType::same; }
+
   CUtensorMap map_of(ConstTensorView tensor, int box_rows, int longest) const {
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+  }
+
+  StreamedMaps maps_of_streamed(const Bindings& bindings) const {
+    const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
+    const std::string reason = plan::refuses_streaming(*streamed_, capture);
+    if (!reason.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
+    }
+    return streamed_maps(capture, *streamed_);
   }
 
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
@@ -212,8 +232,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
     params_.flat_from = mods.flat_from;
     params_.flat_to = mods.flat_to;
+    params_.mask_repeats_to = mods.mask_repeats_to;
     params_.scale = static_cast<float>(problem.scale * mods.factor);
-    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * std::numbers::log2e);
+    const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
+    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);
+    if (config_.sinks) params_.sink_stride = arguments.options.sinks->strides[0];
     for (int axis = 0; axis < 3; ++axis) {
       params_.o_stride[axis] = tensors.o.strides[axis];
       if (tensors.lse) params_.lse_stride[axis] = tensors.lse->strides[axis];
@@ -241,6 +264,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   Module module_;
   CUfunction function_;
   ForwardSm90Params params_{};
+  std::optional<plan::StreamedRead> streamed_;
   std::optional<DeviceLists> lists_;
 };
 

@@ -12,13 +12,23 @@ namespace heddle::cuda {
 
 namespace {
 
-constexpr std::uint64_t kBoxBytes = 128;  // of a row
-
-std::uint64_t element_bytes(DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); }
-
 CUtensorMapDataType type_of(DType dtype) {
   if (size_of(dtype) == 1) return CUtensorMapDataType::uint8;
+  if (dtype == DType::f32) return CUtensorMapDataType::float32;
   return dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
+}
+
+constexpr std::int64_t kPanelBytes = 128;
+
+/// What one load brings: rows, and so many bytes of each, swizzled over these.
+struct Box {
+  int rows;
+  std::int64_t bytes = kPanelBytes;
+};
+CUtensorMapSwizzle swizzle_of(const Box& box) {
+  return box.bytes == 32   ? CUtensorMapSwizzle::bytes32
+         : box.bytes == 64 ? CUtensorMapSwizzle::bytes64
+                           : CUtensorMapSwizzle::bytes128;
 }
 
 /// Bytes from one row, head or batch to the next. The stride of an axis with one element says nothing, and TMA must be
@@ -27,7 +37,7 @@ struct Steps {
   std::uint64_t row, head, batch;
 };
 Steps steps_of(const ConstTensorView& tensor) {
-  const std::uint64_t element = element_bytes(tensor.dtype);
+  const auto element = static_cast<std::uint64_t>(size_of(tensor.dtype));
   const auto step = [&](int axis, std::uint64_t otherwise) {
     return tensor.shape[axis] == 1 ? otherwise : static_cast<std::uint64_t>(tensor.strides[axis]) * element;
   };
@@ -38,15 +48,15 @@ Steps steps_of(const ConstTensorView& tensor) {
 /// Axes innermost first.
 template <std::uint32_t kRank>
 CUtensorMap encoded(DType dtype, std::uintptr_t address, const std::uint64_t (&extents)[kRank],
-                    const std::uint64_t (&steps)[kRank - 1], int box_rows) {
+                    const std::uint64_t (&steps)[kRank - 1], const Box& of) {
   std::uint32_t box[kRank], element_strides[kRank];
   std::ranges::fill(box, 1U);
   std::ranges::fill(element_strides, 1U);
-  box[0] = static_cast<std::uint32_t>(kBoxBytes / element_bytes(dtype));
-  box[1] = static_cast<std::uint32_t>(box_rows);
+  box[0] = static_cast<std::uint32_t>(of.bytes / size_of(dtype));
+  box[1] = static_cast<std::uint32_t>(of.rows);
   CUtensorMap map;
   check(driver().TensorMapEncodeTiled(&map, type_of(dtype), kRank, reinterpret_cast<void*>(address), extents, steps,
-                                      box, element_strides, CUtensorMapInterleave::none, CUtensorMapSwizzle::bytes128,
+                                      box, element_strides, CUtensorMapInterleave::none, swizzle_of(of),
                                       CUtensorMapL2promotion::bytes128, CUtensorMapFloatOOBfill::zeros),
         "describing a tensor to TMA");
   return map;
@@ -54,13 +64,17 @@ CUtensorMap encoded(DType dtype, std::uintptr_t address, const std::uint64_t (&e
 
 std::uint64_t extent(const ConstTensorView& tensor, int axis) { return static_cast<std::uint64_t>(tensor.shape[axis]); }
 
-}  // namespace
-
-CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows) {
+CUtensorMap four_axes(const ConstTensorView& tensor, const void* address, const Box& box) {
   const Steps steps = steps_of(tensor);
   return encoded<4>(tensor.dtype, reinterpret_cast<std::uintptr_t>(address),
                     {extent(tensor, 3), extent(tensor, 2), extent(tensor, 1), extent(tensor, 0)},
-                    {steps.row, steps.head, steps.batch}, box_rows);
+                    {steps.row, steps.head, steps.batch}, box);
+}
+
+}  // namespace
+
+CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows) {
+  return four_axes(tensor, address, {.rows = box_rows});
 }
 
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
@@ -70,7 +84,22 @@ CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* ad
   // Nothing is ever read or written before the tensor, though the map begins there.
   return encoded<5>(tensor.dtype, reinterpret_cast<std::uintptr_t>(address) - rows * steps.row,
                     {extent(tensor, 3), rows, extent(tensor, 2) + 1, extent(tensor, 1), extent(tensor, 0)},
-                    {steps.row, steps.row, steps.head, steps.batch}, box_rows);
+                    {steps.row, steps.row, steps.head, steps.batch}, {.rows = box_rows});
+}
+
+StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedRead& read) {
+  ConstTensorView tensor = capture;
+  tensor.shape = {1, 1, 0, capture.shape[capture.rank() - 1]};
+  tensor.strides = {0, 0, 0, 1};
+  const auto take = [&](int to, int from) {
+    tensor.shape[to] = capture.shape[from];
+    tensor.strides[to] = capture.strides[from];
+  };
+  take(2, read.q_axis);
+  for (std::size_t i = 0; i < read.others.size(); ++i) take(1 - static_cast<int>(i), read.others[i].axis);
+  return {four_axes(tensor, tensor.data, {.rows = shared::kWarpgroupRows, .bytes = kPanelBytes}),
+          four_axes(tensor, tensor.data,
+                    {.rows = shared::kWarpgroupRows, .bytes = shared::kStreamedRestColumns * size_of(tensor.dtype)})};
 }
 
 void check_address(std::string_view name, const void* address) {
@@ -78,6 +107,15 @@ void check_address(std::string_view name, const void* address) {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is at {}; TMA takes an address that 16 divides (copy it, or slice it elsewhere)", name,
                           fmt::ptr(address)));
+}
+
+void check_pairs(std::string_view name, const ConstTensorView& tensor) {
+  const std::int64_t bytes = 2 * size_of(tensor.dtype);
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) == 0) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is at {}; an address that {} divides is accepted, since two elements of {} are written "
+                          "at a time",
+                          name, fmt::ptr(tensor.data), bytes, heddle::name(tensor.dtype)));
 }
 
 }  // namespace heddle::cuda

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "heddle/tensor.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::cuda {
 
@@ -20,7 +21,16 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
 
+/// Of a capture that is streamed (plan/families/forward_sm90_streamed.h), with the axes that its read says: in boxes of
+/// 64 rows and 128 bytes, and of 64 rows and 16 columns in the swizzle of their width.
+struct StreamedMaps {
+  CUtensorMap panels, rest;
+};
+StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedRead& read);
+
 /// Throws Error(invalid_argument) unless 16 divides the address.
 void check_address(std::string_view name, const void* address);
+/// Throws Error(invalid_argument) unless pairs of elements may be stored at the address at once.
+void check_pairs(std::string_view name, const ConstTensorView& tensor);
 
 }  // namespace heddle::cuda

@@ -113,6 +113,35 @@ TEST_F(LaunchArguments, MapsAndFactorsOfEightBits) {
   EXPECT_EQ(params.v_descale.stride[1], 1);
 }
 
+// An o of q's type is then one of those: products of 8 bits store bf16.
+TEST_F(LaunchArguments, OutputsOfEightBitsHaveNoMap) {
+  const CallTensors call({.dim = 128, .dtype = DType::e4m3, .o_dtype = DType::e4m3});
+  AttentionTensors tensors = call.tensors();
+  const AttentionPlan plan(tensors, {});
+  EXPECT_THAT(plan.explain(), testing::HasSubstr(" o e4m3"));
+  plan.run(tensors);
+  EXPECT_EQ(last_launch().maps[3].rank, 0);
+  EXPECT_EQ(last_launch().params.o, tensors.o.data);
+}
+
+// Threads store it: no map, and less of its address is asked.
+TEST_F(LaunchArguments, OutputsOfOtherTypesHaveNoMap) {
+  for (const DType o_dtype : {DType::f32, DType::e4m3}) {
+    const CallTensors call({.o_dtype = o_dtype});
+    AttentionTensors tensors = call.tensors();
+    const AttentionPlan plan(tensors, {});
+    EXPECT_THAT(plan.explain(), testing::HasSubstr(fmt::format(" o {}", name(o_dtype))));
+    const auto* start = static_cast<const std::byte*>(tensors.o.data);
+    tensors.o.data = const_cast<std::byte*>(start + 2 * size_of(o_dtype));
+    plan.run(tensors);
+    const FakeLaunch& launch = last_launch();
+    EXPECT_EQ(launch.maps[3].rank, 0);
+    EXPECT_EQ(launch.maps[2].rank, 4);
+    EXPECT_EQ(launch.params.o, tensors.o.data);
+    for (int axis = 0; axis < 3; ++axis) EXPECT_EQ(launch.params.o_stride[axis], tensors.o.strides[axis]) << axis;
+  }
+}
+
 TEST_F(LaunchArguments, FollowLayoutsGroupsAndSharedBatches) {
   for (const bool rows_first : {false, true}) {
     for (const Call& call : {Call{}, Call{.batch = 3, .q_heads = 5, .kv_heads = 5}, Call{.q_heads = 6, .kv_heads = 1},
@@ -331,6 +360,40 @@ TEST_F(LaunchArguments, ValuesOfTheMask) {
     EXPECT_EQ(capture.extent[1], 150);
     EXPECT_EQ(capture.stride[0], 1);
     EXPECT_EQ(capture.stride[1], 2);
+  }
+}
+
+// Where they are and how far apart: the plan's own, whichever tensors a run brings. Fills that are queries come first.
+TEST_F(LaunchArguments, SinksAndWhichFillsHaveThem) {
+  const CallTensors call;  // 2 x 4 heads of 150 queries
+  const Tensor sinks = Tensor::empty_on(kFirst, DType::f32, {4, 3});
+  const std::int32_t q_lengths[] = {140, 7}, kv_lengths[] = {0, 129};
+  AttentionOptions options;
+  options.sinks = ConstTensorView(static_cast<const float*>(sinks.data()) + 1, DType::f32, {4}, {3}, kFirst);
+  options.q_lengths = ConstTensorView(q_lengths, DType::i32, {2});
+  options.kv_lengths = ConstTensorView(kv_lengths, DType::i32, {2});
+  const AttentionPlan plan(call.tensors(), options);  // has the lists
+  plan.run(call.tensors());
+  const shared::ForwardSm90Params& params = last_launch().params;
+  EXPECT_EQ(params.sinks, options.sinks->data);
+  EXPECT_EQ(params.sink_stride, 3);
+  EXPECT_EQ(params.unattending_fills, 4 * 3);  // of the first sequence
+  EXPECT_EQ(params.fill_count, 4 * 3 + 4 * (1 + 3));
+  for (int i = 0; i < params.fill_count; ++i) {
+    const shared::RowFill& fill = params.fills[i];
+    EXPECT_EQ(fill.row < q_lengths[fill.batch], i < params.unattending_fills) << i;
+  }
+  EXPECT_EQ(launch_of(call).params.sinks, nullptr);
+}
+
+// The weights of normalizer none are t itself, no powers of two.
+TEST_F(LaunchArguments, ScalesOfNormalizers) {
+  const CallTensors call({.with_lse = false});
+  AttentionOptions options;
+  options.scale = 0.3;
+  for (const auto& [normalizer, unit] : {std::pair(Normalizer::none, 1.0), {Normalizer::sigmoid, std::log(2.0)}}) {
+    options.normalizer = normalizer;
+    EXPECT_FLOAT_EQ(launch_of(call, options).params.scale_log2, static_cast<float>(0.3 / unit));
   }
 }
 

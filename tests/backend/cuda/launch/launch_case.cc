@@ -55,24 +55,23 @@ const FakeLaunch& last_launch() { return fake().launched[(fake().forwards - 1) %
 
 CallTensors::CallTensors(const Call& call) : workspace_(Tensor::empty_on(call.device, DType::u8, {64})) {
   const std::int64_t v_dim = call.v_dim == 0 ? call.dim : call.v_dim;
-  tensors_.q = allocate(call, call.q_shared ? 1 : call.batch, call.q_heads, call.q_rows, call.dim);
-  tensors_.k = allocate(call, call.k_shared ? 1 : call.batch, call.kv_heads, call.kv_rows, call.dim);
-  tensors_.v = allocate(call, call.v_shared ? 1 : call.batch, call.kv_heads, call.kv_rows, v_dim);
+  tensors_.q = allocate(call, call.dtype, call.q_shared ? 1 : call.batch, call.q_heads, call.q_rows, call.dim);
+  tensors_.k = allocate(call, call.dtype, call.k_shared ? 1 : call.batch, call.kv_heads, call.kv_rows, call.dim);
+  tensors_.v = allocate(call, call.dtype, call.v_shared ? 1 : call.batch, call.kv_heads, call.kv_rows, v_dim);
   // Gaps behind rows, so that no two tensors have the same strides.
   constexpr std::int64_t kGap = 6;
-  Call output = call;
-  if (size_of(call.dtype) == 1) output.dtype = DType::bf16;
-  tensors_.o = slice(allocate(output, call.batch, call.q_heads, call.q_rows + kGap, v_dim), 2, 0, call.q_rows);
+  const DType o_dtype = call.o_dtype.value_or(size_of(call.dtype) == 1 ? DType::bf16 : call.dtype);
+  tensors_.o = slice(allocate(call, o_dtype, call.batch, call.q_heads, call.q_rows + kGap, v_dim), 2, 0, call.q_rows);
   if (!call.with_lse) return;
   owned_.push_back(Tensor::empty_on(call.device, DType::f32, {call.batch, call.q_heads, call.q_rows + kGap}));
   tensors_.lse = slice(owned_.back().view(), 2, 0, call.q_rows);
 }
 
-TensorView CallTensors::allocate(const Call& call, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                                 std::int64_t dim) {
+TensorView CallTensors::allocate(const Call& call, DType dtype, std::int64_t batch, std::int64_t heads,
+                                 std::int64_t rows, std::int64_t dim) {
   const bool rows_first = call.rows_first;
   owned_.push_back(Tensor::empty_on(
-      call.device, call.dtype, {batch, rows_first ? rows : heads, rows_first ? heads : rows, dim + call.column_gap}));
+      call.device, dtype, {batch, rows_first ? rows : heads, rows_first ? heads : rows, dim + call.column_gap}));
   const TensorView own = slice(owned_.back().view(), 3, 0, dim);
   return rows_first ? permute(own, {0, 2, 1, 3}) : own;
 }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct Call {
   bool q_shared = false, k_shared = false, v_shared = false;  // batch 1, of which every batch entry reads
   bool with_lse = true;
   DType dtype = DType::bf16;
+  std::optional<DType> o_dtype{};  // else dtype
   Device device = kFirst;
 };
 class CallTensors {
@@ -47,7 +49,8 @@ class CallTensors {
   void* workspace() const { return workspace_.data(); }
 
  private:
-  TensorView allocate(const Call& call, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim);
+  TensorView allocate(const Call& call, DType dtype, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                      std::int64_t dim);
 
   std::vector<Tensor> owned_;
   AttentionTensors tensors_;

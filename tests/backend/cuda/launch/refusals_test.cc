@@ -58,6 +58,17 @@ TEST_F(LaunchRefusals, AnAddressThatTmaDoesNotTake) {
   plan.run(tensors);
 }
 
+TEST_F(LaunchRefusals, AnAddressBetweenTwoElementsOfAnOutputOfAnotherType) {
+  const CallTensors call({.o_dtype = DType::f32});
+  const AttentionPlan plan(call.tensors(), {});
+  AttentionTensors tensors = call.tensors();
+  tensors.o.data = static_cast<std::byte*>(tensors.o.data) + 4;
+  expect_refused(plan, tensors, {}, ErrorCode::invalid_argument,
+                 fmt::format("o is at {}; an address that 8 divides is accepted, since two elements of f32 are written "
+                             "at a time",
+                             fmt::ptr(tensors.o.data)));
+}
+
 TEST_F(LaunchRefusals, MemoryThatIsElsewhere) {
   const CallTensors call;
   const AttentionPlan plan(call.tensors(), {});

@@ -87,6 +87,13 @@ template <class T>
 T from_lane(T x, int) {
   return x;
 }
+/// Whether two values cannot be told apart by what is computed from them.
+template <class T>
+bool same(T x, T y) {
+  return x == y;
+}
+inline bool same(float x, float y) { return __float_as_uint(x) == __float_as_uint(y); }
+
 template <int kBytes>
 auto read_if(unsigned long long address, bool readable) {
   using Bits = std::conditional_t<kBytes == 8, unsigned long long, unsigned>;

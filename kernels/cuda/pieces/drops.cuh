@@ -1,0 +1,126 @@
+// A weight_mod that keeps an element or drops it, by a draw (generated: seed_..., threshold_... and kept_...). What is
+// kept stays in P as it is, what is dropped becomes 0, and the weight of the kept ones joins 1 / l.
+//
+// A draw is k / 2^15, and k half a word of shared/philox.h: eight of a thread's scores in a row share one call. Where
+// P is packed, a pair of neighbours is one register, and their two draws are one word, each in the half of its
+// element: one comparison of pairs makes a mask, one more instruction applies it. The comparison is that of f16
+// numbers, which order as the integers of their bits do, NaN above all; a threshold there would be unordered, so such
+// draws (p above 0.968) become 0 or 2 first.
+#pragma once
+
+#include "pieces/elements.cuh"
+#include "pieces/memory.cuh"
+#include "ptx/math.cuh"
+#include "shared/philox.h"
+
+namespace heddle {
+
+/// What a mod of nothing but b and h is.
+template <class Mod, class Element>
+__device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, const BlockPlace& at, Element&& element) {
+  const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
+  return element(mod, uniform, typename Mod::Row(), typename Mod::Column(), at.batch, at.head, 0, 0);
+}
+
+/// Of a tile. Registers.
+struct Drops {
+  unsigned seed;
+  unsigned threshold;  // 0 to 2^15
+  unsigned inverted;   // 0: draws from the threshold on are kept; all ones: those below it
+  float kept;          // the weight of what is kept
+
+  __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockPlace& at) {
+    seed = static_cast<unsigned>(uniform_value<SeedMod>(mod, at, seed_element));
+    const int from = uniform_value<ThresholdMod>(mod, at, threshold_element);
+    inverted = from < 0 ? ~0U : 0;
+    threshold = static_cast<unsigned>(from) ^ inverted;
+    kept = uniform_value<KeptMod>(mod, at, kept_element);
+  }
+  /// What the finished rows are multiplied by besides 1 / l.
+  __device__ __forceinline__ float factor() const { return is_finite() ? kept : 1.0F; }
+  /// Where it is not, each element is multiplied: what is dropped does not see it.
+  __device__ __forceinline__ bool is_finite() const { return fabsf(kept) < ptx::infinity(); }
+};
+
+/// What a consumer holds of them: nothing in a kernel that does not drop, so that it is compiled as if there were none.
+template <ForwardSm90Config kConfig, bool kDropped = kConfig.dropped>
+struct DropsOf {};
+template <ForwardSm90Config kConfig>
+struct DropsOf<kConfig, true> {
+  static constexpr bool kHeld = kConfig.draws != shared::DrawTime::packing;
+  Drops drops;
+  unsigned drawn[kHeld ? kConfig.kv_block / 4 : 1];  // registers: the words of the block whose scores are computed
+};
+
+/// In one instruction: of the product of 64-bit numbers the compiler makes up to four.
+struct WideMultiply {
+  __device__ __forceinline__ shared::PhiloxProduct operator()(unsigned x, unsigned factor) const {
+    shared::PhiloxProduct product;
+    asm("{\n"
+        ".reg .b64 wide;\n"
+        "mul.wide.u32 wide, %2, %3;\n"
+        "mov.b64 {%0, %1}, wide;\n"
+        "}"
+        : "=r"(product.low), "=r"(product.high)
+        : "r"(x), "r"(factor));
+    return product;
+  }
+};
+
+/// The draws of a block, words[i] for register i of P. By each thread its own; here and now: the compiler may move them
+/// neither before a wait that stands before nor down to their use.
+template <int kKeys>
+__device__ __forceinline__ void draw(unsigned (&words)[kKeys / 4], unsigned seed, BlockPlace at) {
+  asm volatile("" : "+r"(at.q_idx));
+  const unsigned first = static_cast<unsigned>(at.kv_first) + 2 * (threadIdx.x & 3);
+#pragma unroll
+  for (int group = 0; group < kKeys / shared::kKeysOfDraw; ++group) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const shared::PhiloxWords drawn = shared::random_uniform_words(
+          seed, static_cast<unsigned>(at.batch), static_cast<unsigned>(at.head),
+          static_cast<unsigned>(at.q_idx) + 8 * r, first + shared::kKeysOfDraw * group, WideMultiply());
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[2 * (4 * group + i) + r] = drawn.word[i];
+    }
+  }
+#pragma unroll
+  for (unsigned& word : words) asm volatile("" : "+r"(word));
+}
+
+/// Two draws against two thresholds: all ones in the halves of those that are not below.
+__device__ __forceinline__ unsigned not_below(unsigned word, unsigned thresholds) {
+  unsigned mask;
+  asm("{\n"
+      ".reg .b32 draws;\n"
+      "abs.f16x2 draws, %1;\n"
+      "set.geu.u32.f16x2 %0, draws, %2;\n"
+      "}"
+      : "=r"(mask)
+      : "r"(word), "r"(thresholds));
+  return mask;
+}
+
+/// P, packed, without what is dropped. p: the weights, in f32.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void pack_kept(unsigned (&packed)[kConfig.kv_block / 4], float (&p)[kConfig.kv_block / 2],
+                                          unsigned (&words)[kConfig.kv_block / 4], const Drops& drops) {
+  constexpr unsigned kInfinity = 0x7C00;  // of f16: what lies above is NaN
+  unsigned thresholds = drops.threshold * 0x10001U;
+  // The votes, of one value a warp, are for the compiler: every thread knows the same.
+  if (__any_sync(~0U, drops.threshold > kInfinity)) {
+#pragma unroll
+    for (unsigned& word : words) word = (((word | 0x80008000U) - thresholds) & 0x80008000U) >> 1;
+    thresholds = 0x40004000U;
+  }
+  if (__any_sync(~0U, !drops.is_finite())) {
+#pragma unroll
+    for (float& x : p) x *= drops.kept;
+  }
+#pragma unroll
+  for (int i = 0; i < kConfig.kv_block / 4; ++i) {
+    packed[i] = ptx::pack<kConfig.f16>(p[2 * i], p[2 * i + 1]) & (not_below(words[i], thresholds) ^ drops.inverted);
+  }
+}
+
+}  // namespace heddle

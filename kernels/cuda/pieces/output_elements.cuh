@@ -1,0 +1,74 @@
+// Elements of o in memory, by its type. Rounded once, to nearest even; what overflows is infinity, or NaN where the
+// type has none: conversions of fp8 saturate, so theirs is put in afterwards.
+#pragma once
+
+#include "ptx/math.cuh"
+#include "shared/forward_sm90.h"
+
+namespace heddle {
+
+using shared::OutputType;
+
+/// e4m3 ends at 448 and e5m2 at 57344; halfway to what would come next is rounded to the even one of the two, down and
+/// up.
+template <OutputType kType>
+__device__ __forceinline__ unsigned fp8_special(float x, unsigned rounded) {
+  const unsigned sign = (__float_as_uint(x) >> 24) & 0x80U;
+  if constexpr (kType == OutputType::e4m3) {
+    return fabsf(x) <= 464.0F ? rounded : sign | 0x7fU;
+  } else {
+    const unsigned special = isnan(x) ? 0x7eU : 0x7cU;
+    return fabsf(x) < 61440.0F ? rounded : sign | special;
+  }
+}
+
+/// One: an element. Pair: two neighbours of a row, at a multiple of their size. pair(x, y), x first, and first(pair).
+template <OutputType kType, bool kF16>
+struct OutputElements {  // e4m3, e5m2
+  using One = unsigned char;
+  using Pair = unsigned short;
+  static __device__ __forceinline__ Pair pair(float x, float y) {
+    unsigned short both;
+    if constexpr (kType == OutputType::e4m3) {
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(y), "f"(x));
+    } else {
+      asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(y), "f"(x));
+    }
+    return static_cast<Pair>(fp8_special<kType>(x, both & 0xffU) |
+                             fp8_special<kType>(y, static_cast<unsigned>(both) >> 8) << 8);
+  }
+  static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
+};
+
+/// f16, bf16; or what q, k and v are.
+template <bool kF16>
+struct OutputHalves {
+  using One = unsigned short;
+  using Pair = unsigned;
+  static __device__ __forceinline__ Pair pair(float x, float y) { return ptx::pack<kF16>(x, y); }
+  static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
+};
+template <bool kF16>
+struct OutputElements<OutputType::same, kF16> : OutputHalves<kF16> {};
+template <bool kF16>
+struct OutputElements<OutputType::f16, kF16> : OutputHalves<true> {};
+template <bool kF16>
+struct OutputElements<OutputType::bf16, kF16> : OutputHalves<false> {};
+
+template <bool kF16>
+struct OutputElements<OutputType::f32, kF16> {
+  using One = float;
+  using Pair = float2;
+  static __device__ __forceinline__ Pair pair(float x, float y) { return make_float2(x, y); }
+  static __device__ __forceinline__ One first(Pair pair) { return pair.x; }
+};
+
+template <bool kF16>
+struct OutputElements<OutputType::f64, kF16> {
+  using One = double;
+  using Pair = double2;
+  static __device__ __forceinline__ Pair pair(float x, float y) { return make_double2(x, y); }
+  static __device__ __forceinline__ One first(Pair pair) { return pair.x; }
+};
+
+}  // namespace heddle

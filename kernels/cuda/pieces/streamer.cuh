@@ -1,0 +1,91 @@
+// The streamer: one thread that loads the tiles of a streamed capture. It follows the steps that the producer leaves
+// with the keys, as the consumers do, but runs ahead of them as far as its buffers reach. (In the producer itself it
+// would spill: a kernel with three consumers leaves it 32 registers.)
+#pragma once
+
+#include "pieces/memory.cuh"
+#include "ptx/tma.cuh"
+
+namespace heddle {
+
+template <ForwardSm90Config kConfig>
+class Streamer {
+ public:
+  using Memory = SharedMemory<kConfig>;
+
+  /// The maps of a tile's panels and of its rest's.
+  __device__ __forceinline__ Streamer(const Memory& memory, const ptx::TensorMap& map, const ptx::TensorMap& rest_map,
+                                      const shared::ForwardSm90Params& params)
+      : memory_(memory), map_(map), rest_map_(rest_map), params_(params) {}
+
+  __device__ __forceinline__ void run() {
+    bool new_tile = true;
+    for (;;) {
+      ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity);
+      const shared::Step step = load_word(memory_.step(k_.slot));
+      if (step & shared::kStepStop) break;
+      if (new_tile) begin_tile();
+      ptx::barrier_arrive(memory_.k_empty(k_.slot));
+      k_.advance(kConfig.stages);
+      load(step);
+      new_tile = (step & shared::kStepLast) != 0;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int load_word(ptx::Address from) {
+    int word;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
+  }
+
+  __device__ __forceinline__ void begin_tile() {
+    const ptx::Address place = memory_.place(tile_);
+    const int head = load_word(place + shared::kPlaceHead), batch = load_word(place + shared::kPlaceBatch);
+    const int q_start =
+        kConfig.by_sequence ? load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
+    q_idx_ = q_start + load_word(place);
+    axes_[0] = streamed_axis(params_.mod, 0, batch, head);
+    axes_[1] = streamed_axis(params_.mod, 1, batch, head);
+    ++tile_;
+  }
+
+  /// For the warpgroups that attend the step. The others get theirs unfilled: one count of tiles serves all.
+  __device__ __forceinline__ void load(shared::Step step) {
+    const int kv_first = (step >> shared::kStepFlagBits) * kConfig.kv_block;
+#pragma unroll 1
+    for (int w = 0; w < kConfig.warpgroups; ++w) {
+      const ptx::Address full = memory_.streamed_full(streamed_.slot, w), to = memory_.streamed(streamed_.slot, w);
+      ptx::barrier_wait(memory_.streamed_empty(streamed_.slot, w), streamed_.parity);
+      if (!(step & (shared::kStepAttends << w))) {
+        ptx::barrier_arrive(full);
+        continue;
+      }
+      ptx::barrier_arrive_expecting(full, Memory::kStreamedBytes);
+      load_panels<kConfig.streamed_panels(), kConfig.streamed_panel_columns()>(to, map_, full, kv_first, w);
+      constexpr int kWhole = kConfig.streamed_panels();
+      load_panels<kConfig.streamed_rest_panels(), shared::kStreamedRestColumns>(
+          to + kWhole * 64 * 128, rest_map_, full, kv_first + kWhole * kConfig.streamed_panel_columns(), w);
+    }
+    streamed_.advance(kConfig.streamed_stages);
+  }
+
+  template <int kPanels, int kColumns>
+  __device__ __forceinline__ void load_panels(ptx::Address to, const ptx::TensorMap& map, ptx::Address full,
+                                              int kv_first, int w) const {
+    for (int panel = 0; panel < kPanels; ++panel) {
+      ptx::tma_load(to + panel * (64 * kColumns * kConfig.streamed_bytes), map, full, kv_first + panel * kColumns,
+                    q_idx_ + 64 * w, axes_[0], axes_[1], ptx::kEvictNormal);
+    }
+  }
+
+  const Memory& memory_;
+  const ptx::TensorMap &map_, &rest_map_;
+  const shared::ForwardSm90Params& params_;
+  ptx::Ring k_{0}, streamed_{1};
+  unsigned tile_ = 0;  // tiles begun
+  int q_idx_ = 0;      // of the tile's first row
+  int axes_[2] = {};   // where the tile stands in the capture's other axes
+};
+
+}  // namespace heddle

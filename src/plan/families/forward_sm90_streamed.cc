@@ -1,0 +1,111 @@
+#include "plan/families/forward_sm90_streamed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "expr/node.h"
+
+namespace heddle::plan {
+namespace {
+
+using expr::Leaf;
+using shared::ForwardSm90Config;
+
+constexpr std::int64_t kStepBytes = 16;                   // what TMA's strides and addresses are multiples of
+constexpr std::int64_t kStepEnd = std::int64_t{1} << 40;  // and where strides end
+
+bool is_leaf(const expr::Node& node, Leaf leaf) { return node.op == expr::Op::leaf && node.leaf() == leaf; }
+
+bool is_of_head(const expr::Node& index) {
+  return !index.uses.intersects({Leaf::score, Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token, Leaf::q_len,
+                                 Leaf::kv_len, Leaf::q_start});
+}
+
+std::optional<StreamedRead> as_streamed(const expr::Node& node) {
+  if (node.op != expr::Op::read) return {};
+  const expr::CaptureDecl& capture = node.capture();
+  const bool streams = capture.dtype == DType::f32 || capture.dtype == DType::f16 || capture.dtype == DType::bf16;
+  if (!streams || capture.rank < 2 || capture.rank > 4) return {};
+  if (!is_leaf(*node.operands.back(), Leaf::kv_idx)) return {};
+  StreamedRead read;
+  read.capture = capture.name;
+  read.dtype = capture.dtype;
+  read.q_axis = -1;
+  for (int axis = 0; axis + 1 < capture.rank; ++axis) {
+    const Expr index = expr::operand(node, static_cast<std::size_t>(axis));
+    if (is_leaf(*index.node(), Leaf::q_idx) && read.q_axis < 0) {
+      read.q_axis = axis;
+    } else if (is_of_head(*index.node())) {
+      read.others.push_back({axis, index});
+    } else {
+      return {};
+    }
+  }
+  if (read.q_axis < 0) return {};
+  return read;
+}
+
+}  // namespace
+
+bool StreamedRead::serves_every_batch() const {
+  return std::ranges::none_of(others, [](const Axis& other) { return other.index.node()->uses.has(Leaf::b); });
+}
+
+std::optional<StreamedRead> streamed_read(const Expr& mod) {
+  std::optional<StreamedRead> found;
+  expr::rewrite(mod, [&](const expr::Node& node, std::span<const Expr> operands) {
+    Expr same = expr::with_operands(node, operands);
+    if (!found && (found = as_streamed(node))) found->read = same;
+    return same;
+  });
+  return found;
+}
+
+std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view) {
+  const std::int64_t bytes = size_of(view.dtype);
+  const int last = view.rank() - 1;
+  if (view.shape[last] != 1 && view.strides[last] != 1) {
+    return fmt::format("capture '{}' has strides {}; a last one of 1 is accepted", read.capture,
+                       to_string(view.strides));
+  }
+  for (int axis = 0; axis < last; ++axis) {
+    const std::int64_t step = view.strides[axis] * bytes;
+    if (view.shape[axis] == 1 || (step > 0 && step % kStepBytes == 0 && step < kStepEnd)) continue;
+    return fmt::format("capture '{}' has strides {}; but for the last, positive multiples of {} elements are accepted",
+                       read.capture, to_string(view.strides), kStepBytes / bytes);
+  }
+  if (reinterpret_cast<std::uintptr_t>(view.data) % kStepBytes != 0) {
+    return fmt::format("capture '{}' is at {}; an address that {} divides is accepted", read.capture,
+                       fmt::ptr(view.data), kStepBytes);
+  }
+  return {};
+}
+
+std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, DType dtype) {
+  config.streamed_bytes = static_cast<int>(size_of(dtype));
+  // Measured (docs/notes/hopper_mods.md): a second tile in flight gains nothing that a second buffer of queries does
+  // not gain more of; at least one of each kind there must be.
+  struct Given {
+    int tiles, stages, q_buffers, o_panels;
+  };
+  const int stages = config.stages, fewer = std::min(2, stages), q = config.q_buffers, o = config.o_panels;
+  for (const Given& given : std::array<Given, 8>{{{2, stages, q, o},
+                                                  {2, fewer, q, o},
+                                                  {1, stages, q, o},
+                                                  {1, fewer, q, o},
+                                                  {1, fewer, q, 1},
+                                                  {2, fewer, 1, o},
+                                                  {2, fewer, 1, 1},
+                                                  {1, fewer, 1, 1}}}) {
+    config.streamed_stages = given.tiles;
+    config.stages = given.stages;
+    config.q_buffers = given.q_buffers;
+    config.o_panels = given.o_panels;
+    if (shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory) return config;
+  }
+  return {};
+}
+
+}  // namespace heddle::plan

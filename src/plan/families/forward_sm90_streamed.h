@@ -1,0 +1,42 @@
+// Captures that the Hopper forward streams: a bias over queries and keys, say, comes in tiles by TMA beside the keys,
+// instead of being read element by element.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "heddle/expr.h"
+#include "heddle/tensor.h"
+#include "shared/forward_sm90.h"
+
+namespace heddle::plan {
+
+/// A read of a capture of f32, f16 or bf16 whose last index is kv_idx, one of whose others is q_idx, and whose
+/// remaining ones, two at most, depend on b and h alone.
+struct StreamedRead {
+  Expr read;
+  std::string capture;
+  DType dtype{};
+  int q_axis = 0;
+  struct Axis {
+    int axis;
+    Expr index;
+  };
+  std::vector<Axis> others;
+
+  /// All sequences read the same tiles.
+  bool serves_every_batch() const;
+};
+/// The first of a mod; nothing where there is none.
+std::optional<StreamedRead> streamed_read(const Expr& mod);
+
+/// Empty when TMA takes that tensor; else why not, a sentence: `name` has to have a unit last stride, others that are
+/// positive multiples of 16 bytes, and an address that 16 divides.
+std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view);
+
+/// The configuration with room for the tiles, in shared memory that other buffers give up; nothing where no room is
+/// left.
+std::optional<shared::ForwardSm90Config> with_streamed_tiles(shared::ForwardSm90Config config, DType dtype);
+
+}  // namespace heddle::plan

@@ -81,7 +81,7 @@ std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layou
 }
 std::string nothing_streamed_text() {
   return "namespace heddle {\n"
-         "using StreamedStorage = ops::F32;\n"
+         "struct StreamedStorage {\n  static constexpr int kRead = 4;\n};\n"
          "__device__ __forceinline__ int streamed_axis(const shared::ModValues&, int, int, int) { return 0; }\n"
          "}  // namespace heddle\n";
 }

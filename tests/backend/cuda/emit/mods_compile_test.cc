@@ -6,6 +6,7 @@
 
 #include "backend/cuda/emit/columns_program.h"
 #include "backend/cuda/emit/device_program.h"
+#include "backend/cuda/emit/mask_rows.h"
 #include "expr/node.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"
@@ -93,6 +94,20 @@ TEST_F(ModsCompile, ReadyMadeMods) {
 }
 
 TEST_F(ModsCompile, ColumnsOfAFragment) { EXPECT_EQ(jit::build(columns_source())->spill_bytes, 0); }
+
+// The kernels that find a mask's rows compute it by intervals and by elements.
+TEST_F(ModsCompile, MasksOfRows) {
+  const Capture ids("ids", DType::i32, 1);
+  const Expr drawn = random_uniform(param("seed", ExprType::i32), leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const std::array masks = {mods::documents(ids) & mods::causal(),
+                            (drawn < 0.5) & (ids(leaf::kv_idx()) > 0),
+                            to_i32(sqrt(param("gain", ExprType::f32) /
+                                        random_uniform(3, leaf::kv_token(), 4, leaf::h(), 15))) == abs(-leaf::b())};
+  for (const Expr& mask : masks) {
+    const auto cubin = jit::build(mask_rows(row_mask(mask), "sm_90a"));
+    EXPECT_FALSE(cubin->bytes.empty()) << print(mask);
+  }
+}
 
 TEST_F(ModsCompile, ExpressionsDrawnAtRandom) {
   RandomExpressions random(7);

@@ -250,7 +250,8 @@ TEST(ForwardSm90Choice, KernelsOfEightBits) {
 TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
   call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
-  call.options.bindings.captures["bias"] = ConstTensorView(nullptr, DType::bf16, {2, 512, 512});
+  alignas(16) static constexpr char kNotRead[16] = {};
+  call.options.bindings.captures["bias"] = ConstTensorView(kNotRead, DType::bf16, {2, 512, 512});
   call.options.weight_mod = mods::dropout(0.1, 1);
   for (const Choice& choice : choices_of(call)) {
     const ForwardSm90Config& config = choice.plan.sm90.value();
@@ -273,12 +274,12 @@ TEST(ForwardSm90Choice, OfEightBitsTakesWhatOthersTake) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
   call.mask = mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0;
   call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
-  EXPECT_EQ(choices_of(call).front().plan.sm90->o_type, OutputType::same);
+  EXPECT_EQ(choices_of(call).front().plan.sm90->o_type, shared::OutputType::same);
   call.o_dtype = DType::e4m3;
   bool any_wider = false;
   for (const Choice& choice : choices_of(call)) {
     const ForwardSm90Config& config = choice.plan.sm90.value();
-    EXPECT_EQ(config.o_type, OutputType::e4m3);
+    EXPECT_EQ(config.o_type, shared::OutputType::e4m3);
     EXPECT_TRUE(config.sinks);
     EXPECT_EQ(config.mask, config.kv_block > 128 ? shared::MaskForm::direct : shared::MaskForm::distance);
     any_wider = any_wider || config.kv_block > 128;

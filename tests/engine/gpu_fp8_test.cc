@@ -3,6 +3,7 @@
 // HEDDLE_TEST_REDUCED=1 draws a part and small sizes; HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "engine/deck.h"
@@ -110,6 +111,35 @@ TEST_F(GpuFp8, TypesAndFactors) {
     }
   }
   run_and_judge(specs, 3);
+}
+
+// Factors below 0, and 0, of some heads: what masks and ends of keys exclude stays excluded.
+TEST_F(GpuFp8, FactorsThatAreNotPositive) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 125'000;
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
+    for (const char* mask : {"", "causal", "dilated"}) {
+      for (const char* score : {"", "softcap", "alibi"}) {
+        CaseSpec spec = spec_of(++seed, dim, dim);
+        spec.mask = mask;
+        spec.score = score;
+        spec.sinks = seed % 2 == 0 ? "normal" : "none";
+        spec.group = 3;
+        spec.q_rows = 200;
+        spec.kv_rows = 260;
+        specs.push_back(spec);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? 5 : 1) {
+    SCOPED_TRACE(specs[i].text());
+    GpuCase signs(specs[i]);
+    const Tensor factors = signs.host().keep(Tensor::empty(DType::f32, {1, 3}));
+    const float values[] = {-0.7F, 0.0F, 0.9F};
+    std::ranges::copy(values, static_cast<float*>(factors.data()));
+    signs.options().q_descale = factors;
+    signs.run_and_judge();
+  }
 }
 
 // Head dims between the kernels' own, with NaN behind every row, and queries that attend nothing.

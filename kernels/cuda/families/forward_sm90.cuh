@@ -366,6 +366,12 @@ class Consumer : DropsOf<kConfig> {
         softmax_.tilt.fold(s_, scale_log2);
         scale_log2 = 1;
       }
+    } else if constexpr (kConfig.fp8() && !kMapped && !kConfig.capped) {
+      if (step & decided) {  // a factor that is not positive would make more of -inf
+#pragma unroll
+        for (float& x : s_) x *= scale_log2;
+        scale_log2 = 1;
+      }
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     if constexpr (kConfig.masked) {

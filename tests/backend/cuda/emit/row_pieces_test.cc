@@ -87,8 +87,11 @@ Function function(const char* name) {
     const Expr none[] = {Expr(true), Expr(0.0), Expr(0.0), leaf::score(), Expr(1.0)};
     const char* const names[] = {"mask", "offset", "slope", "score", "weight"};
     for (std::size_t i = 0; i < std::size(none); ++i) {
-      text += mod_text(names[i], none[i], {}, i == 3 ? TakesScore::yes : TakesScore::no);
+      const TakesScore takes = i == 3 ? TakesScore::yes : TakesScore::no;
+      const bool streamed = i == 1 || i == 3;  // these may be given an element of a streamed capture
+      text += streamed ? no_mod_text(names[i], ExprType::f32, takes, true) : mod_text(names[i], none[i], {}, takes);
     }
+    text += "namespace heddle {\nstruct StreamedStorage {\n  static constexpr int kRead = 4;\n};\n}\n";
     return load_on_host(text + kText);
   }();
   return reinterpret_cast<Function>(dlsym(library.get(), name));

@@ -135,6 +135,10 @@ class RangeWriter {
   Value write(const RangeProgram::Read& read) {
     const std::size_t capture = capture_slot(layout_, *read.capture);
     const auto rank = static_cast<std::size_t>(read.capture->rank);
+    if (rank == 0) {  // one element; an array of no indices is no C++
+      return {read.type, fmt::format("ranges::element<ops::{}, 0>(mod.captures[{}], 0)",
+                                     storage_text(read.capture->dtype), capture)};
+    }
     std::string indices;
     for (std::size_t axis = 0; axis < rank; ++axis) {
       indices += fmt::format("{}s{}", axis == 0 ? "" : ", ", read.operands[axis]);

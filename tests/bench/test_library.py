@@ -101,7 +101,8 @@ class Library(unittest.TestCase):
     def test_every_mod_of_the_comparison_is_taken(self):
         ids = array("i", [i // 5 for i in range(SIZE)])
         shapes = {"slopes": (1,), "table": (32, 1), "ids": (SIZE,), "bias": (1, SIZE, SIZE)}
-        dtypes = {"slopes": "f32", "table": "f32", "ids": "i32", "bias": "bf16"}
+        shapes |= {"bias32": shapes["bias"], "enter": (SIZE,), "last": (SIZE,)}
+        dtypes = {"slopes": "f32", "table": "f32", "ids": "i32", "bias": "bf16", "bias32": "f32", "enter": "i32", "last": "i32"}
         for mod in mods.MODS:
             views = [c.tensor(ids.buffer_info()[0], dtypes[name], shapes[name]) for name in mod.captures]
             names = (c.Capture * max(1, len(views)))(

@@ -86,6 +86,7 @@ class AttentionOptions(Sized):
         ("progress", c_void_p),
         ("progress_context", c_void_p),
         ("block_mask", c_void_p),
+        ("page_table", POINTER(Tensor)),
     ]
 
 

@@ -55,6 +55,13 @@ struct AttentionOptions {
   /// Packed batches: i32 or i64 [N+1]; then B is 1, q is [1, Hq, total_q, Dqk], k and v [1, Hkv, total_kv, D], lse [1,
   /// Hq, total_q]. Both or none.
   std::optional<ConstTensorView> cu_seqlens_q{}, cu_seqlens_kv{};
+  /// Paged keys and values: i32 [B, max_pages] (packed queries: [N, max_pages]), where q is. Then k and v are [pages,
+  /// Hkv, page_size, D], keys n * page_size to (n + 1) * page_size of sequence b stand in page page_table[b, n], and
+  /// Skv is max_pages * page_size. kv_lengths says how many keys each sequence has: entries of the table past them are
+  /// not read, nor do rows of pages past them matter. Packed queries come with cu_seqlens_q alone then. Each run reads
+  /// what the table holds at that time: on the CPU an entry that is no page's number is an error, on a GPU it counts as
+  /// the nearest that is.
+  std::optional<ConstTensorView> page_table{};
   /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
   std::optional<ConstTensorView> q_start{};
 
@@ -123,9 +130,10 @@ struct RunOptions {
 /// block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
-  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. Lengths, cu_seqlens, q_start and
-  /// the captures of the mask are read now; score params, descales, sinks and score captures are read by each run. On a
-  /// GPU it waits, as above, and compiles the kernel unless it is in memory or on disk.
+  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU also for how far their
+  /// addresses are aligned, up to 16 bytes (null: as far): runs may bring better aligned ones. Lengths, cu_seqlens,
+  /// q_start and the captures of the mask are read now; score params, descales, sinks and score captures are read by
+  /// each run. On a GPU it waits, as above, and compiles the kernel unless it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
   /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.

@@ -157,6 +157,11 @@ typedef struct heddle_attention_options {
   // NULL: built from mask_mod. Else its mask must be mask_mod, or mask_mod is NULL; its heads and sequences this
   // attention's. It may be destroyed once the call or heddle_plan_create is over.
   const heddle_block_mask* block_mask;
+
+  // NULL: k and v are [B, Hkv, Skv, D]. Else i32 [B, max_pages] (packed queries: [N, max_pages]), where q is, and k and
+  // v are [pages, Hkv, page_size, D]: keys n * page_size to (n + 1) * page_size of sequence b stand in page
+  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths.
+  const heddle_tensor* page_table;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

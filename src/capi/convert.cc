@@ -158,6 +158,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.cu_seqlens_q = to_optional_view("cu_seqlens_q", given.cu_seqlens_q);
   result.cu_seqlens_kv = to_optional_view("cu_seqlens_kv", given.cu_seqlens_kv);
   result.q_start = to_optional_view("q_start", given.q_start);
+  result.page_table = to_optional_view("page_table", given.page_table);
   result.q_descale = to_optional_view("q_descale", given.q_descale);
   result.k_descale = to_optional_view("k_descale", given.k_descale);
   result.v_descale = to_optional_view("v_descale", given.v_descale);

@@ -69,11 +69,12 @@ class RowJudge {
 
  private:
   static double floor_unit_of(const problem::AttentionProblem& problem, bool on_gpu) {
-    if (problem.precision == expr::Precision::f64) return 0x1p-50;
-    return on_gpu && size_of(problem.q_dtype) == 1 ? 0x1p-14 : 0x1p-21;
+    if (problem.precision == expr::Precision::f64) return check::kSumUnitF64;
+    const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.k_dtype) == 1 && size_of(problem.v_dtype) == 1;
+    return on_gpu && fp8 ? check::kFp8SumUnit : check::kSumUnit;
   }
 
-  const double unit_, floor_unit_;  // floor_unit: 8 units of the reals, or one of 14 bits
+  const double unit_, floor_unit_;
   const ConstTensorView o_;
   const std::optional<ConstTensorView> lse_;
   std::mutex mutex_;
@@ -138,8 +139,8 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   if (lse) copies.lse = as_output(host.view(*lse));
   AttentionOptions own = options;
   own.bindings = host.bindings(options.bindings);
-  for (auto member : {&AttentionOptions::sinks, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
-                      &AttentionOptions::v_descale}) {
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::sinks, &AttentionOptions::q_descale,
+                      &AttentionOptions::k_descale, &AttentionOptions::v_descale}) {
     own.*member = host.view(options.*member);
   }
   return check_on_host(copies, own, true);

@@ -22,7 +22,7 @@ void plan_and_run(const AttentionPlan& plan, const AttentionTensors& tensors, co
 
 AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                           const AttentionOptions& options, bool with_lse) {
-  const problem::Outputs outputs = problem::outputs_of(q, k, v);
+  const problem::Outputs outputs = problem::outputs_of(q, k, v, options.page_table.has_value());
   AttentionTensors tensors = {q, k, v, TensorView(nullptr, outputs.o_dtype, outputs.o_shape, q.device), {}};
   if (with_lse) tensors.lse = TensorView(nullptr, outputs.lse_dtype, outputs.lse_shape, q.device);
   const AttentionPlan plan(tensors, options);

@@ -27,6 +27,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},
+          {"page_rows", problem.page_rows},
           {"q_heads", problem.q_heads},
           {"kv_heads", problem.kv_heads},
           {"q_rows", problem.q_rows},
@@ -91,6 +92,7 @@ Json plan_json(const plan::Plan& plan) {
   }
   json["workspace_bytes"] = plan.workspace_bytes;
   if (plan.sm90) json["config"] = config_json(*plan.sm90);
+  if (!plan.access.empty()) json["access"] = plan.access;
   return json;
 }
 
@@ -163,6 +165,8 @@ void add_plan(Text& text, const Json& plan) {
             fmt::format("{} on {}, tile {} queries x {} keys, {}, workspace {} bytes", plain(plan["family"]), where,
                         plain(plan["tile"][0]), plain(plan["tile"][1]), parallel, plain(plan["workspace_bytes"])));
   if (plan.contains("config")) text.below(listed(plan["config"]));
+  if (!plan.contains("access")) return;
+  for (const Json& sentence : plan["access"]) text.below(plain(sentence));
 }
 
 void add_predicted(Text& text, const Json& predicted) {

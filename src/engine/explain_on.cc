@@ -35,8 +35,8 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
   AttentionOptions options_there = options;
   options_there.backend = BackendChoice::cuda;
   for (auto& [name, capture] : options_there.bindings.captures) capture.device = device;
-  for (auto* view :
-       {&options_there.sinks, &options_there.q_descale, &options_there.k_descale, &options_there.v_descale}) {
+  for (auto* view : {&options_there.page_table, &options_there.sinks, &options_there.q_descale,
+                     &options_there.k_descale, &options_there.v_descale}) {
     if (*view) (*view)->device = device;
   }
 

@@ -33,6 +33,7 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   check_pointer("v", tensors.v, device);
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
+  if (options.page_table) check_pointer("page_table", *options.page_table, device);
   if (options.sinks) check_pointer("sinks", *options.sinks, device);
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;

@@ -69,9 +69,9 @@ const device::CudaCaps& caps_of(const Device& device, const device::Machine& mac
 
 std::vector<Choice> cuda(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  const std::string reason = forward_sm90_refuses(problem, tensors, options, caps);
+  const std::string reason = forward_sm90_refuses(problem, options, caps);
   if (!reason.empty()) unsupported("backend cuda has one family, forward_sm90: {}", reason);
-  return forward_sm90(problem, options, caps, rows_of);
+  return forward_sm90(problem, tensors, options, caps, rows_of);
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ std::string to_string(const Plan& plan) {
     text += fmt::format("\n  predicted: {:.4g} ms, {:.4g} GFLOP, {:.4g} MB", predicted.seconds * 1e3,
                         predicted.flops * 1e-9, predicted.bytes * 1e-6);
   }
+  for (const std::string& sentence : plan.access) text += fmt::format("\n  {}", sentence);
   for (const std::string& reason : plan.rejected) text += fmt::format("\n  rejected: {}", reason);
   return text;
 }

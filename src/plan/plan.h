@@ -45,6 +45,7 @@ struct Plan {
   std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
   TileOrder order{};                                // of its tiles
   std::optional<Prediction> predicted{};
+  std::vector<std::string> access{};  // of tensors that TMA does not take: how they are reached, and why
   std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };
 

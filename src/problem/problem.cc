@@ -14,6 +14,7 @@ std::string describe_sequences(const AttentionProblem& problem) {
                      : std::ranges::all_of(problem.sequences, has_length) ? "full lengths"
                                                                           : "lengths by sequence";
   if (!std::ranges::all_of(problem.sequences, starts_at_zero)) text += ", q_start";
+  if (problem.page_rows > 0) text += fmt::format(", pages of {} rows", problem.page_rows);
   return text;
 }
 

@@ -19,7 +19,8 @@ struct AttentionProblem {
   std::int64_t qk_dim = 0, v_dim = 0;
   DType q_dtype{}, k_dtype{}, v_dtype{}, o_dtype{};
   bool packed = false;
-  bool shared_kv = false;  // k and v have batch 1 and serve every sequence of a larger batch
+  std::int64_t page_rows = 0;  // k and v are pages of so many rows, found by a table for each sequence; 0: they are not
+  bool shared_kv = false;      // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false;
   bool with_sinks = false;
   expr::Precision precision{};  // f64 when the inputs are f64
@@ -58,8 +59,8 @@ struct Outputs {
   Dims o_shape, lse_shape;
   DType o_dtype, lse_dtype;
 };
-/// Throws as validate does when q, k and v do not fit each other.
-Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v);
+/// `paged`: the first axis of k and v is pages. Throws as validate does when q, k and v do not fit each other.
+Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, bool paged = false);
 
 /// The intervals of the leaves over the whole problem, for range analysis. Meaningful only when the problem has
 /// elements.

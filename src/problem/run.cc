@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "problem/pages.h"
 #include "problem/places.h"
 #include "problem/refuse.h"
 
@@ -24,6 +25,7 @@ void for_each_input(const AttentionProblem& problem, const PlannedTensors& plann
   f(InputName{"k"}, given.k, planned.k);
   f(InputName{"v"}, given.v, planned.v);
   const std::pair<std::string_view, const std::optional<ConstTensorView>*> optional_inputs[] = {
+      {"page_table", &options.page_table},
       {"sinks", &options.sinks},
       {"q_descale", &options.q_descale},
       {"k_descale", &options.k_descale},
@@ -102,6 +104,9 @@ void validate_run(const AttentionProblem& problem, const PlannedTensors& planned
                    });
   };
   for_each_input(problem, planned, given, options, bindings, check_present);
+  if (problem.page_rows > 0 && problem.device.kind == DeviceKind::cpu) {
+    check_pages(problem, *options.page_table, given.k.shape[0]);
+  }
   check_output("o", given.o, planned.o);
   if (!given.lse) return;
   check_output("lse", *given.lse, planned.lse);

@@ -68,12 +68,28 @@ std::vector<std::int64_t> read_cumulative(std::string_view name, const ConstTens
 }
 
 std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
-  if (!options.cu_seqlens_q) refuse("cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted");
-  if (!options.cu_seqlens_kv) refuse("cu_seqlens_q is given without cu_seqlens_kv; both or none are accepted");
+  if (!options.cu_seqlens_q && !options.page_table)
+    refuse("cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted");
+  const bool paged = options.page_table.has_value();
+  if (paged && options.cu_seqlens_kv) {
+    refuse("cu_seqlens_kv is given together with page_table; kv_lengths is accepted");
+  }
+  if (!paged && !options.cu_seqlens_kv) {
+    refuse("cu_seqlens_q is given without cu_seqlens_kv; both or none are accepted");
+  }
   if (options.q_lengths) refuse("q_lengths is given together with cu_seqlens; a packed batch has no other lengths");
-  if (options.kv_lengths) refuse("kv_lengths is given together with cu_seqlens; a packed batch has no other lengths");
+  if (!paged && options.kv_lengths)
+    refuse("kv_lengths is given together with cu_seqlens; a packed batch has no other lengths");
   if (sizes.batch != 1) refuse("q, k, v have batch {}; with cu_seqlens 1 is accepted", sizes.batch);
   const auto q = read_cumulative("cu_seqlens_q", *options.cu_seqlens_q, sizes.q_rows);
+  if (paged) {
+    std::vector<Sequence> sequences;
+    const auto lengths = read_lengths("kv_lengths", options.kv_lengths, std::ssize(q) - 1, sizes.kv_rows);
+    for (std::size_t i = 0; i + 1 < q.size(); ++i) {
+      sequences.push_back({.q_begin = q[i], .q_len = q[i + 1] - q[i], .kv_len = lengths[i]});
+    }
+    return sequences;
+  }
   const auto kv = read_cumulative("cu_seqlens_kv", *options.cu_seqlens_kv, sizes.kv_rows);
   if (q.size() != kv.size()) {
     refuse("cu_seqlens_q has {} entries and cu_seqlens_kv {}; the same number is accepted", q.size(), kv.size());

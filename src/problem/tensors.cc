@@ -103,13 +103,16 @@ void check_memory(std::string_view name, const ConstTensorView& view) {
   }
 }
 
-Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
+Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, bool paged) {
   check_rows("q", q, 4, "[B, Hq, Sq, Dqk]");
   check_rows("k", k, 4, "[B, Hkv, Skv, Dqk]");
   check_rows("v", v, 4, "[B, Hkv, Skv, Dv]");
   check_input_dtypes(q.dtype, k.dtype, v.dtype);
   check_input_shapes(q, k, v);
-  const std::int64_t batch = common_batch(q, k, v);
+  if (paged && k.shape[0] != v.shape[0]) {
+    refuse("k has {} pages and v {}; as many are accepted", k.shape[0], v.shape[0]);
+  }
+  const std::int64_t batch = paged ? q.shape[0] : common_batch(q, k, v);
   const Dims o_shape = {batch, q.shape[1], q.shape[2], v.shape[3]};
   if (count_overflows(o_shape)) {
     throw Error(ErrorCode::out_of_memory,

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "problem/mods.h"
+#include "problem/pages.h"
 #include "problem/places.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
@@ -80,7 +81,8 @@ void check_descale(const AttentionProblem& problem, const Descaled& of, const st
 }  // namespace
 
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options) {
-  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v);
+  const bool paged = options.page_table.has_value();
+  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v, paged);
   check_outputs(tensors, outputs);
 
   AttentionProblem problem;
@@ -88,7 +90,8 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.q_heads = tensors.q.shape[1];
   problem.kv_heads = tensors.k.shape[1];
   problem.q_rows = tensors.q.shape[2];
-  problem.kv_rows = tensors.k.shape[2];
+  problem.page_rows = paged ? tensors.k.shape[2] : 0;
+  problem.kv_rows = paged ? paged_rows(tensors, *options.page_table) : tensors.k.shape[2];
   problem.qk_dim = tensors.q.shape[3];
   problem.v_dim = tensors.v.shape[3];
   problem.q_dtype = tensors.q.dtype;
@@ -100,9 +103,16 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
 
   const std::int64_t tensor_batch = outputs.o_shape[0];
   problem.packed = options.cu_seqlens_q.has_value() || options.cu_seqlens_kv.has_value();
-  problem.shared_kv = tensor_batch > 1 && tensors.k.shape[0] == 1 && tensors.v.shape[0] == 1;
+  problem.shared_kv = !paged && tensor_batch > 1 && tensors.k.shape[0] == 1 && tensors.v.shape[0] == 1;
   problem.sequences = resolve_sequences(options, {tensor_batch, problem.q_rows, problem.kv_rows});
   problem.batch = std::ssize(problem.sequences);
+  if (paged && options.page_table->shape[0] != problem.batch) {
+    refuse("page_table has shape {}; [{}, max_pages] is accepted, a row a sequence",
+           to_string(options.page_table->shape), problem.batch);
+  }
+  if (paged && tensors.k.shape[0] == 0 && has_elements(problem)) {
+    refuse("k has 0 pages, and sequences have keys; at least 1 is accepted");
+  }
 
   problem.scale = resolve_scale(options, problem);
   check_enums(options);

@@ -1,11 +1,13 @@
 // forward_sm90: the configuration of one kernel, its shared memory, and what host and device pass each other. Read by
 // the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
 //
-// A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles) and `warpgroups` consumers of 64
-// query rows each. The host lists the tiles; each CTA begins with its own and then draws one after the other, so that a
-// CTA that is held up takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each
-// key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says, and the place
-// of its tile. A warpgroup passes over the blocks that none of its own rows attends.
+// A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles; where there is such, a third
+// streams a capture, and warps transpose values of 8 bits and gather what TMA does not bring: two of either kind, or
+// one beside another's) and `warpgroups` consumers of 64 query rows each. The host lists the tiles; each CTA begins
+// with its own and then draws one after the other, so that a CTA that is held up takes fewer. The producer alone walks
+// a tile's runs of key blocks and leaves one Step beside each key block it loads, so consumers know nothing of masks,
+// schedules or sequences but what the Step says, and the place of its tile. A warpgroup passes over the blocks that
+// none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
@@ -13,7 +15,6 @@ namespace heddle::shared {
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
 inline constexpr int kKeysOfDraw = 32;     // of which a thread's eight share one call (philox.h)
 inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
-inline constexpr int kTransposers = 2;     // warps that transpose values of 8 bits
 inline constexpr int kStreamedRestColumns = 16;
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
@@ -79,6 +80,12 @@ struct ForwardSm90Config {
   Normalizer normalizer = Normalizer::softmax;
   OutputType o_type = OutputType::same;
   MaskForm mask = MaskForm::direct;
+  // Bytes that a thread copies of a tensor at a time (16, 8, 4, 2, 1), where its strides or its address are none of
+  // TMA's; 0: TMA brings it.
+  int q_gather = 0, k_gather = 0, v_gather = 0;
+  int page_rows = 0;   // k and v are pages of so many rows, which a table lists for each sequence; 0: they are not.
+                       // Then sequences count as different
+  bool odd_o = false;  // o's strides or its address are none of TMA's; or, of another o_type, no pair's
   // q, k and v are stored in 8 bits, all or none; P takes q's type. Descale factors are read at run time.
   Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
   int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
@@ -110,6 +117,27 @@ struct ForwardSm90Config {
   // forever.
   constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 232; }
   constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 40; }
+  /// What the producer does not load itself but orders from the gathering warps.
+  constexpr bool orders_q() const { return q_gather > 0; }
+  constexpr bool orders_k() const { return k_gather > 0 || page_rows > 0; }
+  constexpr bool orders_v() const { return v_gather > 0 || page_rows > 0; }
+  constexpr bool orders() const { return orders_q() || orders_k() || orders_v(); }
+  /// The last ones of the producer's warpgroup; a streamer or a transposer has one of the two that are left.
+  constexpr int gather_warps() const { return streamed_bytes > 0 || fp8() ? 1 : 2; }
+  /// Warps that transpose values of 8 bits.
+  constexpr int transposers() const { return orders() ? 1 : 2; }
+  /// Rows of k and v that are in one page, wherever they are in their block: a box of TMA's.
+  constexpr int page_box() const {
+    int box = kv_block, rest = page_rows;
+    while (rest > 0) {
+      const int next = box % rest;
+      box = rest;
+      rest = next;
+    }
+    return box;
+  }
+  /// TMA writes 16 bytes times o's columns, and no less.
+  constexpr bool stores_o_by_threads() const { return o_type != OutputType::same || odd_o || v_dim % 8 != 0; }
   constexpr bool operator==(const ForwardSm90Config&) const = default;
 };
 
@@ -204,6 +232,22 @@ constexpr int place_bytes(const ForwardSm90Config& config) {
   return place_factors(config) + factor_bytes(config) + sink_bytes(config);
 }
 
+/// What the producer asks of the gathering warps: rows of one tensor, for one buffer.
+struct GatherOrder {
+  int tensor;          // kGatherQ, kGatherK, kGatherV; or kGatherNothing: the warps may end
+  unsigned to, full;   // addresses of the buffer and of the barrier that says when it is filled
+  int sequence, head;  // of that tensor
+  int row, rows;       // the first one: of the tensor, or, where there are pages, of the sequence; and how many there
+                       // are from it on: the others are zeros. At most 0: all are
+  int count;           // in the first place: of all orders so far
+};
+static_assert(sizeof(GatherOrder) == 32);  // written 16 bytes at a time
+inline constexpr unsigned kOrderTensor = 0, kOrderTo = 4, kOrderFull = 8, kOrderSequence = 12, kOrderHead = 16,
+                          kOrderRow = 20, kOrderRows = 24, kOrderCount = 28;  // offsets in bytes
+inline constexpr int kGatherNothing = -1, kGatherQ = 0, kGatherK = 1, kGatherV = 2;
+inline constexpr int kGatherOrders = 4;  // so many may wait
+inline constexpr int kGatherRows = 16;   // a warp takes so many at once
+
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {
   int q;          // [q_buffers][warpgroups][qk_panels][64][panel_columns], 128-byte swizzle
@@ -216,11 +260,13 @@ struct ForwardSm90Memory {
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
                   // list done; wished, answered; in 8 bits: values loaded, values transposed [stages]; tiles of a
-                  // capture full, empty [streamed_stages][warpgroups]
+                  // capture full, empty [streamed_stages][warpgroups]; ordered, taken [kGatherOrders], where there are
+                  // orders
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
                   // one before, whose last values may be yet to come; by the tile's number
+  int orders;     // GatherOrder [kGatherOrders], where there are any
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
   int wish;       // int: the item that the producer wishes to load next, and the answer
   int ends;       // int [stages]: not 0 where what has been loaded are no values, but the end; 8 bits only
@@ -250,9 +296,12 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += kTilePlaces * place_bytes(config);
   memory.items = at;
   at += kItemPlaces * item_bytes(config);
+  memory.orders = at;
+  if (config.orders()) at += kGatherOrders * static_cast<int>(sizeof(GatherOrder));
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + (config.fp8() ? 6 : 4) * config.stages + 3);
   at += 8 * 2 * config.streamed_stages * config.warpgroups;
+  if (config.orders()) at += 8 * 2 * kGatherOrders;
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
   memory.wish = at;
@@ -292,6 +341,19 @@ struct ModValues {
 using TicketWord = unsigned long long;
 inline constexpr int kTicketBits = 24;
 inline constexpr int kMaxTiles = 1 << kTicketBits;
+
+/// A tensor whose rows are gathered. Element strides of sequence (or page), head and row; 0 where all share one.
+struct GatheredTensor {
+  const void* data;
+  long long stride[3];
+};
+/// Which page of k and v holds rows [n * page_rows, (n + 1) * page_rows) of a sequence. Entries past its end are not
+/// read; what is no page's number counts as the nearest that is.
+struct PageTable {
+  const int* data;
+  long long stride[2];  // of sequence, and of n; elements
+  int pages;            // that k and v have
+};
 
 /// Queries without a key, up to 64 of one head: o = 0; lse is that of no keys, -inf or the sink, or, past the end of
 /// their sequence, -inf.
@@ -334,6 +396,8 @@ struct ForwardSm90Params {
   long long sink_stride;
   int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
   int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
+  GatheredTensor gathered[3];               // by kGatherQ, kGatherK, kGatherV
+  PageTable page_table;                     // where k and v are pages
   Descale q_descale, k_descale, v_descale;  // 8 bits only
 };
 

@@ -60,6 +60,7 @@ int main(void) {
   FIELD(heddle_attention_options, progress);
   FIELD(heddle_attention_options, progress_context);
   FIELD(heddle_attention_options, block_mask);
+  FIELD(heddle_attention_options, page_table);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

@@ -184,6 +184,14 @@ TEST(Check, KnowsTheSumsOfAGpuInEightBits) {
     EXPECT_FALSE(passes(dtype, BackendChoice::cpu, kFew));
   }
   EXPECT_FALSE(passes(DType::bf16, BackendChoice::cuda, kFew));
+  Judged mixed(DType::bf16);
+  mixed.k = mixed.k.to(DType::e4m3);
+  mixed.v = mixed.v.to(DType::e4m3);
+  mixed.compute();
+  mixed.options.backend = BackendChoice::cuda;
+  EXPECT_TRUE(mixed.check().passed);
+  mixed.set(mixed.lse, 11, mixed.get(mixed.lse, 11) + kFew);
+  EXPECT_FALSE(mixed.check().lse->passed);
 }
 
 TEST(Check, FailsNaNAndInfinityInTheWrongPlace) {

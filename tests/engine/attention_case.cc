@@ -95,12 +95,13 @@ std::string CaseSpec::text() const {
       "sequences {} "
       "q_start {} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} scale {} descale "
       "{} "
-      "{} threads {}",
+      "{} threads {} alignment {} pages of {}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, score, mask, weight, sinks,
       block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
-      spread, late, scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse", threads);
+      spread, late, scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse", threads,
+      alignment, page_rows);
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
@@ -110,13 +111,14 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   const auto tensor = [&](DType dtype, const Dims& shape) { return GuardedTensor(dtype, shape, spec.layout, side()); };
   make_sequences();
   q = tensor(spec.q_dtype, {spec.share_q_batch ? 1 : batch, spec.q_heads(), spec.q_rows, spec.qk_dim});
-  k = tensor(spec.k_dtype, {spec.share_kv_batch ? 1 : batch, spec.kv_heads, spec.kv_rows, spec.qk_dim});
-  v = tensor(spec.v_dtype, {spec.share_kv_batch ? 1 : batch, spec.kv_heads, spec.kv_rows, spec.v_dim});
+  if (spec.page_rows > 0) make_pages();
+  k = tensor(spec.k_dtype, kv_shape(batch, spec.qk_dim));
+  v = tensor(spec.v_dtype, kv_shape(batch, spec.v_dim));
   const double spread = std::sqrt(spec.spread);
   fill(q, spread);
   fill(k, spread);
   fill(v, 1);
-  const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view());
+  const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view(), spec.page_rows > 0);
   const Layout layout = spec.layout == Layout::expanded ? Layout::bhsd : spec.layout;
   o = GuardedTensor(spec.o_dtype.value_or(outputs.o_dtype), {batch, spec.q_heads(), spec.q_rows, spec.v_dim}, layout,
                     side());
@@ -136,7 +138,11 @@ void AttentionCase::make_sequences() {
     q_lengths_ = draw_parts(*this, sequences_, spec_.q_rows);
     kv_lengths_ = draw_parts(*this, sequences_, spec_.kv_rows);
     options_.cu_seqlens_q = keep(i32_tensor(cumulative(q_lengths_)));
-    options_.cu_seqlens_kv = keep(i32_tensor(cumulative(kv_lengths_)).to(DType::i64));
+    if (spec_.page_rows > 0) {
+      kv_lengths_ = draw_lengths(*this, sequences_, spec_.kv_rows);
+    } else {
+      options_.cu_seqlens_kv = keep(i32_tensor(cumulative(kv_lengths_)).to(DType::i64));
+    }
   } else {
     sequences_ = spec_.batch;
     q_lengths_.assign(static_cast<std::size_t>(sequences_), spec_.q_rows);
@@ -159,19 +165,54 @@ void AttentionCase::make_sequences() {
   if (spec_.q_start != "none") options_.q_start = keep(i32_tensor(starts));
 }
 
-// Rows past the end of their sequence stay NaN.
+// Pages of all sequences among each other, two that are nobody's, and entries past the ends that are no pages.
+void AttentionCase::make_pages() {
+  const std::int64_t rows = spec_.page_rows, columns = (spec_.kv_rows + rows - 1) / rows + 1;
+  std::int64_t pages = 2;
+  for (const std::int64_t length : kv_lengths_) pages += (length + rows - 1) / rows;
+  std::vector<std::int32_t> free(static_cast<std::size_t>(pages));
+  for (std::size_t i = 0; i < free.size(); ++i) free[i] = static_cast<std::int32_t>(i);
+  std::ranges::shuffle(free, rng_);
+  page_first_.assign(free.size(), 0);
+  page_used_.assign(free.size(), 0);
+  const Tensor table = keep(Tensor::empty(DType::i32, {sequences_, columns}));
+  auto* entry = static_cast<std::int32_t*>(table.data());
+  for (const std::int64_t length : kv_lengths_) {
+    for (std::int64_t n = 0; n < columns; ++n, ++entry) {
+      *entry = n % 2 == 0 ? 2147483647 : -5;
+      if (n * rows >= length) continue;
+      *entry = free.back();
+      free.pop_back();
+      page_first_[static_cast<std::size_t>(*entry)] = n * rows;
+      page_used_[static_cast<std::size_t>(*entry)] = std::min(rows, length - n * rows);
+    }
+  }
+  options_.page_table = table;
+  options_.kv_lengths = keep(i32_tensor(kv_lengths_));
+}
+
+Dims AttentionCase::kv_shape(std::int64_t batch, std::int64_t dim) const {
+  if (spec_.page_rows > 0) return {std::ssize(page_used_), spec_.kv_heads, spec_.page_rows, dim};
+  return {spec_.share_kv_batch ? 1 : batch, spec_.kv_heads, spec_.kv_rows, dim};
+}
+
+// Rows past the end of their sequence stay NaN, and those of pages that nobody has.
 void AttentionCase::fill(const GuardedTensor& tensor, double spread) {
   const std::vector<std::int64_t>& lengths = &tensor == &q ? q_lengths_ : kv_lengths_;
   const DType dtype = tensor.view().dtype;
   const double limit = dtype == DType::e4m3 ? 400 : 50000;
   std::normal_distribution<double> normal;
   tensor.for_each_element([&](const Dims& index, std::int64_t offset) {
-    if (spec_.sequences == "lengths") {
+    const bool paged = spec_.page_rows > 0 && &tensor != &q;
+    if (paged && index[2] >= page_used_[static_cast<std::size_t>(index[0])]) return;
+    if (spec_.sequences == "lengths" && !paged) {
       const auto own = static_cast<std::size_t>(index[0]);
       const bool shared = tensor.view().shape[0] == 1 && !lengths.empty();
       if (index[2] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
     }
-    const bool is_late = &tensor == &k && 4 * index[2] >= 3 * spec_.kv_rows;
+    const bool is_late =
+        &tensor == &k &&
+        4 * (index[2] + (paged ? page_first_[static_cast<std::size_t>(index[0])] : 0)) >= 3 * spec_.kv_rows;
     const double x = std::clamp((is_late ? spec_.late : 1) * spread * normal(rng_), -limit, limit);
     base::store_element(tensor.view().data, dtype, offset, x);
   });

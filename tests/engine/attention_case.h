@@ -23,10 +23,11 @@ struct CaseSpec {
   Layout layout = Layout::bhsd;
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
   std::string sequences = "whole";                     // whole, lengths, packed
-  std::string q_start = "none";                        // none, ahead, aligned (kv_len - q_len), uniform
-  std::string score, mask, weight;                     // names of mods_by_name(), or empty
-  std::string sinks = "none";  // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
-  std::string rows = "built";  // built from the mask, given (odd blocks, or `block`), lists
+  std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
+  std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
+  std::string score, mask, weight;  // names of mods_by_name(), or empty
+  std::string sinks = "none";       // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
+  std::string rows = "built";       // built from the mask, given (odd blocks, or `block`), lists
   std::optional<BlockSize> block;
   std::optional<BlockSize> tile;  // on a GPU: of the kernel that computes it; else the planner's first
   int ctas = 0;                   // and with `tile`, how many there are at most; 0: one a multiprocessor
@@ -37,6 +38,7 @@ struct CaseSpec {
   std::optional<double> scale;
   bool descale = false;
   int threads = 2;
+  int alignment = 16;  // on a GPU: the most that divides the addresses of q, k, v and o, but for lse's; at most 16
 
   std::int64_t q_heads() const { return kv_heads * group; }
   std::string text() const;
@@ -78,6 +80,8 @@ class AttentionCase {
  private:
   void fill(const GuardedTensor& tensor, double spread);
   void make_sequences();
+  void make_pages();
+  Dims kv_shape(std::int64_t batch, std::int64_t dim) const;
   void make_sinks();
   void make_small_tensors();
   void make_mods();
@@ -89,6 +93,7 @@ class AttentionCase {
   std::vector<Tensor> kept_;
   std::vector<std::int64_t> q_lengths_, kv_lengths_;
   std::int64_t positions_ = 1, sequences_ = 1;
+  std::vector<std::int64_t> page_first_, page_used_;  // of each page: the key of its first row, and how many it holds
 };
 
 /// Runs the case on the backend under test (HEDDLE_TEST_BACKEND, else cpu) and expects what every run owes.

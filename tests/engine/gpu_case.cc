@@ -88,7 +88,9 @@ GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   options().backend = gpu_backend();
   if (!on_gpu()) return;
   for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
-    copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17)));
+    const std::int64_t element = size_of(tensor->view().dtype), asked = spec.alignment % 16,
+                       odd = tensor == &host_.lse_rows ? 0 : (asked + element - 1) / element * element;
+    copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17) + odd));
   }
   std::array<std::uint64_t, 8> content{};
   for (std::uint64_t& word : content) word = static_cast<std::uint64_t>(host_.below(3)) * 0x5555555555555555U;
@@ -114,17 +116,15 @@ AttentionTensors GpuCase::tensors() const {
 AttentionOptions GpuCase::options_there() {
   AttentionOptions there = options();
   if (!on_gpu()) return there;
-  for (auto& [name, view] : there.bindings.captures) {
+  const auto move = [&](ConstTensorView& view) {
     const TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
     copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
     view = copies_of_small_.back();
-  }
-  for (auto member : {&AttentionOptions::q_descale, &AttentionOptions::k_descale, &AttentionOptions::v_descale}) {
-    std::optional<ConstTensorView>& view = there.*member;
-    if (!view) continue;
-    const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape, view->strides);
-    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
-    view = copies_of_small_.back();
+  };
+  for (auto& [name, view] : there.bindings.captures) move(view);
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
+                      &AttentionOptions::v_descale}) {
+    if (there.*member) move(*(there.*member));
   }
   if (there.sinks) place_sinks(*there.sinks);
   return there;

@@ -261,6 +261,119 @@ TEST_F(GpuFp8, SequencesThatDiffer) {
   run_and_judge(specs, 5);
 }
 
+/// Of sequences with pages, as engines that generate text have them.
+CaseSpec paged_spec(std::uint64_t seed, std::int64_t dim, std::int64_t page_rows) {
+  CaseSpec spec = spec_of(seed, dim, dim, seed % 4 == 0 ? DType::e5m2 : DType::e4m3);
+  spec.page_rows = page_rows;
+  spec.descale = seed % 2 == 0;
+  spec.q_start = "aligned";
+  spec.batch = 3;
+  spec.kv_heads = 2;
+  spec.group = 4;
+  return spec;
+}
+
+// Pages by TMA, of each kernel: beside the warp that asks for them one transposes values. Some CTAs have many tiles.
+TEST_F(GpuFp8, PagesOfEveryKernel) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 190'000;
+  Deck<int> ctas({0, 1, 2}, 14);
+  Deck<std::int64_t> rows({8, 16, 64, 128, 256}, 15);
+  Deck<std::string> sequences({"lengths", "packed", "whole"}, 16);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    for (const char* mask : {"", "causal_lower_right", "sliding_window"}) {
+      CaseSpec spec = spec_of(++seed, kernel);
+      spec.page_rows = rows.deal();
+      spec.sequences = sequences.deal();
+      spec.mask = mask;
+      spec.q_start = spec.seed % 2 == 0 ? "aligned" : "none";
+      spec.descale = seed % 3 != 0;
+      spec.sinks = seed % 2 == 0 ? "normal" : "none";
+      spec.ctas = ctas.deal();
+      spec.batch = 3;
+      spec.group = 2;
+      spec.q_rows = kernel.config().rows() + 40;
+      spec.kv_rows = 3 * kernel.kv_block + 30;
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 7);
+}
+
+// Pages of any size, of which TMA takes those of 8 rows and more, with windows, sinks and whatever else crosses them.
+TEST_F(GpuFp8, Pages) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 191'000;
+  Deck<std::string> mask({"causal_lower_right", "sliding_window", "", "dilated", "long_documents"}, 17),
+      sequences({"lengths", "packed", "whole"}, 18), sinks({"normal", "mixed", "none"}, 19),
+      score({"", "", "alibi", "softcap", "streamed_bias"}, 20), weight({"", "", "", "dropout"}, 21);
+  Deck<std::int64_t> rows({1, 63, 65, 130, 200}, 22), keys({1, 16, 65, 129, 300, 520}, 23);
+  Deck<std::optional<DType>> output({std::nullopt, std::nullopt, DType::f32, DType::e4m3}, 24);
+  for (const std::int64_t page_rows : {1, 3, 8, 16, 24, 64, 128, 256}) {
+    for (const std::int64_t dim : {64, 128, 192, 256, 80, 33}) {
+      CaseSpec spec = paged_spec(++seed, dim, page_rows);
+      spec.mask = mask.deal();
+      spec.sequences = sequences.deal();
+      spec.sinks = sinks.deal();
+      spec.score = score.deal();
+      spec.weight = weight.deal();
+      spec.o_dtype = output.deal();
+      spec.q_rows = rows.deal();
+      spec.kv_rows = keys.deal();
+      specs.push_back(spec);
+    }
+  }
+  run_and_judge(specs, 7);
+}
+
+// Rows that TMA does not bring, in copies of 16 bytes to 1; rings of orders go round often on few CTAs.
+TEST_F(GpuFp8, GatheredRows) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 192'000;
+  Deck<Layout> layouts({Layout::gaps, Layout::sliced, Layout::reversed, Layout::padded, Layout::expanded, Layout::bshd},
+                       25);
+  Deck<int> alignments({16, 8, 4, 2, 1}, 26);
+  Deck<std::string> mask({"", "causal_lower_right", "sliding_window"}, 27),
+      sequences({"whole", "lengths", "packed"}, 28);
+  Deck<std::int64_t> pages({0, 0, 16, 7}, 29), rows({64, 130, 300}, 30), keys({100, 129, 300, 520}, 31);
+  Deck<std::optional<DType>> output({std::nullopt, std::nullopt, DType::f32, DType::e4m3}, 32);
+  const std::vector<plan::HeadDims> all = {{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}, {1, 1},
+                                           {20, 33}, {61, 42},   {100, 100}, {130, 255}, {72, 8}};
+  for (const plan::HeadDims& dims : all) {
+    for (int i = 0; i < 5; ++i) {
+      CaseSpec spec = paged_spec(++seed, dims.qk, pages.deal());
+      spec.v_dim = dims.v;
+      spec.layout = layouts.deal();
+      spec.alignment = alignments.deal();
+      spec.mask = mask.deal();
+      spec.sequences = spec.page_rows == 0 ? sequences.deal() : "lengths";
+      spec.o_dtype = output.deal();
+      spec.q_rows = rows.deal();
+      spec.kv_rows = keys.deal();
+      specs.push_back(spec);
+    }
+  }
+  for (const int ctas : {1, 2}) {
+    for (const int alignment : {16, 4, 1}) {
+      for (const auto& [dim, tile] : {std::pair{64, BlockSize{128, 128}}, {128, {128, 128}}, {256, {128, 96}}}) {
+        CaseSpec spec = spec_of(++seed, dim, dim);
+        spec.layout = alignment == 16 ? Layout::reversed : Layout::padded;
+        spec.alignment = alignment;
+        spec.rows = "given";
+        spec.tile = tile;
+        spec.block = BlockSize{64, tile.kv};
+        spec.mask = "causal";
+        spec.ctas = ctas;
+        spec.batch = 2;
+        spec.group = 3;
+        spec.q_rows = spec.kv_rows = 300;
+        specs.push_back(spec);
+      }
+    }
+  }
+  run_and_judge(specs, 7);
+}
+
 // More tiles than CTAs, and rows of many steps.
 TEST_F(GpuFp8, ManyTilesAndManySteps) {
   std::vector<CaseSpec> specs;

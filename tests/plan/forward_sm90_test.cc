@@ -23,7 +23,7 @@ using testing::IsEmpty;
 using testing::MatchesRegex;
 
 std::vector<Choice> choices_of(const HopperCall& call) {
-  return plan::forward_sm90(call.problem(), call.all_options(), h200(),
+  return plan::forward_sm90(call.problem(), call.tensors(), call.all_options(), h200(),
                             [&](BlockSize block) { return call.rows_of(block); });
 }
 

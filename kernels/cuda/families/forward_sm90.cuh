@@ -5,13 +5,14 @@
 // loop is one, over all blocks of all tiles: while a warpgroup does the softmax of block j, the tensor cores run Q K^T
 // of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one tile ends and the next
 // begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it. Where storage
-// has 8 bits two more warps transpose the values (pieces/transpose.cuh).
+// has 8 bits warps transpose the values (pieces/transpose.cuh).
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
 
 #include "pieces/drops.cuh"
 #include "pieces/element_weights.cuh"
+#include "pieces/gather.cuh"
 #include "pieces/mask_bits.cuh"
 #include "pieces/memory.cuh"
 #include "pieces/output.cuh"
@@ -110,9 +111,7 @@ class Consumer : DropsOf<kConfig> {
     return place;
   }
   __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
-    int word;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(memory_.sequence(tile) + offset) : "memory");
-    return word;
+    return ptx::load_word(memory_.sequence(tile) + offset);
   }
   /// Of a tile's sequence.
   __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
@@ -477,9 +476,11 @@ class Consumer : DropsOf<kConfig> {
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    if constexpr (kConfig.o_type != OutputType::same) {
+    // Pairs take fewer registers than elements: products of 8 bits leave none.
+    constexpr bool kPairs = kConfig.o_type != OutputType::same || kConfig.fp8();
+    if constexpr (kPairs && kConfig.stores_o_by_threads()) {
       store_converted_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
-    } else if constexpr (kConfig.v_dim % 8 != 0) {
+    } else if constexpr (kConfig.stores_o_by_threads()) {
       store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
@@ -555,9 +556,9 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
     if (params.item_count > 0) {
-      ptx::prefetch_map(q_map);
-      ptx::prefetch_map(k_map);
-      ptx::prefetch_map(v_map);
+      if constexpr (kConfig.q_gather == 0) ptx::prefetch_map(q_map);
+      if constexpr (kConfig.k_gather == 0) ptx::prefetch_map(k_map);
+      if constexpr (kConfig.v_gather == 0) ptx::prefetch_map(v_map);
     }
     memory.initialise();
   }
@@ -567,14 +568,18 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
     if constexpr (kConfig.fp8()) {
-      constexpr unsigned kFirst = 4 - shared::kTransposers;  // of the warpgroup's warps; its first has the producer
+      constexpr unsigned kFirst = 2;  // of the warpgroup's warps; those before have the producer and the tile source
+      constexpr unsigned kEnd = kFirst + kConfig.transposers();
       const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
-      if (warp >= kFirst) Transposer<kConfig>(memory, warp - kFirst).run();
+      if (warp >= kFirst && warp < kEnd) Transposer<kConfig>(memory, warp - kFirst).run();
     }
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
     if constexpr (kConfig.streamed_bytes > 0) {
       if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params).run();
+    }
+    if constexpr (kConfig.orders()) {
+      if (threadIdx.x >= 128 - 32 * kConfig.gather_warps()) Gatherer<kConfig>(memory, k_map, v_map, params).run();
     }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

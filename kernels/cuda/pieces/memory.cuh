@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ptx/barrier.cuh"
+#include "ptx/shared_words.cuh"
 #include "shared/forward_sm90.h"
 
 namespace heddle {
@@ -72,6 +73,10 @@ struct SharedMemory {
     return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
 
+  __device__ __forceinline__ ptx::Address order(unsigned number) const {
+    return base + kLayout.orders + number % shared::kGatherOrders * static_cast<unsigned>(sizeof(shared::GatherOrder));
+  }
+
   // Barriers. "Full": loaded by TMA, or transposed; "empty": read by all that read it (queries: its threads say so,
   // else its warps).
   static constexpr int kQ = kConfig.q_buffers * kConfig.warpgroups;
@@ -88,7 +93,7 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address v_empty(int slot) const {
     return barrier(2 * kQ + 3 * kConfig.stages + slot);
   }
-  /// Values, where TMA leaves them: in 8 bits these are transposed before products read them.
+  /// Values, where they are loaded: in 8 bits these are transposed before products read them.
   __device__ __forceinline__ ptx::Address loaded_full(int slot) const {
     return kConfig.fp8() ? barrier(2 * kQ + 4 * kConfig.stages + 3 + slot) : v_full(slot);
   }
@@ -109,23 +114,37 @@ struct SharedMemory {
     return streamed_full(kConfig.streamed_stages + slot, warpgroup);
   }
   __device__ __forceinline__ ptx::Address wish() const { return base + kLayout.wish; }
+  static constexpr int kFirstOrdered =
+      2 * kQ + (kConfig.fp8() ? 6 : 4) * kConfig.stages + 3 + 2 * kConfig.streamed_stages * kConfig.warpgroups;
+  /// An order stands in order(number); and every gathering warp has read it.
+  __device__ __forceinline__ ptx::Address ordered(unsigned number) const {
+    return barrier(kFirstOrdered + static_cast<int>(number % shared::kGatherOrders));
+  }
+  __device__ __forceinline__ ptx::Address taken(unsigned number) const {
+    return barrier(kFirstOrdered + shared::kGatherOrders + static_cast<int>(number % shared::kGatherOrders));
+  }
+  /// Who says of a buffer that it is filled: the producer, of keys for the step beside them, too; or the gathering
+  /// warps.
+  static constexpr unsigned kQueryArrivals = kConfig.q_gather > 0 ? kConfig.gather_warps() : 1;
+  static constexpr unsigned kKeyArrivals = kConfig.k_gather > 0 ? 1 + kConfig.gather_warps() : 1;
+  static constexpr unsigned kValueArrivals = kConfig.v_gather > 0 ? kConfig.gather_warps() : 1;
 
   /// By one thread, before a __syncthreads.
   __device__ __forceinline__ void initialise() const {
     constexpr int kWarps = 4 * kConfig.warpgroups;
     for (int i = 0; i < kQ; ++i) {
-      ptx::barrier_init(barrier(i), 1);
+      ptx::barrier_init(barrier(i), kQueryArrivals);
       ptx::barrier_init(barrier(kQ + i), 128);
     }
     for (int slot = 0; slot < kConfig.stages; ++slot) {
-      ptx::barrier_init(k_full(slot), 1);
+      ptx::barrier_init(k_full(slot), kKeyArrivals);
       ptx::barrier_init(k_empty(slot), kWarps + (kConfig.streamed_bytes > 0 ? 1 : 0));  // the streamer reads steps
-      ptx::barrier_init(v_full(slot), kConfig.fp8() ? shared::kTransposers : 1);
+      ptx::barrier_init(v_full(slot), kConfig.fp8() ? kConfig.transposers() : kValueArrivals);
       ptx::barrier_init(v_empty(slot), kWarps);
       if constexpr (kConfig.fp8()) {
-        ptx::barrier_init(loaded_full(slot), 1);
-        ptx::barrier_init(loaded_empty(slot), shared::kTransposers);
-        asm volatile("st.shared.s32 [%0], %1;" ::"r"(end(slot)), "r"(0) : "memory");
+        ptx::barrier_init(loaded_full(slot), kValueArrivals);
+        ptx::barrier_init(loaded_empty(slot), kConfig.transposers());
+        ptx::store_word(end(slot), 0);
       }
     }
     for (int slot = 0; slot < kConfig.streamed_stages; ++slot) {
@@ -137,8 +156,15 @@ struct SharedMemory {
     ptx::barrier_init(list_done(), kWarps);
     ptx::barrier_init(wished(), 1);
     ptx::barrier_init(answered(), 1);
+    if constexpr (kConfig.orders()) {
+      ptx::store_word(order(0) + shared::kOrderCount, 0);
+      for (unsigned number = 0; number < shared::kGatherOrders; ++number) {
+        ptx::barrier_init(ordered(number), 1);
+        ptx::barrier_init(taken(number), kConfig.gather_warps());
+      }
+    }
     for (unsigned tile = 0; tile < shared::kTilePlaces; ++tile) {
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(redo(tile)), "r"(0) : "memory");
+      ptx::store_word(redo(tile), 0);
     }
     ptx::barrier_init_done();
   }

@@ -15,8 +15,8 @@ struct TileSequence {
   int q_begin, q_len;
 };
 
-/// 64 rows of one warpgroup, where 16 bytes do not divide those of o: TMA would write the rest of the last ones, too,
-/// past the tensor's end. Every thread stores what it holds.
+/// 64 rows of one warpgroup, where TMA does not take o, or 16 bytes do not divide those of its rows: TMA would write
+/// the rest of the last ones, too, past the tensor's end. Every thread stores what it holds.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params& params, int warpgroup,
                                                  const TilePlace& place, const TileSequence& sequence,
@@ -38,7 +38,8 @@ __device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params
   }
 }
 
-/// 64 rows of one warpgroup, of an o that is not of the products' type. A tile that is repeated is stored by the same
+/// 64 rows of one warpgroup, of an o that is not of the products' type; elements alone where pairs do not divide its
+/// strides or its address. A tile that is repeated is stored by the same
 /// threads in the same places: in order.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_converted_output(const shared::ForwardSm90Params& params, int warpgroup,
@@ -58,7 +59,12 @@ __device__ __forceinline__ void store_converted_output(const shared::ForwardSm90
       const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
       const typename Elements::Pair two = Elements::pair(o[i] * factor[r], o[i + 1] * factor[r]);
       if (row < sequence.q_len && (8 * j + 8 <= kConfig.v_dim || column + 1 < kConfig.v_dim)) {
-        *reinterpret_cast<typename Elements::Pair*>(to + 8 * j) = two;
+        if constexpr (kConfig.odd_o) {
+          to[8 * j] = Elements::first(two);
+          to[8 * j + 1] = Elements::second(two);
+        } else {
+          *reinterpret_cast<typename Elements::Pair*>(to + 8 * j) = two;
+        }
       }
       if constexpr (kConfig.v_dim % 2 != 0) {
         if (row < sequence.q_len && column + 1 == kConfig.v_dim) to[8 * j] = Elements::first(two);
@@ -149,7 +155,7 @@ __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& par
       if (lse != lse) two = 0x7fff7fff;  // NaN in either type
     }
     // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
-    constexpr bool kWide = kConfig.o_type == OutputType::same && kConfig.v_dim % 8 == 0;
+    constexpr bool kWide = !kConfig.stores_o_by_threads();
     constexpr int kWidth = kWide ? 8 : 1, kWords = kConfig.v_dim / kWidth;
     for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
       const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);

@@ -22,7 +22,8 @@ __device__ __forceinline__ unsigned fp8_special(float x, unsigned rounded) {
   }
 }
 
-/// One: an element. Pair: two neighbours of a row, at a multiple of their size. pair(x, y), x first, and first(pair).
+/// One: an element. Pair: two neighbours of a row, at a multiple of their size. pair(x, y), x first, and first(pair),
+/// second(pair).
 template <OutputType kType, bool kF16>
 struct OutputElements {  // e4m3, e5m2
   using One = unsigned char;
@@ -38,6 +39,7 @@ struct OutputElements {  // e4m3, e5m2
                              fp8_special<kType>(y, static_cast<unsigned>(both) >> 8) << 8);
   }
   static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
+  static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 8); }
 };
 
 /// f16, bf16; or what q, k and v are.
@@ -47,6 +49,7 @@ struct OutputHalves {
   using Pair = unsigned;
   static __device__ __forceinline__ Pair pair(float x, float y) { return ptx::pack<kF16>(x, y); }
   static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
+  static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 16); }
 };
 template <bool kF16>
 struct OutputElements<OutputType::same, kF16> : OutputHalves<kF16> {};
@@ -61,6 +64,7 @@ struct OutputElements<OutputType::f32, kF16> {
   using Pair = float2;
   static __device__ __forceinline__ Pair pair(float x, float y) { return make_float2(x, y); }
   static __device__ __forceinline__ One first(Pair pair) { return pair.x; }
+  static __device__ __forceinline__ One second(Pair pair) { return pair.y; }
 };
 
 template <bool kF16>
@@ -69,6 +73,7 @@ struct OutputElements<OutputType::f64, kF16> {
   using Pair = double2;
   static __device__ __forceinline__ Pair pair(float x, float y) { return make_double2(x, y); }
   static __device__ __forceinline__ One first(Pair pair) { return pair.x; }
+  static __device__ __forceinline__ One second(Pair pair) { return pair.y; }
 };
 
 }  // namespace heddle

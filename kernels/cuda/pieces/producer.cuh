@@ -34,37 +34,29 @@ class Producer {
     }
     ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
     write_step(shared::kStepStop);
-    ptx::barrier_arrive(memory_.k_full(k_.slot));
+    for (unsigned i = 0; i < Memory::kKeyArrivals; ++i) ptx::barrier_arrive(memory_.k_full(k_.slot));
     if constexpr (kConfig.fp8()) end_values();
     wish(kNoMoreTiles);
+    if constexpr (kConfig.orders()) order({.tensor = shared::kGatherNothing});
   }
 
  private:
-  __device__ __forceinline__ static int load_word(ptx::Address from) {
-    int word;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-    return word;
-  }
-  __device__ __forceinline__ static void store_word(ptx::Address to, int word) {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-  }
-
   __device__ __forceinline__ void wish(int wish) {
-    store_word(memory_.wish(), wish);
+    ptx::store_word(memory_.wish(), wish);
     ptx::barrier_arrive(memory_.wished());
   }
   __device__ __forceinline__ int answer() {
     ptx::barrier_wait(memory_.answered(), answers_ & 1);
     ++answers_;
-    return load_word(memory_.wish());
+    return ptx::load_word(memory_.wish());
   }
 
   /// If some warp wants the tile again whose place number `tile` is to take: what to wish for; the flag is gone. Else
   /// kDraw.
   __device__ __forceinline__ int take_repeat(unsigned tile) {
-    if (load_word(memory_.redo(tile)) == 0) return kDraw;
-    store_word(memory_.redo(tile), 0);
-    return load_word(memory_.place(tile) + shared::kPlaceItem) | kSafely;
+    if (ptx::load_word(memory_.redo(tile)) == 0) return kDraw;
+    ptx::store_word(memory_.redo(tile), 0);
+    return ptx::load_word(memory_.place(tile) + shared::kPlaceItem) | kSafely;
   }
 
   /// The first such tile in the places that the next tiles are to take, or kNoTile.
@@ -83,10 +75,10 @@ class Producer {
   __device__ __forceinline__ void load_tile(bool drained) {
     ++tile_;
     write_place();
-    store_word(item() + shared::kItemBefore,
-               next_ & kSafely ? shared::kStepSafe : 0);  // from here on: of each of its steps
+    ptx::store_word(item() + shared::kItemBefore,
+                    next_ & kSafely ? shared::kStepSafe : 0);  // from here on: of each of its steps
     int block = -1;
-    for (int left = load_word(item() + shared::kItemSteps); left > 0; --left) {
+    for (int left = ptx::load_word(item() + shared::kItemSteps); left > 0; --left) {
       // The compiler is not to keep every address that follows from the tile's number in a register.
       asm volatile("" : "+r"(tile_));
       const bool first = block < 0;
@@ -94,26 +86,34 @@ class Producer {
       // takes half a step.
       if (left == 2 || (left == 1 && first)) wish(drained ? take_any_repeat() : take_repeat(tile_));
       asm volatile("cp.async.wait_all;" ::: "memory");  // the run
-      block = max(block, load_word(item() + shared::kItemRunBegin));
-      const bool last_of_run = block + 1 == load_word(item() + shared::kItemRunEnd);
-      int flags = load_word(item() + shared::kItemBefore) |
-                  load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
+      block = max(block, ptx::load_word(item() + shared::kItemRunBegin));
+      const bool last_of_run = block + 1 == ptx::load_word(item() + shared::kItemRunEnd);
+      int flags = ptx::load_word(item() + shared::kItemBefore) |
+                  ptx::load_word(item() + (last_of_run ? shared::kItemRunLastFlags : shared::kItemRunFlags));
       const int keys = key_block(block);
       if ((keys + 1) * kConfig.kv_block > kv_len(item())) flags |= shared::kStepRagged;
 
       const ptx::Address full = memory_.k_full(k_.slot);
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
-      load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
+      if constexpr (kConfig.orders_k()) {
+        order_block(shared::kGatherK, memory_.keys(k_.slot), full, keys, item());
+      } else {
+        load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
+      }
       if (first) load_queries();
       if (left == 1) {
         // What stands in the step has to wait for the answer; what is loaded does not.
         if (first) load_pending_values();
         next_ = answer();
         flags |= shared::kStepLast |
-                 (next_ < 0 ? shared::kStepListEnd : load_word(memory_.item(tile_) + shared::kItemBefore));
+                 (next_ < 0 ? shared::kStepListEnd : ptx::load_word(memory_.item(tile_) + shared::kItemBefore));
       }
       write_step(keys << shared::kStepFlagBits | flags);
-      ptx::barrier_arrive_expecting(full, Memory::kKeyBytes);
+      if constexpr (kConfig.k_gather > 0) {
+        ptx::barrier_arrive(full);
+      } else {
+        ptx::barrier_arrive_expecting(full, Memory::kKeyBytes);
+      }
       k_.advance(kConfig.stages);
       // Values follow one step behind, as they are used.
       load_pending_values();
@@ -130,8 +130,8 @@ class Producer {
   }
 
   __device__ __forceinline__ void fetch_run() {
-    const int run = load_word(item() + shared::kItemFirstRun) + 1;
-    store_word(item() + shared::kItemFirstRun, run);
+    const int run = ptx::load_word(item() + shared::kItemFirstRun) + 1;
+    ptx::store_word(item() + shared::kItemFirstRun, run);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(item() + shared::kItemRunBegin),
                  "l"(params_.runs + run)
                  : "memory");
@@ -142,11 +142,15 @@ class Producer {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
     Queries queries;
-    if constexpr (!kConfig.by_sequence) queries = this->queries();
+    if constexpr (!kConfig.by_sequence && !kConfig.orders_q()) queries = this->queries();
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       const ptx::Address full = memory_.q_full(slot, w);
       ptx::barrier_wait(memory_.q_empty(slot, w), (tile / kConfig.q_buffers + 1) & 1);
+      if constexpr (kConfig.orders_q()) {
+        order_queries(memory_.queries(slot, w), full, w);
+        continue;
+      }
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
       if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
@@ -160,9 +164,14 @@ class Producer {
     if (pending_ < 0) return;
     const ptx::Address full = memory_.loaded_full(v_.slot);
     ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
-    ptx::barrier_arrive_expecting(full, Memory::kLoadedValueBytes);
-    load_block<kConfig.v_panels()>(memory_.loaded_values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
-                                   memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
+    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, Memory::kLoadedValueBytes);
+    if constexpr (kConfig.orders_v()) {
+      order_block(shared::kGatherV, memory_.loaded_values(v_.slot), full, pending_ / shared::kItemPlaces,
+                  memory_.item(static_cast<unsigned>(pending_)));
+    } else {
+      load_block<kConfig.v_panels()>(memory_.loaded_values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
+                                     memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
+    }
     v_.advance(kConfig.stages);
     pending_ = -1;
   }
@@ -170,14 +179,15 @@ class Producer {
   /// Tells the warps that transpose values that all have come.
   __device__ __forceinline__ void end_values() {
     ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
-    store_word(memory_.end(v_.slot), 1);
-    ptx::barrier_arrive(memory_.loaded_full(v_.slot));
+    ptx::store_word(memory_.end(v_.slot), 1);
+    for (unsigned i = 0; i < Memory::kValueArrivals; ++i) ptx::barrier_arrive(memory_.loaded_full(v_.slot));
   }
 
   template <int kPanels>
   __device__ __forceinline__ void load_block(ptx::Address to, const ptx::TensorMap& map, ptx::Address full, int block,
                                              ptx::Address item, int batched) {
-    const int head = load_word(item + shared::kItemKvHead), batch = batched ? load_word(item + shared::kItemBatch) : 0;
+    const int head = ptx::load_word(item + shared::kItemKvHead),
+              batch = batched ? ptx::load_word(item + shared::kItemBatch) : 0;
     const Rows rows = key_rows(block * kConfig.kv_block, item);
     for (int panel = 0; panel < kPanels; ++panel) {
       load(to + panel * kConfig.kv_block * 128, map, full, panel * kConfig.panel_columns(), rows, head, batch,
@@ -185,8 +195,47 @@ class Producer {
     }
   }
 
+  /// What the gathering warps are to bring. The buffer is empty: this thread has waited for that.
+  __device__ __forceinline__ void order(const shared::GatherOrder& order) {
+    const unsigned count = ptx::load_word(memory_.order(0) + shared::kOrderCount);  // in a register it spills
+    ptx::store_word(memory_.order(0) + shared::kOrderCount, count + 1);
+    const ptx::Address at = memory_.order(count);
+    ptx::barrier_wait(memory_.taken(count), (count / shared::kGatherOrders + 1) & 1);
+    asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(order.tensor), "r"(order.to),
+                 "r"(order.full), "r"(order.sequence)
+                 : "memory");
+    ptx::store_word(at + shared::kOrderHead, order.head);
+    ptx::store_word(at + shared::kOrderRow, order.row);
+    ptx::store_word(at + shared::kOrderRows, order.rows);
+    ptx::barrier_arrive(memory_.ordered(count));
+  }
+  __device__ __forceinline__ void order_block(int tensor, ptx::Address to, ptx::Address full, int block,
+                                              ptx::Address item) {
+    const int first = block * kConfig.kv_block;
+    const bool begins = kConfig.by_sequence && kConfig.page_rows == 0;  // inside the tensor
+    order({.tensor = tensor,
+           .to = to,
+           .full = full,
+           .sequence = ptx::load_word(item + shared::kItemBatch),
+           .head = ptx::load_word(item + shared::kItemKvHead),
+           .row = first + (begins ? ptx::load_word(item + kSequence + shared::kSequenceKvBegin) : 0),
+           .rows = kv_len(item) - first});
+  }
+  /// Of warpgroup w.
+  __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int w) {
+    const int first = ptx::load_word(item() + shared::kItemQTile) * kConfig.rows() + 64 * w;
+    const int q_len = kConfig.by_sequence ? ptx::load_word(item() + kSequence + shared::kSequenceQLen) : params_.q_len;
+    order({.tensor = shared::kGatherQ,
+           .to = to,
+           .full = full,
+           .sequence = ptx::load_word(item() + shared::kItemBatch),
+           .head = ptx::load_word(item() + shared::kItemHead),
+           .row = first + (kConfig.by_sequence ? ptx::load_word(item() + kSequence + shared::kSequenceQBegin) : 0),
+           .rows = q_len - first});
+  }
+
   __device__ __forceinline__ int kv_len(ptx::Address item) const {
-    return kConfig.by_sequence ? load_word(item + kSequence + shared::kSequenceKvLen) : params_.kv_len;
+    return kConfig.by_sequence ? ptx::load_word(item + kSequence + shared::kSequenceKvLen) : params_.kv_len;
   }
 
   /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
@@ -207,18 +256,19 @@ class Producer {
   }
   /// Of the tile that is loaded.
   __device__ __forceinline__ Queries queries() const {
-    return {load_word(item() + shared::kItemHead), query_rows(load_word(item() + shared::kItemQTile) * kConfig.rows()),
-            params_.q_batched ? load_word(item() + shared::kItemBatch) : 0};
+    return {ptx::load_word(item() + shared::kItemHead),
+            query_rows(ptx::load_word(item() + shared::kItemQTile) * kConfig.rows()),
+            params_.q_batched ? ptx::load_word(item() + shared::kItemBatch) : 0};
   }
   __device__ __forceinline__ Rows query_rows(int first) const {
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + params_.q_len - load_word(item() + kSequence + shared::kSequenceQLen),
-            load_word(item() + kSequence + shared::kSequenceQEnd)};
+    return {first + params_.q_len - ptx::load_word(item() + kSequence + shared::kSequenceQLen),
+            ptx::load_word(item() + kSequence + shared::kSequenceQEnd)};
   }
   __device__ __forceinline__ static Rows key_rows(int first, ptx::Address item) {
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + load_word(item + kSequence + shared::kSequenceKvBefore),
-            load_word(item + kSequence + shared::kSequenceKvEnd)};
+    return {first + ptx::load_word(item + kSequence + shared::kSequenceKvBefore),
+            ptx::load_word(item + kSequence + shared::kSequenceKvEnd)};
   }
   __device__ __forceinline__ static void load(ptx::Address to, const ptx::TensorMap& map, ptx::Address full, int column,
                                               const Rows& rows, int head, int batch, unsigned long long priority) {
@@ -229,13 +279,11 @@ class Producer {
     }
   }
 
-  __device__ __forceinline__ void write_step(shared::Step step) const {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.step(k_.slot)), "r"(step) : "memory");
-  }
+  __device__ __forceinline__ void write_step(shared::Step step) const { ptx::store_word(memory_.step(k_.slot), step); }
   __device__ __forceinline__ void write_place() const {
-    const int q_first = load_word(item() + shared::kItemQTile) * kConfig.rows();
+    const int q_first = ptx::load_word(item() + shared::kItemQTile) * kConfig.rows();
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.place(tile_ - 1)), "r"(q_first),
-                 "r"(load_word(item() + shared::kItemHead)), "r"(load_word(item() + shared::kItemBatch)),
+                 "r"(ptx::load_word(item() + shared::kItemHead)), "r"(ptx::load_word(item() + shared::kItemBatch)),
                  "r"(next_ & ~kSafely)
                  : "memory");
     if constexpr (kConfig.by_sequence) {
@@ -251,10 +299,10 @@ class Producer {
     if constexpr (kConfig.fp8()) {
       const ptx::Address from = item() + static_cast<unsigned>(shared::item_factors(kConfig));
       const ptx::Address to = memory_.factors(tile_ - 1);
-      store_word(to + shared::kFactorOfScores, load_word(from + shared::kFactorOfScores));
-      store_word(to + shared::kFactorOfValues, load_word(from + shared::kFactorOfValues));
+      ptx::store_word(to + shared::kFactorOfScores, ptx::load_word(from + shared::kFactorOfScores));
+      ptx::store_word(to + shared::kFactorOfValues, ptx::load_word(from + shared::kFactorOfValues));
     }
-    if constexpr (kConfig.sinks) store_word(memory_.sink(tile_ - 1), load_word(memory_.item_sink(tile_ - 1)));
+    if constexpr (kConfig.sinks) ptx::store_word(memory_.sink(tile_ - 1), ptx::load_word(memory_.item_sink(tile_ - 1)));
   }
 
   static constexpr unsigned kSequence = sizeof(shared::WorkItem);  // where an item's sequence stands

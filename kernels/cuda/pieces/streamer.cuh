@@ -22,7 +22,7 @@ class Streamer {
     bool new_tile = true;
     for (;;) {
       ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity);
-      const shared::Step step = load_word(memory_.step(k_.slot));
+      const shared::Step step = ptx::load_word(memory_.step(k_.slot));
       if (step & shared::kStepStop) break;
       if (new_tile) begin_tile();
       ptx::barrier_arrive(memory_.k_empty(k_.slot));
@@ -33,18 +33,12 @@ class Streamer {
   }
 
  private:
-  __device__ __forceinline__ static int load_word(ptx::Address from) {
-    int word;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-    return word;
-  }
-
   __device__ __forceinline__ void begin_tile() {
     const ptx::Address place = memory_.place(tile_);
-    const int head = load_word(place + shared::kPlaceHead), batch = load_word(place + shared::kPlaceBatch);
+    const int head = ptx::load_word(place + shared::kPlaceHead), batch = ptx::load_word(place + shared::kPlaceBatch);
     const int q_start =
-        kConfig.by_sequence ? load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
-    q_idx_ = q_start + load_word(place);
+        kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
+    q_idx_ = q_start + ptx::load_word(place);
     axes_[0] = streamed_axis(params_.mod, 0, batch, head);
     axes_[1] = streamed_axis(params_.mod, 1, batch, head);
     ++tile_;

@@ -33,12 +33,11 @@ class TileSource {
     unsigned fetched = 1;
     for (unsigned parity = 0;; parity ^= 1) {
       ptx::barrier_wait(memory_.wished(), parity);
-      int wish;
-      asm volatile("ld.shared.s32 %0, [%1];" : "=r"(wish) : "r"(memory_.wish()) : "memory");
+      int wish = ptx::load_word(memory_.wish());
       if (wish == kNoMoreTiles) break;
       if (wish == kDraw) wish = draw();
       if (wish >= 0) fetch(memory_, params_, wish & ~kSafely, fetched++);
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(memory_.wish()), "r"(wish) : "memory");
+      ptx::store_word(memory_.wish(), wish);
       ptx::barrier_arrive(memory_.answered());
     }
   }

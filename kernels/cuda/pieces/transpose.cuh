@@ -1,6 +1,7 @@
-// Values of 8 bits on their way from where TMA has left them to where P V reads them: shared/transposed_values.h says
-// how. Two warps of the producer warpgroup, half of the columns each, one block of values after the other, in the order
-// in which the producer loads them, until it says that there are no more.
+// Values of 8 bits on their way from where they are loaded to where P V reads them: shared/transposed_values.h says
+// how. Two warps of the producer warpgroup, half of the columns each, or one beside a warp that gathers
+// (pieces/gather.cuh): one block of values after the other, in the order in which the producer loads them, until it
+// says that there are no more.
 #pragma once
 
 #include "pieces/memory.cuh"
@@ -13,21 +14,22 @@ class Transposer {
  public:
   using Memory = SharedMemory<kConfig>;
 
-  /// By all threads of warp number `warp` of the two.
+  /// By all threads of warp number `warp` of those that transpose.
   __device__ __forceinline__ Transposer(const Memory& memory, unsigned warp)
       : memory_(memory),
         load_(shared::place_to_load(lane(), warp)),
-        store_(shared::place_to_store(lane()) + 512 * warp) {}
+        store_(shared::place_to_store(lane()) + kOtherHalf * warp) {}
 
   __device__ __forceinline__ void run() {
     for (ptx::Ring ring(0);; ring.advance(kConfig.stages)) {
       ptx::barrier_wait(memory_.loaded_full(ring.slot), ring.parity);
-      int end;
-      asm volatile("ld.shared.s32 %0, [%1];" : "=r"(end) : "r"(memory_.end(ring.slot)) : "memory");
-      if (end != 0) break;
+      if (ptx::load_word(memory_.end(ring.slot)) != 0) break;
       ptx::barrier_wait(memory_.v_empty(ring.slot), ring.parity ^ 1);
       __syncwarp();
       transpose(memory_.loaded_values(ring.slot) + load_, memory_.values(ring.slot) + store_);
+      if constexpr (kConfig.transposers() == 1) {
+        transpose(memory_.loaded_values(ring.slot) + (load_ ^ 16), memory_.values(ring.slot) + store_ + kOtherHalf);
+      }
       // What was written is for products to read, and what was read for TMA to overwrite.
       ptx::fence_for_tma();
       __syncwarp();
@@ -39,7 +41,8 @@ class Transposer {
   }
 
  private:
-  static constexpr int kSixteens = kConfig.transposed_rows() / 32;  // of columns, of each warp
+  static constexpr int kSixteens = kConfig.transposed_rows() / 32;  // of columns, of each half of them
+  static constexpr ptx::Address kOtherHalf = 16 * shared::kSlots;   // from one half's first sixteen to the other's
   static constexpr int kAtOnce = kSixteens % 4 == 0   ? (kSixteens == 4 ? 4 : 2)
                                  : kSixteens % 3 == 0 ? 3
                                  : kSixteens % 2 == 0 ? 2
@@ -69,7 +72,7 @@ class Transposer {
     }
   }
 
-  /// This warp's columns number `sixteen`: two of 16, one of them another warp's, take 32 bytes of a panel's rows.
+  /// A half's columns number `sixteen`: two of 16, one of them the other half's, take 32 bytes of a panel's rows.
   __device__ __forceinline__ static void load(unsigned (&pairs)[4], ptx::Address from, int sixteen) {
     const ptx::Address at = (from ^ (32 * (sixteen % 4))) + sixteen / 4 * kConfig.kv_block * 128;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -38,6 +38,21 @@ __device__ __forceinline__ void barrier_wait(Address barrier, unsigned parity) {
       : "memory");
 }
 
+/// Whether it is, now.
+__device__ __forceinline__ bool barrier_is_over(Address barrier, unsigned parity) {
+  int over;
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, over;\n"
+      "}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
+
 /// A ring of buffers seen by one side: which slot is next, and the parity to wait for. The side that waits for filled
 /// buffers starts at parity 0, the side that waits for empty ones at 1.
 struct Ring {
@@ -81,7 +96,7 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Ordinary stores to shared memory before, TMA reads after.
+/// Ordinary stores to shared memory before (cp.async, once waited for, is one), reads by TMA and by products after.
 __device__ __forceinline__ void fence_for_tma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 template <int kRegisters>

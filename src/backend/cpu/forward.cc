@@ -42,9 +42,13 @@ struct CpuForward {
         programs(problem),
         scratch(plan::cpu_forward_scratch(problem, plan.tile.q)),
         pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
-        schedule(problem, arguments.tensors.k.shape[0], arguments.tensors.v.shape[0], plan.tile.q, pair_bytes,
+        schedule(problem, kv_batch(arguments.tensors.k), kv_batch(arguments.tensors.v), plan.tile.q, pair_bytes,
                  arguments.block_mask) {
     if (schedule.waves() == 1) only_wave = schedule.wave(0);
+  }
+  /// Sequences in pages have keys of their own.
+  std::int64_t kv_batch(const ConstTensorView& view) const {
+    return problem.page_rows > 0 ? problem.batch : view.shape[0];
   }
   CpuForward(const CpuForward&) = delete;
   CpuForward& operator=(const CpuForward&) = delete;
@@ -56,7 +60,7 @@ RowsType rows_of(const View& view, std::int64_t batch, std::int64_t head, std::i
   const std::int64_t entry = view.shape[0] == 1 ? 0 : batch;
   const std::int64_t offset = entry * view.strides[0] + head * view.strides[1] + row * view.strides[2];
   using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
-  return {static_cast<Byte*>(view.data) + offset * size_of(view.dtype), view.dtype, view.strides[2]};
+  return RowsType{static_cast<Byte*>(view.data) + offset * size_of(view.dtype), view.dtype, view.strides[2]};
 }
 
 double element_or_one(const std::optional<ConstTensorView>& view, std::int64_t batch, std::int64_t head) {
@@ -151,10 +155,9 @@ class Launch {
     base::parallel_tasks(workers, std::ssize(tasks), [&](int worker, std::int64_t index) {
       const auto& [unit, first, values] = tasks[static_cast<std::size_t>(index)];
       const std::int64_t end = std::min(unit->keys, first + kPackKeys);
-      const std::int64_t row = sequence(unit->sequence).kv_begin, entry = batch_entry(unit->sequence);
       T* panels = reinterpret_cast<T*>(workspace_ + unit->offset);
       if (values) {
-        pack(PackValues<T>{.from = rows_of<ConstRows>(run_.tensors.v, entry, unit->kv_head, row),
+        pack(PackValues<T>{.from = keys_of(run_.tensors.v, unit->sequence, unit->kv_head),
                            .begin = first,
                            .end = end,
                            .dim = problem_.v_dim,
@@ -162,7 +165,7 @@ class Launch {
                            .panels = panels,
                            .flags = v_flags(*unit)});
       } else {
-        pack(PackKeys<T>{.from = rows_of<ConstRows>(run_.tensors.k, entry, unit->kv_head, row),
+        pack(PackKeys<T>{.from = keys_of(run_.tensors.k, unit->sequence, unit->kv_head),
                          .begin = first,
                          .end = end,
                          .dim = problem_.qk_dim,
@@ -170,6 +173,20 @@ class Launch {
                          .staging = buffers(worker).staging});
       }
     });
+  }
+
+  /// Keys or values of a sequence.
+  ConstRows keys_of(const ConstTensorView& view, std::int64_t index, std::int64_t kv_head) const {
+    if (problem_.page_rows == 0) {
+      return rows_of<ConstRows>(view, batch_entry(index), kv_head, sequence(index).kv_begin);
+    }
+    ConstRows rows = rows_of<ConstRows>(view, 0, kv_head, 0);
+    const ConstTensorView& table = *run_.options->page_table;
+    rows.pages = {.table = static_cast<const std::int32_t*>(table.data) + index * table.strides[0],
+                  .table_stride = table.strides[1],
+                  .rows = problem_.page_rows,
+                  .page_stride = view.strides[0]};
+    return rows;
   }
 
   std::uint8_t* v_flags(const PackedUnit& unit) const {
@@ -206,8 +223,8 @@ class Launch {
     tile.q_head_stride = run_.tensors.q.strides[1];
     tile.q_scale = problem_.scale * element_or_one(options.k_descale, task.sequence, kv_head);
     tile.q_descale = per_head<float>(options.q_descale, task.sequence, task.head);
-    tile.k = rows_of<ConstRows>(run_.tensors.k, entry, kv_head, own.kv_begin);
-    tile.v = rows_of<ConstRows>(run_.tensors.v, entry, kv_head, own.kv_begin);
+    tile.k = keys_of(run_.tensors.k, task.sequence, kv_head);
+    tile.v = keys_of(run_.tensors.v, task.sequence, kv_head);
     if (task.k_unit >= 0) tile.head = packed_head(wave, task);
     tile.runs = schedule_.runs(task);
     tile.block_keys = schedule_.block_keys();

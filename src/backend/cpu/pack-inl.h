@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// Elements [first, first + count) of a row, widened.
 template <class T>
 void LoadRow(const ConstRows& rows, std::int64_t row, std::int64_t first, std::int64_t count, T* to) {
-  const std::int64_t offset = row * rows.stride + first;
+  const std::int64_t offset = rows.offset(row) + first;
   switch (rows.dtype) {
     case DType::f64:
       return WidenRow(static_cast<const double*>(rows.data) + offset, count, to);
@@ -64,8 +64,13 @@ void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t 
 
 /// The same rows without the first `count`.
 inline ConstRows SkipRows(const ConstRows& rows, std::int64_t count) {
-  return {static_cast<const std::byte*>(rows.data) + count * rows.stride * size_of(rows.dtype), rows.dtype,
-          rows.stride};
+  ConstRows rest = rows;
+  if (rows.pages.table != nullptr) {
+    rest.pages.first += count;
+  } else {
+    rest.data = static_cast<const std::byte*>(rows.data) + count * rows.stride * size_of(rows.dtype);
+  }
+  return rest;
 }
 
 namespace detail {
@@ -142,7 +147,7 @@ void Pack(const PackKeys<T>& keys) {
   for (std::int64_t first = keys.begin; first < keys.end; first += plan::kPanel) {
     const std::int64_t count = std::min(plan::kPanel, keys.end - first);
     T* panel = keys.panels + first * keys.dim;
-    if (count == plan::kPanel && keys.from.dtype == detail::kDType<T>) {
+    if (count == plan::kPanel && keys.from.dtype == detail::kDType<T> && keys.from.pages.table == nullptr) {
       const T* rows = static_cast<const T*>(keys.from.data) + first * keys.from.stride;
       detail::Transpose(rows, keys.from.stride, keys.dim, panel);
       continue;

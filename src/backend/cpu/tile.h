@@ -11,11 +11,26 @@
 
 namespace heddle::cpu {
 
-/// Rows of a tensor, each contiguous; row r starts r * stride elements after `data`.
+/// Where rows stand that are in pages: row r is row (first + r) % rows of page table[(first + r) / rows *
+/// table_stride].
+struct Pages {
+  const std::int32_t* table = nullptr;  // null: rows are in no pages
+  std::int64_t table_stride = 0, rows = 1, page_stride = 0, first = 0;
+};
+
+/// Rows of a tensor, each contiguous; row r starts r * stride elements after `data`, if there are no pages.
 struct ConstRows {
   const void* data = nullptr;
   DType dtype{};
   std::int64_t stride = 0;
+  Pages pages{};
+
+  /// Of row r, in elements after `data`.
+  std::int64_t offset(std::int64_t r) const {
+    if (pages.table == nullptr) return r * stride;
+    const std::int64_t row = pages.first + r;
+    return pages.table[row / pages.rows * pages.table_stride] * pages.page_stride + row % pages.rows * stride;
+  }
 };
 struct Rows {
   void* data = nullptr;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/cpu/tile_facts.h"
+#include "expr/long_operations.h"
 #include "heddle/error.h"
 
 namespace heddle::cpu {
@@ -83,7 +84,7 @@ class Lowering {
         break;
       case Op::floor_div:
       case Op::mod:
-        if (is_power_of_two(*node.operands[1])) return lower_by_power_of_two(node, extent);
+        if (expr::power_of_two(*node.operands[1]) >= 0) return lower_by_power_of_two(node, extent);
         break;
       default:
         break;
@@ -169,11 +170,6 @@ class Lowering {
                       : condition.op == Op::lt || condition.op == Op::gt ? Code::select_lt
                                                                          : Code::select_le;
     return emit({.code = code, .form = x.type, .out = {Extent::tile, yes.type}, .in = {x, y, yes, no}});
-  }
-
-  static bool is_power_of_two(const Node& node) {
-    return node.op == Op::constant && node.type == ExprType::i32 && node.i32() > 0 &&
-           std::has_single_bit(static_cast<std::uint32_t>(node.i32()));
   }
 
   Source lower_by_power_of_two(const Node& node, Extent extent) {

@@ -40,6 +40,22 @@ std::vector<double> load_rows(const ConstTensorView& view, std::int64_t batch, s
   return rows;
 }
 
+// The keys or values of a sequence; rows of pages where a table lists them.
+std::vector<double> load_keys(const ConstTensorView& view, const AttentionProblem& problem,
+                              const AttentionOptions& options, std::int64_t b, std::int64_t head) {
+  const Sequence& sequence = problem.sequences[static_cast<std::size_t>(b)];
+  if (problem.page_rows == 0) {
+    return load_rows(view, problem.packed ? 0 : b, head, sequence.kv_begin, sequence.kv_len);
+  }
+  std::vector<double> rows;
+  for (std::int64_t j = 0; j < sequence.kv_len; ++j) {
+    const auto page = static_cast<std::int64_t>(get_element(*options.page_table, {b, j / problem.page_rows}));
+    const std::vector<double> row = load_rows(view, page, head, j % problem.page_rows, 1);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
 double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, std::int64_t head) {
   if (!factor) return 1;
   return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
@@ -197,8 +213,8 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
   const std::int64_t tensor_batch = problem.packed ? 0 : task.b;
   const AttentionTensors& tensors = arguments.tensors;
   const AttentionOptions& options = *arguments.options;
-  const auto keys = load_rows(tensors.k, tensor_batch, task.kv_head, sequence.kv_begin, sequence.kv_len);
-  auto values = load_rows(tensors.v, tensor_batch, task.kv_head, sequence.kv_begin, sequence.kv_len);
+  const auto keys = load_keys(tensors.k, problem, options, task.b, task.kv_head);
+  auto values = load_keys(tensors.v, problem, options, task.b, task.kv_head);
   const double v_descale = descale_of(options.v_descale, task.b, task.kv_head);
   for (double& x : values) x *= v_descale;
 

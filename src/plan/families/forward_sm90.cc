@@ -10,6 +10,7 @@
 
 #include "expr/node.h"
 #include "heddle/error.h"
+#include "plan/families/forward_sm90_access.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_streamed.h"
@@ -51,7 +52,7 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
 
 shared::OutputType output_type(const AttentionProblem& problem) {
   using shared::OutputType;
-  if (problem.o_dtype == forward_sm90_stored_type(problem)) return OutputType::same;
+  if (problem.o_dtype == forward_sm90_stored_type(problem.q_dtype)) return OutputType::same;
   switch (problem.o_dtype) {
     case DType::f64:
       return OutputType::f64;
@@ -71,7 +72,7 @@ shared::OutputType output_type(const AttentionProblem& problem) {
 }
 
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
-                             const ForwardSm90Mods& mods, const Bindings& bindings) {
+                             const ForwardSm90Mods& mods, const ForwardSm90Access& access, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.q_fp8 = fp8_of(problem.q_dtype);
@@ -79,11 +80,11 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   config.v_fp8 = fp8_of(problem.v_dtype);
   if (config.fp8()) config.weight_exponent = forward_sm90_weight_exponent(problem, mods);
   config.lse = problem.with_lse;
-  config.by_sequence = problem::sequences_differ(problem);
+  config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
   config.o_type = output_type(problem);
-  config = config_with(config, mods);
+  config = access.in(config_with(config, mods));
   // In 8 bits the warp that would load the tiles transposes values.
   if (!mods.streamed || config.fp8() || !refuses_streaming(mods, bindings).empty()) return config;
   return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
@@ -97,6 +98,11 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
   const int bytes = shared::forward_sm90_memory(config).bytes;
   if (bytes > shared::kSm90SharedMemory) {
     return fmt::format("needs {} bytes of shared memory of {}", bytes, shared::kSm90SharedMemory);
+  }
+  const bool gathers = config.q_gather + config.k_gather + config.v_gather > 0;
+  if (gathers && config.warpgroups == 3) {
+    return fmt::format("gathers rows, which takes more than the {} registers of its producer",
+                       config.producer_registers());
   }
   if (callers == nullptr) return {};
   const BlockSize block = callers->block();
@@ -187,18 +193,20 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 }
 
 /// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
-/// compute enough for each element that the compiler may refuse all others.
+/// compute enough for each element, or o of 8-bit products is stored in such a way, that the compiler may refuse all
+/// others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                                           const AttentionOptions& options, std::vector<std::string>& rejected) {
+                                           const ForwardSm90Access& access, const AttentionOptions& options,
+                                           std::vector<std::string>& rejected) {
   const bool fp8 = size_of(problem.k_dtype) == 1;
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   std::vector<ForwardSm90Config> configs;
   bool streams = false;
   for (const bool spare : {false, true}) {
-    if (spare && !configs.empty() && !mods.heavy()) break;
+    if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      const ForwardSm90Config config = config_for(kernel, problem, mods, options.bindings);
+      const ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
       const std::string reason = misfit(config, problem, options.block_mask.get());
       if (reason.empty()) {
         configs.push_back(config);
@@ -244,10 +252,6 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
 
 }  // namespace
 
-DType forward_sm90_stored_type(const AttentionProblem& problem) {
-  return fp8_of(problem.q_dtype) == shared::Fp8::none ? problem.q_dtype : DType::bf16;
-}
-
 int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mods& mods) {
   constexpr int kOthers = 26;  // fitted like those of mods
   const int scores = config.kv_block / 2, weights = config.kv_block * config.element_bytes() / 8,
@@ -270,13 +274,15 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   return scores + weights + output + kOthers + most;
 }
 
-std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionOptions& options,
-                                 const device::CudaCaps& caps, const RowsOf& rows_of) {
+std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const ForwardSm90Access access = forward_sm90_access(tensors, problem.page_rows);
   const ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::vector<std::string> rejected;
   std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, options, rejected)) {
+  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, rejected)) {
     candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
+    candidates.back().choice.plan.access = access.reasons;
   }
   if (candidates.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));

@@ -11,21 +11,17 @@
 
 namespace heddle::plan {
 
-/// Empty when the family takes the problem with tensors of these strides; else the reason, a sentence that names what
-/// is not taken and what is: device, dtype, head dims, mods, sequences, and what TMA needs of strides (multiples of 16
-/// bytes, below 2^40). Addresses are the launch's to check.
-std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                                 const AttentionOptions& options, const device::CudaCaps& caps);
+/// Empty when the family takes the problem; else the reason, a sentence that names what
+/// is not taken and what is: device, dtype, head dims, mods, sequences. Any strides are taken.
+std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                 const device::CudaCaps& caps);
 
-/// The type of an o that the kernels store by TMA: what q, k and v are; of 8 bits bf16.
-DType forward_sm90_stored_type(const problem::AttentionProblem& problem);
-
-/// The candidates for a problem, with the predicted time of each, best first (those that may spill last, and after them
-/// those that weigh each element where others only drop); what does not fit the caller's blocks stands in `rejected` of
-/// each, and what is predicted slower in those before it, by how much. Throws Error(unsupported) with the reasons when
-/// the caller's block mask fits no kernel.
-std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                                 const device::CudaCaps& caps, const RowsOf& rows_of);
+/// The candidates for a problem with tensors of these strides, with the predicted time of each, best first (those that
+/// may spill last, and after them those that weigh each element where others only drop); what does not fit the caller's
+/// blocks stands in `rejected` of each, and what is predicted slower in those before it, by how much. Throws
+/// Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 
 /// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, what
 /// every kernel needs beside them, and the mods. More than the config gives may spill (bench_forward_sm90_registers

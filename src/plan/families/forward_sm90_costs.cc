@@ -17,6 +17,7 @@ constexpr bool every_kernel_fits(bool fp8) {
     shared::ForwardSm90Config largest = kernel.config();
     largest.by_sequence = true;
     largest.sinks = true;
+    largest.q_gather = 2;
     return shared::forward_sm90_memory(largest).bytes <= shared::kSm90SharedMemory;
   });
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "expr/long_operations.h"
 #include "expr/node.h"
 #include "expr/simplify.h"
 #include "shared/philox.h"
@@ -123,22 +124,15 @@ std::vector<Expr> conjuncts(const Expr& mask) {
   return found;
 }
 
-/// Computed again for many positions, and long: ten instructions or more, or a wait.
-bool is_long(const expr::Node& node) {
+/// What takes long is computed again for many positions.
+bool is_long_of_positions(const expr::Node& node) {
   using expr::Leaf;
-  if (!node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token})) return false;
-  const expr::Kind kind = expr::info(node.op).kind;
-  if (kind == expr::Kind::read || kind == expr::Kind::random) return true;
-  if (node.op == expr::Op::floor_div || node.op == expr::Op::mod) {
-    const expr::Node& divisor = *node.operands[1];
-    return divisor.op != expr::Op::constant || divisor.type != ExprType::i32 || divisor.i32() <= 0 ||
-           (divisor.i32() & (divisor.i32() - 1)) != 0;
-  }
-  return kind == expr::Kind::real && node.op != expr::Op::floor;
+  return node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token}) && expr::is_long(node);
 }
 
 bool has_long(const Expr& mask) {
-  return std::ranges::any_of(expr::post_order(mask), [](const expr::Node* node) { return is_long(*node); });
+  return std::ranges::any_of(expr::post_order(mask),
+                             [](const expr::Node* node) { return is_long_of_positions(*node); });
 }
 
 /// Comparisons and joints of them are cheaper made where they are needed: one alone, or beside others that are.

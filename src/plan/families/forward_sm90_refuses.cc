@@ -15,8 +15,6 @@ namespace {
 
 using problem::AttentionProblem;
 
-constexpr std::int64_t kStrideBytes = 16;                          // what the strides of a tensor map are multiples of
-constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;         // and where they end
 constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
 constexpr std::int64_t kSmallestTile = 128, kSmallestKvBlock = 64;
 constexpr std::int64_t kLastKey = shared::kMaxKvBlocks * kSmallestKvBlock;  // a step has so many bits for its block
@@ -132,50 +130,12 @@ std::string refuse_mods(const AttentionProblem& problem, const Bindings& binding
   return {};
 }
 
-// What a tensor map can describe. Strides of axes with one element say nothing, nor do those of a tensor without any.
-std::string refuse_strides(const char* argument, const ConstTensorView& view) {
-  if (view.count() == 0) return {};
-  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
-    if (view.shape[axis] == 1) continue;
-    const std::int64_t stride = view.strides[axis], unit = kStrideBytes / size_of(view.dtype);
-    if (stride > 0 && stride % unit == 0 && stride < kStrideEnd / size_of(view.dtype)) continue;
-    return fmt::format(
-        "{} has strides {}; but for the last, positive multiples of {} elements below {} are accepted, since TMA takes "
-        "steps of {} bytes{}",
-        argument, to_string(view.strides), unit, kStrideEnd / size_of(view.dtype), kStrideBytes,
-        stride == 0 && axis == 0 ? " (a batch that all share has extent 1)" : "");
-  }
-  return {};
-}
-
-// Where o is not what products store, threads write it.
-std::string refuse_o_strides(const TensorView& o, const AttentionProblem& problem) {
-  const DType stored = forward_sm90_stored_type(problem);
-  if (o.dtype == stored) return refuse_strides("o", o);
-  if (o.count() == 0) return {};
-  for (int axis = 0; axis + 1 < o.rank(); ++axis) {
-    if (o.shape[axis] == 1 || o.strides[axis] % 2 == 0) continue;
-    return fmt::format(
-        "o has strides {}; but for the last, multiples of 2 are accepted where o is not {}{}, since two "
-        "elements are written at a time",
-        to_string(o.strides), name(stored), stored == problem.q_dtype ? ", as q is" : "");
-  }
-  return {};
-}
-
 }  // namespace
 
-std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                 const AttentionOptions& options, const device::CudaCaps& caps) {
-  std::array<std::string, 9> reasons = {refuse_device(caps),
-                                        refuse_types(problem),
-                                        refuse_options(problem),
-                                        refuse_sizes(problem),
-                                        refuse_mods(problem, options.bindings),
-                                        refuse_strides("q", tensors.q),
-                                        refuse_strides("k", tensors.k),
-                                        refuse_strides("v", tensors.v),
-                                        refuse_o_strides(tensors.o, problem)};
+std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionOptions& options,
+                                 const device::CudaCaps& caps) {
+  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_options(problem),
+                                        refuse_sizes(problem), refuse_mods(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

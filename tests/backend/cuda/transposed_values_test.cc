@@ -85,15 +85,17 @@ Memory loaded_block(const ForwardSm90Config& config) {
 /// What pieces/transpose.cuh does with a block.
 Memory transposed_block(const ForwardSm90Config& config, const Memory& loaded) {
   Memory memory(static_cast<std::size_t>(config.kv_block * config.transposed_rows()));
-  for (unsigned warp = 0; warp < kTransposers; ++warp) {
+  const bool alone = config.transposers() == 1;  // a warp does both halves of the columns
+  for (unsigned half = 0; half < 2; ++half) {
     for (int step = 0; step < config.kv_block / kSlots; ++step) {
       for (int sixteen = 0; sixteen < config.transposed_rows() / 32; ++sixteen) {
         std::array<unsigned, kLanes> from{}, to{};
         for (unsigned lane = 0; lane < kLanes; ++lane) {
-          const unsigned row = place_to_load(lane, warp) + static_cast<unsigned>(step * kSlots * kPanelBytes);
+          const unsigned own = alone ? place_to_load(lane, 0) ^ (16 * half) : place_to_load(lane, half),
+                         row = own + static_cast<unsigned>(step * kSlots * kPanelBytes);
           from[lane] = (row ^ (32 * (static_cast<unsigned>(sixteen) % 4))) +
                        static_cast<unsigned>(sixteen / 4 * config.kv_block * kPanelBytes);
-          to[lane] = place_to_store(lane) + 512 * warp +
+          to[lane] = place_to_store(lane) + 512 * half +
                      static_cast<unsigned>(step * config.transposed_rows() * kSlots + sixteen * 2 * 16 * kSlots);
         }
         for (unsigned m = 0; m < kMatrices; ++m) {
@@ -135,7 +137,8 @@ ForwardSm90Config config_of(int v_dim, int kv_block) {
 TEST(TransposedValues, AreWhatProductsRead) {
   for (const int v_dim : {1, 8, 40, 64, 72, 96, 128, 136, 192, 248, 256}) {
     for (const int kv_block : {32, 64, 96, 128, 224}) {
-      const ForwardSm90Config config = config_of(v_dim, kv_block);
+      ForwardSm90Config config = config_of(v_dim, kv_block);
+      config.page_rows = v_dim % 16;
       const Memory transposed = transposed_block(config, loaded_block(config));
       for (int step = 0; step < kv_block / kSlots; ++step) {
         for (int column = 0; column < config.v_columns(); ++column) {
@@ -188,6 +191,12 @@ TEST(TransposedValues, HaveABufferOfTheirOwn) {
     EXPECT_EQ(memory.o - memory.values, config.stages * 96 * config.transposed_rows());
     EXPECT_EQ(memory.steps - memory.barriers, 8 * (2 * 2 * 3 + 6 * 2 + 3));
     EXPECT_EQ(memory.bytes - memory.ends, 4 * config.stages);
+    ForwardSm90Config paged = config;
+    paged.page_rows = 16;
+    const ForwardSm90Memory orders = forward_sm90_memory(paged);
+    EXPECT_EQ(orders.orders % 16, 0);
+    EXPECT_EQ(orders.barriers - orders.orders, kGatherOrders * static_cast<int>(sizeof(GatherOrder)));
+    EXPECT_EQ(orders.steps - orders.barriers, 8 * (2 * 2 * 3 + 6 * 2 + 3 + 2 * kGatherOrders));
     config.q_fp8 = config.k_fp8 = config.v_fp8 = Fp8::none;
     EXPECT_EQ(forward_sm90_memory(config).values, forward_sm90_memory(config).v);
   }

@@ -4,23 +4,25 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <optional>
 #include <unordered_map>
 
 #include "backend/cuda/emit/words.h"
+#include "expr/long_operations.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 
 namespace heddle::cuda::emit {
 namespace {
 
+using expr::is_long;
 using expr::Kind;
 using expr::Leaf;
 using expr::LeafSet;
 using expr::Node;
 using expr::Op;
+using expr::power_of_two;
 
 // ---- stages: how often something is computed
 
@@ -87,21 +89,6 @@ std::string leaf_text(Leaf leaf) {
 
 bool is_of_sequence(Leaf leaf) {
   return LeafSet{Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start}.has(leaf);
-}
-
-/// k for an i32 constant of 2^k; else -1.
-int power_of_two(const Node& node) {
-  if (node.op != Op::constant || node.type != ExprType::i32 || node.i32() <= 0) return -1;
-  const auto value = static_cast<std::uint32_t>(node.i32());
-  return std::has_single_bit(value) ? std::countr_zero(value) : -1;
-}
-
-/// Ten instructions or more.
-bool is_long(const Node& node) {
-  const Kind kind = expr::info(node.op).kind;
-  if (kind == Kind::read || kind == Kind::random) return true;
-  if (node.op == Op::floor_div || node.op == Op::mod) return power_of_two(*node.operands[1]) < 0;
-  return kind == Kind::real && node.op != Op::floor;
 }
 
 // ---- what stands around the functions

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
@@ -38,6 +39,13 @@ std::string fp8_text(const shared::ForwardSm90Config& config) {
       text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8), config.weight_exponent);
 }
 
+/// Of rows that TMA alone does not bring; kernels that have none keep their text.
+std::string gather_text(const shared::ForwardSm90Config& config) {
+  if (!config.orders() && !config.odd_o) return {};
+  return fmt::format(", .q_gather = {}, .k_gather = {}, .v_gather = {}, .page_rows = {}, .odd_o = {}", config.q_gather,
+                     config.k_gather, config.v_gather, config.page_rows, config.odd_o);
+}
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
@@ -48,13 +56,13 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}{}}};\n",
+      "    .mask = heddle::shared::MaskForm::{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], fp8_text(config));
+      kMaskForms[static_cast<std::size_t>(config.mask)], gather_text(config), fp8_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -108,6 +116,16 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
   return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
+/// "gathers q2 k16 odd o pages of 16"
+template <class Add>
+void add_gathered(const shared::ForwardSm90Config& config, const Add& add) {
+  const std::pair<char, int> tensors[] = {{'q', config.q_gather}, {'k', config.k_gather}, {'v', config.v_gather}};
+  add(config.q_gather + config.k_gather + config.v_gather > 0, "gathers");
+  for (const auto& [tensor, bytes] : tensors) add(bytes > 0, fmt::format("{}{}", tensor, bytes));
+  add(config.odd_o, "odd o");
+  add(config.page_rows > 0, fmt::format("pages of {}", config.page_rows));
+}
+
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   std::string name =
@@ -126,6 +144,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.weighted, "weighted");
   add(config.dropped, fmt::format("dropped {}", kDrawTimes[static_cast<std::size_t>(config.draws)]));
   add(config.by_sequence, "by sequence");
+  add_gathered(config, add);
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);
   add(config.o_type != shared::OutputType::same,

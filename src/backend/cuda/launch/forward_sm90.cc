@@ -137,20 +137,26 @@ class ForwardSm90Kernel final : public backend::Kernel {
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
     const AttentionTensors& tensors = arguments.tensors;
-    const std::pair<std::string_view, ConstTensorView> mapped[] = {
-        {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"o", tensors.o}};
-    for (const auto& [name, view] : mapped) {
-      if (name != "o" || o_by_tma()) check_address(name, view.data);
-    }
-    if (!o_by_tma()) check_pairs("o", tensors.o);
+    const Reached reached[] = {{"q", tensors.q, config_.q_gather},
+                               {"k", tensors.k, config_.k_gather},
+                               {"v", tensors.v, config_.v_gather},
+                               {"o", tensors.o, bytes_of_o(tensors.o.dtype)}};
+    for (const auto& [name, view, bytes] : reached) check_address(name, view.data, bytes > 0 ? bytes : kTmaBytes);
 
     const ContextScope scope(device_);
-    CUtensorMap maps[4] = {};  // not read where no tile has a key
-    for (int i = 0; i < (o_by_tma() ? 4 : 3) && any_keys_; ++i) {
-      const bool keys = i == 1 || i == 2;
-      maps[i] = map_of(mapped[i].second, keys ? config_.kv_block : 64, keys ? params_.kv_len : params_.q_len);
-    }
     ForwardSm90Params params = params_;
+    CUtensorMap maps[4] = {};  // not read where no tile has a key
+    for (int i = 0; i < 4 && any_keys_; ++i) {
+      const bool keys = i == 1 || i == 2;
+      if (reached[i].bytes == 0) {
+        maps[i] = map_of(reached[i].view, keys);
+      } else if (i < 3) {
+        params.gathered[i].data = reached[i].view.data;
+      }
+    }
+    if (config_.page_rows > 0) {
+      params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
+    }
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
     if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
@@ -195,12 +201,38 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
-  bool o_by_tma() const { return config_.o_type == shared::OutputType::same; }
-
-  CUtensorMap map_of(ConstTensorView tensor, int box_rows, int longest) const {
+  CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
+    if (keys && config_.page_rows > 0) {
+      return tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
+    }
+    const int box_rows = keys ? config_.kv_block : 64, longest = keys ? params_.kv_len : params_.q_len;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+  }
+
+  /// A tensor; `bytes`: what threads copy of it at a time; 0: by TMA.
+  struct Reached {
+    std::string_view name;
+    ConstTensorView view;
+    int bytes;
+  };
+  static constexpr int kTmaBytes = 16;
+
+  int bytes_of_o(DType dtype) const {
+    const bool same = config_.o_type == shared::OutputType::same;
+    if (same && !config_.odd_o) return 0;
+    return static_cast<int>(size_of(dtype)) * (config_.odd_o ? 1 : 2);
+  }
+
+  void set_gathered(const AttentionTensors& tensors) {
+    const ConstTensorView* const views[] = {&tensors.q, &tensors.k, &tensors.v};
+    for (int i = 0; i < 3; ++i) {
+      const bool packed = packed_sequences_ > 0 && (i == shared::kGatherQ || config_.page_rows == 0);
+      const bool shared = packed || views[i]->shape[0] == 1;
+      for (int axis = 0; axis < 3; ++axis) params_.gathered[i].stride[axis] = views[i]->strides[axis];
+      if (shared) params_.gathered[i].stride[0] = 0;
+    }
   }
 
   StreamedMaps maps_of_streamed(const Bindings& bindings) const {
@@ -225,6 +257,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (packed_sequences_ > 0) {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
+    }
+    set_gathered(tensors);
+    if (config_.page_rows > 0) {
+      const ConstTensorView& table = *arguments.options.page_table;
+      params_.page_table = {.data = nullptr,
+                            .stride = {table.strides[0], table.strides[1]},
+                            .pages = static_cast<int>(tensors.k.shape[0])};
     }
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;

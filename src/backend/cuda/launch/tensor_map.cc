@@ -102,20 +102,13 @@ StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedR
                     {.rows = shared::kWarpgroupRows, .bytes = shared::kStreamedRestColumns * size_of(tensor.dtype)})};
 }
 
-void check_address(std::string_view name, const void* address) {
-  if (reinterpret_cast<std::uintptr_t>(address) % 16 == 0) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is at {}; TMA takes an address that 16 divides (copy it, or slice it elsewhere)", name,
-                          fmt::ptr(address)));
-}
-
-void check_pairs(std::string_view name, const ConstTensorView& tensor) {
-  const std::int64_t bytes = 2 * size_of(tensor.dtype);
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) == 0) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is at {}; an address that {} divides is accepted, since two elements of {} are written "
-                          "at a time",
-                          name, fmt::ptr(tensor.data), bytes, heddle::name(tensor.dtype)));
+void check_address(std::string_view name, const void* address, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} is at {}; the kernel was planned for an address that {} divides (plan for tensors at such "
+                  "addresses as this one, or copy it)",
+                  name, fmt::ptr(address), bytes));
 }
 
 }  // namespace heddle::cuda

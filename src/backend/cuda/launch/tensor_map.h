@@ -28,9 +28,8 @@ struct StreamedMaps {
 };
 StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedRead& read);
 
-/// Throws Error(invalid_argument) unless 16 divides the address.
-void check_address(std::string_view name, const void* address);
-/// Throws Error(invalid_argument) unless pairs of elements may be stored at the address at once.
-void check_pairs(std::string_view name, const ConstTensorView& tensor);
+/// Throws Error(invalid_argument) unless `bytes` divides the address: 16 where TMA reaches it, else what the plan was
+/// made for.
+void check_address(std::string_view name, const void* address, int bytes);
 
 }  // namespace heddle::cuda

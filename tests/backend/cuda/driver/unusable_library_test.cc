@@ -4,11 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 
+#include "backend/cuda/driver/printed_by.h"
 #include "own_folder.h"
 
 namespace heddle::cuda {
@@ -27,14 +27,7 @@ const fs::path kSamples = SAMPLES;
 std::string open_sample(const fs::path& loader, const fs::path& folder) {
   const std::string command =
       fmt::format("unset HEDDLE_NVRTC; LD_LIBRARY_PATH='{}' '{}' '{}'", loader.string(), OPEN_SAMPLE, folder.string());
-  FILE* output = popen(command.c_str(), "r");
-  if (output == nullptr) return "cannot be run";
-  std::string text;
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), output)) > 0;) {
-    text.append(buffer.data(), got);
-  }
-  return pclose(output) == 0 ? text : text + " (ended badly)";
+  return printed_by(command);
 }
 
 /// A sample library as `file`, changed by `change`, which gets its bytes.

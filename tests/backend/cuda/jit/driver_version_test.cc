@@ -1,7 +1,7 @@
 // Of several NVRTCs, the one whose kernels the driver loads; what is said of those of long ago.
-#include <array>
 #include <cstdio>
 
+#include "backend/cuda/driver/printed_by.h"
 #include "backend/cuda/jit/jit_case.h"
 #include "backend/cuda/jit/nvrtc.h"
 
@@ -31,14 +31,7 @@ TEST(LibraryNames, OfTheDriversMajorVersionOrAnOlderOneComeFirst) {
 std::string open_compiler(const std::string& environment, const std::string& arguments) {
   const std::string command =
       "env -u HEDDLE_NVRTC HEDDLE_CUDA_DRIVER='" FAKE_DRIVER "' " + environment + " '" OPEN_COMPILER "' " + arguments;
-  FILE* output = popen(command.c_str(), "r");
-  if (output == nullptr) return "cannot be run";
-  std::string text;
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), output)) > 0;) {
-    text.append(buffer.data(), got);
-  }
-  return pclose(output) == 0 ? text : text + " (ended badly)";
+  return printed_by(command);
 }
 
 class DriverVersion : public JitCase {

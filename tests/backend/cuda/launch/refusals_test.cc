@@ -64,9 +64,10 @@ TEST_F(LaunchRefusals, AnAddressBetweenTwoElementsOfAnOutputOfAnotherType) {
   AttentionTensors tensors = call.tensors();
   tensors.o.data = static_cast<std::byte*>(tensors.o.data) + 4;
   expect_refused(plan, tensors, {}, ErrorCode::invalid_argument,
-                 fmt::format("o is at {}; an address that 8 divides is accepted, since two elements of f32 are written "
-                             "at a time",
-                             fmt::ptr(tensors.o.data)));
+                 AllOf(StartsWith(fmt::format("o is at {}", fmt::ptr(tensors.o.data))), HasSubstr("that 8 divides")));
+  const AttentionPlan alone(tensors, {});  // planned for it
+  EXPECT_THAT(alone.explain(), HasSubstr("o is stored by threads, 4 bytes at a time: its address"));
+  alone.run(tensors);
 }
 
 TEST_F(LaunchRefusals, MemoryThatIsElsewhere) {
@@ -105,15 +106,44 @@ TEST_F(LaunchRefusals, TheStreamOfAnotherDevice) {
                  StartsWith("launching forward_sm90: "));
 }
 
-TEST_F(LaunchRefusals, StridesThatTmaDoesNotTake) {
+// A plan for less aligned tensors takes others that are so, too, and better ones.
+TEST_F(LaunchRefusals, AnAddressLessAlignedThanThePlanned) {
   const CallTensors call;
-  const std::string before = work_done();
-  for (const std::int64_t stride : {std::int64_t{132}, std::int64_t{0}, std::int64_t{1} << 39}) {
+  const Tensor spare = Tensor::empty_on(kFirst, DType::u8, {1 << 20});
+  const auto at = [&](int shift) { return static_cast<std::byte*>(spare.data()) + shift; };
+  AttentionTensors tensors = call.tensors();
+  tensors.k.data = at(4);
+  const AttentionPlan plan(tensors, {});
+  EXPECT_THAT(plan.explain(), HasSubstr("k is gathered by threads, 4 bytes at a time: its address"));
+  for (const int shift : {4, 8, 16, 12}) {
+    tensors.k.data = at(shift);
+    plan.run(tensors);
+    EXPECT_EQ(last_launch().params.gathered[shared::kGatherK].data, at(shift));
+  }
+  tensors.k.data = at(6);
+  expect_refused(plan, tensors, {}, ErrorCode::invalid_argument,
+                 AllOf(StartsWith(fmt::format("k is at {}", static_cast<void*>(at(6)))), HasSubstr("that 4 divides")));
+}
+
+TEST_F(LaunchRefusals, NoStrides) {
+  const CallTensors call;
+  for (const std::int64_t stride : {std::int64_t{132}, std::int64_t{0}, std::int64_t{-128}, std::int64_t{1} << 39}) {
     AttentionTensors tensors = call.tensors();
     tensors.k.strides[2] = stride;
-    expect_error([&] { AttentionPlan(tensors, {}); }, ErrorCode::unsupported, HasSubstr("k has strides"));
+    AttentionPlan(tensors, {}).run(tensors);
+    const shared::ForwardSm90Params& params = last_launch().params;
+    EXPECT_EQ(last_launch().maps[1].rank, 0);  // none was made
+    EXPECT_EQ(last_launch().maps[2].rank, 4);
+    EXPECT_EQ(params.gathered[shared::kGatherK].data, tensors.k.data);
+    for (int axis = 0; axis < 3; ++axis) {
+      EXPECT_EQ(params.gathered[shared::kGatherK].stride[axis], tensors.k.strides[axis]);
+    }
   }
-  EXPECT_EQ(work_done(), before);
+  const CallTensors shared({.k_shared = true});
+  AttentionTensors one = shared.tensors();
+  one.k.strides[2] = 132;
+  AttentionPlan(one, {}).run(one);
+  EXPECT_EQ(last_launch().params.gathered[shared::kGatherK].stride[0], 0);
   AttentionTensors tensors = call.tensors();
   tensors.k.strides[1] = (std::int64_t{1} << 39) - 8;  // the longest; the fake's memory is not touched
   EXPECT_NO_THROW(AttentionPlan(tensors, {}).run(tensors));

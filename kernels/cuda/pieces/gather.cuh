@@ -1,0 +1,237 @@
+// What the producer orders instead of loading it: rows whose strides or address TMA does not take, and rows of pages.
+//
+// Two warps of the producer's warpgroup, or one beside a streamer (pieces/streamer.cuh) or a warp that transposes
+// values (pieces/transpose.cuh), copy rows to where TMA would have put them, in its swizzle. What they write is read by
+// products, through the async proxy: so each thread waits for its own copies, fences, and only then does its warp say
+// that the buffer is filled. One order's copies are under way while the next one's begin; where no next one stands
+// there, they are waited for at once, since consumers may need nothing else to go on. Nothing here waits for a
+// consumer: buffers were empty when they were ordered.
+//
+// Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
+#pragma once
+
+#include "pieces/memory.cuh"
+#include "ptx/gather.cuh"
+#include "ptx/tma.cuh"
+
+namespace heddle {
+
+using shared::GatheredTensor;
+
+template <ForwardSm90Config kConfig>
+class Gatherer {
+ public:
+  using Memory = SharedMemory<kConfig>;
+
+  __device__ __forceinline__ Gatherer(const Memory& memory, const ptx::TensorMap& k_map, const ptx::TensorMap& v_map,
+                                      const shared::ForwardSm90Params& params)
+      : memory_(memory), k_map_(k_map), v_map_(v_map), params_(params) {}
+
+  /// By all threads of the gathering warps.
+  __device__ __forceinline__ void run() const {
+    ptx::Address under_way = 0;  // barrier of the buffer that copies go to; 0: none
+    for (unsigned number = 0;; ++number) {
+      asm volatile("" : "+r"(under_way));  // the compiler is not to have one loop for each of its kinds
+      const unsigned parity = number / shared::kGatherOrders & 1;
+      if (under_way != 0 && !__all_sync(~0U, ptx::barrier_is_over(memory_.ordered(number), parity))) {
+        say_filled<0>(under_way);
+        under_way = 0;
+      }
+      ptx::barrier_wait(memory_.ordered(number), parity);
+      const ptx::Address order = memory_.order(number);
+      const int tensor = word(order, shared::kOrderTensor);
+      if (tensor == shared::kGatherNothing) break;
+      const ptx::Address full = begin(order, tensor) ? word(order, shared::kOrderFull) : 0;
+      asm volatile("" : "+r"(number));  // the compiler is not to keep what followed from it before
+      say(memory_.taken(number));
+      if (full == 0) continue;
+      ptx::gather_commit();
+      if (under_way != 0) say_filled<1>(under_way);
+      under_way = full;
+    }
+    if (under_way != 0) say_filled<0>(under_way);
+  }
+
+ private:
+  static constexpr int kBytes = kConfig.element_bytes(), kPanel = kConfig.panel_columns();
+
+  __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x & 31); }
+  /// Among the gathering ones.
+  __device__ __forceinline__ static int warp() {
+    return static_cast<int>(threadIdx.x >> 5) - (4 - kConfig.gather_warps());
+  }
+
+  // An order stays in shared memory and is read where it is used: registers are few here.
+  __device__ __forceinline__ static int word(ptx::Address order, unsigned offset) {
+    return ptx::load_word(order + offset);
+  }
+  /// For the warp, after what all its threads did.
+  __device__ __forceinline__ static void say(ptx::Address barrier) {
+    __syncwarp();
+    if (lane() == 0) ptx::barrier_arrive(barrier);
+  }
+  /// Of the buffer whose copies were begun before the latest kLater orders'.
+  template <int kLater>
+  __device__ __forceinline__ static void say_filled(ptx::Address full) {
+    ptx::gather_wait<kLater>();
+    ptx::fence_for_tma();
+    say(full);
+  }
+
+  /// False: TMA fills that buffer, and says so itself.
+  __device__ __forceinline__ bool begin(ptx::Address order, int tensor) const {
+    constexpr bool kPaged = kConfig.page_rows > 0;
+    if (tensor == shared::kGatherQ) {
+      if constexpr (kConfig.q_gather > 0) {
+        copy<kConfig.q_gather, 64, kConfig.qk_columns(), kConfig.qk_dim, false>(order, params_.gathered[0]);
+      }
+      return true;
+    }
+    if (tensor == shared::kGatherK) {
+      if constexpr (kConfig.k_gather > 0) {
+        copy<kConfig.k_gather, kConfig.kv_block, kConfig.qk_columns(), kConfig.qk_dim, kPaged>(order,
+                                                                                               params_.gathered[1]);
+      } else if constexpr (kPaged) {
+        load_pages<kConfig.qk_panels()>(order, k_map_);
+      }
+      return kConfig.k_gather > 0;
+    }
+    if constexpr (kConfig.v_gather > 0) {
+      // Transposition reads more columns than products do.
+      constexpr int kColumns = kConfig.fp8() ? kConfig.transposed_rows() : kConfig.v_columns();
+      copy<kConfig.v_gather, kConfig.kv_block, kColumns, kConfig.v_dim, kPaged>(order, params_.gathered[2]);
+    } else if constexpr (kPaged) {
+      load_pages<kConfig.v_panels()>(order, v_map_);
+    }
+    return kConfig.v_gather > 0;
+  }
+
+  /// A lane's share of a row that a warp copies together with the 15 after it: kWidth bytes from column `column` on.
+  template <int kWidth, int kColumns>
+  struct Piece {
+    static constexpr int kElements = kWidth / kBytes, kOfRow = kColumns / kElements;
+    static constexpr int kOfRows = shared::kGatherRows * kOfRow, kOfLane = (kOfRows + 31) / 32;
+    int number, row, column;  // row: of the 16
+
+    __device__ __forceinline__ explicit Piece(int turn) : number(lane() + 32 * turn) {
+      // Not to be known before its turn: else the compiler keeps what follows from every turn's number, and spills.
+      asm volatile("" : "+r"(number));
+      row = number / kOfRow % shared::kGatherRows;
+      column = number % kOfRow * kElements;
+    }
+    /// In the last turn some have none.
+    __device__ __forceinline__ bool is_there() const { return kOfRows % 32 == 0 || number < kOfRows; }
+    /// In the buffer [panels][kRows][kPanel]; `first`: the first of the 16 rows.
+    template <int kRows>
+    __device__ __forceinline__ ptx::Address place(ptx::Address buffer, int first) const {
+      constexpr int kOf16 = 16 / kBytes;
+      return buffer + column / kPanel * (kRows * 128) + (first + row) * 128 + ((column / kOf16 % 8) ^ (row & 7)) * 16 +
+             column % kOf16 * kBytes;
+    }
+    /// How many bytes the tensor has, if `rows` of the 16 are there.
+    template <int kDim>
+    __device__ __forceinline__ int bytes(int rows) const {
+      const int of_row =
+          kDim % kElements == 0 && kDim == kColumns ? kWidth : min(kBytes * max(kDim - column, 0), kWidth);
+      return row < rows ? of_row : 0;
+    }
+    template <int kDim>
+    __device__ __forceinline__ unsigned long long source(unsigned long long own) const {
+      const unsigned long long at = __shfl_sync(~0U, own, row);
+      return at + (kDim == kColumns || column < kDim ? kBytes * column : 0);
+    }
+  };
+
+  /// Rows become [panels][kRows][kPanel] elements in the 128-byte swizzle; kColumns of the kDim that there are, and
+  /// zeros.
+  template <int kWidth, int kRows, int kColumns, int kDim, bool kPaged>
+  __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
+    using Own = Piece<kWidth, kColumns>;
+#pragma unroll 1
+    for (int first = shared::kGatherRows * warp(); first < kRows;
+         first += shared::kGatherRows * kConfig.gather_warps()) {
+      // Each row's address is found by a lane, and passed on. Rows that are not there have that of the last one.
+      const int rows = word(order, shared::kOrderRows) - first;
+      const unsigned long long own =
+          row_address<kPaged>(order, from, first + min(lane() % shared::kGatherRows, rows - 1));
+      const ptx::Address to = word(order, shared::kOrderTo);
+      if constexpr (kWidth > 2) {
+#pragma unroll 2
+        for (int turn = 0; turn < Own::kOfLane; ++turn) {
+          const Own piece(turn);
+          const unsigned long long source = piece.template source<kDim>(own);
+          const ptx::Address place = piece.template place<kRows>(to, first);
+          if (piece.is_there()) ptx::gather<kWidth>(place, source, piece.template bytes<kDim>(rows));
+        }
+      } else {
+        constexpr int kAtOnce = 4;  // elements that a lane waits for together: registers allow no more
+        static_assert(Own::kOfRows % (32 * kAtOnce) == 0 && kDim * kBytes % kWidth == 0);
+#pragma unroll 1
+        for (int turn = 0; turn < Own::kOfLane; turn += kAtOnce) {
+          unsigned short element[kAtOnce];
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const Own piece(turn + i);
+            const unsigned long long source = piece.template source<kDim>(own);
+            element[i] = ptx::load_element<kWidth>(source, piece.template bytes<kDim>(rows) > 0);
+          }
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            ptx::store_element<kWidth>(Own(turn + i).template place<kRows>(to, first), element[i]);
+          }
+        }
+      }
+    }
+  }
+
+  /// Of a row of the order's, which is there.
+  template <bool kPaged>
+  __device__ __forceinline__ unsigned long long row_address(ptx::Address order, const GatheredTensor& from,
+                                                            int row) const {
+    row += word(order, shared::kOrderRow);
+    long long offset = word(order, shared::kOrderHead) * from.stride[1];
+    const int sequence = word(order, shared::kOrderSequence);
+    if constexpr (kPaged) {
+      offset += page_of(sequence, row / kConfig.page_rows) * from.stride[0] + row % kConfig.page_rows * from.stride[2];
+    } else {
+      offset += sequence * from.stride[0] + row * from.stride[2];
+    }
+    return reinterpret_cast<unsigned long long>(from.data) + kBytes * offset;
+  }
+
+  /// The page of a sequence's rows from number * page_rows on, some of which are there.
+  __device__ __forceinline__ int page_of(int sequence, int number) const {
+    const shared::PageTable& table = params_.page_table;
+    return min(max(table.data[sequence * table.stride[0] + number * table.stride[1]], 0), table.pages - 1);
+  }
+
+  /// By one warp: a lane finds a box's page, the first asks TMA for all. The map ends where the rows of a page do that
+  /// are the sequence's. A box none of whose rows are is moved to the last one (producer.cuh, box_of()).
+  template <int kPanels>
+  __device__ __forceinline__ void load_pages(ptx::Address order, const ptx::TensorMap& map) const {
+    constexpr int kRows = kConfig.page_rows, kBox = kConfig.page_box(), kBoxes = kConfig.kv_block / kBox;
+    static_assert(kConfig.by_sequence && kBox % 8 == 0 && kBoxes <= 32);
+    if (warp() != 0) return;
+    const int first = word(order, shared::kOrderRow), rows = word(order, shared::kOrderRows);
+    const auto key_of = [&](int box) { return first + min(box * kBox, rows - 1); };
+    const int own = page_of(word(order, shared::kOrderSequence), key_of(min(lane(), kBoxes - 1)) / kRows);
+#pragma unroll 1
+    for (int box = 0; box < kBoxes; ++box) {
+      const int page = __shfl_sync(~0U, own, box), key = key_of(box), row = key % kRows;
+      const int end = min(kRows, first + rows - (key - row));
+      if (lane() != 0) continue;
+      const ptx::Address to = word(order, shared::kOrderTo) + box * kBox * 128, full = word(order, shared::kOrderFull);
+      const int head = word(order, shared::kOrderHead);
+      for (int panel = 0; panel < kPanels; ++panel) {
+        ptx::tma_load_before(end, to + panel * kConfig.kv_block * 128, map, full, panel * kPanel, kRows - end + row,
+                             head, page, ptx::kEvictLast);
+      }
+    }
+  }
+
+  const Memory& memory_;
+  const ptx::TensorMap &k_map_, &v_map_;
+  const shared::ForwardSm90Params& params_;
+};
+
+}  // namespace heddle

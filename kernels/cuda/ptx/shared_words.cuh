@@ -1,0 +1,17 @@
+// Single words of shared memory.
+#pragma once
+
+#include "ptx/barrier.cuh"
+
+namespace heddle::ptx {
+
+__device__ __forceinline__ int load_word(Address from) {
+  int word;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ void store_word(Address to, int word) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+}  // namespace heddle::ptx

@@ -1,0 +1,128 @@
+// Keys and values in pages on the CPU: equal to the same ones in a row, within the criterion, and what is refused.
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "engine/attention_case.h"
+#include "expect_error.h"
+#include "heddle/mods.h"
+#include "problem/problem.h"
+
+namespace heddle::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Paged, AgreesWithTheReference) {
+  std::uint64_t seed = 0;
+  for (const std::int64_t page_rows : {1, 3, 7, 16, 64, 128}) {
+    for (const char* sequences : {"whole", "lengths", "packed"}) {
+      for (const std::int64_t q_rows : {1, 70}) {  // keys packed as they come, and before
+        CaseSpec spec;
+        spec.seed = ++seed;
+        spec.page_rows = page_rows;
+        spec.sequences = sequences;
+        spec.batch = 3;
+        spec.kv_heads = spec.group = 2;
+        spec.q_rows = q_rows;
+        spec.kv_rows = 130;
+        spec.qk_dim = 40;
+        spec.v_dim = 33;
+        spec.mask = seed % 2 == 0 ? "causal_lower_right" : "";
+        spec.q_dtype = spec.k_dtype = spec.v_dtype = seed % 3 == 0 ? DType::bf16 : DType::f32;
+        AttentionCase attention_case(spec);
+        run_and_judge(attention_case);
+      }
+    }
+  }
+}
+
+/// Two sequences of 10 and 5 keys in pages of 4, of 5 pages; and the same keys in a row.
+struct Call {
+  Tensor q = Tensor::zeros(DType::f32, {2, 2, 3, 8}), k = Tensor::zeros(DType::f32, {5, 1, 4, 8}),
+         v = Tensor::zeros(DType::f32, {5, 1, 4, 8}), k_row = Tensor::zeros(DType::f32, {2, 1, 12, 8}),
+         v_row = Tensor::zeros(DType::f32, {2, 1, 12, 8});
+  std::int32_t table[6] = {3, 0, 4, 1, 2, -9};
+  std::int64_t lengths[2] = {10, 5};
+  AttentionOptions options;
+
+  Call() {
+    options.page_table = ConstTensorView(table, DType::i32, {2, 3});
+    options.kv_lengths = ConstTensorView(lengths, DType::i64, {2});
+    options.mask_mod = mods::causal_lower_right();
+    std::mt19937 rng(1);
+    std::normal_distribution<float> normal;
+    for (const Tensor* tensor : {&q, &k, &v}) {
+      for (std::int64_t i = 0; i < tensor->count(); ++i) static_cast<float*>(tensor->data())[i] = normal(rng);
+    }
+    for (int b = 0; b < 2; ++b) {
+      for (int j = 0; j < lengths[b]; ++j) {
+        const int page = table[3 * b + j / 4];
+        for (const auto& [from, to] : {std::pair(&k, &k_row), {&v, &v_row}}) {
+          std::memcpy(static_cast<float*>(to->data()) + (12 * b + j) * 8,
+                      static_cast<const float*>(from->data()) + (4 * page + j % 4) * 8, 8 * sizeof(float));
+        }
+      }
+    }
+  }
+  AttentionResult paged() const { return attention(q, k, v, options, true); }
+  void expect_refused(const char* sentence) const {
+    expect_error([&] { paged(); }, ErrorCode::invalid_argument, HasSubstr(sentence));
+  }
+};
+
+TEST(Paged, IsTheSameAsKeysInARow) {
+  for (const BackendChoice backend : {BackendChoice::cpu, BackendChoice::reference}) {
+    Call call;
+    call.options.backend = backend;
+    const AttentionResult paged = call.paged();
+    AttentionOptions in_a_row = call.options;
+    in_a_row.page_table.reset();
+    const AttentionResult expected = attention(call.q, call.k_row, call.v_row, in_a_row, true);
+    EXPECT_EQ(std::memcmp(paged.o.data(), expected.o.data(), 2 * 2 * 3 * 8 * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(paged.lse.data(), expected.lse.data(), 2 * 2 * 3 * sizeof(float)), 0);
+  }
+}
+
+TEST(Paged, IsExplained) {
+  const Call call;
+  const problem::AttentionProblem problem =
+      problem::validate({call.q, call.k, call.v, TensorView(nullptr, DType::f32, Dims{2, 2, 3, 8}), {}}, call.options);
+  EXPECT_EQ(problem.page_rows, 4);
+  EXPECT_EQ(problem.kv_rows, 12);
+  EXPECT_THAT(to_string(problem), HasSubstr("pages of 4 rows"));
+}
+
+TEST(Paged, RefusesTablesThatDoNotFit) {
+  Call call;
+  call.table[2] = 5;
+  call.expect_refused("page_table[0, 2] is 5, for the keys of a sequence of 10; pages are numbered from 0 to 4");
+  call.table[2] = -1;
+  call.expect_refused("page_table[0, 2] is -1");
+  call.table[2] = 4;
+  call.paged();
+  call.lengths[0] = 13;
+  call.expect_refused("kv_lengths[0] is 13; lengths from 0 to the padded size 12 are accepted");
+  call.lengths[0] = 10;
+  call.options.page_table = ConstTensorView(call.table, DType::i32, {1, 3});
+  call.expect_refused("page_table has shape [1, 3]; [2, max_pages] is accepted, a row a sequence");
+  call.options.page_table = ConstTensorView(call.table, DType::i32, {6});
+  call.expect_refused("page_table has shape [6]; [B, max_pages] is accepted");
+  call.options.page_table = ConstTensorView(call.lengths, DType::i64, {2, 1});
+  call.expect_refused("page_table is i64; i32 is accepted");
+  call.options.page_table = ConstTensorView(call.table, DType::i32, {2, 3}, Device{DeviceKind::cuda, 0});
+  call.expect_refused("page_table is on cuda:0; the CPU is accepted, where q is");
+}
+
+TEST(Paged, RefusesPackedKeys) {
+  Call call;
+  const std::int32_t ends[] = {0, 3, 3};
+  call.options.cu_seqlens_q = ConstTensorView(ends, DType::i32, {3});
+  call.q = Tensor::zeros(DType::f32, {1, 2, 3, 8});
+  call.paged();
+  call.options.cu_seqlens_kv = ConstTensorView(ends, DType::i32, {3});
+  call.expect_refused("cu_seqlens_kv is given together with page_table; kv_lengths is accepted");
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -5,7 +5,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
-C_VERSION = 1
+C_VERSION = 2
 MAX_RANK = 8
 DTYPES = {
     name: number
@@ -87,6 +87,8 @@ class AttentionOptions(Sized):
         ("progress_context", c_void_p),
         ("block_mask", c_void_p),
         ("page_table", POINTER(Tensor)),
+        ("max_q_len", c_int64),
+        ("max_kv_len", c_int64),
     ]
 
 

@@ -21,7 +21,9 @@
 #include <stdint.h>
 
 // The version of this interface and of the text form of mods. It grows when something is added.
-#define HEDDLE_C_VERSION 1
+//
+// 2: page_table, max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
+#define HEDDLE_C_VERSION 2
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -129,7 +131,8 @@ typedef struct heddle_attention_options {
   const double* scale;         // NULL: 1 / sqrt(Dqk)
   const heddle_tensor* sinks;  // NULL: none. f32 [Hq] (f64 for f64 inputs)
 
-  // NULL: full sequences from position 0. Lengths and q_start i32 or i64 [B], cu_seqlens (both or none) [N + 1].
+  // NULL: full sequences from position 0. Lengths and q_start i32 or i64 [B], cu_seqlens (both or none) [N + 1]. All on
+  // the CPU, or all where q is: then each run reads them (attention.h).
   const heddle_tensor* q_lengths;
   const heddle_tensor* kv_lengths;
   const heddle_tensor* cu_seqlens_q;
@@ -160,8 +163,13 @@ typedef struct heddle_attention_options {
 
   // NULL: k and v are [B, Hkv, Skv, D]. Else i32 [B, max_pages] (packed queries: [N, max_pages]), where q is, and k and
   // v are [pages, Hkv, page_size, D]: keys n * page_size to (n + 1) * page_size of sequence b stand in page
-  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths.
+  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, as all that follows.
   const heddle_tensor* page_table;
+
+  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given, with
+  // cu_seqlens_q and pages there max_q_len.
+  int64_t max_q_len;
+  int64_t max_kv_len;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -244,8 +252,8 @@ HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* t
                                                const heddle_attention_options* options);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
-/// and the captures of the mask are read now; score params, descales, sinks and score captures are read by each run.
-/// `options` may be NULL. *plan is NULL after a failure.
+/// on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures, and lengths on
+/// a GPU are read by each run. `options` may be NULL. *plan is NULL after a failure.
 HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
                                             const heddle_attention_options* options, heddle_plan** plan);
 /// NULL is accepted. Not during a run, nor, on a GPU, while one is enqueued: it frees lists that runs read, and waits.
@@ -285,8 +293,8 @@ HEDDLE_API heddle_status heddle_block_mask_text(const heddle_block_mask* mask, i
 /// the legacy default stream.
 HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                              int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
-/// The same on a stream of the GPU's (CUstream). It returns when the work is enqueued; the first call of a process with these
-/// dtypes on a device also compiles and loads the kernel, and must not be captured in a graph.
+/// The same on a stream of the GPU's (CUstream). It returns when the work is enqueued; the first call of a process with
+/// these dtypes on a device also compiles and loads the kernel, and must not be captured in a graph. Since version 2.
 HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                                 int64_t count, const heddle_tensor* o, const heddle_tensor* lse,
                                                 void* stream);

@@ -18,6 +18,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Null where the host knows them.
+Json lengths_json(const problem::AttentionProblem& problem) {
+  if (!problem.device_lengths) return nullptr;
+  const Sequence most = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
+  return {{"on", problem::name(problem.device)},
+          {"max_q_len", most.q_len},
+          {"max_kv_len", most.kv_len},
+          {"q_start", problem.device_starts}};
+}
+
 Json problem_json(const problem::AttentionProblem& problem) {
   return {{"summary", to_string(problem)},
           {"device", problem::name(problem.device)},
@@ -27,6 +37,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"scale", problem.scale},
           {"batch", problem.batch},
           {"packed", problem.packed},
+          {"lengths", lengths_json(problem)},
           {"page_rows", problem.page_rows},
           {"q_heads", problem.q_heads},
           {"kv_heads", problem.kv_heads},
@@ -77,6 +88,7 @@ Json config_json(const shared::ForwardSm90Config& config) {
                {"lse", config.lse},
                {"masked", config.masked},
                {"by_sequence", config.by_sequence},
+               {"device_lengths", config.device_lengths},
                {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
   if (const std::string weights = plan::weights_of(config); !weights.empty()) json["weights"] = weights;
   return json;

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <span>
 
 #include "base/environment.h"
 #include "base/on_host.h"
+#include "mask/build.h"
+#include "mask/shape.h"
 
 namespace heddle::engine {
 namespace {
@@ -29,6 +32,20 @@ std::optional<int> device_of_captures(const Expr& mask, const Bindings& bindings
     device = place.index;
   }
   return device;
+}
+
+/// Rows whose every block is partial.
+mask::Rows all_partial(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices) {
+  mask::Rows rows;
+  for (const mask::Matrix& matrix : matrices) {
+    const Sequence& sequence = shape.sequences[static_cast<std::size_t>(matrix.sequence)];
+    const std::int64_t columns = mask::block_count(sequence.kv_len, block.kv);
+    for (std::int64_t row = 0; row < mask::block_count(sequence.q_len, block.q); ++row) {
+      if (columns > 0) rows.runs.push_back({0, static_cast<std::int32_t>(columns), RunKind::partial});
+      rows.offset.push_back(std::ssize(rows.runs));
+    }
+  }
+  return rows;
 }
 
 }  // namespace
@@ -63,6 +80,13 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
   const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
   const std::optional<int> device = device_of_captures(problem.mask_mod, bindings);
   place_.clear();
+  if (problem::reads_device_lengths(problem, problem.mask_mod)) {
+    place_ = fmt::format("nowhere: the mask reads what only {} knows of the sequences; every block of keys is partial",
+                         problem::name(problem.device));
+    const auto find = [](const Expr&, const MaskShape& of, BlockSize size, std::span<const mask::Matrix> matrices,
+                         const Bindings&) { return all_partial(of, size, matrices); };
+    return std::make_shared<const BlockMask>(mask::build_elsewhere(problem.mask_mod, shape, block, bindings, find));
+  }
   if (device && !base::value_of(base::Option::host_masks).empty()) {
     place_ = fmt::format("on the host: {} is set", base::name_of(base::Option::host_masks));
   } else if (device) {

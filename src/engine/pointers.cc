@@ -7,6 +7,7 @@
 
 #include "backend/cuda/driver/device.h"
 #include "heddle/error.h"
+#include "problem/sequences.h"
 
 namespace heddle::engine {
 namespace {
@@ -35,6 +36,9 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
   if (options.page_table) check_pointer("page_table", *options.page_table, device);
   if (options.sinks) check_pointer("sinks", *options.sinks, device);
+  for (const auto& [name, member] : problem::kLengthViews) {
+    if (problem.device_lengths && options.*member) check_pointer(name, *(options.*member), device);
+  }
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
     if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);

@@ -11,9 +11,9 @@ namespace heddle::engine {
 /// device.
 void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false);
 
-/// Asks the driver about each tensor, of `options` too, and capture that a run on a GPU reads or writes. Throws
-/// invalid_argument, naming the first that is elsewhere: the kernel would fault there, long after the run returned.
-/// Allocates nothing else.
+/// Asks the driver about each tensor, those of `options` too, lists of lengths among them, and capture that a run on a
+/// GPU reads or writes. Throws invalid_argument, naming the first that is elsewhere: the kernel would fault there, long
+/// after the run returned. Allocates nothing else.
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings);
 /// The same for a run's workspace.

@@ -47,6 +47,10 @@ Expr resolve_mask(const AttentionProblem& problem, const AttentionOptions& optio
   if (given.is_transposed()) refuse("block_mask is a transposed one; the rows of queries are accepted");
   check_block_mask_shape(problem, given.shape());
   const Expr& mask = given.mask();
+  if (!given.is_from_lists() && reads_device_lengths(problem, mask)) {
+    refuse("block_mask was made from {}, which reads what only {} knows: the lengths; no block_mask is accepted",
+           print(mask), name(problem.device));
+  }
   if (!options.mask_mod.empty() && !same(options.mask_mod, mask)) {
     refuse("block_mask was made from {}, but mask_mod is {}; the same mask is accepted, or no mask_mod",
            mask.empty() ? "lists without a mask" : print(mask), print(options.mask_mod));

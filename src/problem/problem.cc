@@ -3,19 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+
+#include "expr/node.h"
 
 namespace heddle::problem {
 namespace {
 
 std::string describe_sequences(const AttentionProblem& problem) {
+  const std::string pages = problem.page_rows > 0 ? fmt::format(", pages of {} rows", problem.page_rows) : "";
+  if (problem.device_lengths) {
+    const Sequence longest = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
+    return fmt::format("{} {}sequences, lengths on {} of up to {} queries and {} keys{}{}", problem.batch,
+                       problem.packed ? "packed " : "", name(problem.device), longest.q_len, longest.kv_len,
+                       problem.device_starts ? ", q_start there" : "", pages);
+  }
   const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
   const auto starts_at_zero = [](const Sequence& s) { return s.q_start == 0; };
   std::string text = problem.packed ? fmt::format("{} packed sequences", problem.batch)
                      : std::ranges::all_of(problem.sequences, has_length) ? "full lengths"
                                                                           : "lengths by sequence";
   if (!std::ranges::all_of(problem.sequences, starts_at_zero)) text += ", q_start";
-  if (problem.page_rows > 0) text += fmt::format(", pages of {} rows", problem.page_rows);
-  return text;
+  return text + pages;
 }
 
 expr::Range span(double lo, double hi) { return {.lo = lo, .hi = hi}; }
@@ -50,11 +59,22 @@ std::string to_string(const AttentionProblem& problem) {
 }
 
 bool sequences_differ(const AttentionProblem& problem) {
-  return std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
-    const Sequence whole = {
-        .q_len = problem.q_rows, .kv_len = problem.kv_rows, .q_start = problem.sequences.front().q_start};
-    return sequence != whole;
-  });
+  return problem.device_lengths || std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
+           const Sequence whole = {
+               .q_len = problem.q_rows, .kv_len = problem.kv_rows, .q_start = problem.sequences.front().q_start};
+           return sequence != whole;
+         });
+}
+
+bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod) {
+  using expr::Leaf;
+  if (!problem.device_lengths || mod.empty()) return false;
+  expr::LeafSet unknown = {Leaf::q_len, Leaf::kv_len};
+  if (problem.packed) unknown = unknown | expr::LeafSet{Leaf::q_token};
+  // Of keys in pages each sequence counts its own tokens.
+  if (problem.packed && problem.page_rows == 0) unknown = unknown | expr::LeafSet{Leaf::kv_token};
+  if (problem.device_starts) unknown = unknown | expr::LeafSet{Leaf::q_start, Leaf::q_idx};
+  return mod.node()->uses.intersects(unknown);
 }
 
 bool has_elements(const AttentionProblem& problem) {
@@ -80,6 +100,12 @@ expr::LeafRanges leaf_ranges(const AttentionProblem& problem) {
   const auto range = [](std::int64_t lo, std::int64_t hi) {
     return span(static_cast<double>(lo), static_cast<double>(hi));
   };
+  // A mod is evaluated where there is a query and a key.
+  if (problem.device_lengths) least.q_len = least.kv_len = 1;
+  if (problem.device_starts) {
+    q_idx_first = least.q_start = INT32_MIN;
+    q_idx_last = most.q_start = INT32_MAX;
+  }
   expr::LeafRanges leaves;
   leaves[Leaf::score] = expr::Range::any(ExprType::f32);
   leaves[Leaf::b] = range(0, problem.batch - 1);

@@ -26,7 +26,9 @@ struct AttentionProblem {
   expr::Precision precision{};  // f64 when the inputs are f64
   double scale = 0;
   Normalizer normalizer{};
-  std::vector<Sequence> sequences;  // [batch]
+  std::vector<Sequence> sequences;  // [batch]; device_lengths: the longest that any may be, at the origin
+  // Each run reads lengths, or cumulative lengths, or starts from the device's memory; and among them starts.
+  bool device_lengths = false, device_starts = false;
 
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
   std::vector<std::string> captures;     // the names that they read, sorted
@@ -67,6 +69,8 @@ Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const Con
 expr::LeafRanges leaf_ranges(const AttentionProblem& problem);
 /// True when a sequence does not fill the padded tensors, or starts elsewhere than the others.
 bool sequences_differ(const AttentionProblem& problem);
+/// True when the mod reads a leaf whose values only the device knows.
+bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod);
 /// True when some sequence has a query and a key.
 bool has_elements(const AttentionProblem& problem);
 

@@ -6,6 +6,7 @@
 #include "problem/pages.h"
 #include "problem/places.h"
 #include "problem/refuse.h"
+#include "problem/sequences.h"
 
 namespace heddle::problem {
 namespace {
@@ -32,6 +33,10 @@ void for_each_input(const AttentionProblem& problem, const PlannedTensors& plann
       {"v_descale", &options.v_descale}};
   for (const auto& [name, view] : optional_inputs) {
     if (*view) f(InputName{name}, **view, footprint_of(name, **view));
+  }
+  for (const auto& [name, member] : kLengthViews) {
+    const std::optional<ConstTensorView>& view = options.*member;
+    if (problem.device_lengths && view) f(InputName{name}, *view, footprint_of(name, *view));
   }
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;

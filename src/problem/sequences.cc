@@ -1,6 +1,7 @@
 #include "problem/sequences.h"
 
 #include <limits>
+#include <span>
 
 #include "base/element.h"
 #include "problem/places.h"
@@ -11,15 +12,19 @@ namespace {
 
 using Int32 = std::numeric_limits<std::int32_t>;
 
-// An i32 or i64 vector of the options, checked, as 64-bit integers.
-std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& view) {
+// An i32 or i64 vector of the options, all but its content.
+void check_integers(std::string_view name, const ConstTensorView& view) {
   check_view(name, view);
-  check_on_cpu(name, view);
   if (view.rank() != 1) refuse("{} has shape {}; one axis is accepted", name, to_string(view.shape));
   if (view.dtype != DType::i32 && view.dtype != DType::i64) {
     refuse("{} is {}; i32 and i64 are accepted", name, heddle::name(view.dtype));
   }
   check_memory(name, view);
+}
+
+// Checked, as 64-bit integers.
+std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& view) {
+  check_integers(name, view);
   std::vector<std::int64_t> values;
   for (std::int64_t i = 0; i < view.shape[0]; ++i) {
     const std::int64_t offset = i * view.strides[0];
@@ -29,36 +34,78 @@ std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensor
   return values;
 }
 
+void check_entries(std::string_view name, const ConstTensorView& view, std::int64_t sequences) {
+  if (view.shape[0] == sequences) return;
+  refuse("{} has shape {}; [{}] is accepted, an entry a sequence", name, to_string(view.shape), sequences);
+}
+
 // One integer a sequence.
 std::vector<std::int64_t> read_per_sequence(std::string_view name, const ConstTensorView& view,
                                             std::int64_t sequences) {
   std::vector<std::int64_t> values = read_integers(name, view);
-  if (view.shape[0] != sequences) {
-    refuse("{} has shape {}; [{}] is accepted, an entry a sequence", name, to_string(view.shape), sequences);
-  }
+  check_entries(name, view, sequences);
   return values;
 }
 
-std::vector<std::int64_t> read_lengths(std::string_view name, const std::optional<ConstTensorView>& lengths,
-                                       std::int64_t sequences, std::int64_t rows) {
-  if (!lengths) return std::vector<std::int64_t>(static_cast<std::size_t>(sequences), rows);
-  std::vector<std::int64_t> values = read_per_sequence(name, *lengths, sequences);
+// Those of the queries, or those of the keys.
+struct Side {
+  std::string_view lengths, cumulative, longest;
+  const std::optional<ConstTensorView>&given, &given_cumulative;
+  const std::optional<std::int64_t>& most;
+  std::int64_t rows;  // of the tensors, or of the pages that a table lists
+  std::string_view rows_of = "the tensor";
+};
+Side q_side(const AttentionOptions& options, const PaddedSizes& sizes) {
+  return {"q_lengths",          "cu_seqlens_q",    "max_q_len", options.q_lengths,
+          options.cu_seqlens_q, options.max_q_len, sizes.q_rows};
+}
+Side kv_side(const AttentionOptions& options, const PaddedSizes& sizes) {
+  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len",  options.kv_lengths,
+          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows, options.page_table ? "page_table" : "the tensor"};
+}
+
+// What no sequence is longer than.
+std::int64_t longest(const Side& side) {
+  if (!side.most) return side.rows;
+  if (!side.given && !side.given_cumulative) {
+    refuse("{} is given without {} and {}; it bounds those", side.longest, side.lengths, side.cumulative);
+  }
+  if (*side.most < 0 || *side.most > side.rows) {
+    refuse("{} is {}; 0 to the {} rows of {} are accepted", side.longest, *side.most, side.rows, side.rows_of);
+  }
+  return *side.most;
+}
+
+void check_lengths(const Side& side, std::string_view name, std::span<const std::int64_t> values) {
+  const std::int64_t most = longest(side);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (values[i] < 0 || values[i] > rows) {
-      refuse("{}[{}] is {}; lengths from 0 to the padded size {} are accepted", name, i, values[i], rows);
-    }
+    if (values[i] >= 0 && values[i] <= most) continue;
+    refuse("{}[{}] is {}; lengths from 0 to {} {} are accepted", name, i, values[i],
+           side.most ? side.longest : "the padded size", most);
   }
+}
+
+std::vector<std::int64_t> read_lengths(const Side& side, std::int64_t sequences) {
+  const std::int64_t most = longest(side);
+  if (!side.given) return std::vector<std::int64_t>(static_cast<std::size_t>(sequences), most);
+  std::vector<std::int64_t> values = read_per_sequence(side.lengths, *side.given, sequences);
+  check_lengths(side, side.lengths, values);
   return values;
 }
 
-std::vector<std::int64_t> read_cumulative(std::string_view name, const ConstTensorView& cumulative,
-                                          std::int64_t total) {
-  std::vector<std::int64_t> values = read_integers(name, cumulative);
+std::vector<std::int64_t> read_cumulative(const Side& side) {
+  const std::string_view name = side.cumulative;
+  const std::int64_t total = side.rows, most = longest(side);
+  std::vector<std::int64_t> values = read_integers(name, *side.given_cumulative);
   if (values.empty()) refuse("{} is empty; N + 1 entries are accepted, the first 0", name);
   if (values.front() != 0) refuse("{}[0] is {}; cumulative lengths start at 0", name, values.front());
   for (std::size_t i = 1; i < values.size(); ++i) {
     if (values[i] < values[i - 1]) {
       refuse("{}[{}] is {} after {}; cumulative lengths never decrease", name, i, values[i], values[i - 1]);
+    }
+    if (side.most && values[i] - values[i - 1] > most) {
+      refuse("{}[{}] is {} after {}; sequences of up to {} {} rows are accepted", name, i, values[i], values[i - 1],
+             side.longest, most);
     }
   }
   if (values.back() != total) {
@@ -67,10 +114,11 @@ std::vector<std::int64_t> read_cumulative(std::string_view name, const ConstTens
   return values;
 }
 
-std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
-  if (!options.cu_seqlens_q && !options.page_table)
-    refuse("cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted");
+void check_packed(const AttentionOptions& options, const PaddedSizes& sizes) {
   const bool paged = options.page_table.has_value();
+  if (!options.cu_seqlens_q && !paged) {
+    refuse("cu_seqlens_kv is given without cu_seqlens_q; both or none are accepted");
+  }
   if (paged && options.cu_seqlens_kv) {
     refuse("cu_seqlens_kv is given together with page_table; kv_lengths is accepted");
   }
@@ -81,19 +129,25 @@ std::vector<Sequence> packed_sequences(const AttentionOptions& options, const Pa
   if (!paged && options.kv_lengths)
     refuse("kv_lengths is given together with cu_seqlens; a packed batch has no other lengths");
   if (sizes.batch != 1) refuse("q, k, v have batch {}; with cu_seqlens 1 is accepted", sizes.batch);
-  const auto q = read_cumulative("cu_seqlens_q", *options.cu_seqlens_q, sizes.q_rows);
-  if (paged) {
+}
+
+void check_counts(std::int64_t q_entries, std::int64_t kv_entries) {
+  if (q_entries == kv_entries) return;
+  refuse("cu_seqlens_q has {} entries and cu_seqlens_kv {}; the same number is accepted", q_entries, kv_entries);
+}
+
+std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
+  const auto q = read_cumulative(q_side(options, sizes));
+  if (options.page_table) {
     std::vector<Sequence> sequences;
-    const auto lengths = read_lengths("kv_lengths", options.kv_lengths, std::ssize(q) - 1, sizes.kv_rows);
+    const auto lengths = read_lengths(kv_side(options, sizes), std::ssize(q) - 1);
     for (std::size_t i = 0; i + 1 < q.size(); ++i) {
       sequences.push_back({.q_begin = q[i], .q_len = q[i + 1] - q[i], .kv_len = lengths[i]});
     }
     return sequences;
   }
-  const auto kv = read_cumulative("cu_seqlens_kv", *options.cu_seqlens_kv, sizes.kv_rows);
-  if (q.size() != kv.size()) {
-    refuse("cu_seqlens_q has {} entries and cu_seqlens_kv {}; the same number is accepted", q.size(), kv.size());
-  }
+  const auto kv = read_cumulative(kv_side(options, sizes));
+  check_counts(std::ssize(q), std::ssize(kv));
   std::vector<Sequence> sequences;
   for (std::size_t i = 0; i + 1 < q.size(); ++i) {
     sequences.push_back({.q_begin = q[i], .q_len = q[i + 1] - q[i], .kv_begin = kv[i], .kv_len = kv[i + 1] - kv[i]});
@@ -102,19 +156,68 @@ std::vector<Sequence> packed_sequences(const AttentionOptions& options, const Pa
 }
 
 std::vector<Sequence> padded_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
-  const auto q = read_lengths("q_lengths", options.q_lengths, sizes.batch, sizes.q_rows);
-  const auto kv = read_lengths("kv_lengths", options.kv_lengths, sizes.batch, sizes.kv_rows);
+  const auto q = read_lengths(q_side(options, sizes), sizes.batch);
+  const auto kv = read_lengths(kv_side(options, sizes), sizes.batch);
   std::vector<Sequence> sequences;
   for (std::size_t i = 0; i < q.size(); ++i) sequences.push_back({.q_len = q[i], .kv_len = kv[i]});
   return sequences;
 }
 
+// Whether the views are where q is, on another device than the CPU. All must be in one place.
+bool on_device(const AttentionOptions& options, const Device& device) {
+  const NamedLengths* first = nullptr;
+  for (const NamedLengths& named : kLengthViews) {
+    const std::optional<ConstTensorView>& view = options.*named.second;
+    if (!view) continue;
+    if (device.kind == DeviceKind::cpu) check_on_cpu(named.first, *view);
+    if (view->device.kind != DeviceKind::cpu) check_beside(named.first, *view, device);
+    if (first == nullptr) first = &named;
+    const Device& other = (options.*first->second)->device;
+    if (view->device == other) continue;
+    refuse("{} is on {} and {} on {}; lengths, cu_seqlens and q_start all on the CPU, or all where q is, are accepted",
+           first->first, problem::name(other), named.first, problem::name(view->device));
+  }
+  return first != nullptr && (options.*first->second)->device.kind != DeviceKind::cpu;
+}
+
+// One a sequence, with the most queries and keys that it may have.
+ResolvedSequences longest_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
+  const Side q = q_side(options, sizes), kv = kv_side(options, sizes);
+  for (const auto& [name, member] : kLengthViews) {
+    if (options.*member) check_integers(name, *(options.*member));
+  }
+  std::int64_t count = sizes.batch;
+  if (q.given_cumulative) {
+    if (kv.given_cumulative) check_counts(q.given_cumulative->shape[0], kv.given_cumulative->shape[0]);
+    count = q.given_cumulative->shape[0] - 1;
+    for (const Side& side : {q, kv}) {
+      if (!side.given_cumulative) continue;  // keys in pages: up to all that the table lists
+      if (count < 0) refuse("{} is empty; N + 1 entries are accepted, the first 0", side.cumulative);
+      if (count == 0 && side.rows > 0) {
+        refuse("{} has 1 entry, for no sequence, but the tensor {} rows; at least 2 are accepted", side.cumulative,
+               side.rows);
+      }
+      if (side.most) continue;
+      refuse("{} is not given; with {} on a GPU the largest length is accepted, which planning does not read",
+             side.longest, side.cumulative);
+    }
+  }
+  for (const auto& [name, view] :
+       {std::pair(q.lengths, q.given), {kv.lengths, kv.given}, {"q_start", options.q_start}}) {
+    if (view) check_entries(name, *view, count);
+  }
+  const Sequence most = {.q_len = longest(q), .kv_len = longest(kv)};
+  return {std::vector(static_cast<std::size_t>(count), most), true, options.q_start.has_value()};
+}
+
 }  // namespace
 
-std::vector<Sequence> resolve_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
+ResolvedSequences resolve_sequences(const AttentionOptions& options, const PaddedSizes& sizes, const Device& device) {
   const bool packed = options.cu_seqlens_q || options.cu_seqlens_kv;
+  if (packed) check_packed(options, sizes);
+  if (on_device(options, device)) return longest_sequences(options, sizes);
   std::vector<Sequence> sequences = packed ? packed_sequences(options, sizes) : padded_sequences(options, sizes);
-  if (!options.q_start) return sequences;
+  if (!options.q_start) return {std::move(sequences)};
   const auto starts = read_per_sequence("q_start", *options.q_start, std::ssize(sequences));
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const std::int64_t last_row = std::max<std::int64_t>(0, sequences[i].q_len - 1);
@@ -124,7 +227,7 @@ std::vector<Sequence> resolve_sequences(const AttentionOptions& options, const P
     }
     sequences[i].q_start = starts[i];
   }
-  return sequences;
+  return {std::move(sequences)};
 }
 
 }  // namespace heddle::problem

@@ -1,6 +1,7 @@
 // Validation in the order in which arguments are read: tensors, sequences, scalars and small tensors, mods.
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "problem/mods.h"
 #include "problem/pages.h"
@@ -104,14 +105,19 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   const std::int64_t tensor_batch = outputs.o_shape[0];
   problem.packed = options.cu_seqlens_q.has_value() || options.cu_seqlens_kv.has_value();
   problem.shared_kv = !paged && tensor_batch > 1 && tensors.k.shape[0] == 1 && tensors.v.shape[0] == 1;
-  problem.sequences = resolve_sequences(options, {tensor_batch, problem.q_rows, problem.kv_rows});
+  ResolvedSequences resolved =
+      resolve_sequences(options, {tensor_batch, problem.q_rows, problem.kv_rows}, problem.device);
+  problem.sequences = std::move(resolved.sequences);
+  problem.device_lengths = resolved.device_lengths;
+  problem.device_starts = resolved.device_starts;
   problem.batch = std::ssize(problem.sequences);
   if (paged && options.page_table->shape[0] != problem.batch) {
     refuse("page_table has shape {}; [{}, max_pages] is accepted, a row a sequence",
            to_string(options.page_table->shape), problem.batch);
   }
   if (paged && tensors.k.shape[0] == 0 && has_elements(problem)) {
-    refuse("k has 0 pages, and sequences have keys; at least 1 is accepted");
+    refuse("k has 0 pages, and sequences {} keys; at least 1 is accepted",
+           problem.device_lengths ? "may have" : "have");
   }
 
   problem.scale = resolve_scale(options, problem);

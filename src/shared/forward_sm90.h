@@ -74,9 +74,10 @@ struct ForwardSm90Config {
   DrawTime draws = DrawTime::packing;
   int safe_headroom = 5;     // f16: powers of two from 1 to a row's largest weight where the running maximum is taken
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
-  int streamed_bytes = 0;    // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
-  int streamed_stages = 0;   // its tiles in flight, of each warpgroup
-  bool sinks = false;        // softmax: each row's sum has e^sink of its head besides
+  bool device_lengths = false;  // and so are the tiles that they leave: shared/sequences.h
+  int streamed_bytes = 0;       // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
+  int streamed_stages = 0;      // its tiles in flight, of each warpgroup
+  bool sinks = false;           // softmax: each row's sum has e^sink of its head besides
   Normalizer normalizer = Normalizer::softmax;
   OutputType o_type = OutputType::same;
   MaskForm mask = MaskForm::direct;
@@ -154,7 +155,7 @@ struct WorkItem {
   int q_tile;       // queries from q_tile * rows() on
   int head, batch;  // query head
   int kv_head;
-  int steps;            // key blocks in all its runs; at least 1
+  int steps;            // key blocks in all its runs; at least 1, but for the host's list with lengths on the device
   int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
   int before;           // flag of the step before its first one: kStepNextUneven, or 0. In shared memory, once the tile
                         // is being loaded: of all its steps, kStepSafe or 0
@@ -335,6 +336,14 @@ struct ModValues {
   const SequencePlace* sequences;  // of each, where they differ
 };
 
+/// Where lengths are on the device: what the tiles left by them are, and which rows no sequence has.
+struct ListedTiles {
+  const int* item_count;  // instead of the host's, which is that for the longest sequences
+  int sequence_count, q_heads;
+  int q_rows;  // of the tensor
+  int packed;  // rows of a sequence end where those of the next one begin; else with the tensor
+};
+
 /// Where the CTAs of a run draw their tiles: one word. During the run it holds the run's number, shifted by
 /// kTicketBits, and below it how many tiles have been drawn; when all are drawn it is 0. Its content before does not
 /// matter, but for this run's number: numbers are of one launch, and no finished run leaves its own.
@@ -348,7 +357,7 @@ struct GatheredTensor {
   long long stride[3];
 };
 /// Which page of k and v holds rows [n * page_rows, (n + 1) * page_rows) of a sequence. Entries past its end are not
-/// read; what is no page's number counts as the nearest that is.
+/// read, but for the first of a sequence without keys; what is no page's number counts as the nearest that is.
 struct PageTable {
   const int* data;
   long long stride[2];  // of sequence, and of n; elements
@@ -396,6 +405,7 @@ struct ForwardSm90Params {
   long long sink_stride;
   int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
   int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
+  ListedTiles listed;   // device_lengths
   GatheredTensor gathered[3];               // by kGatherQ, kGatherK, kGatherV
   PageTable page_table;                     // where k and v are pages
   Descale q_descale, k_descale, v_descale;  // 8 bits only

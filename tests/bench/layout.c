@@ -61,6 +61,8 @@ int main(void) {
   FIELD(heddle_attention_options, progress_context);
   FIELD(heddle_attention_options, block_mask);
   FIELD(heddle_attention_options, page_table);
+  FIELD(heddle_attention_options, max_q_len);
+  FIELD(heddle_attention_options, max_kv_len);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

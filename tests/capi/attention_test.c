@@ -1,5 +1,6 @@
 // Attention from C in one call, against plain loops: mods as text, every option, merging, the check of a result.
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,6 +128,17 @@ static void test_packed(void) {
   const heddle_attention_options options = {
       .struct_size = sizeof options, .cu_seqlens_q = &q_view, .cu_seqlens_kv = &kv_view};
   expect_right(&c, &options, true);
+  heddle_attention_options bounded = options;
+  bounded.max_q_len = 9;
+  bounded.max_kv_len = 12;
+  const heddle_attention_tensors tensors = tensors_of(&c, true);
+  EXPECT_ERROR(heddle_attention_into(&tensors, &bounded), HEDDLE_ERROR_INVALID_ARGUMENT,
+               "cu_seqlens_kv[1] is 13 after 0; sequences of up to max_kv_len 12 rows are accepted");
+  bounded.max_kv_len = 13;
+  expect_right(&c, &bounded, true);
+  bounded.max_q_len = 1;  // past the end of a program's struct of version 1
+  bounded.struct_size = offsetof(heddle_attention_options, max_q_len);
+  expect_right(&c, &bounded, true);
   free_case(&c);
 }
 
@@ -190,6 +202,9 @@ static void test_merge(void) {
   clear_outputs(&all);
   EXPECT_OK(heddle_merge_states(o_parts, lse_parts, 2, &all.o_view, NULL));
   EXPECT(largest_error(&all, false) < kTolerance);
+  clear_outputs(&all);
+  EXPECT_OK(heddle_merge_states_on(o_parts, lse_parts, 2, &all.o_view, &all.lse_view, NULL));
+  EXPECT(largest_error(&all, true) < kTolerance);
   free_case(&all);
   free_case(&left);
   free_case(&right);

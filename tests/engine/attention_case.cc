@@ -93,12 +93,12 @@ std::string CaseSpec::text() const {
   return fmt::format(
       "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
       "sequences {} "
-      "q_start {} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} scale {} descale "
+      "q_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} scale {} descale "
       "{} "
       "{} threads {} alignment {} pages of {}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
-      share_kv_batch ? "kv" : "", sequences, q_start, score, mask, weight, sinks,
+      share_kv_batch ? "kv" : "", sequences, q_start, device_lengths ? " there" : "", score, mask, weight, sinks,
       block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
       spread, late, scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse", threads,
       alignment, page_rows);
@@ -160,14 +160,17 @@ void AttentionCase::make_sequences() {
     if (spec_.q_start == "uniform") starts[i] = common;
     if (spec_.q_start == "ahead") starts[i] = below(100);
     if (spec_.q_start == "aligned") starts[i] = std::max<std::int64_t>(0, kv_lengths_[i] - q_lengths_[i]);
-    positions_ = std::max({positions_, starts[i] + q_lengths_[i], kv_lengths_[i]});
+    // On a device whose lengths nobody reads any row may be a query's or a key's.
+    const std::int64_t q_len = spec_.device_lengths ? spec_.q_rows : q_lengths_[i],
+                       kv_len = spec_.device_lengths ? most_keys() : kv_lengths_[i];
+    positions_ = std::max({positions_, starts[i] + q_len, kv_len});
   }
   if (spec_.q_start != "none") options_.q_start = keep(i32_tensor(starts));
 }
 
 // Pages of all sequences among each other, two that are nobody's, and entries past the ends that are no pages.
 void AttentionCase::make_pages() {
-  const std::int64_t rows = spec_.page_rows, columns = (spec_.kv_rows + rows - 1) / rows + 1;
+  const std::int64_t rows = spec_.page_rows, columns = table_columns();
   std::int64_t pages = 2;
   for (const std::int64_t length : kv_lengths_) pages += (length + rows - 1) / rows;
   std::vector<std::int32_t> free(static_cast<std::size_t>(pages));

@@ -25,6 +25,7 @@ struct CaseSpec {
   std::string sequences = "whole";                     // whole, lengths, packed
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
+  bool device_lengths = false;   // on a GPU: lengths, cu_seqlens and q_start are there
   std::string score, mask, weight;  // names of mods_by_name(), or empty
   std::string sinks = "none";       // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
   std::string rows = "built";       // built from the mask, given (odd blocks, or `block`), lists
@@ -76,11 +77,17 @@ class AttentionCase {
   /// The largest q_idx and kv_idx plus one, at least 1: what captures over positions must cover.
   std::int64_t positions() const { return positions_; }
   std::int64_t sequences() const { return sequences_; }
+  /// How many keys planning takes a sequence to have at most: where a device alone knows, its pages' rows.
+  std::int64_t most_keys() const {
+    return spec_.page_rows > 0 && spec_.device_lengths ? table_columns() * spec_.page_rows : spec_.kv_rows;
+  }
 
  private:
   void fill(const GuardedTensor& tensor, double spread);
   void make_sequences();
   void make_pages();
+  /// One more than the keys take.
+  std::int64_t table_columns() const { return (spec_.kv_rows + spec_.page_rows - 1) / spec_.page_rows + 1; }
   Dims kv_shape(std::int64_t batch, std::int64_t dim) const;
   void make_sinks();
   void make_small_tensors();

@@ -59,7 +59,7 @@ Expr full_bias(AttentionCase& c) {
 
 // Rows that TMA takes; what lies past the keys is NaN.
 Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
-  const std::int64_t keys = c.spec().kv_rows, columns = (keys + 7) / 8 * 8 + 8;
+  const std::int64_t keys = c.spec().kv_rows, columns = (c.most_keys() + 7) / 8 * 8 + 8;
   Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
@@ -76,6 +76,14 @@ Expr streamed_bias_f32(AttentionCase& c) {
   c.capture("bias", streamed_values(c, DType::f32, std::max<std::int64_t>(1, c.sequences())));
   const Expr bias = Capture("bias", DType::f32, 3)(leaf::b(), leaf::q_idx(), leaf::kv_idx());
   return leaf::score() + 0.5 * bias + to_f32(leaf::q_idx() % 3);
+}
+
+// Of positions that there are, wherever the queries begin.
+Expr streamed_inside(AttentionCase& c) {
+  c.capture("bias", streamed_values(c, DType::bf16, c.spec().q_heads()));
+  const Expr bias = Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const Expr inside = (leaf::q_idx() >= 0) & (leaf::q_idx() < static_cast<std::int32_t>(c.positions()));
+  return leaf::score() + where(inside, bias, 0.0);
 }
 
 Expr streamed_in_cap(AttentionCase& c) {
@@ -248,6 +256,7 @@ const std::vector<NamedMod>& score_mods() {
       {"streamed_bias", streamed_bias},
       {"streamed_bias_f32", streamed_bias_f32},
       {"streamed_in_cap", streamed_in_cap},
+      {"streamed_inside", streamed_inside},
       {"blind_rows_poisoned", blind_rows_poisoned},
       {"blind_slopes_poisoned", blind_slopes_poisoned},
       {"far_below", [](AttentionCase&) { return leaf::score() - 25.0; }},

@@ -88,7 +88,7 @@ TEST(Explain, ShowsEveryStage) {
             "weight     1\n"
             "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
             "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, dtype bf16, "
-            "lse true, masked true, by_sequence false, shared_memory_bytes " +
+            "lse true, masked true, by_sequence false, device_lengths false, shared_memory_bytes " +
                 std::to_string(shared::forward_sm90_memory(*hopper_plan().sm90).bytes) +
                 "\n"
                 "predicted  250 us for 150 GFLOP and 3 MiB: 600 TFLOP/s, 12.6 GB/s\n"
@@ -113,9 +113,9 @@ TEST(Explain, HasAKeyForEveryFigure) {
   using Keys = std::vector<std::string>;
   EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "rejected", "kernel"}));
   EXPECT_EQ(keys_of(full["problem"]),
-            Keys({"summary", "device",    "pass",    "normalizer", "sinks",   "scale",   "batch",
-                  "packed",  "page_rows", "q_heads", "kv_heads",   "q_rows",  "kv_rows", "qk_dim",
-                  "v_dim",   "q_dtype",   "k_dtype", "v_dtype",    "o_dtype", "lse"}));
+            Keys({"summary", "device",  "pass",      "normalizer", "sinks",    "scale",   "batch",
+                  "packed",  "lengths", "page_rows", "q_heads",    "kv_heads", "q_rows",  "kv_rows",
+                  "qk_dim",  "v_dim",   "q_dtype",   "k_dtype",    "v_dtype",  "o_dtype", "lse"}));
   EXPECT_EQ(keys_of(full["mods"]), Keys({"score", "mask", "weight"}));
   EXPECT_EQ(keys_of(full["mods"]["mask"]), Keys({"given", "simplified"}));
   EXPECT_EQ(keys_of(full["mask"]), Keys({"from_lists", "found", "block", "full", "partial", "empty", "density", "runs",
@@ -143,6 +143,36 @@ TEST(Explain, PredictsWhatACpuDoes) {
   EXPECT_GT(predicted["seconds"], 0);
   EXPECT_THAT(plan.explain(), testing::ContainsRegex("\npredicted  [0-9.]+ [mu]?s for 39.9 MFLOP and 430 KiB: [0-9.]+ "
                                                      "[MG]FLOP/s, [0-9.]+ GB/s\n"));
+}
+
+// Nothing of them is read: the memory is not there.
+TEST(Explain, SaysWhatLengthsOnTheDeviceDecide) {
+  AttentionTensors tensors;
+  tensors.q = {nullptr, DType::bf16, {4, 8, 512, 128}};
+  tensors.k = tensors.v = {nullptr, DType::bf16, {4, 8, 1024, 128}};
+  tensors.o = {nullptr, DType::bf16, {4, 8, 512, 128}};
+  const ConstTensorView there(reinterpret_cast<const void*>(0x1000), DType::i32, {4}, {1}, {DeviceKind::cuda, 0});
+  AttentionOptions options;
+  options.kv_lengths = there;
+  options.max_kv_len = 1000;
+  options.mask_mod = mods::causal();
+  const auto explained = [&] { return explain_on("h200", tensors, options); };
+  using testing::HasSubstr, testing::Not;
+  EXPECT_THAT(explained().text,
+              HasSubstr("4 sequences, lengths on cuda:0 of up to 512 queries and 1000 keys; on cuda:0"));
+  EXPECT_THAT(explained().text, Not(HasSubstr("nowhere")));
+  const Json json = Json::parse(explained().json);
+  EXPECT_EQ(json["problem"]["lengths"]["max_kv_len"], 1000);
+  EXPECT_EQ(json["plan"]["config"]["device_lengths"], true);
+  EXPECT_EQ(json["mask"]["full"].get<int>() > 0, true);
+  options.q_start = there;
+  EXPECT_THAT(explained().text, HasSubstr("q_start there"));
+  EXPECT_THAT(explained().text, HasSubstr("rows found nowhere: the mask reads what only cuda:0 knows of the sequences; "
+                                          "every block of keys is partial"));
+  EXPECT_EQ(Json::parse(explained().json)["mask"]["full"], 0);
+  options.q_start.reset();
+  options.mask_mod = mods::causal_lower_right();
+  EXPECT_THAT(explained().text, HasSubstr("rows found nowhere"));
 }
 
 // Units change where the number would pass 1000 (of 1024 bytes).

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/jit.h"
@@ -113,6 +114,37 @@ AttentionTensors GpuCase::tensors() const {
   return tensors;
 }
 
+void* GpuCase::workspace(std::int64_t bytes) {
+  if (!workspace_ || static_cast<std::int64_t>(workspace_->bytes()) >= bytes) return workspace();
+  const std::vector<std::byte> content(static_cast<std::size_t>(bytes), std::byte{0xff});
+  workspace_.emplace(0, content.size());
+  cuda::copy_and_wait(0, workspace_->data(), content.data(), content.size());
+  return workspace_->data();
+}
+
+void GpuCase::place_lengths(AttentionOptions& there) {
+  const auto longest = [](const ConstTensorView& lengths, bool sums) {
+    const TensorView own(const_cast<void*>(lengths.data), lengths.dtype, lengths.shape);
+    const Tensor wide = Tensor::adopt(own, nullptr).to(DType::i64);
+    const auto* values = static_cast<const std::int64_t*>(wide.data());
+    std::int64_t most = 0;
+    for (std::int64_t i = sums; i < wide.count(); ++i) most = std::max(most, values[i] - (sums ? values[i - 1] : 0));
+    return most;
+  };
+  if (there.cu_seqlens_q) there.max_q_len = longest(*there.cu_seqlens_q, true);
+  if (there.cu_seqlens_kv) there.max_kv_len = longest(*there.cu_seqlens_kv, true);
+  if (there.q_lengths && host_.spec().seed % 2 == 0) there.max_q_len = longest(*there.q_lengths, false);
+  if (there.kv_lengths && host_.spec().seed % 3 == 0) there.max_kv_len = longest(*there.kv_lengths, false);
+  for (auto member : {&AttentionOptions::q_lengths, &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q,
+                      &AttentionOptions::cu_seqlens_kv, &AttentionOptions::q_start}) {
+    std::optional<ConstTensorView>& view = there.*member;
+    if (!view) continue;
+    const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape);
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    view = copies_of_small_.back();
+  }
+}
+
 AttentionOptions GpuCase::options_there() {
   AttentionOptions there = options();
   if (!on_gpu()) return there;
@@ -127,6 +159,15 @@ AttentionOptions GpuCase::options_there() {
     if (there.*member) move(*(there.*member));
   }
   if (there.sinks) place_sinks(*there.sinks);
+  if (!host_.spec().device_lengths) return there;
+  place_lengths(there);
+  if (there.block_mask == nullptr) return there;
+  // Rows of the longest sequences that there may be.
+  const BlockSize block = std::exchange(there.block_mask, nullptr)->block();
+  const problem::AttentionProblem problem = problem::validate(tensors(), there);
+  const MaskShape shape = {problem.q_heads, problem.sequences};
+  there.block_mask =
+      std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, options().bindings, 1, DType::f32));
   return there;
 }
 
@@ -169,7 +210,7 @@ void GpuCase::run_kernel(BlockSize tile) {
                   .options = &there,
                   .bindings = &there.bindings,
                   .block_mask = choice->block_mask.get(),
-                  .workspace = workspace(),
+                  .workspace = workspace(choice->plan.workspace_bytes),
                   .stream = stream.handle()});
   stream.wait();
   download();
@@ -185,7 +226,7 @@ void GpuCase::run() {
   const AttentionPlan plan(tensors(), options_there());
   const Stream stream;
   upload();
-  plan.run(tensors(), {.workspace = workspace(), .stream = stream.handle()});
+  plan.run(tensors(), {.workspace = workspace(plan.workspace_bytes()), .stream = stream.handle()});
   stream.wait();
   download();
 }

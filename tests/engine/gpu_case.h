@@ -57,10 +57,13 @@ class GpuCase {
   AttentionCase& host() { return host_; }
   AttentionOptions& options() { return host_.options(); }
   AttentionTensors tensors() const;
-  /// The host's, with captures, sinks and descale factors where the tensors are.
+  /// The host's, with the captures, sinks and descale factors where the tensors are; device_lengths: lengths,
+  /// cu_seqlens and q_start too, with the true maxima of packed ones, and of some others.
   AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }
+  /// The same of at least so many bytes: plans with lengths on the device ask for more.
+  void* workspace(std::int64_t bytes);
   void upload();
   void download();
 
@@ -71,6 +74,7 @@ class GpuCase {
 
  private:
   void run_kernel(BlockSize tile);
+  void place_lengths(AttentionOptions& there);
   void place_sinks(ConstTensorView& sinks);
 
   AttentionCase host_;

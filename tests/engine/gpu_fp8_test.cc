@@ -374,6 +374,46 @@ TEST_F(GpuFp8, GatheredRows) {
   run_and_judge(specs, 7);
 }
 
+// Lengths in the GPU's memory give the bits of the host's where blocks are classified alike; pages, and factors of each
+// sequence, beside them.
+TEST_F(GpuFp8, LengthsOnTheDevice) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 195'000;
+  Deck<int> ctas({0, 1, 2, 5}, 33);
+  Deck<std::int64_t> pages({0, 16, 64, 8}, 34);
+  Deck<std::string> sinks({"none", "normal"}, 35);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    for (const char* sequences : {"lengths", "packed"}) {
+      for (const char* mask : {"", "causal", "sliding_window"}) {
+        CaseSpec spec = spec_of(++seed, kernel);
+        spec.device_lengths = true;
+        spec.sequences = sequences;
+        spec.mask = mask;
+        spec.page_rows = pages.deal();
+        spec.sinks = sinks.deal();
+        spec.descale = seed % 3 != 0;
+        spec.ctas = ctas.deal();
+        spec.batch = 4;
+        spec.kv_heads = spec.group = 2;
+        spec.q_rows = 2 * kernel.config().rows() + 30;
+        spec.kv_rows = 3 * kernel.kv_block + 30;
+        specs.push_back(spec);
+      }
+    }
+  }
+  std::vector<CaseSpec> some;
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? 11 : 1) some.push_back(specs[i]);
+  for_each_spec(some, [](CaseSpec spec) {
+    GpuCase there(spec);
+    there.run_and_judge();
+    if (spec.mask == "sliding_window") return;  // a block may be that of rows past the end alone
+    spec.device_lengths = false;
+    GpuCase here(spec);
+    here.run();
+    EXPECT_EQ(outputs_of(there.host()), outputs_of(here.host()));
+  });
+}
+
 // More tiles than CTAs, and rows of many steps.
 TEST_F(GpuFp8, ManyTilesAndManySteps) {
   std::vector<CaseSpec> specs;

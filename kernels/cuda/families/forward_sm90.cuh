@@ -227,6 +227,11 @@ class Consumer : DropsOf<kConfig> {
       float factor[2];
       close_rows(tile_, factor);
       store_tile(tile_, factor);
+    } else if constexpr (kConfig.device_lengths) {
+      // Else the host has listed such rows.
+      float lse = -ptx::infinity();
+      if constexpr (kConfig.sinks) lse = lse_of_sink(load_shared(memory_.sink(tile_)));
+      fill_rows_of_warpgroup<kConfig>(params_, place(tile_), sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
     ++tile_;

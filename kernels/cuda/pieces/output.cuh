@@ -108,7 +108,9 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
     }
     ptx::fence_for_tma();
     ptx::named_barrier(1 + warpgroup, 128);
-    if (thread == 0) {
+    // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
+    // named.
+    if (thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len)) {
       for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.output_panels(); ++panel) {
         const ptx::Address from = staged + panel * 64 * 128;
         const int column = (first_panel + panel) * 64, first = place.q_first + 64 * warpgroup;
@@ -134,43 +136,183 @@ __device__ __forceinline__ float lse_of_sink(float sink) {
   return sink < ptx::infinity() ? sink : __int_as_float(0x7fffffff);
 }
 
+/// The o of a row that attends nothing: 8 columns at once, where the rows end with the last of them; what stands behind
+/// a row is not ours.
+template <ForwardSm90Config kConfig>
+struct EmptyRow {
+  using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
+  using Element = typename Elements::One;
+  static constexpr bool kWide = !kConfig.stores_o_by_threads();
+  static constexpr int kWidth = kWide ? 8 : 1, kWords = kConfig.v_dim / kWidth;
+
+  /// 0, or NaN where the lse is that of a sink.
+  __device__ __forceinline__ static Element one(float lse) {
+    const float x = kConfig.sinks && lse != lse ? lse : 0;
+    return Elements::first(Elements::pair(x, x));
+  }
+  __device__ __forceinline__ static uint4 eight(float lse) {
+    const unsigned two = kConfig.sinks && lse != lse ? 0x7fff7fff : 0;  // NaN in either type
+    return make_uint4(two, two, two, two);
+  }
+};
+
+/// o = 0 and lse for queries of one head, by all consumer threads of the CTA, of which this is number `thread`.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& params, int thread,
+                                           const shared::RowFill at, float lse) {
+  using Empty = EmptyRow<kConfig>;
+  using Element = typename Empty::Element;
+  const TilePlace place = {at.row, at.head, at.batch, 0};
+  const int rows = at.rows;
+  Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+  for (int i = thread; i < rows * Empty::kWords; i += kConfig.threads() - 128) {
+    const int row = place.q_first + i / Empty::kWords, column = Empty::kWidth * (i % Empty::kWords);
+    Element* to = o + row * params.o_stride[2] + column;
+    if constexpr (Empty::kWide) {
+      *reinterpret_cast<uint4*>(to) = Empty::eight(lse);
+    } else {
+      *to = Empty::one(lse);
+    }
+  }
+  if constexpr (kConfig.lse) {
+    for (int i = thread; i < rows; i += kConfig.threads() - 128) {
+      store_lse(params, place, place.q_first + i, lse);
+    }
+  }
+}
+
+/// lse of the rows of a fill: of queries of their sequence, or of those that no sequence has.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ float lse_of_fill(const shared::ForwardSm90Params& params, int head, bool of_sequence) {
+  if constexpr (kConfig.sinks) {
+    if (of_sequence) return lse_of_sink(params.sinks[head * params.sink_stride]);
+  }
+  return -ptx::infinity();
+}
+
+/// With lengths on the device, by all CTAs: the rows that no sequence has, or those that one has.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void store_fills_by_place(const shared::ForwardSm90Params& params, int thread,
+                                                     bool of_sequence) {
+  const shared::ListedTiles& listed = params.listed;
+  for (int first = 0; first < listed.sequence_count; first += 32) {
+    const int own = first + static_cast<int>(threadIdx.x & 31);
+    int own_begin = 0, own_rows = 0;
+    if (own < listed.sequence_count) {
+      const shared::SequencePlace* place = params.mod.sequences + own;
+      own_begin = of_sequence ? place->q_begin : place->q_begin + place->q_len;
+      own_rows = of_sequence ? place->q_len : (listed.packed ? place[1].q_begin : listed.q_rows) - own_begin;
+    }
+    for (unsigned left = __ballot_sync(~0U, own_rows > 0); left != 0; left &= left - 1) {
+      const int lane = __ffs(left) - 1, batch = first + lane;
+      const int begin = __shfl_sync(~0U, own_begin, lane), rows = __shfl_sync(~0U, own_rows, lane);
+      const int parts = (rows + 63) / 64;
+      // So that short ones are not all the first CTAs'.
+      const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
+      for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
+        const int part = i % parts * 64, head = i / parts;
+        store_fill<kConfig>(params, thread, {begin + part, min(64, rows - part), head, batch},
+                            lse_of_fill<kConfig>(params, head, of_sequence));
+      }
+    }
+  }
+}
+
 /// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for those
-/// inside of their sequence.
+/// inside of their sequence. With lengths on the device, for the rows that no sequence has; and where no sequence may
+/// have a key, so that there are no tiles, for all others.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
   const int thread = threadIdx.x - 128;
-  for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
-    const shared::RowFill at = params.fills[fill];
-    const TilePlace place = {at.row, at.head, at.batch, 0};
-    const int rows = at.rows;
-    using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
-    using Element = typename Elements::One;
-    Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
-    float lse = -ptx::infinity();
-    float filled = 0;
-    unsigned two = 0;  // elements of o
-    if constexpr (kConfig.sinks) {
-      if (fill < params.unattending_fills) lse = lse_of_sink(params.sinks[place.head * params.sink_stride]);
-      if (lse != lse) filled = lse;
-      if (lse != lse) two = 0x7fff7fff;  // NaN in either type
+  if constexpr (kConfig.device_lengths) {
+    for (int others = params.kv_len > 0 ? 0 : 1; others >= 0; --others) {
+      store_fills_by_place<kConfig>(params, thread, others != 0);
     }
-    // At once: 8 columns, where the rows end with the last of them; what stands behind a row is not ours.
-    constexpr bool kWide = !kConfig.stores_o_by_threads();
-    constexpr int kWidth = kWide ? 8 : 1, kWords = kConfig.v_dim / kWidth;
-    for (int i = thread; i < rows * kWords; i += kConfig.threads() - 128) {
-      const int row = place.q_first + i / kWords, column = kWidth * (i % kWords);
-      Element* to = o + row * params.o_stride[2] + column;
-      if constexpr (kWide) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(two, two, two, two);
-      } else {
-        *to = Elements::first(Elements::pair(filled, filled));
-      }
+  } else {
+    for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
+      const shared::RowFill at = params.fills[fill];
+      store_fill<kConfig>(params, thread, at, lse_of_fill<kConfig>(params, at.head, fill < params.unattending_fills));
     }
-    if constexpr (kConfig.lse) {
-      for (int i = thread; i < rows; i += kConfig.threads() - 128) {
-        store_lse(params, place, place.q_first + i, lse);
-      }
+  }
+}
+
+/// A store that each lane makes or not, without a branch.
+__device__ __forceinline__ void store_if(int stores, uint4* to, const uint4& x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred stores;\n"
+      "setp.ne.s32 stores, %1, 0;\n"
+      "@stores st.global.v4.b32 [%0], {%2, %3, %4, %5};\n"
+      "}" ::"l"(to),
+      "r"(stores), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+      : "memory");
+}
+__device__ __forceinline__ void store_if(int stores, double* to, double x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred stores;\n"
+      "setp.ne.s32 stores, %1, 0;\n"
+      "@stores st.global.f64 [%0], %2;\n"
+      "}" ::"l"(to),
+      "r"(stores), "d"(x)
+      : "memory");
+}
+__device__ __forceinline__ void store_if(int stores, float* to, float x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred stores;\n"
+      "setp.ne.s32 stores, %1, 0;\n"
+      "@stores st.global.f32 [%0], %2;\n"
+      "}" ::"l"(to),
+      "r"(stores), "f"(x)
+      : "memory");
+}
+__device__ __forceinline__ void store_if(int stores, unsigned short* to, unsigned short x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred stores;\n"
+      "setp.ne.s32 stores, %1, 0;\n"
+      "@stores st.global.u16 [%0], %2;\n"
+      "}" ::"l"(to),
+      "r"(stores), "h"(x)
+      : "memory");
+}
+__device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned char x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred stores;\n"
+      "setp.ne.s32 stores, %1, 0;\n"
+      "@stores st.global.u8 [%0], %2;\n"
+      "}" ::"l"(to),
+      "r"(stores), "r"(static_cast<unsigned>(x))
+      : "memory");
+}
+
+/// o = 0 and lse for those of a warpgroup's rows in a tile that its sequence has. Every lane goes through the same
+/// instructions, and stores or does not: lanes that part inside the loop over tiles would cost addresses their one
+/// value a warp.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ void fill_rows_of_warpgroup(const shared::ForwardSm90Params& params, const TilePlace& place,
+                                                       const TileSequence& sequence, int warpgroup, float lse) {
+  using Empty = EmptyRow<kConfig>;
+  using Element = typename Empty::Element;
+  const int thread = threadIdx.x & 127, first = place.q_first + 64 * warpgroup;
+  Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1] +
+               (sequence.q_begin + first) * params.o_stride[2];
+  const int rows = sequence.q_len - first;
+#pragma unroll 1
+  for (int n = 0; n < (64 * Empty::kWords + 127) / 128; ++n) {
+    const int i = 128 * n + thread, row = i / Empty::kWords;
+    Element* to = o + row * params.o_stride[2] + Empty::kWidth * (i % Empty::kWords);
+    const int stores = row < 64 && row < rows;
+    if constexpr (Empty::kWide) {
+      store_if(stores, reinterpret_cast<uint4*>(to), Empty::eight(lse));
+    } else {
+      store_if(stores, to, Empty::one(lse));
     }
+  }
+  if constexpr (kConfig.lse) {
+    if (thread < 64 && thread < rows) store_lse(params, place, sequence.q_begin + first + thread, lse);
   }
 }
 

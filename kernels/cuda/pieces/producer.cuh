@@ -126,7 +126,9 @@ class Producer {
   /// The number of a step's key block: lists of tiles that descend count from the last one, of the tile's sequence.
   __device__ __forceinline__ int key_block(int block) const {
     if constexpr (!kConfig.descending) return block;
-    return (kConfig.by_sequence ? (kv_len(item()) - 1) / kConfig.kv_block : params_.last_block) - block;
+    // With lengths on the device, of the longest: there its blocks past the end have been cut.
+    constexpr bool kOwn = kConfig.by_sequence && !kConfig.device_lengths;
+    return (kOwn ? (kv_len(item()) - 1) / kConfig.kv_block : params_.last_block) - block;
   }
 
   __device__ __forceinline__ void fetch_run() {
@@ -213,13 +215,17 @@ class Producer {
                                               ptx::Address item) {
     const int first = block * kConfig.kv_block;
     const bool begins = kConfig.by_sequence && kConfig.page_rows == 0;  // inside the tensor
+    // A sequence without keys has a step where only the device knows that. Nobody reads what it brings, but there must
+    // be a row by which a page is found: the first.
+    constexpr bool kOneAtLeast = kConfig.device_lengths && kConfig.page_rows > 0;
+    const int rows = kv_len(item) - first;
     order({.tensor = tensor,
            .to = to,
            .full = full,
            .sequence = ptx::load_word(item + shared::kItemBatch),
            .head = ptx::load_word(item + shared::kItemKvHead),
            .row = first + (begins ? ptx::load_word(item + kSequence + shared::kSequenceKvBegin) : 0),
-           .rows = kv_len(item) - first});
+           .rows = kOneAtLeast ? max(rows, 1) : rows});
   }
   /// Of warpgroup w.
   __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int w) {

@@ -45,7 +45,8 @@ class TileSource {
  private:
   /// An item's number, or kNoTile.
   __device__ __forceinline__ int draw() {
-    if (params_.item_count <= gridDim.x) return kNoTile;
+    const int item_count = count(params_);
+    if (item_count <= gridDim.x) return kNoTile;
     shared::TicketWord drawn = add_one();
     // Who draws first of a run finds what others have left, and claims the word. Nothing is drawn meanwhile: that would
     // be one more change under another's exchange.
@@ -64,11 +65,11 @@ class TileSource {
     }
     // Each CTA draws once in vain; whoever does so last leaves the word to the next run.
     const unsigned ticket = static_cast<unsigned>(drawn) & (shared::kMaxTiles - 1);
-    if (ticket + 1 == params_.item_count) {
+    if (ticket + 1 == item_count) {
       asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(params_.tickets), "l"(shared::TicketWord{0}) : "memory");
     }
     const unsigned number = ticket + gridDim.x;
-    return number < params_.item_count ? static_cast<int>(number) : kNoTile;
+    return number < item_count ? static_cast<int>(number) : kNoTile;
   }
 
   __device__ __forceinline__ shared::TicketWord add_one() const {
@@ -78,7 +79,10 @@ class TileSource {
   }
 
   __device__ __forceinline__ static bool has_own(const shared::ForwardSm90Params& params) {
-    return static_cast<int>(blockIdx.x) < params.item_count;
+    return static_cast<int>(blockIdx.x) < count(params);
+  }
+  __device__ __forceinline__ static int count(const shared::ForwardSm90Params& params) {
+    return kConfig.device_lengths ? *params.listed.item_count : params.item_count;
   }
 
   /// Item number `number` becomes tile number `tile` of the CTA.

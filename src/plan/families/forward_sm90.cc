@@ -14,6 +14,7 @@
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_streamed.h"
+#include "shared/sequences.h"
 
 namespace heddle::plan {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
-constexpr std::int64_t kTicketBytes = 64;  // for one TicketWord, in a line of its own
+constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 
 std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
@@ -81,6 +82,7 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   if (config.fp8()) config.weight_exponent = forward_sm90_weight_exponent(problem, mods);
   config.lse = problem.with_lse;
   config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
+  config.device_lengths = problem.device_lengths;
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
   config.o_type = output_type(problem);
@@ -183,6 +185,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   // Other bindings may make any tile attend something.
   const std::int64_t tiles = forward_sm90_tiles(problem, config.rows());
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
+  if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
   plan.predicted = {
       .seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),

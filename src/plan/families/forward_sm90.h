@@ -45,7 +45,8 @@ struct TileSchedule {
 /// Tiles of so many queries, those that attend nothing counted.
 std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, std::int64_t rows);
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
-/// Tiles share runs where the mask does.
+/// Tiles share runs where the mask does. With lengths on the device: all tiles of the longest sequences, those without
+/// a step too, and no fills.
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps,
                                    const TileOrder& order = {});

@@ -117,7 +117,7 @@ struct Tile {
 };
 
 /// The tiles of some heads in the order of their rows' ranks; equal ones stay by head. Those without a step are left
-/// out. `fills` get the queries that attend nothing.
+/// out, and `fills` get the queries that attend nothing: unless the device says which rows there are.
 class SectionSorter {
  public:
   SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups, bool batch_inside)
@@ -126,20 +126,22 @@ class SectionSorter {
   void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<shared::RowFill>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
     for_tiles(section, [&](const Tile& tile) {
-      if (tile.row->steps > 0) ++first_[static_cast<std::size_t>(tile.row->rank) + 1];
+      if (is_listed(tile)) ++first_[static_cast<std::size_t>(tile.row->rank) + 1];
     });
     for (std::size_t rank = 1; rank < first_.size(); ++rank) first_[rank] += first_[rank - 1];
     const std::size_t base = sorted.size();
     sorted.resize(base + first_.back());
     for_tiles(section, [&](const Tile& tile) {
-      if (tile.row->steps > 0) sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
-      for (int w = 0; w < warpgroups_; ++w) {
+      if (is_listed(tile)) sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
+      for (int w = 0; w < warpgroups_ && !problem_.device_lengths; ++w) {
         if (tile.row->unfilled >> w & 1) fills.push_back(fill_of(tile, w));
       }
     });
   }
 
  private:
+  bool is_listed(const Tile& tile) const { return tile.row->steps > 0 || problem_.device_lengths; }
+
   shared::RowFill fill_of(const Tile& tile, int warpgroup) const {
     const Sequence& sequence = problem_.sequences[static_cast<std::size_t>(tile.batch)];
     const int first = (tile.q_tile * warpgroups_ + warpgroup) * shared::kWarpgroupRows;
@@ -175,7 +177,7 @@ class SectionSorter {
 
 /// Rows past the end of a padded sequence.
 void fill_padding(const problem::AttentionProblem& problem, std::vector<shared::RowFill>& fills) {
-  if (problem.packed) return;
+  if (problem.packed || problem.device_lengths) return;
   const int rows = static_cast<int>(problem.q_rows);
   for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
     const int end = static_cast<int>(problem.sequences[static_cast<std::size_t>(batch)].q_len);
@@ -245,7 +247,7 @@ std::vector<shared::WorkItem> items_of(const std::vector<Tile>& tiles, const std
                      .first_run = row.first_run,
                      .runs = row.runs,
                      .before = row.uneven ? shared::kStepNextUneven : 0,
-                     .run = runs[static_cast<std::size_t>(row.first_run)]});
+                     .run = row.steps > 0 ? runs[static_cast<std::size_t>(row.first_run)] : shared::KvRun{}});
   }
   return items;
 }
@@ -275,8 +277,13 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   }
   schedule.unattending_fills = static_cast<int>(schedule.fills.size());
   fill_padding(problem, schedule.fills);
-  // Fills are spread over the CTAs too.
-  const std::size_t work = std::max(tiles.size(), schedule.fills.size());
+  // Fills are spread over the CTAs too, those that only the device knows by rows of a warpgroup.
+  std::size_t fills = schedule.fills.size();
+  if (problem.device_lengths) {
+    fills = static_cast<std::size_t>(problem.q_heads * block_count(problem.q_rows, shared::kWarpgroupRows));
+    if (!problem.packed) fills *= static_cast<std::size_t>(problem.batch);
+  }
+  const std::size_t work = std::max(tiles.size(), fills);
   schedule.grid = static_cast<int>(std::min(work, static_cast<std::size_t>(std::max(1, caps.multiprocessors))));
   put_short_ones_last(tiles, rows.ranks(), order.last_share);
   predict(tiles, schedule);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/cuda/emit/forward_sm90.h"
+#include "backend/cuda/emit/sequences.h"
 #include "backend/cuda/jit/jit.h"
 #include "engine/deck.h"
 #include "heddle/mods.h"
@@ -40,7 +41,7 @@ using test::Deck;
 struct NamedMods {
   std::string name;
   plan::ForwardSm90Mods mods;
-  bool by_sequence = false;
+  bool by_sequence = false, device_lengths = false;
   bool sinks = false;
   shared::Normalizer normalizer = shared::Normalizer::softmax;
 };
@@ -104,6 +105,7 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.f16 = f16;
   config.lse = lse;
   config.by_sequence = named.by_sequence;
+  config.device_lengths = named.device_lengths;
   config.sinks = named.sinks;
   config.normalizer = named.normalizer;
   return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
@@ -301,6 +303,36 @@ TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
   }
 }
 
+// What they have more is off the loop, but in the registers of the producer and of rows that attend nothing.
+TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
+  NamedMods plain = named("device lengths", {}), causal = named("device lengths, causal", mods::causal()),
+            alibi =
+                named("device lengths, ALiBi, causal", mods::causal(), mods::alibi(Capture("slopes", DType::f32, 1)));
+  for (NamedMods* mods : {&plain, &causal, &alibi}) mods->by_sequence = mods->device_lengths = true;
+  EXPECT_TRUE(alibi.mods.descending);
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (first || !kernel.spare) expect_accepted(config, false, causal);
+    if (some_only() || !first) continue;
+    expect_accepted(config, true, plain);
+  }
+  expect_accepted(kForwardSm90Kernels[0].config(20, 33), false, causal);
+  if (some_only()) return;
+  for (const HeadDims& dims : {HeadDims{64, 64}, HeadDims{128, 128}, HeadDims{100, 65}}) {
+    const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, alibi);
+  }
+}
+
+TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
+  const auto cubin = jit::build(emit::sequences());
+  EXPECT_EQ(cubin->spill_bytes, 0);
+  EXPECT_EQ(cubin->stack_bytes, 0);
+  fmt::print("sequences: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
+}
+
 shared::ForwardSm90Config gathered(shared::ForwardSm90Config config, int q, int k, int v, bool odd_o) {
   config.q_gather = q;
   config.k_gather = k;
@@ -353,8 +385,9 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
 // for it. Copies of one byte are of 8 bits alone.
 TEST_F(CompileTable, KernelsOfEightBitsThatGatherAreAllAccepted) {
   NamedMods causal = named("pages, causal", mods::causal_lower_right()),
-            window = with_sinks(named("pages, window", mods::sliding_window(1024))), plain = named("gathered", {});
-  causal.by_sequence = window.by_sequence = true;
+            window = with_sinks(named("pages, window", mods::sliding_window(1024))), plain = named("gathered", {}),
+            lengths = with_sinks(named("pages, window, device lengths", mods::sliding_window(1024)));
+  causal.by_sequence = window.by_sequence = lengths.by_sequence = lengths.device_lengths = true;
   const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
     config.page_rows = rows;
     return gathered(config, 0, gather, gather, false);
@@ -363,11 +396,13 @@ TEST_F(CompileTable, KernelsOfEightBitsThatGatherAreAllAccepted) {
   for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
     const shared::ForwardSm90Config config = kernel.config();
     if (reduced() && kernel.spare) continue;
-    expect_accepted(paged(config, pages.deal(), 0), false, window);
+    expect_accepted(paged(config, pages.deal(), 0), false, lengths);
     if (some_only() && kernel.spare) continue;
+    expect_accepted(config, false, lengths);
+    expect_accepted(paged(config, pages.deal(), 0), false, window);
     expect_accepted(paged(config, pages.deal(), 0), false, causal);
     if (kernel.warpgroups == 3) continue;
-    expect_accepted(paged(config, odd_pages.deal(), bytes.deal()), false, window);
+    expect_accepted(paged(config, odd_pages.deal(), bytes.deal()), false, lengths);
     const int q = bytes.deal(), k = bytes.deal(), v = bytes.deal();
     const bool odd_o = kernel.v_dim < 256 || kernel.spare;  // 128 x 96 spills there, and the spare one is taken
     expect_accepted(gathered(config, q, k, v, odd_o), false, plain);
@@ -378,6 +413,29 @@ TEST_F(CompileTable, KernelsOfEightBitsThatGatherAreAllAccepted) {
     if (some_only()) continue;
     expect_accepted(gathered(two->config(), width, 0, 0, true), false, plain);
     expect_accepted(gathered(two->config(62, 34), 0, 0, width, true), false, causal);
+  }
+}
+
+// The gathering warps find where sequences end in orders; what the producer says in them of one without keys is all
+// that its few registers have to hold besides.
+TEST_F(CompileTable, PagesAndGatheredRowsWithLengthsOnTheDeviceAreAllAccepted) {
+  NamedMods causal = named("device lengths, pages or gathered, causal", mods::causal_lower_right());
+  causal.by_sequence = causal.device_lengths = true;
+  const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
+    config.page_rows = rows;
+    return gathered(config, 0, gather, gather, false);
+  };
+  const ForwardSm90Kernel &three = kForwardSm90Kernels[0], &two = kForwardSm90Kernels[1];
+  expect_accepted(paged(three.config(), 16, 0), false, causal);
+  expect_accepted(paged(two.config(), 1, 8), false, causal);
+  expect_accepted(gathered(two.config(20, 33), 8, 2, 16, true), false, causal);
+  if (some_only()) return;
+  Deck<int> rows({1, 3, 7, 8, 16, 64, 128, 256}, 3), bytes({2, 4, 8, 16}, 4);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    expect_accepted(paged(kernel.config(), 8 << (rows.deal() % 6), 0), false, causal);
+    if (kernel.spare || kernel.warpgroups == 3) continue;
+    expect_accepted(paged(kernel.config(), rows.deal(), bytes.deal()), true, causal);
+    expect_accepted(gathered(kernel.config(), bytes.deal(), bytes.deal(), bytes.deal(), true), false, causal);
   }
 }
 
@@ -489,9 +547,60 @@ TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
   for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
 }
 
+// Rows that end otherwise, an o that threads store, a thread that follows the steps: all of them fill rows, or pass
+// over tiles, that only the device knows.
+TEST_F(CompileTable, LengthsOnTheDeviceBesideOtherFeaturesAreAccepted) {
+  const auto there = [](NamedMods mods) {
+    mods.name += ", device lengths";
+    mods.by_sequence = mods.device_lengths = true;
+    return mods;
+  };
+  const auto storing = [](shared::ForwardSm90Config config, shared::OutputType type) {
+    config.o_type = type;
+    return config;
+  };
+  const Expr documents = mods::documents(Capture("ids", DType::i32, 1)) && mods::causal();
+  const NamedMods sinks = there(with_sinks(named("causal", mods::causal())));
+  const ForwardSm90Kernel& first = kForwardSm90Kernels[0];
+  expect_accepted(first.config(20, 33), false, sinks);
+  expect_accepted(storing(first.config(), shared::OutputType::e4m3), false, sinks);
+  if (some_only()) return;
+  expect_accepted(storing(first.config(40, 33), shared::OutputType::f64), true, sinks);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const HeadDims dims = plan::dims_of(kernel);
+    if (kernel.spare || dims.qk != dims.v || dims.qk % 64 != 0) continue;
+    expect_accepted(kernel.config(), kernel.warpgroups == 3, sinks);
+  }
+  expect_accepted(first.config(), true, there(with_normalizer(Normalizer::none, "causal", mods::causal())), false);
+  expect_accepted(first.config(), false, there(with_normalizer(Normalizer::sigmoid, "no mask", {})), false);
+  expect_one_accepted({there(named("documents and causal", documents)),
+                       there(named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32))))});
+  const Capture bias("bias", DType::bf16, 3);
+  const NamedMods biased =
+      there(with_sinks(named("bias", {}, leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()))));
+  for (const int dim : {64, 128}) {
+    bool found = false;
+    for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+      if (found || plan::dims_of(kernel).qk != dim || plan::dims_of(kernel).v != dim) continue;
+      const shared::ForwardSm90Config config = streaming(kernel.config(), biased);
+      if (config.streamed_bytes == 0) continue;
+      try {
+        const auto cubin = jit::build(source_of(config, false, biased));
+        EXPECT_EQ(cubin->spill_bytes, 0);
+        found = true;
+        fmt::print("D {}, {} x {}, {}: {} registers, {} moves\n", dim, config.rows(), kernel.kv_block, biased.name,
+                   cubin->registers, moves_to_uniform_registers(cubin->bytes));
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}\n", rejected.what());
+      }
+    }
+    EXPECT_TRUE(found) << "D " << dim;
+  }
+}
+
 // Rows that are gathered and pages, together with what else takes the producer's warpgroup, shared memory or the tile's
 // place. Each head dim has a kernel that does all of it.
-TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
+void expect_crossings_accepted(bool device_lengths) {
   const Expr biased = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
   const Expr documents = mods::documents(Capture("ids", DType::i32, 1));
   struct Crossing {
@@ -517,6 +626,7 @@ TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
       const bool gathers = crossing.q + crossing.k + crossing.v > 0;
       if (gathers && kernel.warpgroups == 3) continue;
       crossing.mods.by_sequence = true;
+      crossing.mods.device_lengths = device_lengths;
       shared::ForwardSm90Config config = gathered(kernel.config(), crossing.q, crossing.k, crossing.v, crossing.odd_o);
       config.page_rows = crossing.page_rows;
       config.o_type = crossing.o_type;
@@ -526,9 +636,9 @@ TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
         config = streaming(config, crossing.mods);
         if (config.streamed_bytes == 0) continue;
       }
-      const std::string name =
-          fmt::format("D {}, {}, pages of {}, gathers {} {} {}", plan::to_string(plan::dims_of(kernel)),
-                      crossing.mods.name, crossing.page_rows, crossing.q, crossing.k, crossing.v);
+      const std::string name = fmt::format(
+          "D {}, {}, pages of {}, gathers {} {} {}{}", plan::to_string(plan::dims_of(kernel)), crossing.mods.name,
+          crossing.page_rows, crossing.q, crossing.k, crossing.v, device_lengths ? ", device lengths" : "");
       bool& found = accepted[name];
       if (found) continue;
       try {
@@ -545,6 +655,9 @@ TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) {
   }
   for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
 }
+
+TEST_F(CompileTable, PagesAndGatheredRowsBesideAllElse) { expect_crossings_accepted(false); }
+TEST_F(CompileTable, PagesGatheredRowsAndLengthsOnTheDeviceBesideAllElse) { expect_crossings_accepted(true); }
 
 TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
   const Capture slopes("slopes", DType::f32, 1), table("table", DType::bf16, 2), bias("bias", DType::bf16, 3);

@@ -54,15 +54,16 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
-      "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
+      "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
       "    .mask = heddle::shared::MaskForm::{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
-      config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
-      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], gather_text(config), fp8_text(config));
+      config.safe_headroom, config.by_sequence, config.device_lengths, config.streamed_bytes, config.streamed_stages,
+      config.sinks, kNormalizers[static_cast<std::size_t>(config.normalizer)],
+      kOutputs[static_cast<std::size_t>(config.o_type)], kMaskForms[static_cast<std::size_t>(config.mask)],
+      gather_text(config), fp8_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -144,6 +145,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.weighted, "weighted");
   add(config.dropped, fmt::format("dropped {}", kDrawTimes[static_cast<std::size_t>(config.draws)]));
   add(config.by_sequence, "by sequence");
+  add(config.device_lengths, "device lengths");
   add_gathered(config, add);
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);

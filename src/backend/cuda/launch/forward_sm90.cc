@@ -17,6 +17,7 @@
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/mod_values.h"
+#include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/tensor_map.h"
 #include "plan/families/forward_sm90.h"
 
@@ -128,10 +129,14 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
                                                                     caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
-    any_keys_ = !schedule.items.empty();
+    any_keys_ = !schedule.items.empty() && params_.kv_len > 0;
     std::vector<shared::SequencePlace> places;
-    if (config_.by_sequence) places = places_of(arguments.problem, params_.kv_len);
+    if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
     if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
+    if (grid_ > 0 && config_.device_lengths) {
+      if (!any_keys_) params_.item_count = 0;  // its tiles are of the longest sequences, without keys too
+      sequences_.emplace(arguments.problem, arguments.options, config_, device_, params_, steps_before(schedule.runs));
+    }
   }
 
   void launch(const backend::RunArguments& arguments) const override {
@@ -162,6 +167,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
+    if (sequences_) sequences_->launch(arguments.workspace, arguments.stream, params);
     set_mod_values(layout_, *arguments.bindings, params.mod);
     if (config_.fp8()) {
       params.q_descale = descale_of(arguments.options->q_descale);
@@ -283,6 +289,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.mod.q_len = params_.q_len;
     params_.mod.kv_len = params_.kv_len;
     params_.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
+    params_.listed.q_heads = static_cast<int>(problem.q_heads);
   }
 
   void set_cap(const plan::CapSeries& series) {
@@ -305,6 +312,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   ForwardSm90Params params_{};
   std::optional<plan::StreamedRead> streamed_;
   std::optional<DeviceLists> lists_;
+  std::optional<DeviceSequences> sequences_;  // where lengths are on the device
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/driver/cuda_abi.h"
 #include "shared/forward_sm90.h"
+#include "shared/sequences.h"
 
 namespace heddle::cuda {
 
@@ -37,6 +38,13 @@ struct FakeLaunch {
 };
 inline constexpr int kFakeLaunchesKept = 512;
 
+/// One launch of place_sequences or list_tiles.
+struct FakeSequencesLaunch {
+  CUlaunchConfig config;
+  int forwards;  // launches of forward_sm90 before it
+  shared::SequencesParams params;
+};
+
 struct FakeDriver {
   std::atomic<int> inits, retains, pushes, pops;
   std::atomic<int> allocations, frees;     // that went well
@@ -48,6 +56,8 @@ struct FakeDriver {
   std::atomic<int> after_the_end;          // calls that came after the driver had gone
   std::atomic<int> forwards;               // launches of forward_sm90
   FakeLaunch launched[kFakeLaunchesKept];  // number n of them, from 0 on, at n % kFakeLaunchesKept
+  std::atomic<int> placings, listings;     // launches of place_sequences and list_tiles
+  FakeSequencesLaunch placed, listed;      // the latest
 };
 
 /// The fake that this process has loaded; null when it has not. From C: int fake_cuda_launches(void).

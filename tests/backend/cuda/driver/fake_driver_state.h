@@ -17,7 +17,7 @@ int current_device();
 // Handles are small numbers at addresses that nobody reads.
 template <class Handle>
 Handle handle_of(int number) {
-  return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(0x1000 * (number + 1)));
+  return reinterpret_cast<Handle>(std::uintptr_t{0x1000} * static_cast<std::uintptr_t>(number + 1));
 }
 template <class Handle>
 int number_of(Handle handle) {

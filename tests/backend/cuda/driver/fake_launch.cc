@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fake_driver_state.h"
 
@@ -15,24 +17,24 @@ namespace {
 constexpr CUresult kInvalidImage = 200, kInvalidHandle = 400;  // results that the library does not name
 constexpr int kMostSharedBytes = 227 << 10;
 
-/// Of one kernel.
 struct Module {
   int device;
-  std::string kernel;
+  std::vector<std::string> kernels;
   int shared_bytes = 48 << 10;  // that a launch may ask for
 };
-std::map<int, Module> modules;  // by number, which is that of its function, too
+std::map<int, Module> modules;  // by number, which is that of its first function, too
+constexpr int kMostModules = 1 << 20;
 
 /// Null for a function whose module is not loaded, or is another context's.
 Module* module_of(CUfunction function) {
-  const auto found = modules.find(number_of(function));
+  const auto found = modules.find(number_of(function) % kMostModules);
   return found != modules.end() && found->second.device == current_device() ? &found->second : nullptr;
 }
 
-/// The kernel of an image: of an ELF file for NVIDIA's GPUs, whose code stands in the section ".text.NAME", or of a
-/// text that begins with "good". Empty for another image.
-std::string kernel_in(const char* image) {
-  if (std::memcmp(image, "good", 4) == 0) return "kernel";
+/// The kernels of an image: of an ELF file for NVIDIA's GPUs, whose code stands in the sections ".text.NAME", or of a
+/// text that begins with "good". None for another image.
+std::vector<std::string> kernels_in(const char* image) {
+  if (std::memcmp(image, "good", 4) == 0) return {"kernel"};
   constexpr int kCuda = 190;  // e_machine
   constexpr std::string_view kCode = ".text.";
   Elf64_Ehdr file;
@@ -45,11 +47,18 @@ std::string kernel_in(const char* image) {
     return header;
   };
   const char* names = image + section(file.e_shstrndx).sh_offset;
+  std::vector<std::string> kernels;
   for (std::size_t i = 0; i < file.e_shnum; ++i) {
     const std::string_view name = names + section(i).sh_name;
-    if (name.starts_with(kCode)) return std::string(name.substr(kCode.size()));
+    if (name.starts_with(kCode)) kernels.emplace_back(name.substr(kCode.size()));
   }
-  return {};
+  return kernels;
+}
+
+void keep(FakeSequencesLaunch& launch, const CUlaunchConfig& config, void** parameters) {
+  launch.config = config;
+  launch.forwards = state.forwards;
+  std::memcpy(&launch.params, parameters[0], sizeof launch.params);
 }
 
 std::uint32_t element_bytes(CUtensorMapDataType type) {
@@ -92,11 +101,11 @@ extern "C" {
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
   NEEDS_CONTEXT;
-  const std::string kernel = kernel_in(static_cast<const char*>(image));
-  if (kernel.empty()) return kInvalidImage;
+  std::vector<std::string> kernels = kernels_in(static_cast<const char*>(image));
+  if (kernels.empty()) return kInvalidImage;
   const std::scoped_lock lock(mutex);
   const int number = state.modules++;
-  modules[number] = {.device = current_device(), .kernel = kernel};
+  modules[number] = {.device = current_device(), .kernels = std::move(kernels)};
   *module = handle_of<CUmodule>(number);
   return CUDA_SUCCESS;
 }
@@ -112,10 +121,13 @@ CUresult cuModuleUnload(CUmodule module) {
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   NEEDS_CONTEXT;
   const std::scoped_lock lock(mutex);
-  *function = handle_of<CUfunction>(number_of(module));
-  const Module* found = module_of(*function);
+  const Module* found = module_of(handle_of<CUfunction>(number_of(module)));
   if (found == nullptr) return kInvalidHandle;
-  return found->kernel == name ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  const auto kernel = std::find(found->kernels.begin(), found->kernels.end(), name);
+  if (kernel == found->kernels.end()) return CUDA_ERROR_NOT_FOUND;
+  const auto place = static_cast<int>(kernel - found->kernels.begin());
+  *function = handle_of<CUfunction>(number_of(module) + place * kMostModules);
+  return CUDA_SUCCESS;
 }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction function) {
   NEEDS_CONTEXT;
@@ -148,7 +160,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   if (grid == 0 || threads == 0 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
   if (config->sharedMemBytes > static_cast<unsigned>(module->shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
   ++state.launches;
-  if (module->kernel != "forward_sm90") return CUDA_SUCCESS;
+  const std::string& kernel = module->kernels[static_cast<std::size_t>(number_of(function) / kMostModules)];
+  if (kernel == "place_sequences") keep(state.placed, *config, parameters), ++state.placings;
+  if (kernel == "list_tiles") keep(state.listed, *config, parameters), ++state.listings;
+  if (kernel != "forward_sm90") return CUDA_SUCCESS;
   FakeLaunch& launch = state.launched[state.forwards++ % kFakeLaunchesKept];
   launch.device = current_device();
   launch.config = *config;

@@ -32,6 +32,24 @@ TEST_F(LaunchRun, IsOneLaunchAndNothingElse) {
   }
 }
 
+// Neither planning nor a run reads them, copies or waits.
+TEST_F(LaunchRun, WithLengthsOnTheDeviceIsThreeLaunchesAndNothingElse) {
+  const CallTensors call(many_tiles());
+  const Tensor kv = Tensor::zeros(DType::i32, {3}).to(kFirst);
+  AttentionOptions options;
+  options.kv_lengths = kv.view();
+  const AttentionPlan plan(call.tensors(), options);
+  const Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
+  const RunOptions run = {.workspace = workspace.data()};
+  const ContextScope scope(0);
+  plan.run(call.tensors(), run);
+  const std::string before = work_done();
+  const int launches = fake().launches;
+  EXPECT_EQ(test::allocations_of([&] { plan.run(call.tensors(), run); }), 0);
+  EXPECT_EQ(fake().launches, launches + 3);
+  EXPECT_EQ(work_done(), before);
+}
+
 TEST_F(LaunchRun, LaunchesWhatThePlanSays) {
   for (const Call& call : {Call{}, many_tiles(), Call{.dim = 64, .with_lse = false, .dtype = DType::f16}}) {
     const CallTensors own(call);

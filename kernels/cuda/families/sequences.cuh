@@ -1,0 +1,118 @@
+// Where sequences stand whose lengths are in the device's memory, and which tiles they leave: two small kernels that
+// run before forward_sm90, on its stream.
+//
+// place_sequences: one CTA, a thread a sequence. Packed sequences begin where the one before ends, which is the largest
+// of all cumulative lengths up to there: a scan over the CTA, kPlaceThreads sequences at a time.
+// list_tiles: one thread a tile of the host's list. A CTA's tiles keep their order; CTAs append in any order, which
+// decides when a tile is computed, and nothing else.
+#pragma once
+
+#include "shared/sequences.h"
+
+namespace heddle::sequences {
+
+using shared::RowSpan;
+
+/// Entry i, within 0 and `most`.
+__device__ __forceinline__ int entry(const shared::LengthsView& view, int i, int most) {
+  const long long at = i * view.stride;
+  const long long value = view.is_i64 ? static_cast<const long long*>(view.data)[at]
+                                      : static_cast<long long>(static_cast<const int*>(view.data)[at]);
+  return static_cast<int>(shared::clamped(value, 0, most));
+}
+
+constexpr int kWarps = shared::kPlaceThreads / 32;
+
+/// Where packed sequences begin and end, of which each thread says where its own one would like to end: not before any
+/// that stands before it. By all threads; `largest`: of the CTA's earlier calls, and then of this one's, too.
+struct Scan {
+  int* of_warps;  // shared, [kWarps]
+  int largest = 0;
+
+  __device__ __forceinline__ RowSpan operator()(int end) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (unsigned distance = 1; distance < 32; distance *= 2) {
+      const int left = __shfl_up_sync(~0U, end, distance);
+      if (lane >= distance) end = max(end, left);
+    }
+    if (lane == 31) of_warps[warp] = end;
+    int begin = __shfl_up_sync(~0U, end, 1);
+    if (lane == 0) begin = 0;
+    __syncthreads();
+    int before = largest;
+    for (unsigned i = 0; i < kWarps; ++i) {
+      if (i == warp) begin = max(begin, before), end = max(end, before);
+      before = max(before, of_warps[i]);
+    }
+    largest = before;
+    __syncthreads();
+    return {begin, end};
+  }
+};
+
+}  // namespace heddle::sequences
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kPlaceThreads)
+    place_sequences(const __grid_constant__ heddle::shared::SequencesParams params) {
+  using namespace heddle;
+  __shared__ int of_warps[2][sequences::kWarps];
+  sequences::Scan q_scan{of_warps[0]}, kv_scan{of_warps[1]};
+  for (int first = 0; first < params.count; first += shared::kPlaceThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const bool there = i < params.count;
+    shared::RowSpan q = {0, params.max_q_len}, kv = {0, params.max_kv_len};
+    if (params.q_packed) {
+      q = q_scan(there ? sequences::entry(params.q, i + 1, params.q_rows) : 0);
+    } else if (there && params.q.data != nullptr) {
+      q.end = sequences::entry(params.q, i, params.max_q_len);
+    }
+    if (params.kv_packed) {
+      kv = kv_scan(there ? sequences::entry(params.kv, i + 1, params.kv_rows) : 0);
+    } else if (there && params.kv.data != nullptr) {
+      kv.end = sequences::entry(params.kv, i, params.max_kv_len);
+    }
+    if (!there) continue;
+    long long start = 0;
+    if (params.q_start.data != nullptr) {
+      const long long at = i * params.q_start.stride;
+      start = params.q_start.is_i64 ? static_cast<const long long*>(params.q_start.data)[at]
+                                    : static_cast<long long>(static_cast<const int*>(params.q_start.data)[at]);
+    }
+    params.places[i] = shared::place_of(params, q, kv, start);
+  }
+  if (threadIdx.x == 0) {
+    params.places[params.count] = {};
+    params.places[params.count].q_begin = params.q_rows;
+    *params.left_count = 0;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kListThreads)
+    list_tiles(const __grid_constant__ heddle::shared::SequencesParams params) {
+  using namespace heddle;
+  constexpr unsigned kWarps = shared::kListThreads / 32;
+  __shared__ int of_warps[kWarps], begin;
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int i = static_cast<int>(blockIdx.x * shared::kListThreads + threadIdx.x);
+  bool left = i < params.item_count;
+  shared::WorkItem item;
+  int kv_len = 0;
+  if (left) {
+    item = params.items[i];
+    const shared::SequencePlace& place = params.places[item.batch];
+    left = item.q_tile * params.q_tile_rows < place.q_len;
+    kv_len = place.kv_len;
+  }
+  const unsigned vote = __ballot_sync(~0U, left);
+  if (lane == 0) of_warps[warp] = __popc(vote);
+  __syncthreads();
+  int before = 0, all = 0;
+  for (unsigned w = 0; w < kWarps; ++w) {
+    if (w < warp) before += of_warps[w];
+    all += of_warps[w];
+  }
+  if (threadIdx.x == 0 && all > 0) begin = atomicAdd(params.left_count, all);
+  __syncthreads();
+  if (!left) return;
+  params.left[begin + before + __popc(vote & ((1U << lane) - 1))] = shared::cut_item(params, item, kv_len);
+}

@@ -1,0 +1,92 @@
+#include "backend/cuda/launch/sequences.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "backend/cuda/emit/sequences.h"
+
+namespace heddle::cuda {
+namespace {
+
+shared::LengthsView view_of(const std::optional<ConstTensorView>& view) {
+  if (!view) return {};
+  return {view->data, view->strides[0], view->dtype == DType::i64};
+}
+
+void launch_kernel(CUfunction function, int ctas, int threads, void* stream, shared::SequencesParams& params,
+                   const char* what) {
+  const CUlaunchConfig config = {.gridDimX = static_cast<unsigned>(ctas),
+                                 .gridDimY = 1,
+                                 .gridDimZ = 1,
+                                 .blockDimX = static_cast<unsigned>(threads),
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .sharedMemBytes = 0,
+                                 .hStream = static_cast<CUstream>(stream),
+                                 .attrs = nullptr,
+                                 .numAttrs = 0};
+  void* parameters[] = {&params};
+  check(driver().LaunchKernelEx(&config, function, parameters, nullptr), what);
+}
+
+}  // namespace
+
+std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
+  std::vector<unsigned> sums = {0};
+  for (const shared::KvRun& run : runs) sums.push_back(sums.back() + static_cast<unsigned>(run.end - run.begin));
+  return sums;
+}
+
+DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                 const shared::ForwardSm90Config& config, int device,
+                                 const shared::ForwardSm90Params& params, const std::vector<unsigned>& steps)
+    : cubin_(jit::build(emit::sequences())),
+      module_(device, cubin_->bytes, jit::compiler_number()),
+      place_(module_.function("place_sequences", 0)),
+      list_(module_.function("list_tiles", 0)),
+      steps_before_(device, steps.size() * sizeof(unsigned)),
+      memory_(shared::sequences_memory(problem.batch, params.item_count)) {
+  copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
+  const bool kv_packed = problem.packed && problem.page_rows == 0;
+  params_ = {.q = view_of(problem.packed ? options.cu_seqlens_q : options.q_lengths),
+             .kv = view_of(kv_packed ? options.cu_seqlens_kv : options.kv_lengths),
+             .q_start = view_of(options.q_start),
+             .q_packed = problem.packed,
+             .kv_packed = kv_packed,
+             .count = static_cast<int>(problem.batch),
+             .q_rows = static_cast<int>(problem.q_rows),
+             .kv_rows = static_cast<int>(problem.kv_rows),
+             .max_q_len = params.q_len,
+             .max_kv_len = params.kv_len,
+             .places = nullptr,
+             .items = params.items,
+             .item_count = params.item_count,
+             .runs = params.runs,
+             .steps_before = static_cast<const unsigned*>(steps_before_.data()),
+             .kv_block = config.kv_block,
+             .q_tile_rows = config.rows(),
+             .warpgroups = config.warpgroups,
+             .descending = config.descending,
+             .left = nullptr,
+             .left_count = nullptr};
+}
+
+void DeviceSequences::launch(void* workspace, void* stream, shared::ForwardSm90Params& params) const {
+  auto* memory = static_cast<char*>(workspace);
+  shared::SequencesParams own = params_;
+  own.places = reinterpret_cast<shared::SequencePlace*>(memory + memory_.places);
+  own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
+  own.left_count = reinterpret_cast<int*>(memory + memory_.count);
+  launch_kernel(place_, 1, shared::kPlaceThreads, stream, own, "launching place_sequences");
+  const int ctas = (own.item_count + shared::kListThreads - 1) / shared::kListThreads;
+  if (ctas > 0) launch_kernel(list_, ctas, shared::kListThreads, stream, own, "launching list_tiles");
+  params.items = own.left;
+  params.mod.sequences = own.places;
+  params.listed = {.item_count = own.left_count,
+                   .sequence_count = own.count,
+                   .q_heads = params.listed.q_heads,
+                   .q_rows = own.q_rows,
+                   .packed = own.q_packed};
+}
+
+}  // namespace heddle::cuda

@@ -1,0 +1,197 @@
+// Refusals of lengths, cumulative lengths and starts that are on a GPU, as far as the views say, and of what bounds
+// them.
+#include <gtest/gtest.h>
+
+#include "expect_error.h"
+#include "heddle/mods.h"
+#include "problem/refused.h"
+
+namespace heddle::test {
+namespace {
+
+using testing::HasSubstr;
+
+/// On cuda:0, with lengths there.
+Call with_device_lengths() {
+  Call call = on_gpu();
+  call.options.q_lengths = on(call.keep(i32s({5, 6})), kGpu);
+  call.options.kv_lengths = on(call.keep(i64s({5, 8})), kGpu);
+  call.options.q_start = on(call.keep(i32s({0, -3})), kGpu);
+  return call;
+}
+Call packed_with_device_lengths() {
+  Call call = Call::packed();
+  for (ConstTensorView* view : {&call.tensors.q, &call.tensors.k, &call.tensors.v}) view->device = kGpu;
+  call.tensors.o.device = call.tensors.lse->device = kGpu;
+  call.options.cu_seqlens_q->device = call.options.cu_seqlens_kv->device = kGpu;
+  call.options.max_q_len = 4;
+  call.options.max_kv_len = 5;
+  return call;
+}
+
+TEST(Refusals, LengthsOnTheDevice) {
+  const std::string one_place = "; lengths, cu_seqlens and q_start all on the CPU, or all where q is, are accepted";
+  refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
+          "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_place, with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.options.kv_lengths = {};
+        c.options.kv_lengths = c.keep(i32s({1, 2}));
+      },
+      "kv_lengths is on the CPU and q_start on cuda:0" + one_place, with_device_lengths());
+  refused([](Call& c) { c.options.kv_lengths->device.index = 1; },
+          "kv_lengths is on cuda:1; cuda:0 is accepted, where q is", with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = on(c.keep(i32s({5, 8})), kGpu);
+      },
+      "kv_lengths is on cuda:0; the CPU is accepted, where it is read");
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = on(c.keep(i32s({5, 6, 6})), kGpu);
+      },
+      "q_lengths has shape [3]; [2] is accepted, an entry a sequence", with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.q_start = on(c.keep(f32s({5, 6})), kGpu);
+      },
+      "q_start is f32; i32 and i64 are accepted", with_device_lengths());
+  refused([](Call& c) { c.options.kv_lengths->data = nullptr; },
+          HasSubstr("kv_lengths is i64 [2] but its data is null"), with_device_lengths());
+  refused([](Call& c) { c.options.max_kv_len.reset(); },
+          "max_kv_len is not given; with cu_seqlens_kv on a GPU the largest length is accepted, which planning does "
+          "not read",
+          packed_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_q = on(c.keep(i32s({0, 6})), kGpu);
+      },
+      "cu_seqlens_q has 2 entries and cu_seqlens_kv 4; the same number is accepted", packed_with_device_lengths());
+  refused([](Call& c) { c.options.cu_seqlens_q = c.options.cu_seqlens_kv = on(c.keep(i32s({0})), kGpu); },
+          "cu_seqlens_q has 1 entry, for no sequence, but the tensor 6 rows; at least 2 are accepted",
+          packed_with_device_lengths());
+  refused([](Call& c) { c.tensors.o.data = const_cast<void*>(c.options.kv_lengths->data); },
+          HasSubstr("o overlaps kv_lengths in memory"), with_device_lengths());
+}
+
+/// The packed queries beside keys in 3 pages of 8 rows, of which a table there lists 2 for each sequence.
+Call paged_with_device_lengths() {
+  Call call = packed_with_device_lengths();
+  call.k(DType::f32, {3, 2, 8, 16});
+  call.v(DType::f32, {3, 2, 8, 24});
+  call.tensors.k.device = call.tensors.v.device = kGpu;
+  call.options.page_table = on(call.keep(Tensor::zeros(DType::i32, {3, 2})), kGpu);
+  call.options.cu_seqlens_kv = {};
+  call.options.kv_lengths = on(call.keep(i32s({5, 0, 16})), kGpu);
+  call.options.max_kv_len = {};
+  return call;
+}
+
+TEST(Refusals, PagesBesideLengthsOnTheDevice) {
+  const problem::AttentionProblem problem = paged_with_device_lengths().validate();
+  EXPECT_TRUE(problem.device_lengths && problem.packed);
+  EXPECT_EQ(problem.sequences[2], (Sequence{.q_len = 4, .kv_len = 16}));
+  // A packed query's token is what only the device knows; a key's in pages is its index.
+  EXPECT_TRUE(problem::reads_device_lengths(problem, leaf::q_token() >= leaf::kv_idx()));
+  EXPECT_FALSE(problem::reads_device_lengths(problem, leaf::q_idx() >= leaf::kv_token()));
+  EXPECT_TRUE(
+      problem::reads_device_lengths(packed_with_device_lengths().validate(), leaf::q_idx() >= leaf::kv_token()));
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_kv = on(c.keep(i32s({0, 3, 3, 8})), kGpu);
+      },
+      "cu_seqlens_kv is given together with page_table; kv_lengths is accepted", paged_with_device_lengths());
+  refused([](Call& c) { c.options.max_q_len.reset(); },
+          "max_q_len is not given; with cu_seqlens_q on a GPU the largest length is accepted, which planning does not "
+          "read",
+          paged_with_device_lengths());
+  refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
+          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens and q_start all on the CPU, or all "
+          "where q is, are accepted",
+          paged_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = on(c.keep(i32s({5, 8})), kGpu);
+      },
+      "kv_lengths has shape [2]; [3] is accepted, an entry a sequence", paged_with_device_lengths());
+  refused([](Call& c) { c.options.page_table->device = Device{}; },
+          "page_table is on the CPU; cuda:0 is accepted, where q is", paged_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.options.page_table = on(c.keep(Tensor::zeros(DType::i32, {4, 2})), kGpu);
+      },
+      "page_table has shape [4, 2]; [3, max_pages] is accepted, a row a sequence", paged_with_device_lengths());
+  refused([](Call& c) { c.options.max_kv_len = 17; }, "max_kv_len is 17; 0 to the 16 rows of page_table are accepted",
+          paged_with_device_lengths());
+  refused(
+      [](Call& c) {
+        c.k(DType::f32, {0, 2, 8, 16});
+        c.v(DType::f32, {0, 2, 8, 24});
+        c.tensors.k.device = c.tensors.v.device = kGpu;
+      },
+      "k has 0 pages, and sequences may have keys; at least 1 is accepted", paged_with_device_lengths());
+}
+
+TEST(Refusals, LargestLengths) {
+  refused([](Call& c) { c.options.max_q_len = 6; },
+          "max_q_len is given without q_lengths and cu_seqlens_q; it bounds those");
+  const auto with = [](std::int64_t most) {
+    return [most](Call& c) {
+      c.options.kv_lengths = c.keep(i32s({5, 3}));
+      c.options.max_kv_len = most;
+    };
+  };
+  refused(with(9), "max_kv_len is 9; 0 to the 8 rows of the tensor are accepted");
+  refused(with(-1), "max_kv_len is -1; 0 to the 8 rows of the tensor are accepted");
+  refused(with(4), "kv_lengths[0] is 5; lengths from 0 to max_kv_len 4 are accepted");
+  refused([](Call& c) { c.options.max_q_len = 3; },
+          "cu_seqlens_q[3] is 6 after 2; sequences of up to max_q_len 3 rows are accepted", Call::packed());
+  Call right;
+  with(5)(right);
+  right.validate_all();
+}
+
+// Nothing of the lengths is read: the mods' indices are bounded by the largest alone, and by i32 where q_start is
+// there.
+TEST(Refusals, ReadsThatLengthsOnTheDeviceMayLeadOut) {
+  const auto reads = [](std::int64_t extent, const char* mod) {
+    return [extent, mod](Call& c) {
+      c.options.bindings.captures["x"] = on(c.keep(Tensor::zeros(DType::f32, {extent})), kGpu);
+      c.options.score_mod = parse(mod, Symbols(c.options.bindings));
+    };
+  };
+  Call call = with_device_lengths();
+  reads(8, "score + x[kv_idx]")(call);
+  call.validate_all();
+  refused(reads(7, "score + x[kv_idx]"), HasSubstr("x"), with_device_lengths());
+  refused(reads(1000000, "score + x[q_idx]"), HasSubstr("x"), with_device_lengths());
+  call = with_device_lengths();
+  reads(6, "score + at(x, q_idx, 0.0)")(call);
+  call.validate_all();
+  call = with_device_lengths();
+  reads(6, "score + x[q_idx]")(call);
+  call.options.q_start.reset();
+  call.validate_all();
+  call = packed_with_device_lengths();
+  reads(4, "score + x[q_idx]")(call);
+  call.validate_all();
+}
+
+TEST(Refusals, BlockMasksOfWhatOnlyTheDeviceKnows) {
+  const auto given = [](const Expr& mask) {
+    return [mask](Call& c) {
+      c.options.block_mask = std::make_shared<BlockMask>(
+          BlockMask::build(mask, {4, std::vector<Sequence>(2, {.q_len = 6, .kv_len = 8})}, {64, 64}));
+    };
+  };
+  Call call = with_device_lengths();
+  call.options.q_start.reset();
+  given(mods::causal())(call);
+  call.validate_all();
+  const std::string sentence = ", which reads what only cuda:0 knows: the lengths; no block_mask is accepted";
+  refused(given(mods::causal()), HasSubstr(sentence), with_device_lengths());
+  refused(given(leaf::kv_idx() < leaf::kv_len()), HasSubstr(sentence), with_device_lengths());
+}
+
+}  // namespace
+}  // namespace heddle::test

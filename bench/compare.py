@@ -9,6 +9,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --out DIR                      the whole grid: DIR/compare.{md,json,svg}
     compare.py --only D128/causal S512        some cells
     compare.py --mods                         mods, masks and shapes instead (comparison/mods.py, shapes.py)
+    compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
 """
 
@@ -52,6 +53,7 @@ def read_arguments(arguments):
         metavar="NAME",
         help="score mods, weights, masks (all, or these of comparison/mods.py), head dims and lengths",
     )
+    parser.add_argument("--fp8", action="store_true", help="e4m3 attention, beside a GEMM of e4m3")
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
     chosen = parser.parse_args(arguments)
     chosen.peers = [name for name in chosen.peers.split(",") if name]
@@ -243,6 +245,26 @@ def compare_mods(chosen):
     return 1 if "ERROR" in verdicts or "WRONG" in verdicts else 0
 
 
+def compare_fp8(chosen):
+    try:
+        import torch
+        from comparison import fp8
+
+        torch.set_grad_enabled(False)
+        lib = library.Library(library.find_library(chosen.library))
+    except (ImportError, OSError, library.HeddleError) as error:
+        say(f"compare.py: {error}")
+        return 2
+    trial = {} if chosen.device == "cuda" else {"lengths": (128, 192), "tokens": 192}
+    entries = fp8.Comparison(torch, lib, chosen.device, chosen.rounds, say, **trial).run()
+    if chosen.out:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / "fp8.json").write_text(json.dumps(entries, indent=1))
+        (chosen.out / "fp8.md").write_text(fp8.markdown(entries))
+    print(json.dumps(entries, indent=1) if chosen.json else fp8.markdown(entries), flush=True)
+    return 1 if any(fp8.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
+
+
 def main(arguments):
     chosen = read_arguments(arguments)
     # Heddle finds NVRTC among the packages of the python3 that stands first in PATH: let that be this one.
@@ -251,6 +273,8 @@ def main(arguments):
         return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
     if chosen.mods is not None:
         return compare_mods(chosen)
+    if chosen.fp8:
+        return compare_fp8(chosen)
     try:
         comparison = Comparison(chosen)
     except (ImportError, OSError, library.HeddleError) as error:

@@ -20,31 +20,35 @@ AttentionTensors tensors_of(const TimedCase& timed, const std::vector<Tensor>& m
   const Problem& problem = timed.problem;
   const std::int64_t batch = problem.tokens / problem.length, heads = heads_of(timed.config);
   const auto view = [&](std::size_t i, int dim) {
-    return permute(
-        TensorView(memory[i].data(), DType::bf16, {batch, problem.length, heads, dim}, memory[i].view().device),
-        {0, 2, 1, 3});
+    return permute(TensorView(memory[i].data(), memory[i].view().dtype, {batch, problem.length, heads, dim},
+                              memory[i].view().device),
+                   {0, 2, 1, 3});
   };
   const int qk = timed.config.qk_dim, v = timed.config.v_dim;
-  return {view(0, qk), view(1, qk), view(2, v), view(3, v),
+  const std::size_t first = timed.config.fp8() ? 5 : 0;
+  return {view(first, qk), view(first + 1, qk), view(first + 2, v), view(3, v),
           TensorView(memory[4].data(), DType::f32, {batch, heads, problem.length}, memory[4].view().device)};
 }
 
-/// q, k, v, o and lse of any problem. Keys like a query, or like other keys, would make rows move m more often.
+/// q, k, v, o and lse of any problem, and q, k and v in e4m3. Keys like a query, or like other keys, would make rows
+/// move m more often.
 std::vector<Tensor> random_memory(int device, std::mt19937& random) {
   std::normal_distribution<float> normal;
   std::vector<float> pool((1 << 22) - 3);  // an odd period: no two rows of a tensor are alike
   for (float& value : pool) value = normal(random);
   const Device place = {DeviceKind::cuda, device};
   Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
-  std::vector<Tensor> memory;
+  std::vector<Tensor> memory, eight_bits;
   for (std::size_t tensor = 0; tensor < 4; ++tensor) {
     auto* values = static_cast<float*>(some.data());
     for (std::size_t i = 0; i < static_cast<std::size_t>(some.count()); ++i) {
       values[i] = pool[(i + tensor * 1'000'003) % pool.size()];
     }
     memory.push_back(some.to(DType::bf16).to(place));
+    if (tensor < 3) eight_bits.push_back(some.to(DType::e4m3).to(place));
   }
   memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
+  memory.insert(memory.end(), eight_bits.begin(), eight_bits.end());
   return memory;
 }
 

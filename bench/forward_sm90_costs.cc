@@ -1,14 +1,15 @@
 // What do the steps, tiles and launches of the Hopper kernels cost? The table of
 // src/plan/families/forward_sm90_costs.h.
 //
-//   bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--dry-run]
+//   bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--fp8] [--dry-run]
 //
 // Runs every kernel of the table, without and with a mask, on problems that differ in steps a tile and tiles a CTA, all
 // of them in each of N rounds of S seconds each. The medians are fitted by least squares, by the longest CTA of each
 // schedule: steps, partial steps, tiles, launch. Printed are the costs beside those that are compiled in, rows to paste
 // into the table, and the planner's choice on the grid of the measured problems: what it loses to the fastest kernel.
 //
-// --dry-run takes the model's own times, on no GPU: the fit must give the table back.
+// --fp8 takes the table of 8-bit kernels instead, on e4m3. --dry-run takes the model's own times, on no GPU: the fit
+// must give the table back.
 #include "plan/families/forward_sm90_costs.h"
 
 #include <fmt/format.h>
@@ -20,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,6 +87,7 @@ Case make_case(const ForwardSm90Kernel& kernel, const Problem& problem, const de
   asked.q_rows = asked.kv_rows = problem.length;
   asked.qk_dim = kernel.qk_dim;
   asked.v_dim = kernel.v_dim;
+  asked.sequences.assign(static_cast<std::size_t>(asked.batch), {.q_len = problem.length, .kv_len = problem.length});
   c.schedule = plan::forward_sm90_schedule(asked, c.config, c.rows.get(), caps);
   c.observation.terms = longest_cta(c.schedule, c.config);
   return c;
@@ -118,11 +121,13 @@ Fit fit(const std::vector<Case>& cases, const ForwardSm90Kernel& kernel, bool ma
   return result;
 }
 
-void print_costs(const std::vector<Case>& cases) {
+using Kernels = std::span<const ForwardSm90Kernel>;
+
+void print_costs(const std::vector<Case>& cases, Kernels kernels) {
   fmt::print("{:24} {:>16} {:>16} {:>16} {:>10} {:>8}\n", "kernel (measured/table)", "stretch", "partial clocks",
              "tile clocks", "launch us", "worst");
   std::string rows;
-  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+  for (const ForwardSm90Kernel& kernel : kernels) {
     const Fit full = fit(cases, kernel, false), masked = fit(cases, kernel, true);
     for (const auto& [form, costs, stretch, tile] :
          {std::tuple("full", full, kernel.stretch, kernel.tile_clocks),
@@ -134,28 +139,28 @@ void print_costs(const std::vector<Case>& cases) {
                  fmt::format("{:.0f} / {:.0f}", costs.partial, kernel.partial_clocks),
                  fmt::format("{:.0f} / {:.0f}", costs.tile, tile), costs.launch * 1e6, 100 * costs.worst);
     }
-    rows +=
-        fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}, {:.0f}}},\n", kernel.qk_dim,
-                    kernel.v_dim, kernel.warpgroups, kernel.kv_block, kernel.stages, kernel.q_buffers, kernel.o_panels,
-                    kernel.spare, full.stretch, masked.stretch, masked.partial, full.tile, masked.tile);
+    rows += fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {}, {:.3f}, {:.3f}, {:.0f}, {:.0f}, {:.0f}{}}},\n",
+                        kernel.qk_dim, kernel.v_dim, kernel.warpgroups, kernel.kv_block, kernel.stages,
+                        kernel.q_buffers, kernel.o_panels, kernel.spare, full.stretch, masked.stretch, masked.partial,
+                        full.tile, masked.tile, kernel.fp8 ? ", true" : "");
   }
   fmt::print("\nRows for the table:\n{}\n", rows);
 }
 
 /// Of the table, each once.
-std::vector<HeadDims> all_dims() {
+std::vector<HeadDims> all_dims(Kernels kernels) {
   std::vector<HeadDims> all;
-  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+  for (const ForwardSm90Kernel& kernel : kernels) {
     if (all.empty() || !(all.back() == plan::dims_of(kernel))) all.push_back(plan::dims_of(kernel));
   }
   return all;
 }
 
 // What the table's choice loses on each problem: by the times measured now.
-void print_choices(const std::vector<Case>& cases) {
+void print_choices(const std::vector<Case>& cases, Kernels kernels) {
   fmt::print("{:7} {:8} {:>6} {:>7}  {:40} {:>9}\n", "D", "mask", "S", "tokens",
              "measured ms (predicted), of all kernels", "loss");
-  for (const HeadDims& dims : all_dims()) {
+  for (const HeadDims& dims : all_dims(kernels)) {
     for (const bool masked : {false, true}) {
       for (const Problem& problem : problems(masked)) {
         const Case *fastest = nullptr, *chosen = nullptr;
@@ -179,7 +184,8 @@ void print_choices(const std::vector<Case>& cases) {
   }
 }
 
-int run(int rounds, double seconds, int device, bool dry_run) {
+int run(int rounds, double seconds, int device, bool fp8, bool dry_run) {
+  const Kernels kernels = plan::forward_sm90_kernels(fp8);
   device::CudaCaps caps = {.index = 0,
                            .name = "H200",
                            .major = 9,
@@ -195,7 +201,7 @@ int run(int rounds, double seconds, int device, bool dry_run) {
     caps = cuda::devices().at(static_cast<std::size_t>(device));
   }
   std::vector<Case> cases;
-  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+  for (const ForwardSm90Kernel& kernel : kernels) {
     for (const bool masked : {false, true}) {
       for (const Problem& problem : problems(masked)) cases.push_back(make_case(kernel, problem, caps));
     }
@@ -209,8 +215,8 @@ int run(int rounds, double seconds, int device, bool dry_run) {
     std::erase_if(cases, [](const Case& c) { return c.seconds.empty(); });
   }
   fmt::print("{}, {} multiprocessors\n\n", caps.name, caps.multiprocessors);
-  print_costs(cases);
-  print_choices(cases);
+  print_costs(cases, kernels);
+  print_choices(cases, kernels);
   return 0;
 }
 
@@ -220,11 +226,13 @@ int run(int rounds, double seconds, int device, bool dry_run) {
 int main(int argc, char** argv) {
   int rounds = 7, device = 0;
   double seconds = 0.01;
-  bool dry_run = false;
+  bool fp8 = false, dry_run = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--dry-run") {
       dry_run = true;
+    } else if (argument == "--fp8") {
+      fp8 = true;
     } else if (argument == "--rounds" && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
     } else if (argument == "--seconds" && i + 1 < argc) {
@@ -232,12 +240,13 @@ int main(int argc, char** argv) {
     } else if (argument == "--device" && i + 1 < argc) {
       device = std::atoi(argv[++i]);
     } else {
-      fmt::print(stderr, "usage: bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--dry-run]\n");
+      fmt::print(stderr,
+                 "usage: bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--fp8] [--dry-run]\n");
       return 2;
     }
   }
   try {
-    return heddle::bench::run(rounds, seconds, device, dry_run);
+    return heddle::bench::run(rounds, seconds, device, fp8, dry_run);
   } catch (const heddle::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -7,7 +7,8 @@
 //   (a) the largest and the mean error are at most twice plain's, or twice those of the reference itself rounded to the
 //   tensor's dtype when these are larger (on few elements plain may be exact by luck), plus floor = 8 * 2^-24 * (1 + m)
 //   * magnitude: sum |p w v| / l of the element for o, max(1, |lse|) for lse (f64 inputs: 2^-53). The tensor's largest
-//   floor counts for the largest error, the mean one for the mean
+//   floor counts for the largest error, the mean one for the mean. What a GPU makes of q, k and v of 8 bits: 2^-14
+//   instead of 8 * 2^-24, since its tensor cores keep some 14 bits of a sum of such products (check/criterion.h)
 //   (b) no element of a row of o errs by more than 4 u * magnitude + floor + one rounding of o, u the storage dtype's
 //   unit roundoff
 // m is the row's largest |t|, |sink| and half of |scale| * sum |q_d k_d| among what takes part: a score in which much

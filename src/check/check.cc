@@ -29,9 +29,10 @@ double element_at(const ConstTensorView& view, const reference::RowPlace& place,
 // Judges the rows of one attention.
 class RowJudge {
  public:
-  RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o, const std::optional<TensorView>& lse)
+  RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o, const std::optional<TensorView>& lse,
+           bool on_gpu)
       : unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
-        floor_unit_(problem.precision == expr::Precision::f64 ? 0x1p-50 : 0x1p-21),
+        floor_unit_(floor_unit_of(problem, on_gpu)),
         o_(o),
         lse_(lse),
         o_criterion_(o.dtype, true),
@@ -67,7 +68,13 @@ class RowJudge {
   }
 
  private:
-  const double unit_, floor_unit_;  // floor_unit: 8 units of the reals
+  static double floor_unit_of(const problem::AttentionProblem& problem, bool on_gpu) {
+    if (problem.precision == expr::Precision::f64) return check::kSumUnitF64;
+    const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.k_dtype) == 1 && size_of(problem.v_dtype) == 1;
+    return on_gpu && fp8 ? check::kFp8SumUnit : check::kSumUnit;
+  }
+
+  const double unit_, floor_unit_;
   const ConstTensorView o_;
   const std::optional<ConstTensorView> lse_;
   std::mutex mutex_;
@@ -93,7 +100,7 @@ std::string CheckReport::text() const {
 
 namespace {
 
-CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOptions& options) {
+CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOptions& options, bool on_gpu) {
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
 
@@ -104,7 +111,7 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
                                            .workspace = nullptr};
   const reference::ElementMods plain_mods(problem, arguments, problem.precision);
   const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY};
-  RowJudge judge(problem, tensors.o, tensors.lse);
+  RowJudge judge(problem, tensors.o, tensors.lse, on_gpu);
   reference::attend(
       problem, arguments,
       [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
@@ -120,7 +127,10 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
                             const std::optional<ConstTensorView>& lse) {
   AttentionTensors tensors = {q, k, v, as_output(o), {}};
   if (lse) tensors.lse = as_output(*lse);
-  if (q.device.kind == DeviceKind::cpu) return check_on_host(tensors, options);
+  // Copies of what a GPU computed are known by the options.
+  if (q.device.kind == DeviceKind::cpu) {
+    return check_on_host(tensors, options, options.backend == BackendChoice::cuda);
+  }
 
   const problem::AttentionProblem problem = problem::validate(tensors, options);  // before anything is copied
   problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
@@ -135,7 +145,7 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
                       &AttentionOptions::q_start}) {
     own.*member = host.view(options.*member);
   }
-  return check_on_host(copies, own);
+  return check_on_host(copies, own, true);
 }
 
 }  // namespace heddle

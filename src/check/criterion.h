@@ -5,6 +5,13 @@
 
 namespace heddle::check {
 
+/// What one step of a sum is rounded to, relative to the largest of its terms: eight units of the reals.
+inline constexpr double kSumUnit = 0x1p-21, kSumUnitF64 = 0x1p-50;
+/// Of sums of e4m3 and e5m2 products on Hopper's tensor cores, which keep some 14 bits: "limited to retaining around 14
+/// bits" (DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2, of an H800). For what a GPU computes of q, k and v
+/// that all have 8 bits, and for nothing else.
+inline constexpr double kFp8SumUnit = 0x1p-14;
+
 /// One element of a result and what it is judged by.
 struct Judged {
   double value, reference, plain;

@@ -71,6 +71,11 @@ Json mask_json(const BlockMask& mask, const std::string& place) {
           {"evaluated_tiles", statistics.evaluated_tiles}};
 }
 
+std::string_view storage_of(const shared::ForwardSm90Config& config) {
+  if (config.fp8()) return config.q_fp8 == shared::Fp8::e4m3 ? "e4m3" : "e5m2";
+  return config.f16 ? "f16" : "bf16";
+}
+
 Json config_json(const shared::ForwardSm90Config& config) {
   Json json = {{"qk_dim", config.qk_dim},
                {"v_dim", config.v_dim},
@@ -79,7 +84,7 @@ Json config_json(const shared::ForwardSm90Config& config) {
                {"stages", config.stages},
                {"q_buffers", config.q_buffers},
                {"o_panels", config.o_panels},
-               {"dtype", config.f16 ? "f16" : "bf16"},
+               {"dtype", storage_of(config)},
                {"lse", config.lse},
                {"masked", config.masked},
                {"by_sequence", config.by_sequence},

@@ -2,18 +2,19 @@
 // the planner, by the launcher, and by the kernel itself when NVRTC compiles it: no headers, plain integers only.
 //
 // A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles; where there is such, a third
-// streams a capture and two warps, or else one, gather what TMA does not bring) and `warpgroups` consumers of 64 query
-// rows each. The host lists the tiles; each CTA begins with its own and then draws one after the other, so that a
-// CTA that is held up takes fewer. The producer alone walks a tile's runs of key blocks and leaves one Step beside each
-// key block it loads, so consumers know nothing of masks, schedules or sequences but what the Step says, and the place
-// of its tile. A warpgroup passes over the blocks that none of its own rows attends.
+// streams a capture, and warps transpose values of 8 bits and gather what TMA does not bring: two of either kind, or
+// one beside another's) and `warpgroups` consumers of 64 query rows each. The host lists the tiles; each CTA begins
+// with its own and then draws one after the other, so that a CTA that is held up takes fewer. The producer alone walks
+// a tile's runs of key blocks and leaves one Step beside each key block it loads, so consumers know nothing of masks,
+// schedules or sequences but what the Step says, and the place of its tile. A warpgroup passes over the blocks that
+// none of its own rows attends.
 #pragma once
 
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
 inline constexpr int kKeysOfDraw = 32;     // of which a thread's eight share one call (philox.h)
-inline constexpr int kPanelColumns = 64;   // columns of q, k, v and o stand in panels: 128 bytes, swizzled
+inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
 inline constexpr int kStreamedRestColumns = 16;
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
@@ -26,6 +27,9 @@ enum class ScoreForm : int {
   mapped,   // the score_mod of each element, as it is written
 };
 
+/// Storage of 8 bits.
+enum class Fp8 : int { none, e4m3, e5m2 };
+
 /// What t becomes: the weight of its value, before the weight_mod.
 enum class Normalizer : int {
   softmax,  // e^t over the row's sum of them
@@ -33,7 +37,7 @@ enum class Normalizer : int {
   sigmoid,  // 1 / (1 + e^-t)
 };
 
-/// What o is stored as: what q, k and v are, by TMA; else by threads, two neighbours at a time.
+/// What o is stored as: what q, k and v are (of 8 bits: bf16), by TMA; else by threads, two neighbours at a time.
 enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
 
 /// When a kernel that drops draws for a block of scores.
@@ -55,11 +59,11 @@ struct ForwardSm90Config {
   int qk_dim;      // head dim of queries and keys, 1 to 256
   int v_dim;       // of values and o, 1 to 256
   int warpgroups;  // 1 to 3 consumers
-  int kv_block;    // keys of a step: a multiple of 16, at most 256
+  int kv_block;    // keys of a step: a multiple of 16 (of 32 in 8 bits), at most 256
   int stages;      // key blocks, and value blocks, in flight
   int q_buffers;   // 1 or 2 tiles of queries
-  int o_panels;    // panels of o that a warpgroup stages at a time, at most v_panels()
-  bool f16;        // storage: f16, else bf16
+  int o_panels;    // panels of o that a warpgroup stages at a time, at most output_panels()
+  bool f16;        // storage: f16, else bf16; of 8 bits: see q_fp8
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
@@ -78,23 +82,33 @@ struct ForwardSm90Config {
   OutputType o_type = OutputType::same;
   MaskForm mask = MaskForm::direct;
   bool mask_range = false;  // distance, both: what depends on the distance says that it is in a range
-  // Bytes that a thread copies of a tensor at a time (16, 8, 4, 2), where its strides or its address are none of TMA's;
-  // 0: TMA brings it.
+  // Bytes that a thread copies of a tensor at a time (16, 8, 4, 2, 1), where its strides or its address are none of
+  // TMA's; 0: TMA brings it.
   int q_gather = 0, k_gather = 0, v_gather = 0;
   int page_rows = 0;   // k and v are pages of so many rows, which a table lists for each sequence; 0: they are not.
                        // Then sequences count as different
   bool odd_o = false;  // o's strides or its address are none of TMA's; or, of another o_type, no pair's
+  // q, k and v are stored in 8 bits, all or none; P takes q's type. Descale factors are read at run time.
+  Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
+  int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
 
   constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
   constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
-  // What is multiplied: Q K^T goes in steps of 16 columns, P V takes multiples of 8. TMA fills the columns that the
-  // tensors lack with zeros, as it does those up to the end of the last panel.
-  constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
+  constexpr bool fp8() const { return q_fp8 != Fp8::none; }
+  constexpr int element_bytes() const { return fp8() ? 1 : 2; }  // of q, k and v
+  // What is multiplied: products go in steps of 32 bytes of columns (Q K^T) and of keys (P V), and P V gives multiples
+  // of 8 columns. TMA fills the columns that the tensors lack with zeros, as it does those up to the end of the last
+  // panel.
+  constexpr int product_step() const { return 32 / element_bytes(); }
+  constexpr int panel_columns() const { return 2 * kPanelColumns / element_bytes(); }  // of q, k and v
+  constexpr int qk_columns() const { return (qk_dim + product_step() - 1) / product_step() * product_step(); }
   constexpr int v_columns() const { return (v_dim + 7) / 8 * 8; }
-  constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
-  constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int qk_panels() const { return (qk_dim + panel_columns() - 1) / panel_columns(); }
+  constexpr int v_panels() const { return (v_dim + panel_columns() - 1) / panel_columns(); }
+  constexpr int output_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int transposed_rows() const { return (v_dim + 31) / 32 * 32; }  // of values of 8 bits
   // A streamed tile stands in panels of 128 bytes a row, and what is left of its keys in panels of 16 columns.
   constexpr int streamed_panel_columns() const { return 128 / streamed_bytes; }
   constexpr int streamed_panels() const { return kv_block / streamed_panel_columns(); }
@@ -110,8 +124,10 @@ struct ForwardSm90Config {
   constexpr bool orders_k() const { return k_gather > 0 || page_rows > 0; }
   constexpr bool orders_v() const { return v_gather > 0 || page_rows > 0; }
   constexpr bool orders() const { return orders_q() || orders_k() || orders_v(); }
-  /// The last ones of the producer's warpgroup; a streamer has one of the two that are left.
-  constexpr int gather_warps() const { return streamed_bytes > 0 ? 1 : 2; }
+  /// The last ones of the producer's warpgroup; a streamer or a transposer has one of the two that are left.
+  constexpr int gather_warps() const { return streamed_bytes > 0 || fp8() ? 1 : 2; }
+  /// Warps that transpose values of 8 bits.
+  constexpr int transposers() const { return orders() ? 1 : 2; }
   /// Rows of k and v that are in one page, wherever they are in their block: a box of TMA's.
   constexpr int page_box() const {
     int box = kv_block, rest = page_rows;
@@ -188,19 +204,34 @@ inline constexpr unsigned kPlaceHead = 4, kPlaceBatch = 8, kPlaceItem = 12;  // 
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
+/// What a tile's products are multiplied by, where storage has 8 bits: scores by q's and k's factor, o by v's.
+struct TileFactors {
+  float scores, values;
+  float unused[2];
+};
+static_assert(sizeof(TileFactors) % 16 == 0);
+inline constexpr unsigned kFactorOfScores = 0, kFactorOfValues = 4;  // offsets in bytes
+constexpr int factor_bytes(const ForwardSm90Config& config) {
+  return config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0;
+}
+
 /// Behind both, where there are sinks: that of the head, a float, and room that keeps the next ones aligned.
 inline constexpr int kSinkBytes = 16;
 constexpr int sink_bytes(const ForwardSm90Config& config) { return config.sinks ? kSinkBytes : 0; }
 
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
-/// need of it: what stands before kv_begin.
+/// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the tile's factors.
+constexpr int item_factors(const ForwardSm90Config& config) {
+  return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
+}
 constexpr int item_bytes(const ForwardSm90Config& config) {
-  return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0) +
-         sink_bytes(config);
+  return item_factors(config) + factor_bytes(config) + sink_bytes(config);
+}
+constexpr int place_factors(const ForwardSm90Config& config) {
+  return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
 }
 constexpr int place_bytes(const ForwardSm90Config& config) {
-  return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0) +
-         sink_bytes(config);
+  return place_factors(config) + factor_bytes(config) + sink_bytes(config);
 }
 
 /// What the producer asks of the gathering warps: rows of one tensor, for one buffer.
@@ -221,16 +252,18 @@ inline constexpr int kGatherRows = 16;   // a warp takes so many at once
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {
-  int q;          // [q_buffers][warpgroups][qk_panels][64][64], 128-byte swizzle
-  int k;          // [stages][qk_panels][kv_block][64]
-  int v;          // [stages][v_panels][kv_block][64]
+  int q;          // [q_buffers][warpgroups][qk_panels][64][panel_columns], 128-byte swizzle
+  int k;          // [stages][qk_panels][kv_block][panel_columns]
+  int v;          // [stages][v_panels][kv_block][panel_columns]
+  int values;     // where P V reads them: v; in 8 bits [stages], as transposed_values.h says
   int o;          // [warpgroups][o_panels][64][64]
   int streamed;   // [streamed_stages][warpgroups] tiles: [streamed_panels][64 rows][128 bytes], 128-byte swizzle, and
                   // [streamed_rest_panels][64 rows][16 columns], swizzled over these
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
-                  // list done; wished, answered; tiles of a capture full, empty [streamed_stages][warpgroups];
-                  // ordered, taken [kGatherOrders], where there are orders
+                  // list done; wished, answered; in 8 bits: values loaded, values transposed [stages]; tiles of a
+                  // capture full, empty [streamed_stages][warpgroups]; ordered, taken [kGatherOrders], where there are
+                  // orders
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
@@ -238,6 +271,7 @@ struct ForwardSm90Memory {
   int orders;     // GatherOrder [kGatherOrders], where there are any
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
   int wish;       // int: the item that the producer wishes to load next, and the answer
+  int ends;       // int [stages]: not 0 where what has been loaded are no values, but the end; 8 bits only
   int bytes;      // to ask for
 };
 
@@ -254,6 +288,8 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += config.stages * config.kv_block * config.qk_panels() * kPanelRow;
   memory.v = at;
   at += config.stages * config.kv_block * config.v_panels() * kPanelRow;
+  memory.values = config.fp8() ? at : memory.v;
+  if (config.fp8()) at += config.stages * config.kv_block * config.transposed_rows();
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
   memory.streamed = at;
@@ -265,7 +301,7 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   memory.orders = at;
   if (config.orders()) at += kGatherOrders * static_cast<int>(sizeof(GatherOrder));
   memory.barriers = at;
-  at += 8 * (2 * config.q_buffers * config.warpgroups + 4 * config.stages + 3);
+  at += 8 * (2 * config.q_buffers * config.warpgroups + (config.fp8() ? 6 : 4) * config.stages + 3);
   at += 8 * 2 * config.streamed_stages * config.warpgroups;
   if (config.orders()) at += 8 * 2 * kGatherOrders;
   memory.steps = at;
@@ -276,6 +312,8 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += kTilePlaces * 4;
   memory.distances = at;
   if (config.scores == ScoreForm::distant) at += config.warpgroups * distance_words(config) * 4;
+  memory.ends = at;
+  if (config.fp8()) at += config.stages * 4;
   memory.bytes = at;
   return memory;
 }
@@ -334,6 +372,12 @@ struct RowFill {
   int head, batch;  // query head; sequence
 };
 
+/// A factor for each sequence and head; null: 1. A stride is 0 where all share one.
+struct Descale {
+  const float* factors;
+  long long stride[2];  // batch, head
+};
+
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
   const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
@@ -363,8 +407,9 @@ struct ForwardSm90Params {
   int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
   int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
   ListedTiles listed;   // device_lengths
-  GatheredTensor gathered[3];  // by kGatherQ, kGatherK, kGatherV
-  PageTable page_table;        // where k and v are pages
+  GatheredTensor gathered[3];               // by kGatherQ, kGatherK, kGatherV
+  PageTable page_table;                     // where k and v are pages
+  Descale q_descale, k_descale, v_descale;  // 8 bits only
 };
 
 }  // namespace heddle::shared

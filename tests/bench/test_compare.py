@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bench_path  # noqa: F401
 import compare
-from comparison import criterion, grid, mods, report, shapes, timing
+from comparison import criterion, fp8, grid, mods, report, shapes, timing
 
 
 def entry_of(name, **rates):
@@ -42,6 +42,30 @@ def results_of(*cells):
         "contenders": ["heddle", "cudnn", "fa2", "gemm"],
         "cells": list(cells),
     }
+
+
+class EightBits(unittest.TestCase):
+    def entry(self, tflops, share=0.5):
+        shares = {"largest": share, "mean": 0.1, "lse": 0.2}
+        check = {"shares": shares, "passed": share <= 1}
+        return {"name": "full/S8192", "anchor": 934, "heddle": tflops, "gemm": 651.0, "check": check}
+
+    def test_target_follows_the_gemm(self):
+        self.assertEqual(fp8.target(self.entry(400)), 467)
+        self.assertIsNone(fp8.target({"anchor": 934}))
+
+    def test_verdicts(self):
+        self.assertEqual(fp8.verdict(self.entry(467)), "ok")
+        self.assertEqual(fp8.verdict(self.entry(466)), "MISS")
+        self.assertEqual(fp8.verdict(self.entry(999, share=1.5)), "WRONG")
+        self.assertEqual(fp8.verdict({"error": "none"}), "ERROR")
+        failed = {"name": "full/S8192", "anchor": 934, "error": "RuntimeError: why"}
+        self.assertIn("| full/S8192 | - | - | - | - | - | ERROR |", fp8.markdown([failed]))
+        self.assertIn("RuntimeError: why", fp8.markdown([failed]))
+
+    def test_work(self):
+        self.assertEqual(fp8.Cell(False, 8192).flops, 4 * 2 * 16 * 8192**2 * 128)
+        self.assertEqual(fp8.Cell(True, 16384).flops, 2 * 16 * 16384**2 * 128)
 
 
 class Grid(unittest.TestCase):

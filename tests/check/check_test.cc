@@ -169,6 +169,31 @@ TEST(Check, FailsAWrongLse) {
   failing([](Judged& j) { j.set(j.lse, 5, kNaN); });
 }
 
+// Tensor cores keep 14 bits of sums of 8-bit products; nobody else is excused.
+TEST(Check, KnowsTheSumsOfAGpuInEightBits) {
+  const auto passes = [](DType dtype, BackendChoice backend, double error) {
+    Judged judged(dtype);
+    judged.options.backend = backend;
+    judged.set(judged.lse, 11, judged.get(judged.lse, 11) + error);
+    return judged.check().lse->passed;
+  };
+  constexpr double kFew = 2e-4, kMany = 1e-1;
+  for (const DType dtype : {DType::e4m3, DType::e5m2}) {
+    EXPECT_TRUE(passes(dtype, BackendChoice::cuda, kFew));
+    EXPECT_FALSE(passes(dtype, BackendChoice::cuda, kMany));
+    EXPECT_FALSE(passes(dtype, BackendChoice::cpu, kFew));
+  }
+  EXPECT_FALSE(passes(DType::bf16, BackendChoice::cuda, kFew));
+  Judged mixed(DType::bf16);
+  mixed.k = mixed.k.to(DType::e4m3);
+  mixed.v = mixed.v.to(DType::e4m3);
+  mixed.compute();
+  mixed.options.backend = BackendChoice::cuda;
+  EXPECT_TRUE(mixed.check().passed);
+  mixed.set(mixed.lse, 11, mixed.get(mixed.lse, 11) + kFew);
+  EXPECT_FALSE(mixed.check().lse->passed);
+}
+
 TEST(Check, FailsNaNAndInfinityInTheWrongPlace) {
   AttentionOptions options;  // row 2 is NaN
   options.score_mod = where((leaf::q_idx() == 2) & (leaf::kv_idx() == 7), Expr(kNaN), leaf::score());

@@ -89,7 +89,8 @@ GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   options().backend = gpu_backend();
   if (!on_gpu()) return;
   for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
-    const std::int64_t odd = tensor == &host_.lse_rows ? 0 : spec.alignment % 16;
+    const std::int64_t element = size_of(tensor->view().dtype), asked = spec.alignment % 16,
+                       odd = tensor == &host_.lse_rows ? 0 : (asked + element - 1) / element * element;
     copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17) + odd));
   }
   std::array<std::uint64_t, 8> content{};
@@ -153,7 +154,10 @@ AttentionOptions GpuCase::options_there() {
     view = copies_of_small_.back();
   };
   for (auto& [name, view] : there.bindings.captures) move(view);
-  if (there.page_table) move(*there.page_table);
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
+                      &AttentionOptions::v_descale}) {
+    if (there.*member) move(*(there.*member));
+  }
   if (there.sinks) place_sinks(*there.sinks);
   if (!host_.spec().device_lengths) return there;
   place_lengths(there);

@@ -55,7 +55,7 @@ enum class Layout : std::uint8_t {
   bshd,      // heads beside each other in a token's row
   gaps,      // row-major with unused elements after each row, head and batch entry
   sliced,    // a slice of a wider [B, S, H + 2, D + 8] tensor
-  padded,    // as gaps, in multiples of 8 elements
+  padded,    // as gaps, in multiples of 16 elements
   reversed,  // row-major, the last row of a head first
   expanded,  // all batch entries and heads are the same memory (for inputs)
 };
@@ -67,7 +67,7 @@ struct Placement {
 };
 
 inline Dims strides_of(Layout layout, const Dims& shape) {
-  const std::int64_t heads = shape[1], rows = shape[2], columns = shape[3], wide = (columns + 15) / 8 * 8;
+  const std::int64_t heads = shape[1], rows = shape[2], columns = shape[3], wide = (columns + 23) / 16 * 16;
   switch (layout) {
     case Layout::bhsd:
       break;
@@ -78,7 +78,7 @@ inline Dims strides_of(Layout layout, const Dims& shape) {
     case Layout::sliced:
       return {rows * (heads + 2) * (columns + 8), columns + 8, (heads + 2) * (columns + 8), 1};
     case Layout::padded:
-      return {heads * (rows * wide + 16) + 24, rows * wide + 16, wide, 1};
+      return {heads * (rows * wide + 16) + 48, rows * wide + 16, wide, 1};
     case Layout::reversed:
       return {heads * rows * columns, rows * columns, -columns, 1};
     case Layout::expanded:

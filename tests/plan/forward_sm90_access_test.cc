@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
 
@@ -115,6 +117,75 @@ TEST(ForwardSm90Access, StridesThatSayNothing) {
   given = HopperCall{.batch = 2, .kv_rows = 0}.tensors();  // no keys
   given.k.strides = given.v.strides = {0, 1, 3, 1};
   EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());
+}
+
+// In 8 bits: elements of a byte, and an o of bf16.
+TEST(ForwardSm90Access, EightBits) {
+  AttentionTensors given =
+      HopperCall{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 100, .kv_rows = 50, .dim = 64, .dtype = DType::e4m3}
+          .tensors();
+  EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());
+  const auto bytes = [&](const Dims& strides, std::uintptr_t address = 0, std::int64_t dim = 64) {
+    AttentionTensors own = given;
+    own.v.strides = strides;
+    own.v.shape[3] = dim;
+    own.v.data = reinterpret_cast<const void*>(address);
+    return plan::forward_sm90_access(own).v_gather;
+  };
+  EXPECT_EQ(bytes({6400, 3200, 80, 1}, 4096 + 16), 0);
+  EXPECT_EQ(bytes({2 * kEnd - 16, 3200, 64, 1}), 0);
+  EXPECT_EQ(bytes({2 * kEnd, 3200, 64, 1}), 16);
+  EXPECT_EQ(bytes({6400, 3200, 72, 1}), 8);
+  EXPECT_EQ(bytes({6400, 3200, 64, 1}, 4096 + 4), 4);
+  EXPECT_EQ(bytes({6400, 3202, 64, 1}), 2);
+  EXPECT_EQ(bytes({6400, 3200, 64, 1}, 4096 + 3), 1);
+  // What is read element by element is a row's, to its last byte.
+  EXPECT_EQ(bytes({6400, 3200, 66, 1}, 0, 63), 1);
+  EXPECT_EQ(bytes({6400, 3200, 68, 1}, 0, 63), 4);
+  given.o.strides[2] = 68;
+  EXPECT_THAT(plan::forward_sm90_access(given).reasons,
+              ElementsAre("o is stored by threads, 2 bytes at a time: its strides are [25600, 6400, 68, 1], and TMA "
+                          "takes positive multiples of 8 elements below 549755813888"));
+  given.o = TensorView(nullptr, DType::e4m3, given.o.shape, given.o.strides);
+  EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());  // pairs
+}
+
+// The two warps that transpose values become one that does and one that gathers.
+TEST(ForwardSm90Access, EightBitsLeaveOneWarpToGather) {
+  for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
+    HopperCall call = {
+        .batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dim = dim, .dtype = DType::e4m3};
+    AttentionTensors given = call.tensors();
+    const auto choices_of = [&](std::int64_t page_rows) {
+      problem::AttentionProblem problem = call.problem();
+      problem.page_rows = page_rows;
+      return plan::forward_sm90(problem, given, call.all_options(), h200(),
+                                [&](BlockSize block) { return call.rows_of(block); });
+    };
+    const auto expect_all = [](const std::vector<plan::Choice>& choices, int gather_warps, int transposers) {
+      ASSERT_FALSE(choices.empty());
+      for (const plan::Choice& choice : choices) {
+        const shared::ForwardSm90Config& config = *choice.plan.sm90;
+        EXPECT_EQ(config.orders() ? config.gather_warps() : 0, gather_warps);
+        EXPECT_EQ(config.transposers(), transposers);
+        EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+      }
+    };
+    expect_all(choices_of(0), 0, 2);
+    const std::vector<plan::Choice> paged = choices_of(16);
+    expect_all(paged, 1, 1);
+    EXPECT_TRUE(dim > 128 || std::ranges::any_of(paged, [](const plan::Choice& choice) {
+                  return choice.plan.sm90->warpgroups == 3;  // TMA brings them
+                }));
+    expect_all(choices_of(3), 1, 1);
+    for (const plan::Choice& choice : choices_of(3)) EXPECT_EQ(choice.plan.sm90->warpgroups, 2);
+    given.q.strides[2] += 1;
+    expect_all(choices_of(0), 1, 1);
+    given = call.tensors();
+    given.o.strides[2] += 1;
+    const std::vector<plan::Choice> odd = choices_of(0);  // the widest ones may spill
+    EXPECT_TRUE(std::ranges::any_of(odd, [](const plan::Choice& choice) { return choice.plan.tile.kv == 64; }));
+  }
 }
 
 // A streamed bias leaves one warp to gather, and its tiles take shared memory that orders do not have.

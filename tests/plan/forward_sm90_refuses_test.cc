@@ -1,5 +1,6 @@
 // What the Hopper family does not take, sentence by sentence; and what it just takes.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -69,9 +70,13 @@ TEST(ForwardSm90Refuses, OtherDevices) {
 TEST(ForwardSm90Refuses, OtherTypes) {
   Refusal r;
   r.problem.v_dtype = DType::f16;
-  EXPECT_EQ(r.sentence(), "q, k, v are bf16, bf16, f16; bf16 for all or f16 for all is accepted");
+  const std::string accepted = "bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2";
+  EXPECT_EQ(r.sentence(), "q, k, v are bf16, bf16, f16; " + accepted);
   r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::f32;
-  EXPECT_EQ(r.sentence(), "q, k, v are f32, f32, f32; bf16 for all or f16 for all is accepted");
+  EXPECT_EQ(r.sentence(), "q, k, v are f32, f32, f32; " + accepted);
+  r = {};
+  r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;
+  EXPECT_EQ(r.sentence(), "q, k, v are bf16, e4m3, e4m3; " + accepted);
 }
 
 TEST(ForwardSm90Refuses, OtherHeadDimensions) {
@@ -91,14 +96,55 @@ TEST(ForwardSm90Refuses, OtherHeadDimensions) {
 TEST(ForwardSm90Refuses, OptionsOfOtherKernels) {
   Refusal r;
   const ConstTensorView view(nullptr, DType::f32, {4});
-  r.options.q_descale = view;
-  EXPECT_EQ(r.sentence(), "q_descale is given; none is accepted");
-  r = {};
-  r.options.k_descale = view;
-  EXPECT_EQ(r.sentence(), "k_descale is given; none is accepted");
-  r = {};
-  r.options.v_descale = view;
-  EXPECT_EQ(r.sentence(), "v_descale is given; none is accepted");
+  r.problem.with_sinks = true;
+  r.options.sinks = view;
+  EXPECT_EQ(r.sentence(), "");
+  r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;
+  EXPECT_EQ(r.sentence(), "");
+}
+
+// Weights that no row's sum bounds have no room in P of 8 bits.
+TEST(ForwardSm90Refuses, OtherNormalizersInEightBits) {
+  for (const Normalizer normalizer : {Normalizer::none, Normalizer::sigmoid}) {
+    Refusal r;
+    r.problem.normalizer = normalizer;
+    EXPECT_EQ(r.sentence(), "");
+    r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e5m2;
+    EXPECT_EQ(r.sentence(), fmt::format("normalizer is {} and q is e5m2; softmax is accepted for q, k and v of 8 bits",
+                                        problem::name(normalizer)));
+  }
+}
+
+TEST(ForwardSm90Refuses, NoMixtureOfEightBits) {
+  const ConstTensorView view(nullptr, DType::f32, {4});
+  for (const DType q : {DType::e4m3, DType::e5m2}) {
+    for (const DType k : {DType::e4m3, DType::e5m2}) {
+      for (const DType v : {DType::e4m3, DType::e5m2}) {
+        Refusal r;
+        r.problem.q_dtype = q;
+        r.problem.k_dtype = k;
+        r.problem.v_dtype = v;
+        r.options.q_descale = r.options.k_descale = r.options.v_descale = view;
+        EXPECT_EQ(r.sentence(), "");
+      }
+    }
+  }
+}
+
+// P of 8 bits has no room for weights that nobody knows.
+TEST(ForwardSm90Refuses, WeightsWithoutABoundInEightBits) {
+  Refusal r;
+  r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;
+  for (const double taken : {0.0, 1.0, -1.5, 16.0}) {
+    r.problem.weight_mod = where(leaf::kv_idx() > 3, Expr(taken), Expr(1.0));
+    EXPECT_EQ(r.sentence(), "") << taken;
+  }
+  r.problem.weight_mod = where(leaf::kv_idx() > 3, Expr(-17.0), Expr(1.0));
+  EXPECT_THAT(r.sentence(), testing::HasSubstr("is not proven to stay inside -16 .. 16, where"));
+  r.problem.weight_mod = Capture("weights", DType::f32, 1)(leaf::kv_idx());
+  EXPECT_THAT(r.sentence(), testing::StartsWith("weight_mod is weights[kv_idx], which is not proven"));
+  r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::bf16;
+  EXPECT_EQ(r.sentence(), "");
 }
 
 TEST(ForwardSm90Refuses, ScalesOutsideOfF32) {

@@ -211,8 +211,80 @@ TEST(ForwardSm90Choice, HoldsEveryKernelInSharedMemory) {
     const ForwardSm90Config config = kernel.config();
     EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
     EXPECT_EQ(config.kv_block % 16, 0);
-    EXPECT_LE(config.o_panels, config.v_panels());
+    EXPECT_LE(config.o_panels, config.output_panels());
   }
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    const ForwardSm90Config config = kernel.config();
+    EXPECT_TRUE(config.fp8());
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_EQ(config.kv_block % 32, 0);
+    EXPECT_LE(config.o_panels, config.output_panels());
+  }
+}
+
+TEST(ForwardSm90Choice, KernelsOfEightBits) {
+  HopperCall call = {.q_rows = 1000, .kv_rows = 520, .dim = 100, .v_dim = 36, .dtype = DType::e5m2};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_FALSE(choices.empty());
+  for (const Choice& choice : choices) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.q_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.k_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.v_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.kv_block % 32, 0);
+    EXPECT_EQ(config.qk_columns(), 128);
+    EXPECT_EQ(config.v_columns(), 40);
+    EXPECT_EQ(config.transposed_rows(), 64);
+    EXPECT_EQ(config.qk_panels(), 1);
+    EXPECT_EQ(config.output_panels(), 1);
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (100 + 2 * 36 + 4) + 520 * (100 + 36));
+    EXPECT_EQ(config.weight_exponent, 0);
+  }
+  call.options.weight_mod = mods::dropout(0.6, 7);
+  EXPECT_EQ(choices_of(call).front().plan.sm90->weight_exponent, 2);  // 1 / 0.4
+  call.dtype = DType::bf16;
+  EXPECT_EQ(choices_of(call).front().plan.sm90->weight_exponent, 0);
+}
+
+// What only kernels of 16 bits do is left out by name.
+TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
+  call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  alignas(16) static constexpr char kNotRead[16] = {};
+  call.options.bindings.captures["bias"] = ConstTensorView(kNotRead, DType::bf16, {2, 512, 512});
+  call.options.weight_mod = mods::dropout(0.1, 1);
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.streamed_bytes, 0);
+    EXPECT_TRUE(config.weighted && !config.dropped);
+    EXPECT_EQ(config.weight_exponent, 1);
+    EXPECT_THAT(choice.plan.rejected,
+                Contains(HasSubstr("tiles of capture 'bias', so each element is read: q is e4m3")));
+    EXPECT_THAT(choice.plan.rejected, Contains(HasSubstr("masks of draws, so each is compared: q is e4m3")));
+  }
+  call.dtype = DType::bf16;
+  const Choice halves = choices_of(call).front();
+  EXPECT_GT(halves.plan.sm90->streamed_bytes, 0);
+  EXPECT_TRUE(halves.plan.sm90->dropped);
+  EXPECT_THAT(halves.plan.rejected, Not(Contains(HasSubstr("q is"))));
+}
+
+// Sinks; an o of another type, and of q's own; masks by bits, of as many keys as two words hold.
+TEST(ForwardSm90Choice, OfEightBitsTakesWhatOthersTake) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
+  call.mask = mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0;
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  EXPECT_EQ(choices_of(call).front().plan.sm90->o_type, shared::OutputType::same);
+  call.o_dtype = DType::e4m3;
+  bool any_wider = false;
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.sm90.value();
+    EXPECT_EQ(config.o_type, shared::OutputType::e4m3);
+    EXPECT_TRUE(config.sinks);
+    EXPECT_EQ(config.mask, config.kv_block > 128 ? shared::MaskForm::direct : shared::MaskForm::distance);
+    any_wider = any_wider || config.kv_block > 128;
+  }
+  EXPECT_TRUE(any_wider);
 }
 
 TEST(ForwardSm90Choice, ServesEveryHeadDimByTheNextKernels) {

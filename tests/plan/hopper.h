@@ -38,7 +38,8 @@ struct HopperCall {
     tensors.q = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
     tensors.k = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, dim}};
     tensors.v = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, v_dim == 0 ? dim : v_dim}};
-    tensors.o = {nullptr, o_dtype.value_or(dtype), Dims{batch, q_heads, q_rows, v_dim == 0 ? dim : v_dim}};
+    tensors.o = {nullptr, o_dtype.value_or(size_of(dtype) == 1 ? DType::bf16 : dtype),
+                 Dims{batch, q_heads, q_rows, v_dim == 0 ? dim : v_dim}};
     if (with_lse) tensors.lse = TensorView{nullptr, DType::f32, Dims{batch, q_heads, q_rows}};
     return tensors;
   }

@@ -4,7 +4,8 @@
 // producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
 // loop is one, over all blocks of all tiles: while a warpgroup does the softmax of block j, the tensor cores run Q K^T
 // of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one tile ends and the next
-// begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it.
+// begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it. Where storage
+// has 8 bits warps transpose the values (pieces/transpose.cuh).
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once
@@ -20,6 +21,7 @@
 #include "pieces/sink.cuh"
 #include "pieces/softmax.cuh"
 #include "pieces/streamer.cuh"
+#include "pieces/transpose.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
@@ -50,8 +52,12 @@ class Consumer : DropsOf<kConfig> {
   using Bits = MaskBits<kConfig, kMaskedByBits>;
   static constexpr bool kHoles = kSoftmax && Bits::kRemembers;
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  // In 8 bits: weights of the other normalizers leave P's range, packed draws are two to a register, and the streamer's
+  // warp transposes values.
+  static_assert(!kConfig.fp8() || (kSoftmax && !kConfig.dropped && !kStreams));
+  static_assert(!kMaskedByBits || kN <= 128);  // two rows of a thread are two words
   using RowSoftmax =
-      typename Either<kSoftmax, Softmax<kN, kConfig.f16, kConfig.safe_headroom, kAsArray, kHoles, kConfig.scores>,
+      typename Either<kSoftmax, Softmax<kN, weight_range<kConfig>(), kAsArray, kConfig.fp8(), kHoles, kConfig.scores>,
                       ElementWeights<kN, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
@@ -76,9 +82,12 @@ class Consumer : DropsOf<kConfig> {
 
  private:
   using Step = shared::Step;
+  using BufferRing = ptx::ChooseRing<kConfig.fp8()>;
   using DrawTime = shared::DrawTime;
 
-  __device__ __forceinline__ void wait_for_keys() const { ptx::barrier_wait(memory_.k_full(k_.slot), k_.parity); }
+  __device__ __forceinline__ void wait_for_keys() const {
+    ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
+  }
   /// What the producer says of the keys that have arrived.
   __device__ __forceinline__ Step read_step() const {
     // The lane that gives the buffer back reads, and passes the word on: a shuffled value is one for the warp, and the
@@ -91,7 +100,7 @@ class Consumer : DropsOf<kConfig> {
         "@first ld.shared.s32 %0, [%1];\n"
         "}"
         : "+r"(step)
-        : "r"(memory_.step(k_.slot)), "r"(threadIdx.x & 31)
+        : "r"(memory_.step(ptx::slot_of(k_))), "r"(threadIdx.x & 31)
         : "memory");
     return __shfl_sync(~0U, step, 0);
   }
@@ -146,7 +155,7 @@ class Consumer : DropsOf<kConfig> {
       }
       issue_qk();
       step = read_step();
-      ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+      ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
       issue_pv(accumulate);
       // Of the rows before this step: what the finished o is to be multiplied by, or m.
       float carried[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
@@ -175,7 +184,7 @@ class Consumer : DropsOf<kConfig> {
       }
       pack_p(step);
     }
-    ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+    ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     issue_pv(accumulate);
     ptx::wgmma_wait<0>();
     ptx::touch(o_);
@@ -210,7 +219,7 @@ class Consumer : DropsOf<kConfig> {
       release_streamed();
     }
     // Not before the values have come: a buffer is given back once each time it was filled.
-    ptx::barrier_wait(memory_.v_full(v_.slot), v_.parity);
+    ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     release_values();
   }
 
@@ -238,13 +247,13 @@ class Consumer : DropsOf<kConfig> {
   }
 
   __device__ __forceinline__ void release_keys(Step step) {
-    release(memory_.k_empty(k_.slot));
+    release(memory_.k_empty(ptx::slot_of(k_)));
     // By every thread: that orders its reads of places, too, before the producer writes there again.
     if (step & shared::kStepLast) ptx::barrier_arrive(memory_.q_empty(q_slot(), warpgroup_));
     k_.advance(kConfig.stages);
   }
   __device__ __forceinline__ void release_values() {
-    release(memory_.v_empty(v_.slot));
+    release(memory_.v_empty(ptx::slot_of(v_)));
     v_.advance(kConfig.stages);
   }
 
@@ -258,10 +267,10 @@ class Consumer : DropsOf<kConfig> {
 
   /// S = Q K^T, in flight.
   __device__ __forceinline__ void issue_qk() {
-    const unsigned k = memory_.keys(k_.slot) >> 4;
+    const unsigned k = memory_.keys(ptx::slot_of(k_)) >> 4;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kQk / 16; ++i) {
+    for (int i = 0; i < kQk / kConfig.product_step(); ++i) {
       const unsigned columns = (i % 4) * ptx::kNextColumns;
       qk_product(s_, ptx::descriptor(q_ + (i / 4) * (64 * 128 / 16) + columns),
                  ptx::descriptor(k + (i / 4) * (kN * 128 / 16) + columns), i > 0);
@@ -271,11 +280,21 @@ class Consumer : DropsOf<kConfig> {
 
   /// O = P V, or O += P V, in flight.
   __device__ __forceinline__ void issue_pv(int accumulate) {
-    const unsigned v = (memory_.values(v_.slot) >> 4) | static_cast<unsigned>(kN * 128 / 16) << 16;
-    ptx::wgmma_fence();
+    if constexpr (kConfig.fp8()) {
+      const unsigned v = memory_.values(ptx::slot_of(v_)) >> 4;
+      ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kN / 16; ++i) {
-      pv_product(o_, &p_[4 * i], ptx::descriptor(v + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
+      for (int i = 0; i < kN / shared::kSlots; ++i) {
+        pv_product(o_, &p_[4 * i], ptx::descriptor_of_32(v + i * (kConfig.transposed_rows() * shared::kSlots / 16)),
+                   i > 0 ? 1 : accumulate);
+      }
+    } else {
+      const unsigned v = (memory_.values(ptx::slot_of(v_)) >> 4) | static_cast<unsigned>(kN * 128 / 16) << 16;
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kN / 16; ++i) {
+        pv_product(o_, &p_[4 * i], ptx::descriptor(v + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
+      }
     }
     ptx::wgmma_commit();
   }
@@ -313,10 +332,12 @@ class Consumer : DropsOf<kConfig> {
   /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
-    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2;
+    const float factor = this->factor();
+    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
     if constexpr (kMapped) {
       if constexpr (kStreams) wait_for_streamed();
-      map_scores<kConfig>(s_, params_, block_place(step), memory_.streamed(streamed_.slot, warpgroup_));
+      map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step),
+                          memory_.streamed(streamed_.slot, warpgroup_));
       if constexpr (kStreams) release_streamed();
     }
     if constexpr (kConfig.scores == ScoreForm::distant) {
@@ -332,16 +353,29 @@ class Consumer : DropsOf<kConfig> {
     softmax_.begin_step();
     const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
     if constexpr (kConfig.capped) {
-      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, params_.cap_limit)) {
-        softmax_.step_capped(s_, params_.cap_series);
+      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
+        if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
+          const float square = factor * factor;
+          const float series[3] = {params_.cap_series[0] * factor, params_.cap_series[1] * (factor * square),
+                                   params_.cap_series[2] * (factor * square * square)};
+          softmax_.step_capped(s_, series);
+        } else {
+          softmax_.step_capped(s_, params_.cap_series);
+        }
         return;
       }
-      cap_scores<kConfig>(s_, params_);
+      cap_scores<kConfig>(s_, params_, factor);
       scale_log2 = 1;
     }
     if constexpr (ScoreTilt<kConfig.scores>::kAny) {
       if (step & decided) {
         softmax_.tilt.fold(s_, scale_log2);
+        scale_log2 = 1;
+      }
+    } else if constexpr (kConfig.fp8() && !kMapped && !kConfig.capped) {
+      if (step & decided) {  // a factor that is not positive would make more of -inf
+#pragma unroll
+        for (float& x : s_) x *= scale_log2;
         scale_log2 = 1;
       }
     }
@@ -372,7 +406,14 @@ class Consumer : DropsOf<kConfig> {
   /// P, in the storage type, of the block of `step`.
   __device__ __forceinline__ void pack_p(Step step) {
     if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
-    if constexpr (kConfig.dropped) {
+    if constexpr (kConfig.fp8()) {
+      constexpr bool kE5m2 = kConfig.q_fp8 == shared::Fp8::e5m2;
+#pragma unroll
+      for (int i = 0; i < kN / 8; ++i) {  // a row and 16 keys of a k-step, as transposed_values.h says
+        const int at = 8 * (i / 2) + 2 * (i % 2);
+        p_[i] = ptx::pack<kE5m2>(s_[at], s_[at + 1], s_[at + 4], s_[at + 5]);
+      }
+    } else if constexpr (kConfig.dropped) {
       if constexpr (kConfig.draws == DrawTime::packing) {
         draw<kN>(p_, this->drops.seed, block_place(step));
         pack_kept<kConfig>(p_, s_, p_, this->drops);
@@ -406,6 +447,11 @@ class Consumer : DropsOf<kConfig> {
     }
     if constexpr (kConfig.dropped) {
       for (int r = 0; r < 2; ++r) factor[r] *= this->drops.factor();
+    }
+    if constexpr (kConfig.fp8()) {
+      const float values = load_shared(memory_.factors(tile) + shared::kFactorOfValues);
+      factor[0] *= values;
+      factor[1] *= values;
     }
   }
   /// 1 / l, and lse = m + ln l.
@@ -448,13 +494,28 @@ class Consumer : DropsOf<kConfig> {
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    if constexpr (kConfig.o_type != OutputType::same) {
+    // Pairs take fewer registers than elements: products of 8 bits leave none.
+    constexpr bool kPairs = kConfig.o_type != OutputType::same || kConfig.fp8();
+    if constexpr (kPairs && kConfig.stores_o_by_threads()) {
       store_converted_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else if constexpr (kConfig.stores_o_by_threads()) {
       store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
     }
+  }
+
+  /// What makes scores of products beside params_.scale: of the tile, in 8 bits. Read for each step: a register that
+  /// held it would be one too many.
+  __device__ __forceinline__ float factor() const {
+    if constexpr (!kConfig.fp8()) return 1;
+    return load_shared(memory_.factors(tile_) + shared::kFactorOfScores);
+  }
+
+  /// Of products.
+  __device__ __forceinline__ float cap_limit(float factor) const {
+    if constexpr (!kConfig.fp8()) return params_.cap_limit;
+    return params_.cap_limit * ptx::reciprocal(fabsf(factor));
   }
 
   // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
@@ -489,12 +550,13 @@ class Consumer : DropsOf<kConfig> {
   unsigned q_ = 0;        // where these queries are, in units of 16 bytes
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
-  ptx::Ring k_{0}, v_{0}, streamed_{0};
+  BufferRing k_{0}, v_{0};
+  ptx::Ring streamed_{0};
   RowSoftmax softmax_;
   Bits mask_;
-  float s_[kN / 2];     // registers: S, then P, 64 x kv_block
-  unsigned p_[kN / 4];  // registers: P in the storage type, as pv_product takes it
-  float o_[kV / 2];     // registers: O, 64 x v_columns
+  float s_[kN / 2];                               // registers: S, then P, 64 x kv_block
+  unsigned p_[kN * kConfig.element_bytes() / 8];  // registers: P in the storage type, as pv_product takes it
+  float o_[kV / 2];                               // registers: O, 64 x v_columns
 };
 
 }  // namespace heddle
@@ -523,6 +585,12 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
+    if constexpr (kConfig.fp8()) {
+      constexpr unsigned kFirst = 2;  // of the warpgroup's warps; those before have the producer and the tile source
+      constexpr unsigned kEnd = kFirst + kConfig.transposers();
+      const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
+      if (warp >= kFirst && warp < kEnd) Transposer<kConfig>(memory, warp - kFirst).run();
+    }
     if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
     if constexpr (kConfig.streamed_bytes > 0) {

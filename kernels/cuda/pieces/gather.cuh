@@ -1,10 +1,11 @@
 // What the producer orders instead of loading it: rows whose strides or address TMA does not take, and rows of pages.
 //
-// Two warps of the producer's warpgroup, or one beside a streamer (pieces/streamer.cuh), copy rows to where TMA would
-// have put them, in its swizzle. What they write is read by products, through the async proxy: so each thread waits for
-// its own copies, fences, and only then does its warp say that the buffer is filled. One order's copies are under way
-// while the next one's begin; where no next one stands there, they are waited for at once, since consumers may need
-// nothing else to go on. Nothing here waits for a consumer: buffers were empty when they were ordered.
+// Two warps of the producer's warpgroup, or one beside a streamer (pieces/streamer.cuh) or a warp that transposes
+// values (pieces/transpose.cuh), copy rows to where TMA would have put them, in its swizzle. What they write is read by
+// products, through the async proxy: so each thread waits for its own copies, fences, and only then does its warp say
+// that the buffer is filled. One order's copies are under way while the next one's begin; where no next one stands
+// there, they are waited for at once, since consumers may need nothing else to go on. Nothing here waits for a
+// consumer: buffers were empty when they were ordered.
 //
 // Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
 #pragma once
@@ -52,6 +53,8 @@ class Gatherer {
   }
 
  private:
+  static constexpr int kBytes = kConfig.element_bytes(), kPanel = kConfig.panel_columns();
+
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x & 31); }
   /// Among the gathering ones.
   __device__ __forceinline__ static int warp() {
@@ -94,7 +97,9 @@ class Gatherer {
       return kConfig.k_gather > 0;
     }
     if constexpr (kConfig.v_gather > 0) {
-      copy<kConfig.v_gather, kConfig.kv_block, kConfig.v_columns(), kConfig.v_dim, kPaged>(order, params_.gathered[2]);
+      // Transposition reads more columns than products do.
+      constexpr int kColumns = kConfig.fp8() ? kConfig.transposed_rows() : kConfig.v_columns();
+      copy<kConfig.v_gather, kConfig.kv_block, kColumns, kConfig.v_dim, kPaged>(order, params_.gathered[2]);
     } else if constexpr (kPaged) {
       load_pages<kConfig.v_panels()>(order, v_map_);
     }
@@ -104,7 +109,7 @@ class Gatherer {
   /// A lane's share of a row that a warp copies together with the 15 after it: kWidth bytes from column `column` on.
   template <int kWidth, int kColumns>
   struct Piece {
-    static constexpr int kElements = kWidth / 2, kOfRow = kColumns / kElements;
+    static constexpr int kElements = kWidth / kBytes, kOfRow = kColumns / kElements;
     static constexpr int kOfRows = shared::kGatherRows * kOfRow, kOfLane = (kOfRows + 31) / 32;
     int number, row, column;  // row: of the 16
 
@@ -116,26 +121,29 @@ class Gatherer {
     }
     /// In the last turn some have none.
     __device__ __forceinline__ bool is_there() const { return kOfRows % 32 == 0 || number < kOfRows; }
-    /// In the buffer [panels][kRows][64]; `first`: the first of the 16 rows.
+    /// In the buffer [panels][kRows][kPanel]; `first`: the first of the 16 rows.
     template <int kRows>
     __device__ __forceinline__ ptx::Address place(ptx::Address buffer, int first) const {
-      return buffer + column / 64 * (kRows * 128) + (first + row) * 128 + ((column / 8 % 8) ^ (row & 7)) * 16 +
-             column % 8 * 2;
+      constexpr int kOf16 = 16 / kBytes;
+      return buffer + column / kPanel * (kRows * 128) + (first + row) * 128 + ((column / kOf16 % 8) ^ (row & 7)) * 16 +
+             column % kOf16 * kBytes;
     }
     /// How many bytes the tensor has, if `rows` of the 16 are there.
     template <int kDim>
     __device__ __forceinline__ int bytes(int rows) const {
-      const int of_row = kDim % kElements == 0 && kDim == kColumns ? kWidth : min(2 * max(kDim - column, 0), kWidth);
+      const int of_row =
+          kDim % kElements == 0 && kDim == kColumns ? kWidth : min(kBytes * max(kDim - column, 0), kWidth);
       return row < rows ? of_row : 0;
     }
     template <int kDim>
     __device__ __forceinline__ unsigned long long source(unsigned long long own) const {
       const unsigned long long at = __shfl_sync(~0U, own, row);
-      return at + (kDim == kColumns || column < kDim ? 2 * column : 0);
+      return at + (kDim == kColumns || column < kDim ? kBytes * column : 0);
     }
   };
 
-  /// Rows become [panels][kRows][64] elements in the 128-byte swizzle; kColumns of the kDim that there are, and zeros.
+  /// Rows become [panels][kRows][kPanel] elements in the 128-byte swizzle; kColumns of the kDim that there are, and
+  /// zeros.
   template <int kWidth, int kRows, int kColumns, int kDim, bool kPaged>
   __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
     using Own = Piece<kWidth, kColumns>;
@@ -157,7 +165,7 @@ class Gatherer {
         }
       } else {
         constexpr int kAtOnce = 4;  // elements that a lane waits for together: registers allow no more
-        static_assert(Own::kOfRows % (32 * kAtOnce) == 0);
+        static_assert(Own::kOfRows % (32 * kAtOnce) == 0 && kDim * kBytes % kWidth == 0);
 #pragma unroll 1
         for (int turn = 0; turn < Own::kOfLane; turn += kAtOnce) {
           unsigned short element[kAtOnce];
@@ -165,11 +173,11 @@ class Gatherer {
           for (int i = 0; i < kAtOnce; ++i) {
             const Own piece(turn + i);
             const unsigned long long source = piece.template source<kDim>(own);
-            element[i] = ptx::load_element(source, piece.template bytes<kDim>(rows) > 0);
+            element[i] = ptx::load_element<kWidth>(source, piece.template bytes<kDim>(rows) > 0);
           }
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
-            ptx::store_element(Own(turn + i).template place<kRows>(to, first), element[i]);
+            ptx::store_element<kWidth>(Own(turn + i).template place<kRows>(to, first), element[i]);
           }
         }
       }
@@ -188,7 +196,7 @@ class Gatherer {
     } else {
       offset += sequence * from.stride[0] + row * from.stride[2];
     }
-    return reinterpret_cast<unsigned long long>(static_cast<const unsigned short*>(from.data) + offset);
+    return reinterpret_cast<unsigned long long>(from.data) + kBytes * offset;
   }
 
   /// The page of a sequence's rows from number * page_rows on, some of which are there.
@@ -215,8 +223,8 @@ class Gatherer {
       const ptx::Address to = word(order, shared::kOrderTo) + box * kBox * 128, full = word(order, shared::kOrderFull);
       const int head = word(order, shared::kOrderHead);
       for (int panel = 0; panel < kPanels; ++panel) {
-        ptx::tma_load_before(end, to + panel * kConfig.kv_block * 128, map, full, panel * 64, kRows - end + row, head,
-                             page, ptx::kEvictLast);
+        ptx::tma_load_before(end, to + panel * kConfig.kv_block * 128, map, full, panel * kPanel, kRows - end + row,
+                             head, page, ptx::kEvictLast);
       }
     }
   }

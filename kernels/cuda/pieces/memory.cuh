@@ -14,8 +14,10 @@ struct SharedMemory {
   static constexpr shared::ForwardSm90Memory kLayout = shared::forward_sm90_memory(kConfig);
   static constexpr unsigned kQueryBytes = 64 * kConfig.qk_panels() * 128;              // of a warpgroup's queries
   static constexpr unsigned kKeyBytes = kConfig.kv_block * kConfig.qk_panels() * 128;  // of a block of keys
-  static constexpr unsigned kValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
-  static constexpr unsigned kStreamedBytes = kConfig.streamed_tile_bytes();  // of a warpgroup's tile
+  static constexpr unsigned kLoadedValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
+  static constexpr unsigned kValueBytes =
+      kConfig.fp8() ? kConfig.kv_block * kConfig.transposed_rows() : kLoadedValueBytes;  // as products read them
+  static constexpr unsigned kStreamedBytes = kConfig.streamed_tile_bytes();              // of a warpgroup's tile
 
   ptx::Address base;
 
@@ -25,7 +27,10 @@ struct SharedMemory {
     return base + kLayout.q + (slot * kConfig.warpgroups + warpgroup) * kQueryBytes;
   }
   __device__ __forceinline__ ptx::Address keys(int slot) const { return base + kLayout.k + slot * kKeyBytes; }
-  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.v + slot * kValueBytes; }
+  __device__ __forceinline__ ptx::Address loaded_values(int slot) const {
+    return base + kLayout.v + slot * kLoadedValueBytes;
+  }
+  __device__ __forceinline__ ptx::Address values(int slot) const { return base + kLayout.values + slot * kValueBytes; }
   __device__ __forceinline__ ptx::Address output(int warpgroup) const {
     return base + kLayout.o + warpgroup * kConfig.o_panels * 64 * 128;
   }
@@ -56,6 +61,11 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address distances(int warpgroup) const {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
+  /// 8 bits: the tile's factors.
+  __device__ __forceinline__ ptx::Address factors(unsigned tile) const {
+    return place(tile) + static_cast<unsigned>(shared::place_factors(kConfig));
+  }
+  __device__ __forceinline__ ptx::Address end(int slot) const { return base + kLayout.ends + slot * 4; }
   __device__ __forceinline__ ptx::Address streamed(int slot, int warpgroup) const {
     return base + kLayout.streamed + (slot * kConfig.warpgroups + warpgroup) * kStreamedBytes;
   }
@@ -67,7 +77,8 @@ struct SharedMemory {
     return base + kLayout.orders + number % shared::kGatherOrders * static_cast<unsigned>(sizeof(shared::GatherOrder));
   }
 
-  // Barriers. "Full": loaded by TMA; "empty": read by all that read it (queries: its threads say so, else its warps).
+  // Barriers. "Full": loaded by TMA, or transposed; "empty": read by all that read it (queries: its threads say so,
+  // else its warps).
   static constexpr int kQ = kConfig.q_buffers * kConfig.warpgroups;
   __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
   __device__ __forceinline__ ptx::Address q_full(int slot, int warpgroup) const {
@@ -82,6 +93,13 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address v_empty(int slot) const {
     return barrier(2 * kQ + 3 * kConfig.stages + slot);
   }
+  /// Values, where they are loaded: in 8 bits these are transposed before products read them.
+  __device__ __forceinline__ ptx::Address loaded_full(int slot) const {
+    return kConfig.fp8() ? barrier(2 * kQ + 4 * kConfig.stages + 3 + slot) : v_full(slot);
+  }
+  __device__ __forceinline__ ptx::Address loaded_empty(int slot) const {
+    return kConfig.fp8() ? barrier(2 * kQ + 5 * kConfig.stages + 3 + slot) : v_empty(slot);
+  }
   /// Every consumer warp has finished the list of tiles.
   __device__ __forceinline__ ptx::Address list_done() const { return barrier(2 * kQ + 4 * kConfig.stages); }
   /// A wish stands in wish(); and has been answered there.
@@ -89,14 +107,15 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address answered() const { return barrier(2 * kQ + 4 * kConfig.stages + 2); }
   /// A warpgroup's tile of a streamed capture.
   __device__ __forceinline__ ptx::Address streamed_full(int slot, int warpgroup) const {
-    return barrier(2 * kQ + 4 * kConfig.stages + 3 + slot * kConfig.warpgroups + warpgroup);
+    constexpr int kFirst = 2 * kQ + (kConfig.fp8() ? 6 : 4) * kConfig.stages + 3;
+    return barrier(kFirst + slot * kConfig.warpgroups + warpgroup);
   }
   __device__ __forceinline__ ptx::Address streamed_empty(int slot, int warpgroup) const {
     return streamed_full(kConfig.streamed_stages + slot, warpgroup);
   }
   __device__ __forceinline__ ptx::Address wish() const { return base + kLayout.wish; }
   static constexpr int kFirstOrdered =
-      2 * kQ + 4 * kConfig.stages + 3 + 2 * kConfig.streamed_stages * kConfig.warpgroups;
+      2 * kQ + (kConfig.fp8() ? 6 : 4) * kConfig.stages + 3 + 2 * kConfig.streamed_stages * kConfig.warpgroups;
   /// An order stands in order(number); and every gathering warp has read it.
   __device__ __forceinline__ ptx::Address ordered(unsigned number) const {
     return barrier(kFirstOrdered + static_cast<int>(number % shared::kGatherOrders));
@@ -120,8 +139,13 @@ struct SharedMemory {
     for (int slot = 0; slot < kConfig.stages; ++slot) {
       ptx::barrier_init(k_full(slot), kKeyArrivals);
       ptx::barrier_init(k_empty(slot), kWarps + (kConfig.streamed_bytes > 0 ? 1 : 0));  // the streamer reads steps
-      ptx::barrier_init(v_full(slot), kValueArrivals);
+      ptx::barrier_init(v_full(slot), kConfig.fp8() ? kConfig.transposers() : kValueArrivals);
       ptx::barrier_init(v_empty(slot), kWarps);
+      if constexpr (kConfig.fp8()) {
+        ptx::barrier_init(loaded_full(slot), kValueArrivals);
+        ptx::barrier_init(loaded_empty(slot), kConfig.transposers());
+        ptx::store_word(end(slot), 0);
+      }
     }
     for (int slot = 0; slot < kConfig.streamed_stages; ++slot) {
       for (int w = 0; w < kConfig.warpgroups; ++w) {

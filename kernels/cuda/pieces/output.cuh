@@ -84,7 +84,7 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
   const ptx::Address staged = memory.output(warpgroup);  // shared, [o_panels][64][64], 128-byte swizzle
   const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
 #pragma unroll
-  for (int first_panel = 0; first_panel < kConfig.v_panels(); first_panel += kConfig.o_panels) {
+  for (int first_panel = 0; first_panel < kConfig.output_panels(); first_panel += kConfig.o_panels) {
     // A tile that is repeated overwrites what it wrote before, so that has to be written.
     if (thread == 0 && first_panel == 0) ptx::tma_store_wait();
     if (thread == 0 && first_panel > 0) ptx::tma_store_wait_read();
@@ -111,7 +111,7 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
     // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
     // named.
     if (thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len)) {
-      for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.v_panels(); ++panel) {
+      for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.output_panels(); ++panel) {
         const ptx::Address from = staged + panel * 64 * 128;
         const int column = (first_panel + panel) * 64, first = place.q_first + 64 * warpgroup;
         if constexpr (kConfig.by_sequence) {

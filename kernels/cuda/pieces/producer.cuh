@@ -35,6 +35,7 @@ class Producer {
     ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
     write_step(shared::kStepStop);
     for (unsigned i = 0; i < Memory::kKeyArrivals; ++i) ptx::barrier_arrive(memory_.k_full(k_.slot));
+    if constexpr (kConfig.fp8()) end_values();
     wish(kNoMoreTiles);
     if constexpr (kConfig.orders()) order({.tensor = shared::kGatherNothing});
   }
@@ -155,26 +156,33 @@ class Producer {
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
       if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
-        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, box_of(queries.rows, w),
-             queries.head, queries.batch, ptx::kEvictFirst);
+        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * kConfig.panel_columns(),
+             box_of(queries.rows, w), queries.head, queries.batch, ptx::kEvictFirst);
       }
     }
   }
 
   __device__ __forceinline__ void load_pending_values() {
     if (pending_ < 0) return;
-    const ptx::Address full = memory_.v_full(v_.slot);
-    ptx::barrier_wait(memory_.v_empty(v_.slot), v_.parity);
-    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, Memory::kValueBytes);
+    const ptx::Address full = memory_.loaded_full(v_.slot);
+    ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
+    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, Memory::kLoadedValueBytes);
     if constexpr (kConfig.orders_v()) {
-      order_block(shared::kGatherV, memory_.values(v_.slot), full, pending_ / shared::kItemPlaces,
+      order_block(shared::kGatherV, memory_.loaded_values(v_.slot), full, pending_ / shared::kItemPlaces,
                   memory_.item(static_cast<unsigned>(pending_)));
     } else {
-      load_block<kConfig.v_panels()>(memory_.values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
+      load_block<kConfig.v_panels()>(memory_.loaded_values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
                                      memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
     }
     v_.advance(kConfig.stages);
     pending_ = -1;
+  }
+
+  /// Tells the warps that transpose values that all have come.
+  __device__ __forceinline__ void end_values() {
+    ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
+    ptx::store_word(memory_.end(v_.slot), 1);
+    for (unsigned i = 0; i < Memory::kValueArrivals; ++i) ptx::barrier_arrive(memory_.loaded_full(v_.slot));
   }
 
   template <int kPanels>
@@ -184,7 +192,8 @@ class Producer {
               batch = batched ? ptx::load_word(item + shared::kItemBatch) : 0;
     const Rows rows = key_rows(block * kConfig.kv_block, item);
     for (int panel = 0; panel < kPanels; ++panel) {
-      load(to + panel * kConfig.kv_block * 128, map, full, panel * 64, rows, head, batch, ptx::kEvictLast);
+      load(to + panel * kConfig.kv_block * 128, map, full, panel * kConfig.panel_columns(), rows, head, batch,
+           ptx::kEvictLast);
     }
   }
 
@@ -292,6 +301,12 @@ class Producer {
           "}" ::"r"(memory_.sequence(tile_ - 1)),
           "r"(item() + kSequence)
           : "memory");
+    }
+    if constexpr (kConfig.fp8()) {
+      const ptx::Address from = item() + static_cast<unsigned>(shared::item_factors(kConfig));
+      const ptx::Address to = memory_.factors(tile_ - 1);
+      ptx::store_word(to + shared::kFactorOfScores, ptx::load_word(from + shared::kFactorOfScores));
+      ptx::store_word(to + shared::kFactorOfValues, ptx::load_word(from + shared::kFactorOfValues));
     }
     if constexpr (kConfig.sinks) ptx::store_word(memory_.sink(tile_ - 1), ptx::load_word(memory_.item_sink(tile_ - 1)));
   }

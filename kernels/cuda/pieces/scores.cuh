@@ -59,9 +59,12 @@ __device__ __forceinline__ bool are_far_from_cap(const float (&s)[kConfig.kv_blo
 }
 
 /// Products of queries and keys become t in powers of two, capped: c tanh(x) = c - 2 c / (1 + e^2x), to 2^-22 c.
+/// `factor`: of products in 8 bits.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params) {
-  const float inside = 2 * ptx::kLog2E * params.cap_inside;
+__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
+                                           float factor) {
+  float inside = 2 * ptx::kLog2E * params.cap_inside;
+  if constexpr (kConfig.fp8()) inside *= factor;
 #pragma unroll
   for (int i = 0; i < kConfig.kv_block / 2; ++i) {
     s[i] = fmaf(-2 * params.cap_outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), params.cap_outside);
@@ -71,7 +74,7 @@ __device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], con
 /// Products of queries and keys become t, in the forms that are computed element by element. `streamed`: the tile of a
 /// streamed capture, if one is.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
+__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
                                            const BlockPlace& at, ptx::Address streamed) {
   constexpr bool kStreams = kConfig.streamed_bytes > 0;
   StreamedTile<kConfig, StreamedStorage> tile(streamed);
@@ -80,7 +83,6 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
     if (i % 8 == 0) tile.load(i / 8);
     return tile.value(i % 8);
   };
-  const shared::ModValues& mod = params.mod;
   if constexpr (kConfig.scores == ScoreForm::added) {
     for_elements<OffsetMod, OffsetColumns, kConfig.kv_block>(
         mod, at,
@@ -88,14 +90,14 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
             int kv_idx) {
           const float offset =
               offset_element(mod, uniform, row, column, streamed_value(i), at.batch, at.head, q_idx, kv_idx);
-          s[i] = fmaf(s[i], params.scale, offset);
+          s[i] = fmaf(s[i], scale, offset);
         });
   } else {
     for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
         mod, at,
         [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
-          s[i] = score_element(mod, uniform, row, column, s[i] * params.scale, streamed_value(i), at.batch, at.head,
-                               q_idx, kv_idx);
+          s[i] = score_element(mod, uniform, row, column, s[i] * scale, streamed_value(i), at.batch, at.head, q_idx,
+                               kv_idx);
         });
   }
 }

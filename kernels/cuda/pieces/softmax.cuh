@@ -12,7 +12,8 @@
 //
 // m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal
 // numbers end at 2^-14, m stays 10 below the maximum besides (safely as much as the weights' bound leaves): what is
-// left of a row whose largest weights a weight_mod drops counts, too.
+// left of a row whose largest weights a weight_mod drops counts, too. In e4m3, from 2^-6 to 448, it stays 5 below, so
+// that eight equal weights may still pass together (safely 8, where none is larger).
 #pragma once
 
 #include "pieces/scores.cuh"
@@ -26,10 +27,29 @@ struct RowSums {
   float l[2] = {0, 0};                                // the sum of exponentials in this thread's columns
 };
 
+/// What weights may be in the type that P has.
+struct WeightRange {
+  bool bounded;         // there is a largest number
+  float headroom, top;  // where m is set the largest weight is 2^headroom = top
+  float largest;        // eight together may grow to this before m moves
+  float safe_headroom;  // the same in a tile where every step sets m
+};
+template <ForwardSm90Config kConfig>
+constexpr WeightRange weight_range() {
+  if (!kConfig.fp8() && !kConfig.f16) return {false, 0, 1, 0, 0};
+  if (!kConfig.fp8()) return {true, 10, 1024, 16384, static_cast<float>(kConfig.safe_headroom)};
+  // What a weight_mod does to them comes after, and must not leave the range either: numbers that are too large would
+  // become the largest one.
+  const float factor = 1.0F / static_cast<float>(1 << kConfig.weight_exponent), less = kConfig.weight_exponent;
+  if (kConfig.q_fp8 == shared::Fp8::e5m2) return {true, 10 - less, 1024 * factor, 16384 * factor, 10 - less};
+  return {true, 5 - less, 32 * factor, 448 * factor, 8 - less};
+}
+
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
 /// kernel becomes faster by it.
+/// kSigned: what scores are multiplied by may be negative.
 /// kHoles: a step may leave out, of each row, the even or the odd ones of the thread's columns.
-template <int kColumns, bool kF16, int kOwnHeadroom, bool kAsArray, bool kHoles, ScoreForm kForm>
+template <int kColumns, WeightRange kRange, bool kAsArray, bool kSigned, bool kHoles, ScoreForm kForm>
 struct Softmax {
   RowSums rows;
   ScoreTilt<kForm> tilt;    // of the block
@@ -42,10 +62,8 @@ struct Softmax {
   static constexpr float kLargestJump = 1.2676506e30F;  // 2^100
   // Sums up to this, times the values, are inside O's range.
   static constexpr float kLargestSum = 18446744073709551616.0F;
-  // Where m is set the largest weight is 2^kHeadroom; in f16 eight together may grow to kLargestWeight before m moves.
-  static constexpr float kHeadroom = kF16 ? 10 : 0, kTop = kF16 ? 1024 : 1;
-  static constexpr float kLargestWeight = 16384;
-  static constexpr float kSafeHeadroom = kF16 ? kOwnHeadroom : 0;
+  static constexpr float kHeadroom = kRange.headroom, kTop = kRange.top;
+  static constexpr float kLargestWeight = kRange.largest, kSafeHeadroom = kRange.safe_headroom;
   static constexpr float kShare = 0.25F;
   static constexpr unsigned kAllAttend = 0xF;
 
@@ -77,7 +95,7 @@ struct Softmax {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       limit[r] = kShare * ptx::row_sum(rows.l[r]);
-      if constexpr (kF16) limit[r] = fminf(limit[r], kLargestWeight);
+      if constexpr (kRange.bounded) limit[r] = fminf(limit[r], kLargestWeight);
     }
   }
 
@@ -182,6 +200,15 @@ struct Softmax {
                                    fmaf(s[i + 1], scale_log2, tilt.at(i + 1, tilt.base[r]))));
       }
       return ptx::row_max(found);
+    } else if constexpr (kSigned) {
+      float found = s[2 * r] * scale_log2;
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        found = fmaxf(found, fmaxf(s[4 * j + 2 * r] * scale_log2, s[4 * j + 2 * r + 1] * scale_log2));
+      }
+      found = ptx::row_max(found);
+      if constexpr (ScoreTilt<kForm>::kAny) found += tilt.base[r];
+      return found;
     } else {
       float found = s[2 * r];
 #pragma unroll

@@ -99,12 +99,27 @@ class TileSource {
       const int4 place[sizeof(shared::SequencePlace) / 16] = {sequence[0], sequence[1]};
       store(memory.item(tile) + static_cast<unsigned>(sizeof(shared::WorkItem)), place);
     }
+    if constexpr (kConfig.fp8()) {
+      const int head = words[0].y, batch = words[0].z, kv_head = words[0].w;
+      static_assert(shared::kItemHead == 4 && shared::kItemBatch == 8 && shared::kItemKvHead == 12);
+      const float scores = factor(params.q_descale, batch, head) * factor(params.k_descale, batch, kv_head);
+      const float values = factor(params.v_descale, batch, kv_head);
+      static_assert(shared::kFactorOfScores == 0 && shared::kFactorOfValues == 4);
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(memory.item(tile) +
+                                                            static_cast<unsigned>(shared::item_factors(kConfig))),
+                   "f"(scores), "f"(values)
+                   : "memory");
+    }
     if constexpr (kConfig.sinks) {
       static_assert(shared::kItemHead == 4);
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile)),
                    "f"(params.sinks[words[0].y * params.sink_stride])
                    : "memory");
     }
+  }
+
+  __device__ __forceinline__ static float factor(const shared::Descale& of, int batch, int head) {
+    return of.factors == nullptr ? 1.0F : of.factors[batch * of.stride[0] + head * of.stride[1]];
   }
 
   template <unsigned kWords>

@@ -67,6 +67,30 @@ struct Ring {
   }
 };
 
+/// The same in one register, where there are few.
+struct PackedRing {
+  unsigned word;  // 2 * slot + parity
+  __device__ __forceinline__ explicit PackedRing(unsigned first_parity) : word(first_parity) {}
+  __device__ __forceinline__ void advance(int slots) {
+    word += 2;
+    if (word >= 2 * slots) word = (word & 1) ^ 1;
+  }
+};
+template <bool kPacked>
+struct RingChoice {
+  using Type = Ring;
+};
+template <>
+struct RingChoice<true> {
+  using Type = PackedRing;
+};
+template <bool kPacked>
+using ChooseRing = typename RingChoice<kPacked>::Type;
+__device__ __forceinline__ int slot_of(const Ring& ring) { return ring.slot; }
+__device__ __forceinline__ unsigned parity_of(const Ring& ring) { return ring.parity; }
+__device__ __forceinline__ int slot_of(const PackedRing& ring) { return static_cast<int>(ring.word >> 1); }
+__device__ __forceinline__ unsigned parity_of(const PackedRing& ring) { return ring.word & 1; }
+
 /// Barrier 1 to 15 over so many threads, all of whole warps.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -16,22 +16,24 @@ __device__ __forceinline__ void gather(Address to, unsigned long long from, int 
                  : "memory");
   }
 }
-/// Two bytes, which no copy of the above takes; or 0, and nothing is read.
+/// Two bytes or one, which no copy of the above takes; or 0, and nothing is read.
+template <int kWidth>
 __device__ __forceinline__ unsigned short load_element(unsigned long long from, bool is_there) {
   unsigned short element = 0;
   asm volatile(
       "{\n"
       ".reg .pred there;\n"
       "setp.ne.u32 there, %2, 0;\n"
-      "@there ld.global.u16 %0, [%1];\n"
+      "@there ld.global.u%3 %0, [%1];\n"
       "}"
       : "+h"(element)
-      : "l"(from), "r"(is_there ? 1 : 0)
+      : "l"(from), "r"(is_there ? 1 : 0), "n"(8 * kWidth)
       : "memory");
   return element;
 }
+template <int kWidth>
 __device__ __forceinline__ void store_element(Address to, unsigned short element) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(element) : "memory");
+  asm volatile("st.shared.u%2 [%0], %1;" ::"r"(to), "h"(element), "n"(8 * kWidth) : "memory");
 }
 /// Those of this thread since the last such are a group.
 __device__ __forceinline__ void gather_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -40,6 +40,32 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   return both;
 }
 
+/// Four floats rounded to 8 bits, `first` in the lowest ones; what is too large becomes the largest number.
+template <bool kE5m2>
+__device__ __forceinline__ unsigned pack(float first, float second, float third, float fourth) {
+  unsigned all;
+  if constexpr (kE5m2) {
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n"
+        "}"
+        : "=r"(all)
+        : "f"(first), "f"(second), "f"(third), "f"(fourth));
+  } else {
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n"
+        "}"
+        : "=r"(all)
+        : "f"(first), "f"(second), "f"(third), "f"(fourth));
+  }
+  return all;
+}
+
 /// Of numbers that are not negative: they compare as integers, three at a time.
 __device__ __forceinline__ float max_positive(float x, float y, float z) {
   return __uint_as_float(__vimax3_u32(__float_as_uint(x), __float_as_uint(y), __float_as_uint(z)));

@@ -32,8 +32,15 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned low) {
   asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(0x40000040U));
   return both;
 }
-/// Of a panel's next 16 columns, and next 16 rows.
+/// Of a panel's next 32 bytes of columns, and next 16 rows.
 inline constexpr unsigned kNextColumns = 16 * 2 / 16;
 inline constexpr unsigned kNextRows = 16 * 128 / 16;
+
+/// Of rows of 32 bytes in the 32-byte swizzle (shared/transposed_values.h): 256 bytes between groups of 8.
+__device__ __forceinline__ unsigned long long descriptor_of_32(unsigned low) {
+  unsigned long long both;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(0xC0000010U));
+  return both;
+}
 
 }  // namespace heddle::ptx

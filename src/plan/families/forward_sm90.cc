@@ -22,11 +22,15 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
-constexpr int kElementBytes = 2;
 constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 
 std::string describe(const ForwardSm90Config& config) {
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
+}
+
+shared::Fp8 fp8_of(DType dtype) {
+  if (dtype == DType::e4m3) return shared::Fp8::e4m3;
+  return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
 }
 
 /// Why the capture that could be streamed is not; empty where it is, or there is none.
@@ -49,7 +53,7 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
 
 shared::OutputType output_type(const AttentionProblem& problem) {
   using shared::OutputType;
-  if (problem.o_dtype == problem.q_dtype) return OutputType::same;
+  if (problem.o_dtype == forward_sm90_stored_type(problem.q_dtype)) return OutputType::same;
   switch (problem.o_dtype) {
     case DType::f64:
       return OutputType::f64;
@@ -72,6 +76,10 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
                              const ForwardSm90Mods& mods, const ForwardSm90Access& access, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
+  config.q_fp8 = fp8_of(problem.q_dtype);
+  config.k_fp8 = fp8_of(problem.k_dtype);
+  config.v_fp8 = fp8_of(problem.v_dtype);
+  if (config.fp8()) config.weight_exponent = forward_sm90_weight_exponent(problem, mods);
   config.lse = problem.with_lse;
   config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   config.device_lengths = problem.device_lengths;
@@ -79,7 +87,8 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   config.normalizer = normalizer_of(problem);
   config.o_type = output_type(problem);
   config = access.in(config_with(config, mods));
-  if (!mods.streamed || !refuses_streaming(mods, bindings).empty()) return config;
+  // In 8 bits the warp that would load the tiles transposes values.
+  if (!mods.streamed || config.fp8() || !refuses_streaming(mods, bindings).empty()) return config;
   return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
 }
 
@@ -142,10 +151,10 @@ double moved_bytes(const AttentionProblem& problem) {
     rows += sequence.q_len;
     keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
   }
-  const std::int64_t columns = problem.qk_dim + problem.v_dim;
   const std::int64_t row_bytes =
-      problem.qk_dim * kElementBytes + problem.v_dim * size_of(problem.o_dtype) + (problem.with_lse ? 4 : 0);
-  const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * columns * kElementBytes;
+      problem.qk_dim * size_of(problem.q_dtype) + problem.v_dim * size_of(problem.o_dtype) + (problem.with_lse ? 4 : 0);
+  const std::int64_t key_bytes = problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype);
+  const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * key_bytes;
   return static_cast<double>(bytes);
 }
 
@@ -187,16 +196,18 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 }
 
 /// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
-/// compute enough for each element that the compiler may refuse all others.
+/// compute enough for each element, or o of 8-bit products is stored in such a way, that the compiler may refuse all
+/// others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
                                            const ForwardSm90Access& access, const AttentionOptions& options,
                                            std::vector<std::string>& rejected) {
-  const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)});
+  const bool fp8 = size_of(problem.k_dtype) == 1;
+  const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   std::vector<ForwardSm90Config> configs;
   bool streams = false;
   for (const bool spare : {false, true}) {
-    if (spare && !configs.empty() && !mods.heavy()) break;
-    for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
+    for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       const ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
       const std::string reason = misfit(config, problem, options.block_mask.get());
@@ -211,6 +222,20 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   // Element by element, a capture of all pairs costs several times its tiles.
   if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
   return configs;
+}
+
+/// What kernels of 16 bits do faster and those of 8 bits do not.
+void append_left_out(const AttentionProblem& problem, const ForwardSm90Mods& mods, std::vector<std::string>& rejected) {
+  if (fp8_of(problem.q_dtype) == shared::Fp8::none) return;
+  if (mods.streamed) {
+    rejected.push_back(fmt::format(
+        "tiles of capture '{}', so each element is read: q is {}, and the warp that would load them transposes values",
+        mods.streamed->capture, name(problem.q_dtype)));
+  }
+  if (mods.drops) {
+    rejected.push_back(fmt::format("masks of draws, so each is compared: q is {}, and four weights share a register",
+                                   name(problem.q_dtype)));
+  }
 }
 
 // Why `other` stands behind `first`.
@@ -232,7 +257,8 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
 
 int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mods& mods) {
   constexpr int kOthers = 26;  // fitted like those of mods
-  const int scores = config.kv_block / 2, weights = config.kv_block / 4, output = config.v_columns() / 2;
+  const int scores = config.kv_block / 2, weights = config.kv_block * config.element_bytes() / 8,
+            output = config.v_columns() / 2;
   // They take their turns.
   int most = 0;
   const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
@@ -264,6 +290,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   if (candidates.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
   }
+  append_left_out(problem, mods, rejected);
   std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
     return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.seconds());
   });

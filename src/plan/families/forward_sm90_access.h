@@ -19,6 +19,9 @@ struct ForwardSm90Access {
   shared::ForwardSm90Config in(shared::ForwardSm90Config config) const;
 };
 
+/// The type of an o that kernels store as products leave it, by TMA: q's; of 8 bits bf16.
+DType forward_sm90_stored_type(DType q);
+
 /// By the strides, and by how far the addresses are aligned (null: as far as may be), both of the tensors that are
 /// planned for. A run may bring better aligned ones. `page_rows`: of a page of k and v, which TMA takes in boxes of 8
 /// rows or more; 0: they are not paged.

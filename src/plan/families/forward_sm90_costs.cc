@@ -9,10 +9,11 @@
 namespace heddle::plan {
 namespace {
 
-constexpr int kElementBytes = 2;
+// Products of 8 bits leave P to be converted by an instruction of half the rate (hopper_rates), twice for four weights.
+constexpr double kFp8SoftmaxClocks = 1.15;
 
-constexpr bool every_kernel_fits() {
-  return std::ranges::all_of(kForwardSm90Kernels, [](const ForwardSm90Kernel& kernel) {
+constexpr bool every_kernel_fits(bool fp8) {
+  return std::ranges::all_of(forward_sm90_kernels(fp8), [](const ForwardSm90Kernel& kernel) {
     shared::ForwardSm90Config largest = kernel.config();
     largest.by_sequence = true;
     largest.sinks = true;
@@ -20,23 +21,26 @@ constexpr bool every_kernel_fits() {
     return shared::forward_sm90_memory(largest).bytes <= shared::kSm90SharedMemory;
   });
 }
-static_assert(every_kernel_fits());
+static_assert(every_kernel_fits(false) && every_kernel_fits(true));
 
 const ForwardSm90Kernel& kernel_of(const shared::ForwardSm90Config& config) {
-  const HeadDims native = native_dims({config.qk_dim, config.v_dim});
-  const auto* found = std::ranges::find_if(kForwardSm90Kernels, [&](const ForwardSm90Kernel& kernel) {
+  const HeadDims native = native_dims({config.qk_dim, config.v_dim}, config.fp8());
+  const std::span<const ForwardSm90Kernel> kernels = forward_sm90_kernels(config.fp8());
+  const auto found = std::ranges::find_if(kernels, [&](const ForwardSm90Kernel& kernel) {
     return dims_of(kernel) == native && kernel.warpgroups == config.warpgroups && kernel.kv_block == config.kv_block;
   });
-  return found != kForwardSm90Kernels.end() ? *found : kUnmeasuredKernel;
+  return found != kernels.end() ? *found : kUnmeasuredKernel;
 }
 
 // A step that loses nothing: the slowest of its parts.
 double ideal_step(const shared::ForwardSm90Config& config) {
   const int columns = config.qk_columns() + config.v_columns();
-  const double wgmma = 1.0 * config.warpgroups * config.kv_block * columns / 16 * kSm90Rates.wgmma_clocks;
-  const double softmax = config.rows() * config.kv_block * kSm90Rates.softmax_clocks;
+  const double wgmma =
+      1.0 * config.warpgroups * config.kv_block * columns / config.product_step() * kSm90Rates.wgmma_clocks;
+  const double softmax =
+      config.rows() * config.kv_block * kSm90Rates.softmax_clocks * (config.fp8() ? kFp8SoftmaxClocks : 1);
   const double loads =
-      1.0 * config.kv_block * (config.qk_dim + config.v_dim) * kElementBytes / kSm90Rates.l2_bytes_per_clock;
+      1.0 * config.kv_block * (config.qk_dim + config.v_dim) * config.element_bytes() / kSm90Rates.l2_bytes_per_clock;
   return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, loads});
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 
 #include "shared/forward_sm90.h"
@@ -40,6 +41,7 @@ struct ForwardSm90Kernel {
   double stretch, masked_stretch;  // of a full step, in the kernel without a mask and in the one with
   double partial_clocks;           // what a partial step costs more
   double tile_clocks, masked_tile_clocks;  // what a tile costs beside its steps
+  bool fp8 = false;                        // of 8-bit storage
 
   constexpr shared::ForwardSm90Config config() const { return config(qk_dim, v_dim); }
   /// The same tile, multiplying and loading no more than these head dims need.
@@ -53,7 +55,10 @@ struct ForwardSm90Kernel {
             .o_panels = std::min(o_panels, (v + shared::kPanelColumns - 1) / shared::kPanelColumns),
             .f16 = false,
             .lse = false,
-            .masked = false};
+            .masked = false,
+            .q_fp8 = fp8 ? shared::Fp8::e4m3 : shared::Fp8::none,
+            .k_fp8 = fp8 ? shared::Fp8::e4m3 : shared::Fp8::none,
+            .v_fp8 = fp8 ? shared::Fp8::e4m3 : shared::Fp8::none};
   }
 };
 inline constexpr std::array<ForwardSm90Kernel, 16> kForwardSm90Kernels = {{
@@ -76,6 +81,30 @@ inline constexpr std::array<ForwardSm90Kernel, 16> kForwardSm90Kernels = {{
     {256, 256, 2, 64, 2, 1, 2, false, 1.045, 1.063, 2346, 6536, 4636},
     {256, 256, 2, 32, 4, 1, 2, true, 1.3, 1.3, 1500, 6500, 4600},
 }};
+/// And those of 8-bit storage. Nothing here was measured: stretches and tiles are those of 16-bit kernels whose
+/// products and softmax take as long beside each other (D 128 in 8 bits as D 64 in 16), a tenth more for the
+/// transposition.
+inline constexpr std::array<ForwardSm90Kernel, 14> kForwardSm90Fp8Kernels = {{
+    {64, 64, 3, 128, 3, 2, 1, false, 1.2, 1.25, 2600, 3500, 800, true},
+    {64, 64, 2, 128, 3, 2, 1, false, 1.35, 1.45, 1700, 2400, 400, true},
+    {64, 64, 2, 64, 3, 2, 1, true, 1.65, 1.8, 1400, 2600, 1300, true},
+    {128, 128, 3, 96, 3, 2, 2, false, 1.2, 1.25, 2600, 4600, 2950, true},
+    {128, 128, 2, 128, 3, 2, 2, false, 1.3, 1.35, 1300, 3000, 2055, true},
+    {128, 128, 2, 192, 2, 2, 2, false, 1.3, 1.35, 2000, 3000, 2055, true},
+    {128, 128, 2, 64, 3, 2, 2, true, 1.5, 1.6, 1400, 3900, 3600, true},
+    {192, 128, 3, 96, 2, 1, 2, false, 1.2, 1.25, 2600, 4700, 3700, true},
+    {192, 128, 2, 128, 2, 1, 2, false, 1.25, 1.3, 1300, 4700, 3700, true},
+    {192, 128, 2, 64, 3, 1, 2, true, 1.45, 1.5, 1600, 5000, 2800, true},
+    {192, 192, 2, 96, 2, 1, 3, false, 1.2, 1.25, 1700, 5600, 3100, true},
+    {192, 192, 2, 64, 2, 1, 3, true, 1.3, 1.35, 2200, 6200, 3800, true},
+    {256, 256, 2, 96, 2, 1, 2, false, 1.2, 1.25, 2300, 6500, 4600, true},
+    {256, 256, 2, 64, 2, 1, 2, true, 1.3, 1.35, 2300, 6500, 4600, true},
+}};
+constexpr std::span<const ForwardSm90Kernel> forward_sm90_kernels(bool fp8) {
+  if (fp8) return kForwardSm90Fp8Kernels;
+  return kForwardSm90Kernels;
+}
+
 /// Head dims that have kernels of their own.
 struct HeadDims {
   int qk, v;
@@ -83,8 +112,8 @@ struct HeadDims {
 };
 constexpr HeadDims dims_of(const ForwardSm90Kernel& kernel) { return {kernel.qk_dim, kernel.v_dim}; }
 /// Those whose kernels serve these: the first of the table that are as large. {0, 0}: none.
-constexpr HeadDims native_dims(HeadDims dims) {
-  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+constexpr HeadDims native_dims(HeadDims dims, bool fp8 = false) {
+  for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
     if (kernel.qk_dim >= dims.qk && kernel.v_dim >= dims.v) return dims_of(kernel);
   }
   return {0, 0};

@@ -212,14 +212,23 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
   return mods;
 }
 
+int forward_sm90_weight_exponent(const problem::AttentionProblem& problem, const ForwardSm90Mods& mods) {
+  if (mods.weight.empty() || !problem::has_elements(problem)) return 0;
+  int exponent = 0;
+  while (exponent <= kMostWeightExponent && !(mods.weight_bound <= std::ldexp(1.0, exponent))) ++exponent;
+  return exponent;
+}
+
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods) {
   config.masked = !mods.mask.empty();
-  config.mask = mods.mask_form;
+  // A thread's two rows are two words, of 128 keys at most.
+  config.mask = config.kv_block > 128 ? shared::MaskForm::direct : mods.mask_form;
   config.mask_range = config.mask != shared::MaskForm::direct && !mods.mask_most.empty();
   config.scores = mods.form;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;
-  config.dropped = mods.drops.has_value() && config.kv_block % shared::kKeysOfDraw == 0;
+  // Draws are packed as weights of 16 bits are.
+  config.dropped = mods.drops.has_value() && !config.fp8() && config.kv_block % shared::kKeysOfDraw == 0;
   config.weighted = !mods.weight.empty() && !config.dropped;
   // Three warpgroups leave no registers to hold draws in.
   if (config.dropped && config.warpgroups < 3) config.draws = shared::DrawTime::waiting;

@@ -47,6 +47,11 @@ struct ForwardSm90Mods {
 };
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
 
+/// The least n >= 0 for which range analysis proves that no weight of the weight_mod exceeds 2^n; more than
+/// kMostWeightExponent where it proves less. In 8 bits P has little range, which the weights share with it.
+int forward_sm90_weight_exponent(const problem::AttentionProblem& problem, const ForwardSm90Mods& mods);
+inline constexpr int kMostWeightExponent = 4;
+
 /// A kernel's configuration for these mods.
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods);
 

@@ -34,11 +34,16 @@ std::string refuse_device(const device::CudaCaps& caps) {
   return {};
 }
 
+bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+
 std::string refuse_types(const AttentionProblem& problem) {
   const DType dtype = problem.q_dtype;
-  if ((dtype != DType::bf16 && dtype != DType::f16) || problem.k_dtype != dtype || problem.v_dtype != dtype) {
-    return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
-                       name(problem.k_dtype), name(problem.v_dtype));
+  const bool fp8 = is_fp8(dtype) && is_fp8(problem.k_dtype) && is_fp8(problem.v_dtype);
+  const bool alike =
+      (dtype == DType::bf16 || dtype == DType::f16) && problem.k_dtype == dtype && problem.v_dtype == dtype;
+  if (!fp8 && !alike) {
+    return fmt::format("q, k, v are {}, {}, {}; bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2",
+                       name(problem.q_dtype), name(problem.k_dtype), name(problem.v_dtype));
   }
   if (problem.qk_dim < 1 || problem.qk_dim > kLargestDim) {
     return fmt::format("q and k have head dimension {}; 1 to {} are accepted", problem.qk_dim, kLargestDim);
@@ -49,13 +54,19 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
-std::string refuse_options(const AttentionProblem& problem, const AttentionOptions& options) {
-  const std::pair<const char*, const std::optional<ConstTensorView>*> descales[] = {
-      {"q_descale", &options.q_descale}, {"k_descale", &options.k_descale}, {"v_descale", &options.v_descale}};
-  for (const auto& [argument, view] : descales) {
-    if (*view) return fmt::format("{} is given; none is accepted", argument);
+std::string refuse_options(const AttentionProblem& problem) {
+  if (is_fp8(problem.q_dtype) && problem.normalizer != Normalizer::softmax) {
+    return fmt::format("normalizer is {} and q is {}; softmax is accepted for q, k and v of 8 bits",
+                       problem::name(problem.normalizer), name(problem.q_dtype));
   }
-  const double factor = forward_sm90_mods(problem).factor;
+  const ForwardSm90Mods mods = forward_sm90_mods(problem);
+  if (is_fp8(problem.q_dtype) && forward_sm90_weight_exponent(problem, mods) > kMostWeightExponent) {
+    return fmt::format(
+        "weight_mod is {}, which is not proven to stay inside -{} .. {}, where the {} of its product with the weights "
+        "has room for it; one that stays there is accepted",
+        print(mods.weight), 1 << kMostWeightExponent, 1 << kMostWeightExponent, name(problem.q_dtype));
+  }
+  const double factor = mods.factor;
   const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
   if (!std::isfinite(static_cast<float>(largest * std::numbers::log2e))) {
     return fmt::format("scale is {}{}; numbers in the range of f32 are accepted", problem.scale,
@@ -123,7 +134,7 @@ std::string refuse_mods(const AttentionProblem& problem, const Bindings& binding
 
 std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps) {
-  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_options(problem, options),
+  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_options(problem),
                                         refuse_sizes(problem), refuse_mods(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);

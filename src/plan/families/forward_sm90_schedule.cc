@@ -39,8 +39,6 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kSequenceKvBefore == offsetof(shared::SequencePlace, kv_before) &&
               shared::kSequenceQEnd == offsetof(shared::SequencePlace, q_end));
 
-constexpr std::int64_t kElementBytes = 2;
-
 struct HeadOfBatch {
   int head, kv_head, batch;
 };
@@ -94,14 +92,14 @@ std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, 
 
 /// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many bytes of them:
 /// a last one of few would have too few tiles to even out the CTAs' loads.
-std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, const device::CudaCaps& caps,
-                                      const TileOrder& order) {
+std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, int element_bytes,
+                                      const device::CudaCaps& caps, const TileOrder& order) {
   const std::int64_t budget =
       caps.l2_bytes > 0 ? std::min(order.section_bytes, caps.l2_bytes / 3) : order.section_bytes;
   const std::vector<std::int64_t> keys = keys_before(problem, order.batch_inside);
   const std::int64_t kv_heads = std::ssize(keys) - 1, all = keys.back();
   const std::int64_t head_bytes =
-      std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * kElementBytes);
+      std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * element_bytes);
   const std::int64_t fitting = std::max<std::int64_t>(1, budget / head_bytes);
   const std::int64_t sections = block_count(kv_heads, fitting);
   const std::int64_t heads = problem.batch * problem.q_heads / kv_heads;  // that read the same keys
@@ -273,7 +271,7 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config.rows())));
   SectionSorter sorter(problem, rows, config.warpgroups, order.batch_inside);
   std::size_t begin = 0;
-  for (const std::size_t end : section_ends(problem, caps, order)) {
+  for (const std::size_t end : section_ends(problem, config.element_bytes(), caps, order)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }

@@ -114,7 +114,11 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
 void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const NamedMods& mask, bool lse = true) {
   const std::string kernel_text =
       fmt::format("D {}, {} x 64 queries, {} keys, {}, {}{}", plan::to_string(HeadDims{config.qk_dim, config.v_dim}),
-                  config.warpgroups, config.kv_block, f16 ? "f16" : "bf16", mask.name, lse ? "" : ", no lse");
+                  config.warpgroups, config.kv_block,
+                  config.fp8() ? "fp8"
+                  : f16        ? "f16"
+                               : "bf16",
+                  mask.name, lse ? "" : ", no lse");
   SCOPED_TRACE(kernel_text);
   try {
     const auto cubin = jit::build(source_of(config, f16, mask, lse));
@@ -255,6 +259,51 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   }
 }
 
+// Of 8 bits, of one type and mixed.
+TEST_F(CompileTable, KernelsOfEightBitsAreAllAccepted) {
+  NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
+  plain.by_sequence = causal.by_sequence = true;
+  const NamedMods none = named("no mask", {}), triangle = named("causal", mods::causal());
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, triangle);
+    if (reduced() || kernel.spare) continue;
+    expect_accepted(config, false, none);
+    if (!first) continue;
+    expect_accepted(config, false, causal);
+    config.k_fp8 = shared::Fp8::e5m2;
+    expect_accepted(config, false, none, false);
+    config.q_fp8 = shared::Fp8::e5m2;
+    expect_accepted(config, false, plain);
+  }
+  for (const HeadDims& dims :
+       {HeadDims{40, 40}, HeadDims{1, 33}, HeadDims{80, 72}, HeadDims{160, 24}, HeadDims{130, 255}}) {
+    const auto* kernel = std::ranges::find(plan::kForwardSm90Fp8Kernels, plan::native_dims(dims, true), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, none);
+  }
+}
+
+// What 16 bits have, too: sinks, an o of another type, masks by bits (of 192 keys element by element).
+TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
+  const NamedMods dilated = with_sinks(named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  EXPECT_EQ(dilated.mods.mask_form, shared::MaskForm::distance);
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (kernel.spare || (reduced() && !first)) continue;
+    expect_accepted(config, false, dilated);
+    config.o_type = shared::OutputType::f32;
+    expect_accepted(config, false, lengths);
+    config.o_type = shared::OutputType::e4m3;
+    if (first) expect_accepted(config, false, named("no mask, o of e4m3", {}), false);
+  }
+}
+
 // What they have more is off the loop, but in the registers of the producer and of rows that attend nothing.
 TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
   NamedMods plain = named("device lengths", {}), causal = named("device lengths, causal", mods::causal()),
@@ -333,6 +382,41 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
   }
 }
 
+// One warp transposes values, the other one gathers: pages by TMA in all kernels, rows where the producer has registers
+// for it. Copies of one byte are of 8 bits alone.
+TEST_F(CompileTable, KernelsOfEightBitsThatGatherAreAllAccepted) {
+  NamedMods causal = named("pages, causal", mods::causal_lower_right()),
+            window = with_sinks(named("pages, window", mods::sliding_window(1024))), plain = named("gathered", {}),
+            lengths = with_sinks(named("pages, window, device lengths", mods::sliding_window(1024)));
+  causal.by_sequence = window.by_sequence = lengths.by_sequence = lengths.device_lengths = true;
+  const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
+    config.page_rows = rows;
+    return gathered(config, 0, gather, gather, false);
+  };
+  Deck<int> pages({8, 16, 64, 128, 256}, 3), odd_pages({1, 3, 7, 24}, 4), bytes({1, 2, 4, 8, 16}, 5);
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    if (reduced() && kernel.spare) continue;
+    expect_accepted(paged(config, pages.deal(), 0), false, lengths);
+    if (some_only() && kernel.spare) continue;
+    expect_accepted(config, false, lengths);
+    expect_accepted(paged(config, pages.deal(), 0), false, window);
+    expect_accepted(paged(config, pages.deal(), 0), false, causal);
+    if (kernel.warpgroups == 3) continue;
+    expect_accepted(paged(config, odd_pages.deal(), bytes.deal()), false, lengths);
+    const int q = bytes.deal(), k = bytes.deal(), v = bytes.deal();
+    const bool odd_o = kernel.v_dim < 256 || kernel.spare;  // 128 x 96 spills there, and the spare one is taken
+    expect_accepted(gathered(config, q, k, v, odd_o), false, plain);
+  }
+  const auto two = std::ranges::find(plan::kForwardSm90Fp8Kernels, 2, &ForwardSm90Kernel::warpgroups);
+  for (const int width : {1, 2, 4, 8, 16}) {
+    expect_accepted(gathered(two->config(62, 42), 0, width, 0, false), false, causal);
+    if (some_only()) continue;
+    expect_accepted(gathered(two->config(), width, 0, 0, true), false, plain);
+    expect_accepted(gathered(two->config(62, 34), 0, 0, width, true), false, causal);
+  }
+}
+
 // The gathering warps find where sequences end in orders; what the producer says in them of one without keys is all
 // that its few registers have to hold besides.
 TEST_F(CompileTable, PagesAndGatheredRowsWithLengthsOnTheDeviceAreAllAccepted) {
@@ -373,20 +457,25 @@ TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   }
 }
 
+/// How those kernels are to be that each mod has one of.
+struct Kind {
+  bool f16 = false, lse = true, fp8 = false;
+};
+
 /// Each of the mods has a kernel of each head dim that the compiler accepts. 96 and 192/128 are left out: they have
 /// 128's tile of 128 x 128, and no more of o in a thread.
-void expect_one_accepted(const std::vector<NamedMods>& all, bool f16 = false, bool lse = true) {
+void expect_one_accepted(const std::vector<NamedMods>& all, Kind kind = {}) {
   for (const NamedMods& mods : all) {
     std::map<std::string, bool> accepted;
-    for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(kind.fp8)) {
       const HeadDims dims = plan::dims_of(kernel);
       if (dims.qk == 96 || dims.qk != dims.v) continue;
       bool& found = accepted[plan::to_string(dims)];
       if (found) continue;
       try {
-        const auto cubin = jit::build(source_of(kernel.config(), f16, mods, lse));
-        fmt::print("D {}, {} x {}, {}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
-                   mods.name, cubin->compile_ms);
+        const auto cubin = jit::build(source_of(kernel.config(), kind.f16, mods, kind.lse));
+        fmt::print("D {}, {} x {}, {}{}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
+                   kind.fp8 ? "fp8, " : "", mods.name, cubin->compile_ms);
         found = true;
       } catch (const jit::Rejected& rejected) {
         fmt::print("{}\n", rejected.what());
@@ -582,6 +671,7 @@ TEST_F(CompileTable, ScoreAndWeightModsFindAKernel) {
                                 named("dropout", {}, {}, mods::dropout(0.1, param("seed", ExprType::i32)))};
   if (reduced()) all.resize(1);
   expect_one_accepted(all);
+  expect_one_accepted(all, {.fp8 = true});
 }
 
 TEST_F(CompileTable, ScoreAndWeightModsOfOtherNormalizersFindAKernel) {
@@ -605,8 +695,8 @@ TEST_F(CompileTable, ScoreAndWeightModsOfOtherNormalizersFindAKernel) {
     all.resize(1);
     in_f16.resize(1);
   }
-  expect_one_accepted(all, false, false);
-  expect_one_accepted(in_f16, true, false);
+  expect_one_accepted(all, {.lse = false});
+  expect_one_accepted(in_f16, {.f16 = true, .lse = false});
 }
 
 }  // namespace

@@ -14,12 +14,30 @@
 namespace heddle::cuda::emit {
 namespace {
 
+constexpr std::array<std::string_view, 3> kFp8 = {"none", "e4m3", "e5m2"};
 constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
 constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
 constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
 constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
 constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
+
+std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }
+
+std::string storage_of(const shared::ForwardSm90Config& config) {
+  if (!config.fp8()) return config.f16 ? "f16" : "bf16";
+  const bool mixed = config.k_fp8 != config.q_fp8 || config.v_fp8 != config.q_fp8;
+  return mixed ? fmt::format("{}/{}/{}", text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8))
+               : std::string(text_of(config.q_fp8));
+}
+
+std::string fp8_text(const shared::ForwardSm90Config& config) {
+  if (!config.fp8()) return {};
+  return fmt::format(
+      ",\n    .q_fp8 = heddle::shared::Fp8::{}, .k_fp8 = heddle::shared::Fp8::{}, .v_fp8 = heddle::shared::Fp8::{}, "
+      ".weight_exponent = {}",
+      text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8), config.weight_exponent);
+}
 
 /// Of rows that TMA alone does not bring; kernels that have none keep their text.
 std::string gather_text(const shared::ForwardSm90Config& config) {
@@ -38,14 +56,14 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}}};\n",
+      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.device_lengths, config.streamed_bytes, config.streamed_stages,
       config.sinks, kNormalizers[static_cast<std::size_t>(config.normalizer)],
       kOutputs[static_cast<std::size_t>(config.o_type)], kMaskForms[static_cast<std::size_t>(config.mask)],
-      config.mask_range, gather_text(config));
+      config.mask_range, gather_text(config), fp8_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -84,10 +102,11 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
   const auto text = [&](const char* name, const Expr& mod, ExprType type) {
     return mod.empty() ? no_mod_text(name, type, TakesScore::no) : mod_text(name, mod, layout, TakesScore::no);
   };
-  const bool direct = mods.mask_form == shared::MaskForm::direct;
+  const bool direct = config.mask == shared::MaskForm::direct;
   std::string texts = text("mask", direct ? mods.mask : mods.mask_rest, ExprType::boolean) +
-                      text("distance", config.mask_range ? Expr() : mods.mask_distance, ExprType::boolean) +
-                      text("least", mods.mask_least, ExprType::i32) + text("most", mods.mask_most, ExprType::i32) +
+                      text("distance", direct || config.mask_range ? Expr() : mods.mask_distance, ExprType::boolean) +
+                      text("least", config.mask_range ? mods.mask_least : Expr(), ExprType::i32) +
+                      text("most", config.mask_range ? mods.mask_most : Expr(), ExprType::i32) +
                       text("slope", mods.slope, ExprType::f32);
   texts += mods.offset.empty() ? no_mod_text("offset", ExprType::f32, TakesScore::no, true)
                                : mod_text("offset", mods.offset, layout, TakesScore::no, Rounding::exact, streamed);
@@ -113,7 +132,7 @@ void add_gathered(const shared::ForwardSm90Config& config, const Add& add) {
 std::string name_of(const shared::ForwardSm90Config& config) {
   const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
   std::string name =
-      fmt::format("forward_sm90 {} d{} {}x{}", config.f16 ? "f16" : "bf16",
+      fmt::format("forward_sm90 {} d{} {}x{}", storage_of(config),
                   plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block);
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
@@ -152,7 +171,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Fo
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config.kv_block, config.v_columns(), config.f16), mod_texts(config, mods, own));
+      config_text(config), wgmma_text(config), mod_texts(config, mods, own));
   source.headers = embedded_headers();
   return source;
 }

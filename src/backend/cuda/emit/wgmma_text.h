@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "shared/forward_sm90.h"
+
 namespace heddle::cuda::emit {
 
 /// In namespace heddle:
@@ -11,6 +13,7 @@ namespace heddle::cuda::emit {
 /// d (+)= a b, 64 x kv_block x 16: both operands in shared memory, columns contiguous in memory (K-major);
 ///   pv_product(float (&d)[v_columns / 2], const unsigned* a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x v_columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major).
-std::string wgmma_text(int kv_block, int v_columns, bool f16);
+/// In 8 bits 32 takes the place of 16, and b is K-major in both.
+std::string wgmma_text(const shared::ForwardSm90Config& config);
 
 }  // namespace heddle::cuda::emit

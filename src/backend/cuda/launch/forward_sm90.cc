@@ -71,6 +71,12 @@ View by_sequence(View view, std::int64_t sequences) {
   return view;
 }
 
+shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
+  if (!view) return {};
+  const auto stride = [&](int axis) { return view->shape[axis] == 1 ? 0 : view->strides[axis]; };
+  return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
+}
+
 /// A schedule, and where sequences stand if they differ, in device memory; `params` points into it.
 class DeviceLists {
  public:
@@ -163,6 +169,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.run = next_run();
     if (sequences_) sequences_->launch(arguments.workspace, arguments.stream, params);
     set_mod_values(layout_, *arguments.bindings, params.mod);
+    if (config_.fp8()) {
+      params.q_descale = descale_of(arguments.options->q_descale);
+      params.k_descale = descale_of(arguments.options->k_descale);
+      params.v_descale = descale_of(arguments.options->v_descale);
+    }
     StreamedMaps streamed{};
     if (streamed_ && any_keys_) streamed = maps_of_streamed(*arguments.bindings);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};

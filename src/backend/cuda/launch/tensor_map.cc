@@ -12,6 +12,12 @@ namespace heddle::cuda {
 
 namespace {
 
+CUtensorMapDataType type_of(DType dtype) {
+  if (size_of(dtype) == 1) return CUtensorMapDataType::uint8;
+  if (dtype == DType::f32) return CUtensorMapDataType::float32;
+  return dtype == DType::f16 ? CUtensorMapDataType::float16 : CUtensorMapDataType::bfloat16;
+}
+
 constexpr std::int64_t kPanelBytes = 128;
 
 /// What one load brings: rows, and so many bytes of each, swizzled over these.
@@ -48,12 +54,9 @@ CUtensorMap encoded(DType dtype, std::uintptr_t address, const std::uint64_t (&e
   std::ranges::fill(element_strides, 1U);
   box[0] = static_cast<std::uint32_t>(of.bytes / size_of(dtype));
   box[1] = static_cast<std::uint32_t>(of.rows);
-  const CUtensorMapDataType type = dtype == DType::f32   ? CUtensorMapDataType::float32
-                                   : dtype == DType::f16 ? CUtensorMapDataType::float16
-                                                         : CUtensorMapDataType::bfloat16;
   CUtensorMap map;
-  check(driver().TensorMapEncodeTiled(&map, type, kRank, reinterpret_cast<void*>(address), extents, steps, box,
-                                      element_strides, CUtensorMapInterleave::none, swizzle_of(of),
+  check(driver().TensorMapEncodeTiled(&map, type_of(dtype), kRank, reinterpret_cast<void*>(address), extents, steps,
+                                      box, element_strides, CUtensorMapInterleave::none, swizzle_of(of),
                                       CUtensorMapL2promotion::bytes128, CUtensorMapFloatOOBfill::zeros),
         "describing a tensor to TMA");
   return map;

@@ -9,9 +9,9 @@
 
 namespace heddle::cuda {
 
-/// A map of a tensor [batch, heads, rows, head_dim] of 2-byte elements, in boxes of `box_rows` rows and 64 columns that
-/// land in the 128-byte swizzle. Only the address may change later (TensorMapReplaceAddress). Strides were accepted by
-/// the planner; the address is not looked at. A context must be current.
+/// A map of a tensor [batch, heads, rows, head_dim] of 1- or 2-byte elements, in boxes of `box_rows` rows and 128 bytes
+/// of columns that land in the 128-byte swizzle. Only the address may change later (TensorMapReplaceAddress). Strides
+/// were accepted by the planner; the address is not looked at. A context must be current.
 CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows);
 
 /// The same, ending where a sequence does: five axes, of which the second counts from `longest` rows before the row

@@ -89,6 +89,80 @@ TEST_F(LaunchArguments, MapsHaveTheTrueHeadDims) {
   }
 }
 
+// 8 bits: boxes of as many bytes, and where the factors stand.
+TEST_F(LaunchArguments, MapsAndFactorsOfEightBits) {
+  const CallTensors call({.dim = 128, .v_dim = 48, .column_gap = 16, .dtype = DType::e4m3});
+  const Tensor factors = Tensor::empty_on(kFirst, DType::f32, {2, 4}),
+               shared = Tensor::empty_on(kFirst, DType::f32, {1, 2});
+  AttentionOptions options;
+  options.q_descale = factors;
+  options.v_descale = shared;
+  const FakeLaunch& launch = launch_of(call, options);
+  EXPECT_EQ(text_of(launch.maps[0]), "[128, 150, 4, 2] in steps of [144, 21600, 86400] bytes, boxes [128, 64, 1, 1]");
+  EXPECT_THAT(text_of(launch.maps[2]),
+              testing::StartsWith("[48, 130, 2, 2] in steps of [64, 8320, 16640] bytes, boxes [128, "));
+  EXPECT_THAT(text_of(launch.maps[3]), testing::HasSubstr("bytes, boxes [64, 64, 1, 1]"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(launch.maps[i].type, static_cast<int>(CUtensorMapDataType::uint8));
+  EXPECT_EQ(launch.maps[3].type, static_cast<int>(CUtensorMapDataType::bfloat16));
+  const shared::ForwardSm90Params& params = launch.params;
+  EXPECT_EQ(params.q_descale.factors, factors.data());
+  EXPECT_EQ(params.q_descale.stride[0], 4);
+  EXPECT_EQ(params.q_descale.stride[1], 1);
+  EXPECT_EQ(params.k_descale.factors, nullptr);
+  EXPECT_EQ(params.v_descale.factors, shared.data());
+  EXPECT_EQ(params.v_descale.stride[0], 0);
+  EXPECT_EQ(params.v_descale.stride[1], 1);
+}
+
+// An o of q's type is then one of those: products of 8 bits store bf16.
+TEST_F(LaunchArguments, OutputsOfEightBitsHaveNoMap) {
+  const CallTensors call({.dim = 128, .dtype = DType::e4m3, .o_dtype = DType::e4m3});
+  AttentionTensors tensors = call.tensors();
+  const AttentionPlan plan(tensors, {});
+  EXPECT_THAT(plan.explain(), testing::HasSubstr(" o e4m3"));
+  plan.run(tensors);
+  EXPECT_EQ(last_launch().maps[3].rank, 0);
+  EXPECT_EQ(last_launch().params.o, tensors.o.data);
+}
+
+// Pages of 8 bits: as many elements as bytes.
+TEST_F(LaunchArguments, PagesOfEightBits) {
+  for (const std::int64_t rows : {64, 3}) {
+    const CallTensors call({.batch = 2, .kv_rows = rows, .dtype = DType::e4m3});
+    const CallTensors pages({.batch = 7, .kv_rows = rows, .dtype = DType::e4m3});
+    AttentionTensors tensors = call.tensors();
+    tensors.k = pages.tensors().k;
+    tensors.v = pages.tensors().v;
+    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5}),
+                 factors = Tensor::empty_on(kFirst, DType::f32, {2, 2});
+    AttentionOptions options;
+    options.page_table = table.view();
+    options.k_descale = factors;
+    const std::int32_t lengths[] = {static_cast<std::int32_t>(4 * rows + 1), 1};
+    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+    const AttentionPlan plan(tensors, options);
+    plan.run(tensors);
+    const FakeLaunch& launch = last_launch();
+    EXPECT_EQ(launch.params.page_table.data, table.data());
+    EXPECT_EQ(launch.params.k_descale.factors, factors.data());  // of a sequence, not of a page
+    EXPECT_EQ(launch.params.k_descale.stride[0], 2);
+    for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
+      const ConstTensorView& view = tensor == shared::kGatherK ? tensors.k : tensors.v;
+      if (rows == 64) {
+        const FakeTensorMap& map = launch.maps[tensor];
+        EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(view.data) - 64 * 128);
+        EXPECT_THAT(std::span(map.box, 2), testing::ElementsAre(128, std::gcd(64, planned(plan).kv_block)));
+        EXPECT_THAT(std::span(map.extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
+      } else {
+        EXPECT_EQ(launch.maps[tensor].rank, 0);
+        EXPECT_EQ(launch.params.gathered[tensor].data, view.data);
+        EXPECT_EQ(launch.params.gathered[tensor].stride[2], view.strides[2]);
+      }
+    }
+    EXPECT_EQ(launch.maps[3].type, static_cast<int>(CUtensorMapDataType::bfloat16));
+  }
+}
+
 // Pages of 64 rows come by TMA, in boxes of what a block of keys has of them, of a map that ends inside of a page;
 // pages of 3 rows are gathered.
 TEST_F(LaunchArguments, PagesAndTheirTable) {

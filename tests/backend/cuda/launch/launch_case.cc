@@ -60,9 +60,8 @@ CallTensors::CallTensors(const Call& call) : workspace_(Tensor::empty_on(call.de
   tensors_.v = allocate(call, call.dtype, call.v_shared ? 1 : call.batch, call.kv_heads, call.kv_rows, v_dim);
   // Gaps behind rows, so that no two tensors have the same strides.
   constexpr std::int64_t kGap = 6;
-  tensors_.o =
-      slice(allocate(call, call.o_dtype.value_or(call.dtype), call.batch, call.q_heads, call.q_rows + kGap, v_dim), 2,
-            0, call.q_rows);
+  const DType o_dtype = call.o_dtype.value_or(size_of(call.dtype) == 1 ? DType::bf16 : call.dtype);
+  tensors_.o = slice(allocate(call, o_dtype, call.batch, call.q_heads, call.q_rows + kGap, v_dim), 2, 0, call.q_rows);
   if (!call.with_lse) return;
   owned_.push_back(Tensor::empty_on(call.device, DType::f32, {call.batch, call.q_heads, call.q_rows + kGap}));
   tensors_.lse = slice(owned_.back().view(), 2, 0, call.q_rows);

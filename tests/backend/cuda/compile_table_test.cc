@@ -300,6 +300,55 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
   }
 }
 
+// Rows of several heads: their places, what a tile's place holds of them, a box or an order for each.
+TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
+  const auto packed = [](shared::ForwardSm90Config config, int queries) {
+    config.packed_queries = queries;
+    return config;
+  };
+  const auto with_pages = [&](const shared::ForwardSm90Config& kernel, int queries, int rows) {
+    shared::ForwardSm90Config config = packed(kernel, queries);
+    config.page_rows = rows;
+    return config;
+  };
+  const auto with_output = [&](const shared::ForwardSm90Config& kernel, int queries, shared::OutputType type) {
+    shared::ForwardSm90Config config = packed(kernel, queries);
+    config.o_type = type;
+    return config;
+  };
+  NamedMods lengths = with_sinks(named("packed, by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  NamedMods plain = named("packed", {}), pages = named("packed, pages, causal", mods::causal_lower_right());
+  pages.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (reduced() && kernel.qk_dim > 64) return;
+    if (kernel.spare && some_only()) continue;
+    expect_accepted(packed(kernel.config(), 16), false, lengths);
+    if (kernel.spare) continue;
+    if (first || !some_only()) expect_accepted(packed(kernel.config(), 32), true, plain);
+    if (some_only()) continue;
+    expect_accepted(with_pages(kernel.config(), 16, 16), false, pages);
+    expect_accepted(packed(kernel.config(), 64), false, lengths);
+    expect_accepted(with_pages(kernel.config(), 64, 64), true, pages);
+    expect_accepted(with_output(kernel.config(), 16, shared::OutputType::f32), false, lengths);
+    if (kernel.warpgroups == 3) continue;
+    for (const int queries : {16, 32, 64}) {
+      expect_accepted(gathered(packed(kernel.config(), queries), 2 << (queries / 32), 0, 0, true), false, lengths);
+    }
+  }
+  const NamedMods dropout = named("packed, dropout", {}, {}, mods::dropout(0.1, 1)),
+                  dilated = named("packed, dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),
+                  alibi = named("packed, ALiBi", mods::causal(), mods::alibi(Capture("slopes", DType::f32, 1))),
+                  distant = named("packed, T5", {}, mods::t5_bias(Capture("table", DType::bf16, 2), 32, 128, true));
+  const ForwardSm90Kernel &three = kForwardSm90Kernels[0], &two = kForwardSm90Kernels[1];
+  expect_accepted(gathered(packed(two.config(20, 33), 16), 8, 2, 16, true), false, lengths);
+  expect_accepted(with_output(three.config(), 32, shared::OutputType::e4m3), false, lengths);
+  for (const NamedMods& mods : {dropout, dilated, alibi}) expect_accepted(packed(two.config(), 16), false, mods);
+  expect_accepted(packed(two.config(), 64), false, distant);
+}
+
 // Those that drop by masks of draws: early draws take a register for each two weights.
 TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);

@@ -21,6 +21,11 @@ constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16
 constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
 constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
 
+/// Kernels that do not pack keep their text.
+std::string packed_text(const shared::ForwardSm90Config& config) {
+  return config.packs() ? fmt::format(", .packed_queries = {}", config.packed_queries) : std::string();
+}
+
 /// Of rows that TMA alone does not bring; kernels that have none keep their text.
 std::string gather_text(const shared::ForwardSm90Config& config) {
   if (!config.orders() && !config.odd_o) return {};
@@ -38,13 +43,13 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}{}}};\n",
+      "    .mask = heddle::shared::MaskForm::{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.streamed_bytes, config.streamed_stages, config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], gather_text(config));
+      kMaskForms[static_cast<std::size_t>(config.mask)], gather_text(config), packed_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -117,6 +122,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
     if (there) name += fmt::format(" {}", word);
   };
   const bool by_bits = config.mask != shared::MaskForm::direct;
+  add(config.packs(), fmt::format("packed {}", config.packed_queries));
   add(config.masked && !by_bits, "masked");
   add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
   add(config.scores != shared::ScoreForm::plain, form);

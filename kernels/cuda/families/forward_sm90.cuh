@@ -74,7 +74,7 @@ class Consumer : DropsOf<kConfig> {
       if (step & shared::kStepLast) finish_tile();
       if (step & shared::kStepListEnd) release(memory_.list_done());
     }
-    if ((threadIdx.x & 127) == 0) ptx::tma_store_wait_read();
+    if ((threadIdx.x & (kConfig.packs() ? 31 : 127)) == 0) ptx::tma_store_wait_read();  // who may have stored
   }
 
  private:
@@ -456,9 +456,7 @@ class Consumer : DropsOf<kConfig> {
     } else if constexpr (kConfig.stores_o_by_threads()) {
       store_odd_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
     } else {
-      // The one thread that stores is of the warpgroup's first head.
-      const int heads = kConfig.packs() ? min(heads_left(tile, place(tile)), kConfig.warpgroup_heads()) : 1;
-      store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, heads, o_, factor);
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.q_len, o_, factor);
     }
   }
 

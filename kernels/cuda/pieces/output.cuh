@@ -75,20 +75,26 @@ __device__ __forceinline__ void store_converted_output(const shared::ForwardSm90
 }
 
 /// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows. `longest`:
-/// queries of the longest sequence. Packed: `place` has the warpgroup's first head, and of these so many are there.
+/// queries of the longest sequence. Packed: `place` and `sequence` are of the head of this warp's rows; the first warp
+/// of each head stores it, if it has queries.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory, const ptx::TensorMap& map,
                                              int warpgroup, const TilePlace& place, const TileSequence& sequence,
-                                             int longest, int heads, const float (&o)[kConfig.v_columns() / 2],
+                                             int longest, const float (&o)[kConfig.v_columns() / 2],
                                              const float (&factor)[2]) {
   const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
   const ptx::Address staged = memory.output(warpgroup);  // shared, [o_panels][64][64], 128-byte swizzle
   const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
+  bool waits = thread == 0, stores = thread == 0;
+  if constexpr (kConfig.packs()) {
+    waits = lane == 0;
+    stores = lane == 0 && 16 * warp % kConfig.queries() == 0 && sequence.q_len > 0;
+  }
 #pragma unroll
   for (int first_panel = 0; first_panel < kConfig.v_panels(); first_panel += kConfig.o_panels) {
     // A tile that is repeated overwrites what it wrote before, so that has to be written.
-    if (thread == 0 && first_panel == 0) ptx::tma_store_wait();
-    if (thread == 0 && first_panel > 0) ptx::tma_store_wait_read();
+    if (waits && first_panel == 0) ptx::tma_store_wait();
+    if (waits && first_panel > 0) ptx::tma_store_wait_read();
     ptx::named_barrier(1 + warpgroup, 128);
 #pragma unroll
     for (int c = 0; c < kConfig.o_panels * 4; ++c) {
@@ -109,19 +115,16 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
     }
     ptx::fence_for_tma();
     ptx::named_barrier(1 + warpgroup, 128);
-    if (thread == 0) {
-      const int first = place.q_first + (kConfig.packs() ? 0 : 64 * warpgroup);
-#pragma unroll 1
-      for (int part = 0; part < (kConfig.packs() ? heads : 1); ++part) {
-        for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.v_panels(); ++panel) {
-          const ptx::Address from = staged + panel * 64 * 128 + part * (kConfig.queries() * 128);
-          const int column = (first_panel + panel) * 64;
-          if constexpr (kConfig.by_sequence) {
-            ptx::tma_store_before(sequence.q_begin + sequence.q_len, map, from, column,
-                                  first + longest - sequence.q_len, place.head + part, place.batch);
-          } else {
-            ptx::tma_store(map, from, column, first, place.head + part, place.batch);
-          }
+    if (stores) {
+      for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.v_panels(); ++panel) {
+        const ptx::Address from = staged + panel * 64 * 128 + (kConfig.packs() ? 16 * warp * 128 : 0);
+        const int column = (first_panel + panel) * 64;
+        const int first = place.q_first + (kConfig.packs() ? 0 : 64 * warpgroup);
+        if constexpr (kConfig.by_sequence) {
+          ptx::tma_store_before(sequence.q_begin + sequence.q_len, map, from, column, first + longest - sequence.q_len,
+                                place.head, place.batch);
+        } else {
+          ptx::tma_store(map, from, column, first, place.head, place.batch);
         }
       }
       ptx::tma_store_commit();

@@ -158,12 +158,12 @@ class Producer {
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
       if constexpr (kConfig.packs()) {
         load_packed(memory_.queries(slot, w), full, w);
-        continue;
-      }
-      if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
-      for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
-        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, box_of(queries.rows, w),
-             queries.head, queries.batch, ptx::kEvictFirst);
+      } else {
+        if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
+        for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
+          load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * 64, box_of(queries.rows, w),
+               queries.head, queries.batch, ptx::kEvictFirst);
+        }
       }
     }
   }
@@ -172,7 +172,7 @@ class Producer {
   /// rows ask for nothing that others do not.
   __device__ __forceinline__ int packed_head(int w, int part) const {
     return min(ptx::load_word(item() + shared::kItemHead) + w * kConfig.warpgroup_heads() + part,
-               ptx::load_word(memory_.heads_end(tile_ - 1)) - 1);
+               (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group - 1);
   }
   /// Packed: a box a head and panel. They are multiples of 8 rows, after which the swizzle repeats.
   __device__ __forceinline__ void load_packed(ptx::Address to, ptx::Address full, int w) const {

@@ -328,6 +328,7 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     expect_accepted(packed(kernel.config(), 16), false, lengths);
     if (kernel.spare) continue;
     if (first || !some_only()) expect_accepted(packed(kernel.config(), 32), true, plain);
+    if (first || !some_only()) expect_accepted(packed(kernel.config(), 64), false, plain);
     if (some_only()) continue;
     expect_accepted(with_pages(kernel.config(), 16, 16), false, pages);
     expect_accepted(packed(kernel.config(), 64), false, lengths);

@@ -207,12 +207,11 @@ std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::At
   const std::int64_t most = std::min(shared::kWarpgroupRows, config.queries());
   for (const Tile& tile : tiles) {
     const std::int64_t length = problem.sequences[static_cast<std::size_t>(tile.batch)].q_len;
-    const std::int64_t heads_left = (tile.kv_head + 1) * problem.group() - tile.head;
+    const std::int64_t heads_left = (tile.kv_head + 1) * problem.group() - tile.head,
+                       most_heads = config.warpgroup_heads();
     for (int w = 0; w < config.warpgroups; ++w) {
       const std::int64_t first = std::int64_t{tile.q_tile} * config.queries() + (config.packs() ? 0 : w * most);
-      const std::int64_t heads =
-          config.packs() ? std::min<std::int64_t>(config.warpgroup_heads(), heads_left - w * config.warpgroup_heads())
-                         : 1;
+      const std::int64_t heads = config.packs() ? std::min<std::int64_t>(most_heads, heads_left - w * most_heads) : 1;
       const std::int64_t queries = std::min(most, length - first);
       if (queries > 0 && heads > 0) elements += queries * heads * tile.row->keys[static_cast<std::size_t>(w)];
     }

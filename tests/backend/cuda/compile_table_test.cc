@@ -121,7 +121,8 @@ void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const Na
     // address is one for the warp it was 124 to 223, most of them in the loop, and the kernel 3 to 11 % slower.
     const int moves = moves_to_uniform_registers(cubin->bytes);
     EXPECT_GT(moves, config.orders() ? 3 : 20) << "another encoding?";  // less is left to TMA
-    EXPECT_LT(moves, config.packs() ? 90 : 80);                         // packed rows are stored head by head
+    // Packed rows are stored by several warps: 100 with four panels, whose values are in pages.
+    EXPECT_LT(moves, config.packs() ? 105 : 80);
     fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", kernel_text, cubin->registers, moves,
                cubin->compile_ms);
   } catch (const Error& error) {

@@ -90,6 +90,7 @@ Json config_json(const shared::ForwardSm90Config& config) {
                {"by_sequence", config.by_sequence},
                {"device_lengths", config.device_lengths},
                {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
+  if (config.packs()) json["packed_queries"] = config.packed_queries;
   if (const std::string weights = plan::weights_of(config); !weights.empty()) json["weights"] = weights;
   return json;
 }
@@ -104,6 +105,7 @@ Json plan_json(const plan::Plan& plan) {
   }
   json["workspace_bytes"] = plan.workspace_bytes;
   if (plan.sm90) json["config"] = config_json(*plan.sm90);
+  if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
   if (!plan.access.empty()) json["access"] = plan.access;
   return json;
 }
@@ -177,6 +179,10 @@ void add_plan(Text& text, const Json& plan) {
             fmt::format("{} on {}, tile {} queries x {} keys, {}, workspace {} bytes", plain(plan["family"]), where,
                         plain(plan["tile"][0]), plain(plan["tile"][1]), parallel, plain(plan["workspace_bytes"])));
   if (plan.contains("config")) text.below(listed(plan["config"]));
+  if (plan.contains("packed_heads")) {
+    text.below(fmt::format("packs {} heads a tile, {} queries of each", plain(plan["packed_heads"]),
+                           plain(plan["config"]["packed_queries"])));
+  }
   if (!plan.contains("access")) return;
   for (const Json& sentence : plan["access"]) text.below(plain(sentence));
 }

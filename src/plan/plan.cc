@@ -39,14 +39,22 @@ std::string_view describe_mask(const shared::ForwardSm90Config& config) {
   return "";
 }
 
+/// What the tile's queries are where heads are packed.
+std::string describe_heads(const Plan& plan) {
+  if (plan.packed_heads == 0) return {};
+  return fmt::format(", packs {} heads a tile", plan.packed_heads);
+}
+
 std::string describe_sm90(const Plan& plan) {
   const shared::ForwardSm90Config& config = *plan.sm90;
   return fmt::format(
-      "{} on cuda:{}, tile {} queries x {} keys, {} warpgroups, {} stages, {} buffers of queries{}, {} CTAs, {} bytes "
+      "{} on cuda:{}, tile {} queries x {} keys{}, {} warpgroups, {} stages, {} buffers of queries{}, {} CTAs, {} "
+      "bytes "
       "of "
       "shared memory, workspace {} bytes",
-      plan.family, plan.device, plan.tile.q, plan.tile.kv, config.warpgroups, config.stages, config.q_buffers,
-      describe_mask(config), plan.grid, shared::forward_sm90_memory(config).bytes, plan.workspace_bytes);
+      plan.family, plan.device, plan.tile.q, plan.tile.kv, describe_heads(plan), config.warpgroups, config.stages,
+      config.q_buffers, describe_mask(config), plan.grid, shared::forward_sm90_memory(config).bytes,
+      plan.workspace_bytes);
 }
 
 std::string describe_cpu(const Plan& plan) {

@@ -43,6 +43,7 @@ struct Plan {
   int multiprocessors = 0;                          // CUDA: a launch has no more CTAs
   int grid = 0;                                     // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
+  int packed_heads = 0;                             // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                // of its tiles
   std::optional<Prediction> predicted{};
   std::vector<std::string> access{};  // of tensors that TMA does not take: how they are reached, and why

@@ -91,10 +91,18 @@ struct ForwardSm90Config {
   // q, k and v are stored in 8 bits, all or none; P takes q's type. Descale factors are read at run time.
   Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
   int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
+  // Packed: a tile has so many queries (16, 32 or 64) of each of several query heads, which read the same keys. Its
+  // rows are head after head, so that a warp's 16 are of one. 0: all rows are one head's.
+  int packed_queries = 0;
 
   constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
   constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
+  constexpr bool packs() const { return packed_queries > 0; }
+  /// Of a tile: its queries, of each of its heads; and these, of a warpgroup and of all.
+  constexpr int queries() const { return packs() ? packed_queries : rows(); }
+  constexpr int warpgroup_heads() const { return packs() ? kWarpgroupRows / packed_queries : 1; }
+  constexpr int heads() const { return packs() ? warpgroups * warpgroup_heads() : 1; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr bool fp8() const { return q_fp8 != Fp8::none; }
   constexpr int element_bytes() const { return fp8() ? 1 : 2; }  // of q, k and v
@@ -151,10 +159,11 @@ struct KvRun {
   int last_flags;  // of the last one
 };
 
-/// One tile: 64 * warpgroups queries of one head against `steps` blocks of keys. Copied 16 bytes at a time.
+/// One tile: queries() queries of one head, or of as many of heads() as its keys have left, against `steps` blocks of
+/// keys. Copied 16 bytes at a time.
 struct WorkItem {
-  int q_tile;       // queries from q_tile * rows() on
-  int head, batch;  // query head
+  int q_tile;       // queries from q_tile * queries() on
+  int head, batch;  // query head, the first one
   int kv_head;
   int steps;            // key blocks in all its runs; at least 1, but for the host's list with lengths on the device
   int first_run, runs;  // its rows of key blocks: KvRun[first_run, first_run + runs)
@@ -197,7 +206,7 @@ inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
 
 /// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished.
 struct TilePlace {
-  int q_first, head, batch;  // first query; query head; sequence
+  int q_first, head, batch;  // first query; query head, the first one; sequence
   int item;                  // its number
 };
 inline constexpr unsigned kPlaceHead = 4, kPlaceBatch = 8, kPlaceItem = 12;  // offsets in bytes
@@ -215,9 +224,13 @@ constexpr int factor_bytes(const ForwardSm90Config& config) {
   return config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0;
 }
 
-/// Behind both, where there are sinks: that of the head, a float, and room that keeps the next ones aligned.
-inline constexpr int kSinkBytes = 16;
-constexpr int sink_bytes(const ForwardSm90Config& config) { return config.sinks ? kSinkBytes : 0; }
+/// Behind both, where there are sinks: that of each of the tile's heads, a float, and room that keeps the next ones
+/// aligned.
+constexpr int sink_bytes(const ForwardSm90Config& config) {
+  return config.sinks ? (4 * config.heads() + 15) / 16 * 16 : 0;
+}
+/// And behind the place, before these, where heads are packed: the query head after the tile's last one, an int.
+constexpr int heads_end_bytes(const ForwardSm90Config& config) { return config.packs() ? 16 : 0; }
 
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
 /// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the tile's factors.
@@ -231,7 +244,7 @@ constexpr int place_factors(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
 }
 constexpr int place_bytes(const ForwardSm90Config& config) {
-  return place_factors(config) + factor_bytes(config) + sink_bytes(config);
+  return place_factors(config) + factor_bytes(config) + heads_end_bytes(config) + sink_bytes(config);
 }
 
 /// What the producer asks of the gathering warps: rows of one tensor, for one buffer.
@@ -397,6 +410,7 @@ struct ForwardSm90Params {
   float cap_limit;                      // while no |product| exceeds this
   float scale;                          // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;                     // scale * log2(e); normalizer none: scale
+  int group;                            // packed: query heads that read one head of keys
   void* o;                              // for fills; element strides of batch, head, row
   long long o_stride[3];
   float* lse;

@@ -95,13 +95,13 @@ std::string CaseSpec::text() const {
       "sequences {} "
       "q_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} scale {} descale "
       "{} "
-      "{} threads {} alignment {} pages of {}",
+      "{} threads {} alignment {} pages of {}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, device_lengths ? " there" : "", score, mask, weight, sinks,
       block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
       spread, late, scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse", threads,
-      alignment, page_rows);
+      alignment, page_rows, tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {

@@ -31,6 +31,7 @@ struct CaseSpec {
   std::string rows = "built";       // built from the mask, given (odd blocks, or `block`), lists
   std::optional<BlockSize> block;
   std::optional<BlockSize> tile;  // on a GPU: of the kernel that computes it; else the planner's first
+  int packed = 0;                 // and with `tile`, how many queries of each head it packs; 0: its rows are one head's
   int ctas = 0;                   // and with `tile`, how many there are at most; 0: one a multiprocessor
   Normalizer normalizer = Normalizer::softmax;
   double spread = 1;  // scores are about spread * N(0, 1)

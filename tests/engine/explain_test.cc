@@ -104,6 +104,18 @@ TEST(Explain, ShowsEveryStage) {
                 "           lines\n");
 }
 
+TEST(Explain, SaysWhichHeadsShareATile) {
+  plan::Plan plan = hopper_plan();
+  plan.sm90->packed_queries = 16;
+  plan.packed_heads = 5;
+  const Json explanation = engine::explanation(Call().validate(), nullptr, "", plan, nullptr);
+  EXPECT_EQ(explanation["plan"]["packed_heads"], 5);
+  EXPECT_EQ(explanation["plan"]["config"]["packed_queries"], 16);
+  EXPECT_THAT(engine::to_text(explanation),
+              testing::HasSubstr("\n           packs 5 heads a tile, 16 queries of each\n"));
+  EXPECT_THAT(to_string(plan), testing::HasSubstr("128 queries x 80 keys, packs 5 heads a tile, 2 warpgroups"));
+}
+
 TEST(Explain, HasAKeyForEveryFigure) {
   Call call;
   call.options.mask_mod = mods::causal();

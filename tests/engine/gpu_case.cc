@@ -199,9 +199,14 @@ void GpuCase::run_kernel(BlockSize tile) {
   }
   const std::vector<plan::Choice> choices =
       plan::choose(problem, on, there, machine, [&](BlockSize block) { return rows(problem, there, block); });
-  const auto choice = std::ranges::find(choices, tile, [](const plan::Choice& offered) { return offered.plan.tile; });
-  if (choice == choices.end())
-    throw std::runtime_error(fmt::format("no kernel of {} x {} is offered", tile.q, tile.kv));
+  const int packed = host_.spec().packed;
+  const auto choice = std::ranges::find_if(choices, [&](const plan::Choice& offered) {
+    return offered.plan.tile == tile && offered.plan.sm90->packed_queries == packed;
+  });
+  if (choice == choices.end()) {
+    throw std::runtime_error(
+        fmt::format("no kernel of {} x {} that packs {} queries is offered", tile.q, tile.kv, packed));
+  }
   const std::unique_ptr<backend::Kernel> kernel =
       engine::prepare({problem, choice->plan, on, there, there.bindings, choice->block_mask.get()});
   const Stream stream;

@@ -1,7 +1,8 @@
 // The forward pass on Hopper: o = softmax(mod(scale q k^T)) v, or with another normalizer than softmax.
 //
 // One CTA an SM, for the whole launch. Its tile source (pieces/tile_source.cuh) draws one tile after the other; its
-// producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows. The
+// producer (pieces/producer.cuh) streams their key and value blocks; each consumer warpgroup owns 64 query rows, of one
+// head or, where queries are few, packed from several heads that read the same keys (pieces/tile_rows.cuh). The
 // loop is one, over all blocks of all tiles: while a warpgroup does the softmax of block j, the tensor cores run Q K^T
 // of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one tile ends and the next
 // begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes over it. Where storage
@@ -21,6 +22,7 @@
 #include "pieces/sink.cuh"
 #include "pieces/softmax.cuh"
 #include "pieces/streamer.cuh"
+#include "pieces/tile_rows.cuh"
 #include "pieces/transpose.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -56,6 +58,9 @@ class Consumer : DropsOf<kConfig> {
   // warp transposes values.
   static_assert(!kConfig.fp8() || (kSoftmax && !kConfig.dropped && !kStreams));
   static_assert(!kMaskedByBits || kN <= 128);  // two rows of a thread are two words
+  // A streamed tile and a table of distances are of a warpgroup's 64 queries of one head.
+  static_assert(!kConfig.packs() || !kStreams);
+  static_assert(!kConfig.packs() || kConfig.queries() == 64 || kConfig.scores != ScoreForm::distant);
   using RowSoftmax =
       typename Either<kSoftmax, Softmax<kN, weight_range<kConfig>(), kAsArray, kConfig.fp8(), kHoles, kConfig.scores>,
                       ElementWeights<kN, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
@@ -77,7 +82,7 @@ class Consumer : DropsOf<kConfig> {
       if (step & shared::kStepLast) finish_tile();
       if (step & shared::kStepListEnd) release(memory_.list_done());
     }
-    if ((threadIdx.x & 127) == 0) ptx::tma_store_wait_read();
+    if ((threadIdx.x & (kConfig.packs() ? 31 : 127)) == 0) ptx::tma_store_wait_read();  // who may have stored
   }
 
  private:
@@ -126,9 +131,24 @@ class Consumer : DropsOf<kConfig> {
   __device__ __forceinline__ int q_start(unsigned tile) const {
     return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceQStart) : params_.mod.q_start;
   }
-  /// The thread's first row in the tile; its other one is 8 further down.
-  __device__ __forceinline__ int row() const {
-    return 64 * warpgroup_ + 16 * ((threadIdx.x >> 5) & 3) + ((threadIdx.x & 31) >> 2);
+  /// Packed: the heads that there are from that of this warp's rows on, in the tile; none: nothing is stored of them.
+  __device__ __forceinline__ int heads_left(unsigned tile, const TilePlace& at) const {
+    return ptx::load_word(memory_.heads_end(tile)) - at.head - head_of_warp<kConfig>(warpgroup_);
+  }
+  /// Of this warp's rows.
+  __device__ __forceinline__ TilePlace own_place(unsigned tile) const {
+    TilePlace at = place(tile);
+    // Rows that are no head's hold the queries of the last one.
+    if constexpr (kConfig.packs()) at.head += head_of_warp<kConfig>(warpgroup_) + min(heads_left(tile, at) - 1, 0);
+    return at;
+  }
+  /// As sequence(); where this warp's rows are no head's, one without queries.
+  __device__ __forceinline__ TileSequence own_sequence(unsigned tile) const {
+    TileSequence own = sequence(tile);
+    if constexpr (kConfig.packs()) {
+      if (heads_left(tile, place(tile)) <= 0) own.q_len = 0;
+    }
+    return own;
   }
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
@@ -301,8 +321,9 @@ class Consumer : DropsOf<kConfig> {
 
   /// Where this warpgroup's scores of a step lie.
   __device__ __forceinline__ BlockPlace block_place(Step step) const {
-    const TilePlace at = place(tile_);
-    return {at.batch, at.head, at.q_first + row() + q_start(tile_), (step >> shared::kStepFlagBits) * kN};
+    const TilePlace at = own_place(tile_);
+    return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + q_start(tile_),
+            (step >> shared::kStepFlagBits) * kN};
   }
 
   /// What of a block's scores is known before they are: while the product runs.
@@ -459,10 +480,10 @@ class Consumer : DropsOf<kConfig> {
     const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
-    const TilePlace at = place(tile);
+    const TilePlace at = own_place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if constexpr (kConfig.sinks) {
-      const float sink = load_shared(memory_.sink(tile));
+      const float sink = load_shared(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
       const RowEnd ends[2] = {end_with_sink(softmax_.rows.m[0], l[0], sink),
                               end_with_sink(softmax_.rows.m[1], l[1], sink)};
       const float largest[2] = {ends[0].sunk ? kSuspicious : RowSoftmax::kLargestSum,
@@ -470,7 +491,7 @@ class Consumer : DropsOf<kConfig> {
       if (suspect_ && __any_sync(~0U, !((l[0] < largest[0]) & (l[1] < largest[1])))) repeat(tile);
       factor[0] = ends[0].factor;
       factor[1] = ends[1].factor;
-      if constexpr (kConfig.lse) store_own_lse(at, sequence(tile), threadIdx.x & 1 ? ends[1].lse : ends[0].lse);
+      if constexpr (kConfig.lse) store_own_lse(at, own_sequence(tile), threadIdx.x & 1 ? ends[1].lse : ends[0].lse);
     } else {
       constexpr float kLargest = RowSoftmax::kLargestSum;
       if (suspect_ && __any_sync(~0U, !((l[0] < kLargest) & (l[1] < kLargest)))) repeat(tile);
@@ -479,29 +500,29 @@ class Consumer : DropsOf<kConfig> {
         const bool lower = threadIdx.x & 1;
         const float lse =
             ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
-        store_own_lse(at, sequence(tile), lse);
+        store_own_lse(at, own_sequence(tile), lse);
       }
     }
   }
 
   /// Of the four threads that share the two rows, the first two store one each: the even ones the upper row's.
   __device__ __forceinline__ void store_own_lse(const TilePlace& at, const TileSequence& own, float lse) const {
-    const int own_row = at.q_first + row() + (threadIdx.x & 1 ? 8 : 0);
+    const int own_row = at.q_first + query_of_thread<kConfig>(warpgroup_) + (threadIdx.x & 1 ? 8 : 0);
     if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
   }
 
   /// o = O / l.
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
-    const TilePlace at = place(tile);
+    const TilePlace at = own_place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
     // Pairs take fewer registers than elements: products of 8 bits leave none.
     constexpr bool kPairs = kConfig.o_type != OutputType::same || kConfig.fp8();
     if constexpr (kPairs && kConfig.stores_o_by_threads()) {
-      store_converted_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
+      store_converted_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
     } else if constexpr (kConfig.stores_o_by_threads()) {
-      store_odd_output<kConfig>(params_, warpgroup_, at, sequence(tile), o_, factor);
+      store_odd_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
     } else {
-      store_output<kConfig>(memory_, o_map_, warpgroup_, at, sequence(tile), params_.q_len, o_, factor);
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.q_len, o_, factor);
     }
   }
 

@@ -83,7 +83,8 @@ class Gatherer {
     constexpr bool kPaged = kConfig.page_rows > 0;
     if (tensor == shared::kGatherQ) {
       if constexpr (kConfig.q_gather > 0) {
-        copy<kConfig.q_gather, 64, kConfig.qk_columns(), kConfig.qk_dim, false>(order, params_.gathered[0]);
+        copy<kConfig.q_gather, kConfig.packs() ? kConfig.queries() : 64, kConfig.qk_columns(), kConfig.qk_dim, false,
+             64>(order, params_.gathered[0]);
       }
       return true;
     }
@@ -143,8 +144,8 @@ class Gatherer {
   };
 
   /// Rows become [panels][kRows][kPanel] elements in the 128-byte swizzle; kColumns of the kDim that there are, and
-  /// zeros.
-  template <int kWidth, int kRows, int kColumns, int kDim, bool kPaged>
+  /// zeros. kPanelRows: of the buffer, where the kRows are a part of it.
+  template <int kWidth, int kRows, int kColumns, int kDim, bool kPaged, int kPanelRows = kRows>
   __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
     using Own = Piece<kWidth, kColumns>;
 #pragma unroll 1
@@ -160,7 +161,7 @@ class Gatherer {
         for (int turn = 0; turn < Own::kOfLane; ++turn) {
           const Own piece(turn);
           const unsigned long long source = piece.template source<kDim>(own);
-          const ptx::Address place = piece.template place<kRows>(to, first);
+          const ptx::Address place = piece.template place<kPanelRows>(to, first);
           if (piece.is_there()) ptx::gather<kWidth>(place, source, piece.template bytes<kDim>(rows));
         }
       } else {
@@ -177,7 +178,7 @@ class Gatherer {
           }
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
-            ptx::store_element<kWidth>(Own(turn + i).template place<kRows>(to, first), element[i]);
+            ptx::store_element<kWidth>(Own(turn + i).template place<kPanelRows>(to, first), element[i]);
           }
         }
       }

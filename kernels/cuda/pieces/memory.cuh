@@ -45,12 +45,16 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address sequence(unsigned tile) const {
     return place(tile) + static_cast<unsigned>(sizeof(shared::TilePlace));
   }
-  /// With sinks: that of the tile's head, beside its place; and beside the item.
+  /// With sinks: that of the tile's first head, beside its place; and beside the item.
   __device__ __forceinline__ ptx::Address sink(unsigned tile) const {
-    return place(tile) + static_cast<unsigned>(shared::place_bytes(kConfig) - shared::kSinkBytes);
+    return place(tile) + static_cast<unsigned>(shared::place_bytes(kConfig) - shared::sink_bytes(kConfig));
   }
   __device__ __forceinline__ ptx::Address item_sink(unsigned tile) const {
-    return item(tile) + static_cast<unsigned>(shared::item_bytes(kConfig) - shared::kSinkBytes);
+    return item(tile) + static_cast<unsigned>(shared::item_bytes(kConfig) - shared::sink_bytes(kConfig));
+  }
+  /// Packed: the head after the tile's last.
+  __device__ __forceinline__ ptx::Address heads_end(unsigned tile) const {
+    return sink(tile) - static_cast<unsigned>(shared::heads_end_bytes(kConfig));
   }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
     // The producer looks at a tile's flag when it chooses the tile that takes its place, and has then loaded queries
@@ -125,7 +129,8 @@ struct SharedMemory {
   }
   /// Who says of a buffer that it is filled: the producer, of keys for the step beside them, too; or the gathering
   /// warps.
-  static constexpr unsigned kQueryArrivals = kConfig.q_gather > 0 ? kConfig.gather_warps() : 1;
+  static constexpr unsigned kQueryArrivals = kConfig.q_gather > 0 ? kConfig.gather_warps() * kConfig.warpgroup_heads()
+                                                                  : 1;  // an order a head
   static constexpr unsigned kKeyArrivals = kConfig.k_gather > 0 ? 1 + kConfig.gather_warps() : 1;
   static constexpr unsigned kValueArrivals = kConfig.v_gather > 0 ? kConfig.gather_warps() : 1;
 

@@ -3,6 +3,7 @@
 
 #include "pieces/memory.cuh"
 #include "pieces/output_elements.cuh"
+#include "pieces/tile_rows.cuh"
 #include "ptx/math.cuh"
 #include "ptx/tma.cuh"
 
@@ -21,12 +22,12 @@ template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params& params, int warpgroup,
                                                  const TilePlace& place, const TileSequence& sequence,
                                                  const float (&o)[kConfig.v_columns() / 2], const float (&factor)[2]) {
-  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+  const int lane = threadIdx.x & 31;
   unsigned short* head =
       static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = place.q_first + 64 * warpgroup + 16 * warp + 8 * r + (lane >> 2);
+    const int row = place.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
     unsigned short* to = head + (sequence.q_begin + row) * params.o_stride[2];
 #pragma unroll
     for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
@@ -48,11 +49,11 @@ __device__ __forceinline__ void store_converted_output(const shared::ForwardSm90
                                                        const float (&factor)[2]) {
   using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
   using One = typename Elements::One;
-  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+  const int lane = threadIdx.x & 31;
   One* head = static_cast<One*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = place.q_first + 64 * warpgroup + 16 * warp + 8 * r + (lane >> 2);
+    const int row = place.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
     One* to = head + (sequence.q_begin + row) * params.o_stride[2] + 2 * (lane & 3);
 #pragma unroll
     for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
@@ -74,7 +75,8 @@ __device__ __forceinline__ void store_converted_output(const shared::ForwardSm90
 }
 
 /// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows. `longest`:
-/// queries of the longest sequence.
+/// queries of the longest sequence. Packed: `place` and `sequence` are of the head of this warp's rows; the first warp
+/// of each head stores it, if it has queries.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory, const ptx::TensorMap& map,
                                              int warpgroup, const TilePlace& place, const TileSequence& sequence,
@@ -83,11 +85,19 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
   const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
   const ptx::Address staged = memory.output(warpgroup);  // shared, [o_panels][64][64], 128-byte swizzle
   const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
+  // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
+  // named.
+  bool waits = thread == 0,
+       stores = thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len);
+  if constexpr (kConfig.packs()) {
+    waits = lane == 0;
+    stores = lane == 0 && 16 * warp % kConfig.queries() == 0 && sequence.q_len > 0;
+  }
 #pragma unroll
   for (int first_panel = 0; first_panel < kConfig.output_panels(); first_panel += kConfig.o_panels) {
     // A tile that is repeated overwrites what it wrote before, so that has to be written.
-    if (thread == 0 && first_panel == 0) ptx::tma_store_wait();
-    if (thread == 0 && first_panel > 0) ptx::tma_store_wait_read();
+    if (waits && first_panel == 0) ptx::tma_store_wait();
+    if (waits && first_panel > 0) ptx::tma_store_wait_read();
     ptx::named_barrier(1 + warpgroup, 128);
 #pragma unroll
     for (int c = 0; c < kConfig.o_panels * 4; ++c) {
@@ -108,12 +118,11 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
     }
     ptx::fence_for_tma();
     ptx::named_barrier(1 + warpgroup, 128);
-    // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
-    // named.
-    if (thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len)) {
+    if (stores) {
       for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.output_panels(); ++panel) {
-        const ptx::Address from = staged + panel * 64 * 128;
-        const int column = (first_panel + panel) * 64, first = place.q_first + 64 * warpgroup;
+        const ptx::Address from = staged + panel * 64 * 128 + (kConfig.packs() ? 16 * warp * 128 : 0);
+        const int column = (first_panel + panel) * 64;
+        const int first = place.q_first + (kConfig.packs() ? 0 : 64 * warpgroup);
         if constexpr (kConfig.by_sequence) {
           ptx::tma_store_before(sequence.q_begin + sequence.q_len, map, from, column, first + longest - sequence.q_len,
                                 place.head, place.batch);

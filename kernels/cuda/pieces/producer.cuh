@@ -144,20 +144,50 @@ class Producer {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
     Queries queries;
-    if constexpr (!kConfig.by_sequence && !kConfig.orders_q()) queries = this->queries();
+    constexpr bool kHeld = !kConfig.by_sequence && !kConfig.orders_q() && !kConfig.packs();
+    if constexpr (kHeld) queries = this->queries();
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       const ptx::Address full = memory_.q_full(slot, w);
       ptx::barrier_wait(memory_.q_empty(slot, w), (tile / kConfig.q_buffers + 1) & 1);
       if constexpr (kConfig.orders_q()) {
-        order_queries(memory_.queries(slot, w), full, w);
+        if constexpr (kConfig.packs()) {
+          order_packed(memory_.queries(slot, w), full, w);
+        } else {
+          order_queries(memory_.queries(slot, w), full, w);
+        }
         continue;
       }
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
-      if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
+      if constexpr (kConfig.packs()) {
+        load_packed(memory_.queries(slot, w), full, w);
+      } else {
+        if constexpr (kConfig.by_sequence) queries = this->queries();  // held over the loop they spill
+        for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
+          load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * kConfig.panel_columns(),
+               box_of(queries.rows, w), queries.head, queries.batch, ptx::kEvictFirst);
+        }
+      }
+    }
+  }
+
+  /// Packed: the head of part `part` of warpgroup w's rows; where it is none of the tile's, the last one, so that these
+  /// rows ask for nothing that others do not.
+  __device__ __forceinline__ int packed_head(int w, int part) const {
+    return min(ptx::load_word(item() + shared::kItemHead) + w * kConfig.warpgroup_heads() + part,
+               (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group - 1);
+  }
+  /// Packed: a box a head and panel. They are multiples of 8 rows, after which the swizzle repeats.
+  __device__ __forceinline__ void load_packed(ptx::Address to, ptx::Address full, int w) const {
+    static_assert(!kConfig.packs() || (kConfig.packed_queries % 16 == 0 && 64 % kConfig.queries() == 0));
+#pragma unroll 1
+    for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
+      const Queries queries = this->queries();
+      const int head = packed_head(w, part);
+#pragma unroll 1
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
-        load(memory_.queries(slot, w) + panel * 64 * 128, q_map_, full, panel * kConfig.panel_columns(),
-             box_of(queries.rows, w), queries.head, queries.batch, ptx::kEvictFirst);
+        load(to + panel * 64 * 128 + part * (kConfig.queries() * 128), q_map_, full, panel * 64, queries.rows, head,
+             queries.batch, ptx::kEvictFirst);
       }
     }
   }
@@ -229,13 +259,24 @@ class Producer {
   }
   /// Of warpgroup w.
   __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int w) {
-    const int first = ptx::load_word(item() + shared::kItemQTile) * kConfig.rows() + 64 * w;
+    order_queries(to, full, ptx::load_word(item() + shared::kItemHead), 64 * w);
+  }
+  /// Packed: of its heads.
+  __device__ __forceinline__ void order_packed(ptx::Address to, ptx::Address full, int w) {
+#pragma unroll 1
+    for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
+      order_queries(to + part * (kConfig.queries() * 128), full, packed_head(w, part), 0);
+    }
+  }
+  /// Of a head, from the tile's query `first` on.
+  __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int head, int first) {
+    first += ptx::load_word(item() + shared::kItemQTile) * kConfig.queries();
     const int q_len = kConfig.by_sequence ? ptx::load_word(item() + kSequence + shared::kSequenceQLen) : params_.q_len;
     order({.tensor = shared::kGatherQ,
            .to = to,
            .full = full,
            .sequence = ptx::load_word(item() + shared::kItemBatch),
-           .head = ptx::load_word(item() + shared::kItemHead),
+           .head = head,
            .row = first + (kConfig.by_sequence ? ptx::load_word(item() + kSequence + shared::kSequenceQBegin) : 0),
            .rows = q_len - first});
   }
@@ -263,7 +304,7 @@ class Producer {
   /// Of the tile that is loaded.
   __device__ __forceinline__ Queries queries() const {
     return {ptx::load_word(item() + shared::kItemHead),
-            query_rows(ptx::load_word(item() + shared::kItemQTile) * kConfig.rows()),
+            query_rows(ptx::load_word(item() + shared::kItemQTile) * kConfig.queries()),
             params_.q_batched ? ptx::load_word(item() + shared::kItemBatch) : 0};
   }
   __device__ __forceinline__ Rows query_rows(int first) const {
@@ -287,7 +328,7 @@ class Producer {
 
   __device__ __forceinline__ void write_step(shared::Step step) const { ptx::store_word(memory_.step(k_.slot), step); }
   __device__ __forceinline__ void write_place() const {
-    const int q_first = ptx::load_word(item() + shared::kItemQTile) * kConfig.rows();
+    const int q_first = ptx::load_word(item() + shared::kItemQTile) * kConfig.queries();
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.place(tile_ - 1)), "r"(q_first),
                  "r"(ptx::load_word(item() + shared::kItemHead)), "r"(ptx::load_word(item() + shared::kItemBatch)),
                  "r"(next_ & ~kSafely)
@@ -308,7 +349,17 @@ class Producer {
       ptx::store_word(to + shared::kFactorOfScores, ptx::load_word(from + shared::kFactorOfScores));
       ptx::store_word(to + shared::kFactorOfValues, ptx::load_word(from + shared::kFactorOfValues));
     }
-    if constexpr (kConfig.sinks) ptx::store_word(memory_.sink(tile_ - 1), ptx::load_word(memory_.item_sink(tile_ - 1)));
+    if constexpr (kConfig.packs()) {
+      const int end = (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group;
+      ptx::store_word(memory_.heads_end(tile_ - 1),
+                      min(ptx::load_word(item() + shared::kItemHead) + kConfig.heads(), end));
+    }
+    if constexpr (kConfig.sinks) {
+#pragma unroll 1
+      for (int i = 0; i < kConfig.heads(); ++i) {
+        ptx::store_word(memory_.sink(tile_ - 1) + 4 * i, ptx::load_word(memory_.item_sink(tile_ - 1) + 4 * i));
+      }
+    }
   }
 
   static constexpr unsigned kSequence = sizeof(shared::WorkItem);  // where an item's sequence stands

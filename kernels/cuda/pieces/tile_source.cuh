@@ -110,7 +110,17 @@ class TileSource {
                    "f"(scores), "f"(values)
                    : "memory");
     }
-    if constexpr (kConfig.sinks) {
+    if constexpr (kConfig.sinks && kConfig.packs()) {
+      // Of each of the tile's heads; of those that are not there, the last one's.
+      static_assert(shared::kItemHead == 4 && shared::kItemKvHead == 12);
+      const int last = (words[0].w + 1) * params.group - 1;
+#pragma unroll 1
+      for (int i = 0; i < kConfig.heads(); ++i) {
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile) + 4 * i),
+                     "f"(params.sinks[min(words[0].y + i, last) * params.sink_stride])
+                     : "memory");
+      }
+    } else if constexpr (kConfig.sinks) {
       static_assert(shared::kItemHead == 4);
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile)),
                    "f"(params.sinks[words[0].y * params.sink_stride])

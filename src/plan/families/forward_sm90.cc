@@ -13,6 +13,7 @@
 #include "plan/families/forward_sm90_access.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_packed.h"
 #include "plan/families/forward_sm90_streamed.h"
 #include "shared/sequences.h"
 
@@ -24,7 +25,14 @@ using shared::ForwardSm90Config;
 
 constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 
+// A packed kernel's predicted time has to be so many times shorter for it to be taken, and where the group's heads
+// leave a warpgroup idle so many times more: neither was measured.
+constexpr double kPackingGain = 1.05, kIdleGain = 1.1;
+
 std::string describe(const ForwardSm90Config& config) {
+  if (config.packs()) {
+    return fmt::format("{} x {} keys, {} warpgroups", describe_packed(config), config.kv_block, config.warpgroups);
+  }
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
 
@@ -94,7 +102,8 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the caller's mask, if there is one, a step
 // has bits for the number of any block of keys, and shared memory has room for what the mods tabulate.
-std::string misfit(const ForwardSm90Config& config, const AttentionProblem& problem, const BlockMask* callers) {
+std::string misfit(const ForwardSm90Config& config, const AttentionProblem& problem, const ForwardSm90Mods& mods,
+                   const BlockMask* callers) {
   const std::int64_t last_key = std::int64_t{shared::kMaxKvBlocks} * config.kv_block;
   if (problem.kv_rows > last_key) return fmt::format("takes up to {} rows of k", last_key);
   const int bytes = shared::forward_sm90_memory(config).bytes;
@@ -105,6 +114,9 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
   if (gathers && config.warpgroups == 3) {
     return fmt::format("gathers rows, which takes more than the {} registers of its producer",
                        config.producer_registers());
+  }
+  if (config.packs()) {
+    if (std::string reason = refuses_packing(config, problem, mods, callers); !reason.empty()) return reason;
   }
   if (callers == nullptr) return {};
   const BlockSize block = callers->block();
@@ -162,7 +174,15 @@ struct Candidate {
   Choice choice;
   bool may_spill = false;
   bool weighs_each = false;  // though others only drop
+  double computing = 0;      // seconds, however long memory takes
   double seconds() const { return choice.plan.predicted->seconds; }
+  /// That the others' are held against.
+  double weighed_seconds() const {
+    const ForwardSm90Config& config = *choice.plan.sm90;
+    if (!config.packs()) return seconds();
+    const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
+    return seconds() * kPackingGain * (idles ? kIdleGain : 1);
+  }
 };
 
 Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const ForwardSm90Mods& mods,
@@ -174,20 +194,22 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.sm90 = config;
+  if (config.packs()) plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
   plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
   const TileSchedule schedule =
       forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
   const double bytes = moved_bytes(problem);
+  candidate.computing = forward_sm90_seconds(schedule);
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
   // Other bindings may make any tile attend something.
-  const std::int64_t tiles = forward_sm90_tiles(problem, config.rows());
+  const std::int64_t tiles = forward_sm90_tiles(problem, config);
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
   if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
   plan.predicted = {
-      .seconds = std::max(forward_sm90_seconds(schedule), bytes / kSm90Rates.memory_bytes_per_second),
+      .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
@@ -195,27 +217,37 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   return candidate;
 }
 
-/// The kernels whose tiles divide the caller's blocks. The spare ones come only where no other fits, or where mods
-/// compute enough for each element, or o of 8-bit products is stored in such a way, that the compiler may refuse all
-/// others.
+/// The kernels whose tiles divide the caller's blocks; where queries are few, each packed, too. The spare ones come
+/// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
+/// way, that the compiler may refuse all others.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
                                            const ForwardSm90Access& access, const AttentionOptions& options,
                                            std::vector<std::string>& rejected) {
   const bool fp8 = size_of(problem.k_dtype) == 1;
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
+  const std::vector<int> packed = packed_queries(problem);
   std::vector<ForwardSm90Config> configs;
   bool streams = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      const ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
-      const std::string reason = misfit(config, problem, options.block_mask.get());
-      if (reason.empty()) {
-        configs.push_back(config);
-        streams = streams || config.streamed_bytes > 0;
-      } else {
+      ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
+      std::string reason = misfit(config, problem, mods, options.block_mask.get());
+      if (!reason.empty()) {
         rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+        continue;
+      }
+      configs.push_back(config);
+      streams = streams || config.streamed_bytes > 0;
+      for (const int queries : packed) {
+        config.packed_queries = queries;
+        reason = misfit(config, problem, mods, options.block_mask.get());
+        if (reason.empty()) {
+          configs.push_back(config);
+        } else {
+          rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+        }
       }
     }
   }
@@ -248,6 +280,9 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
                        forward_sm90_registers(config, mods), config.consumer_registers());
+  }
+  if (other.seconds() < first.seconds()) {
+    return fmt::format("{}: predicted {:.4g} ms, too little faster", describe(config), other.seconds() * 1e3);
   }
   return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(config), other.seconds() * 1e3,
                      100 * (other.seconds() / first.seconds() - 1));
@@ -292,7 +327,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   }
   append_left_out(problem, mods, rejected);
   std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
-    return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.seconds());
+    return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.weighed_seconds(), candidate.computing);
   });
 
   std::vector<Choice> choices;

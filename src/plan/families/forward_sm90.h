@@ -42,8 +42,9 @@ struct TileSchedule {
   double longest = 0;               // clocks of the most loaded CTA
   std::int64_t elements = 0;        // pairs of a query and a key that are multiplied, those past the ends not counted
 };
-/// Tiles of so many queries, those that attend nothing counted.
+/// Tiles of so many queries of one head, those that attend nothing counted; and a kernel's own.
 std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, std::int64_t rows);
+std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config);
 /// `block_mask` null: everything attends. Its blocks are multiples of a warpgroup's 64 queries and of the tile's keys.
 /// Tiles share runs where the mask does. With lengths on the device: all tiles of the longest sequences, those without
 /// a step too, and no fills.

@@ -32,6 +32,11 @@ const ForwardSm90Kernel& kernel_of(const shared::ForwardSm90Config& config) {
   return found != kernels.end() ? *found : kUnmeasuredKernel;
 }
 
+double step_loads(const shared::ForwardSm90Config& config) {
+  return 1.0 * config.kv_block * (config.qk_dim + config.v_dim) * config.element_bytes() /
+         kSm90Rates.l2_bytes_per_clock;
+}
+
 // A step that loses nothing: the slowest of its parts.
 double ideal_step(const shared::ForwardSm90Config& config) {
   const int columns = config.qk_columns() + config.v_columns();
@@ -39,9 +44,7 @@ double ideal_step(const shared::ForwardSm90Config& config) {
       1.0 * config.warpgroups * config.kv_block * columns / config.product_step() * kSm90Rates.wgmma_clocks;
   const double softmax =
       config.rows() * config.kv_block * kSm90Rates.softmax_clocks * (config.fp8() ? kFp8SoftmaxClocks : 1);
-  const double loads =
-      1.0 * config.kv_block * (config.qk_dim + config.v_dim) * config.element_bytes() / kSm90Rates.l2_bytes_per_clock;
-  return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, loads});
+  return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, step_loads(config)});
 }
 
 }  // namespace
@@ -57,7 +60,8 @@ ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   const double partial = config.masked ? kernel.partial_clocks : 0;
   return {.full_step = step,
           .partial_step = step + partial,
-          .tile = config.masked ? kernel.masked_tile_clocks : kernel.tile_clocks};
+          .tile = config.masked ? kernel.masked_tile_clocks : kernel.tile_clocks,
+          .loads = step_loads(config)};
 }
 
 double forward_sm90_seconds(const TileSchedule& schedule) {

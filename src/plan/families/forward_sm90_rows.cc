@@ -8,6 +8,7 @@
 
 #include "expr/node.h"
 #include "mask/shape.h"
+#include "plan/families/forward_sm90_packed.h"
 
 namespace heddle::plan {
 namespace {
@@ -36,19 +37,36 @@ RowsKey rows_key(const Sequence& sequence, std::int64_t batch, const BlockMask* 
 
 KeyRows::KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                  const BlockMask* block_mask)
-    : config_(config), clocks_(forward_sm90_clocks(config)) {
+    : config_(config),
+      clocks_(forward_sm90_clocks(config)),
+      group_(problem.group()),
+      head_tiles_(head_tiles(problem, config)) {
+  // Where many tiles have one idle warpgroup or more, keys and values are what binds. The measured costs are of tiles
+  // without: there such steps are few.
+  if (has_few_queries(problem)) least_step_ = clocks_.loads;
   const bool own_rows = block_mask != nullptr && !block_mask->shared_by_batch();
-  if (block_mask != nullptr) heads_ = block_mask->shared_by_heads() ? 1 : problem.q_heads;
+  const bool by_head = block_mask != nullptr && !block_mask->shared_by_heads();
+  if (config.packs()) {
+    heads_ = by_head ? problem.kv_heads * head_tiles_ : head_tiles_;  // the last of a group may have fewer heads
+  } else if (by_head) {
+    heads_ = problem.q_heads;
+  }
   std::map<RowsKey, std::int64_t> known;
   for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
     const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
     const auto [rows, added] =
         known.emplace(rows_key(sequence, own_rows ? batch : 0, block_mask), std::ssize(row_of_tile_));
-    sequences_.push_back({rows->second, block_count(sequence.q_len, config.rows())});
+    sequences_.push_back({rows->second, block_count(sequence.q_len, config.queries())});
     if (!added) continue;
     kv_len_ = sequence.kv_len;
     kv_blocks_ = block_count(kv_len_, config.kv_block);
-    for (std::int64_t head = 0; head < heads_; ++head) add_tiles(block_mask, batch, head, sequence.q_len);
+    for (std::int64_t head = 0; head < heads_; ++head) {
+      if (config.packs()) {
+        add_packed_tiles(block_mask, batch, head, sequence.q_len);
+      } else {
+        add_tiles(block_mask, batch, head, sequence.q_len);
+      }
+    }
   }
   rank_rows();
 }
@@ -74,6 +92,39 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
     if (live != last_live || mask_rows != last)
       add_row(std::span(runs).first(static_cast<std::size_t>(live)), live, scale);
     last = mask_rows, last_live = live;
+    row_of_tile_.push_back(rows_.size() - 1);
+  }
+}
+
+/// Of tile `head_tile` of all heads of keys, which take head_tiles_ each.
+void KeyRows::add_packed_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head_tile,
+                               std::int64_t q_len) {
+  const std::int64_t kv_head = head_tile / head_tiles_, in_group = head_tile % head_tiles_ * config_.heads();
+  const std::int64_t first = kv_head * group_ + in_group,
+                     end = std::min(first + config_.heads(), (kv_head + 1) * group_);
+  const auto live = static_cast<std::size_t>(block_count(end - first, config_.warpgroup_heads()));
+  const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
+  const std::int64_t scale = block_mask != nullptr ? block_mask->block().kv / config_.kv_block : 1;
+  const std::int64_t q_block = block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, q_len);
+  std::int64_t last = -1;
+  for (std::int64_t tile = 0; tile < block_count(q_len, config_.queries()); ++tile) {
+    const std::int64_t mask_row = tile * config_.queries() / q_block;
+    if (mask_row != last) {
+      std::array<std::vector<Run>, kMostWarpgroups> merged;
+      std::array<std::span<const Run>, kMostWarpgroups> runs;
+      for (std::size_t w = 0; w < live; ++w) {
+        std::vector<std::span<const Run>> of_heads;
+        const std::int64_t first_of_w = first + static_cast<std::int64_t>(w) * config_.warpgroup_heads();
+        for (std::int64_t head = first_of_w; head < std::min(first_of_w + config_.warpgroup_heads(), end); ++head) {
+          of_heads.push_back(block_mask != nullptr ? block_mask->row(batch, head, mask_row)
+                                                   : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U));
+        }
+        merged[w] = merged_runs(of_heads);
+        runs[w] = merged[w];
+      }
+      add_row(std::span(runs).first(live), static_cast<int>(live), scale);
+    }
+    last = mask_row;
     row_of_tile_.push_back(rows_.size() - 1);
   }
 }
@@ -146,9 +197,9 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
   for (std::size_t w = 0; w < kMostWarpgroups; ++w) {
     if (attends >> w & 1) row.keys[w] += keys;
   }
-  row.clocks += static_cast<std::int64_t>(
-      static_cast<double>(end - begin) *
-      (share(attends) * clocks_.full_step + share(partial) * (clocks_.partial_step - clocks_.full_step)));
+  row.clocks += static_cast<std::int64_t>(static_cast<double>(end - begin) *
+                                          (std::max(share(attends) * clocks_.full_step, least_step_) +
+                                           share(partial) * (clocks_.partial_step - clocks_.full_step)));
   if (row.runs > 0 && runs_.back().end == begin && runs_.back().flags == flags) {
     runs_.back().end = static_cast<int>(end);
     return;

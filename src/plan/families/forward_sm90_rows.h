@@ -29,12 +29,15 @@ struct KeyRow {
 /// Every row, once: what the mask shares between tiles, heads and sequences of the same lengths is shared here.
 class KeyRows {
  public:
-  /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys.
+  /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys. A row of
+  /// it serves all packed tiles whose queries lie in it.
   KeyRows(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
           const BlockMask* block_mask);
 
+  /// Packed: `head` is the tile's first.
   const KeyRow& of(std::int64_t batch, std::int64_t head, std::int64_t q_tile) const {
     const Tiles& own = sequences_[static_cast<std::size_t>(batch)];
+    if (config_.packs()) head = head / group_ * head_tiles_ + head % group_ / config_.heads();
     return rows_[row_of_tile_[static_cast<std::size_t>(own.first + head % heads_ * own.of_head + q_tile)]];
   }
   /// Of one head of a sequence.
@@ -50,6 +53,7 @@ class KeyRows {
   };
 
   void add_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head, std::int64_t q_len);
+  void add_packed_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head_tile, std::int64_t q_len);
   void add_row(WarpgroupRuns warpgroups, int live, std::int64_t scale);
   void add_runs(WarpgroupRuns warpgroups, std::int64_t scale);
   std::vector<Run> mirror(std::span<const Run> runs, std::int64_t scale) const;
@@ -60,7 +64,9 @@ class KeyRows {
 
   shared::ForwardSm90Config config_;
   ForwardSm90Clocks clocks_;
-  std::int64_t heads_ = 1;                   // that do not share their rows
+  double least_step_ = 0;                    // clocks
+  std::int64_t group_ = 1, head_tiles_ = 1;  // of a head of keys: query heads, and tiles that they take
+  std::int64_t heads_ = 1;                   // that do not share their rows; packed: tiles of heads
   std::int64_t kv_len_ = 0, kv_blocks_ = 0;  // of the sequence whose rows are added
   std::vector<Tiles> sequences_;
   std::vector<std::size_t> row_of_tile_;  // [sequences][heads][tiles]

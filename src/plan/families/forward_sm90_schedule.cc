@@ -9,6 +9,7 @@
 #include "mask/shape.h"
 #include "plan/deal.h"
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_packed.h"
 #include "plan/families/forward_sm90_rows.h"
 
 namespace heddle::plan {
@@ -44,19 +45,22 @@ struct HeadOfBatch {
 };
 
 /// Query heads in the order of the keys that they read, so that neighbours share them; a section is so many in a row.
-/// batch_inside: each head's sequences follow each other.
-std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem, bool batch_inside) {
+/// Of those that a tile packs, `packed` at most, the first. batch_inside: each head's sequences follow each other.
+std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem, int packed, bool batch_inside) {
   std::vector<HeadOfBatch> heads;
-  heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads));
+  heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads / packed));
+  const auto add = [&](std::int64_t head, std::int64_t kv_head, std::int64_t batch) {
+    heads.push_back({static_cast<int>(head), static_cast<int>(kv_head), static_cast<int>(batch)});
+  };
   const auto add_group = [&](std::int64_t kv_head, std::int64_t batch) {
-    for (std::int64_t head = kv_head * problem.group(); head < (kv_head + 1) * problem.group(); ++head) {
-      heads.push_back({static_cast<int>(head), static_cast<int>(kv_head), static_cast<int>(batch)});
+    for (std::int64_t head = kv_head * problem.group(); head < (kv_head + 1) * problem.group(); head += packed) {
+      add(head, kv_head, batch);
     }
   };
   if (batch_inside) {
     for (std::int64_t head = 0; head < problem.q_heads; ++head) {
-      for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
-        heads.push_back({static_cast<int>(head), static_cast<int>(head / problem.group()), static_cast<int>(batch)});
+      for (std::int64_t batch = 0; batch < problem.batch && head % problem.group() % packed == 0; ++batch) {
+        add(head, head / problem.group(), batch);
       }
     }
   } else if (problem.shared_kv) {
@@ -90,10 +94,10 @@ std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, 
   return keys;
 }
 
-/// Where sections end, in heads_by_keys(). Each has as many heads of keys as fit, but all about as many bytes of them:
-/// a last one of few would have too few tiles to even out the CTAs' loads.
+/// Where sections end, in heads_by_keys(), which has `head_tiles` for a head of keys. Each has as many heads of keys as
+/// fit, but all about as many bytes of them: a last one of few would have too few tiles to even out the CTAs' loads.
 std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, int element_bytes,
-                                      const device::CudaCaps& caps, const TileOrder& order) {
+                                      std::int64_t head_tiles, const device::CudaCaps& caps, const TileOrder& order) {
   const std::int64_t budget =
       caps.l2_bytes > 0 ? std::min(order.section_bytes, caps.l2_bytes / 3) : order.section_bytes;
   const std::vector<std::int64_t> keys = keys_before(problem, order.batch_inside);
@@ -102,7 +106,7 @@ std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, 
       std::max<std::int64_t>(1, all / kv_heads * (problem.qk_dim + problem.v_dim) * element_bytes);
   const std::int64_t fitting = std::max<std::int64_t>(1, budget / head_bytes);
   const std::int64_t sections = block_count(kv_heads, fitting);
-  const std::int64_t heads = problem.batch * problem.q_heads / kv_heads;  // that read the same keys
+  const std::int64_t heads = problem.batch * problem.kv_heads * head_tiles / kv_heads;  // that read the same keys
   std::vector<std::size_t> ends;
   for (std::int64_t i = 1; i <= sections; ++i) {
     const auto end = std::ranges::upper_bound(keys, all * i / sections) - keys.begin() - 1;
@@ -120,8 +124,9 @@ struct Tile {
 /// out, and `fills` get the queries that attend nothing: unless the device says which rows there are.
 class SectionSorter {
  public:
-  SectionSorter(const problem::AttentionProblem& problem, const KeyRows& rows, int warpgroups, bool batch_inside)
-      : problem_(problem), rows_(rows), warpgroups_(warpgroups), batch_inside_(batch_inside) {}
+  SectionSorter(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config, const KeyRows& rows,
+                bool batch_inside)
+      : problem_(problem), config_(config), rows_(rows), batch_inside_(batch_inside) {}
 
   void append(std::span<const HeadOfBatch> section, std::vector<Tile>& sorted, std::vector<shared::RowFill>& fills) {
     first_.assign(static_cast<std::size_t>(rows_.ranks()) + 1, 0);
@@ -133,8 +138,8 @@ class SectionSorter {
     sorted.resize(base + first_.back());
     for_tiles(section, [&](const Tile& tile) {
       if (is_listed(tile)) sorted[base + first_[static_cast<std::size_t>(tile.row->rank)]++] = tile;
-      for (int w = 0; w < warpgroups_ && !problem_.device_lengths; ++w) {
-        if (tile.row->unfilled >> w & 1) fills.push_back(fill_of(tile, w));
+      for (int w = 0; w < config_.warpgroups && !problem_.device_lengths; ++w) {
+        if (tile.row->unfilled >> w & 1) add_fills(tile, w, fills);
       }
     });
   }
@@ -142,13 +147,19 @@ class SectionSorter {
  private:
   bool is_listed(const Tile& tile) const { return tile.row->steps > 0 || problem_.device_lengths; }
 
-  shared::RowFill fill_of(const Tile& tile, int warpgroup) const {
+  /// A warpgroup's queries, of each of its heads.
+  void add_fills(const Tile& tile, int warpgroup, std::vector<shared::RowFill>& fills) const {
     const Sequence& sequence = problem_.sequences[static_cast<std::size_t>(tile.batch)];
-    const int first = (tile.q_tile * warpgroups_ + warpgroup) * shared::kWarpgroupRows;
-    return {.row = static_cast<int>(sequence.q_begin) + first,
-            .rows = static_cast<int>(std::min<std::int64_t>(shared::kWarpgroupRows, sequence.q_len - first)),
-            .head = tile.head,
-            .batch = tile.batch};
+    const int rows = std::min(shared::kWarpgroupRows, config_.queries());
+    const int first = tile.q_tile * config_.queries() + (config_.packs() ? 0 : warpgroup * rows);
+    const int head = tile.head + (config_.packs() ? warpgroup * config_.warpgroup_heads() : 0);
+    const int end = (tile.kv_head + 1) * static_cast<int>(problem_.group());
+    for (int of_head = head; of_head < std::min(head + config_.warpgroup_heads(), end); ++of_head) {
+      fills.push_back({.row = static_cast<int>(sequence.q_begin) + first,
+                       .rows = static_cast<int>(std::min<std::int64_t>(rows, sequence.q_len - first)),
+                       .head = of_head,
+                       .batch = tile.batch});
+    }
   }
 
   /// Tile after tile of each head; where a head's sequences share what they read, the same tile of each of them.
@@ -169,8 +180,8 @@ class SectionSorter {
   }
 
   const problem::AttentionProblem& problem_;
+  const shared::ForwardSm90Config& config_;
   const KeyRows& rows_;
-  int warpgroups_;
   bool batch_inside_;
   std::vector<std::size_t> first_;
 };
@@ -193,12 +204,16 @@ void fill_padding(const problem::AttentionProblem& problem, std::vector<shared::
 std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::AttentionProblem& problem,
                                const shared::ForwardSm90Config& config) {
   std::int64_t elements = 0;
+  const std::int64_t most = std::min(shared::kWarpgroupRows, config.queries());
   for (const Tile& tile : tiles) {
+    const std::int64_t length = problem.sequences[static_cast<std::size_t>(tile.batch)].q_len;
+    const std::int64_t heads_left = (tile.kv_head + 1) * problem.group() - tile.head,
+                       most_heads = config.warpgroup_heads();
     for (int w = 0; w < config.warpgroups; ++w) {
-      const std::int64_t first = (std::int64_t{tile.q_tile} * config.warpgroups + w) * shared::kWarpgroupRows;
-      const std::int64_t length = problem.sequences[static_cast<std::size_t>(tile.batch)].q_len;
-      const std::int64_t queries = std::min<std::int64_t>(shared::kWarpgroupRows, length - first);
-      if (queries > 0) elements += queries * tile.row->keys[static_cast<std::size_t>(w)];
+      const std::int64_t first = std::int64_t{tile.q_tile} * config.queries() + (config.packs() ? 0 : w * most);
+      const std::int64_t heads = config.packs() ? std::min<std::int64_t>(most_heads, heads_left - w * most_heads) : 1;
+      const std::int64_t queries = std::min(most, length - first);
+      if (queries > 0 && heads > 0) elements += queries * heads * tile.row->keys[static_cast<std::size_t>(w)];
     }
   }
   return elements;
@@ -260,18 +275,24 @@ std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, std::i
   return tiles * problem.q_heads;
 }
 
+std::int64_t forward_sm90_tiles(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config) {
+  if (problem.q_heads == 0) return 0;
+  return forward_sm90_tiles(problem, config.queries()) / problem.group() * head_tiles(problem, config);
+}
+
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
   TileSchedule schedule;
   if (problem.batch == 0 || problem.q_heads == 0 || problem.q_rows == 0) return schedule;
 
   KeyRows rows(problem, config, block_mask);
-  const std::vector<HeadOfBatch> heads = heads_by_keys(problem, order.batch_inside);
+  const std::vector<HeadOfBatch> heads = heads_by_keys(problem, config.heads(), order.batch_inside);
   std::vector<Tile> tiles;
-  tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config.rows())));
-  SectionSorter sorter(problem, rows, config.warpgroups, order.batch_inside);
+  tiles.reserve(static_cast<std::size_t>(forward_sm90_tiles(problem, config)));
+  SectionSorter sorter(problem, config, rows, order.batch_inside);
   std::size_t begin = 0;
-  for (const std::size_t end : section_ends(problem, config.element_bytes(), caps, order)) {
+  for (const std::size_t end :
+       section_ends(problem, config.element_bytes(), head_tiles(problem, config), caps, order)) {
     sorter.append(std::span(heads).subspan(begin, end - begin), tiles, schedule.fills);
     begin = end;
   }

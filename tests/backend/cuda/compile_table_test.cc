@@ -127,8 +127,9 @@ void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const Na
     // address is one for the warp it was 124 to 223, most of them in the loop, and the kernel 3 to 11 % slower.
     const int moves = moves_to_uniform_registers(cubin->bytes);
     EXPECT_GT(moves, config.orders() ? 3 : 20) << "another encoding?";  // less is left to TMA
-    // Each panel of a box of pages takes its own: at D 256 79, and 85 with lengths on the device.
-    EXPECT_LT(moves, config.page_rows > 0 ? 90 : 80);
+    // Each panel of a box of pages takes its own: at D 256 79, and 85 with lengths on the device. Packed rows are
+    // stored by several warps: 100 with four panels, whose values are in pages.
+    EXPECT_LT(moves, config.packs() ? 105 : config.page_rows > 0 ? 90 : 80);
     fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", kernel_text, cubin->registers, moves,
                cubin->compile_ms);
   } catch (const Error& error) {
@@ -438,6 +439,56 @@ TEST_F(CompileTable, PagesAndGatheredRowsWithLengthsOnTheDeviceAreAllAccepted) {
     expect_accepted(paged(kernel.config(), rows.deal(), bytes.deal()), true, causal);
     expect_accepted(gathered(kernel.config(), bytes.deal(), bytes.deal(), bytes.deal(), true), false, causal);
   }
+}
+
+// Rows of several heads: their places, what a tile's place holds of them, a box or an order for each.
+TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
+  const auto packed = [](shared::ForwardSm90Config config, int queries) {
+    config.packed_queries = queries;
+    return config;
+  };
+  const auto with_pages = [&](const shared::ForwardSm90Config& kernel, int queries, int rows) {
+    shared::ForwardSm90Config config = packed(kernel, queries);
+    config.page_rows = rows;
+    return config;
+  };
+  const auto with_output = [&](const shared::ForwardSm90Config& kernel, int queries, shared::OutputType type) {
+    shared::ForwardSm90Config config = packed(kernel, queries);
+    config.o_type = type;
+    return config;
+  };
+  NamedMods lengths = with_sinks(named("packed, by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  NamedMods plain = named("packed", {}), pages = named("packed, pages, causal", mods::causal_lower_right());
+  pages.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (reduced() && kernel.qk_dim > 64) return;
+    if (kernel.spare && some_only()) continue;
+    expect_accepted(packed(kernel.config(), 16), false, lengths);
+    if (kernel.spare) continue;
+    if (first || !some_only()) expect_accepted(packed(kernel.config(), 32), true, plain);
+    if (first || !some_only()) expect_accepted(packed(kernel.config(), 64), false, plain);
+    if (some_only()) continue;
+    expect_accepted(with_pages(kernel.config(), 16, 16), false, pages);
+    expect_accepted(packed(kernel.config(), 64), false, lengths);
+    expect_accepted(with_pages(kernel.config(), 64, 64), true, pages);
+    expect_accepted(with_output(kernel.config(), 16, shared::OutputType::f32), false, lengths);
+    if (kernel.warpgroups == 3) continue;
+    for (const int queries : {16, 32, 64}) {
+      expect_accepted(gathered(packed(kernel.config(), queries), 2 << (queries / 32), 0, 0, true), false, lengths);
+    }
+  }
+  const NamedMods dropout = named("packed, dropout", {}, {}, mods::dropout(0.1, 1)),
+                  dilated = named("packed, dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),
+                  alibi = named("packed, ALiBi", mods::causal(), mods::alibi(Capture("slopes", DType::f32, 1))),
+                  distant = named("packed, T5", {}, mods::t5_bias(Capture("table", DType::bf16, 2), 32, 128, true));
+  const ForwardSm90Kernel &three = kForwardSm90Kernels[0], &two = kForwardSm90Kernels[1];
+  expect_accepted(gathered(packed(two.config(20, 33), 16), 8, 2, 16, true), false, lengths);
+  expect_accepted(with_output(three.config(), 32, shared::OutputType::e4m3), false, lengths);
+  for (const NamedMods& mods : {dropout, dilated, alibi}) expect_accepted(packed(two.config(), 16), false, mods);
+  expect_accepted(packed(two.config(), 64), false, distant);
 }
 
 // Those that drop by masks of draws: early draws take a register for each two weights.

@@ -39,6 +39,11 @@ std::string fp8_text(const shared::ForwardSm90Config& config) {
       text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8), config.weight_exponent);
 }
 
+/// Kernels that do not pack keep their text.
+std::string packed_text(const shared::ForwardSm90Config& config) {
+  return config.packs() ? fmt::format(", .packed_queries = {}", config.packed_queries) : std::string();
+}
+
 /// Of rows that TMA alone does not bring; kernels that have none keep their text.
 std::string gather_text(const shared::ForwardSm90Config& config) {
   if (!config.orders() && !config.odd_o) return {};
@@ -56,14 +61,14 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}}};\n",
+      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.device_lengths, config.streamed_bytes, config.streamed_stages,
       config.sinks, kNormalizers[static_cast<std::size_t>(config.normalizer)],
       kOutputs[static_cast<std::size_t>(config.o_type)], kMaskForms[static_cast<std::size_t>(config.mask)],
-      config.mask_range, gather_text(config), fp8_text(config));
+      config.mask_range, gather_text(config), packed_text(config), fp8_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -138,6 +143,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
     if (there) name += fmt::format(" {}", word);
   };
   const bool by_bits = config.mask != shared::MaskForm::direct;
+  add(config.packs(), fmt::format("packed {}", config.packed_queries));
   add(config.masked && !by_bits, "masked");
   add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
   add(config.mask_range, "in range");

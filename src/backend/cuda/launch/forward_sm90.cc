@@ -211,7 +211,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (keys && config_.page_rows > 0) {
       return tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
     }
-    const int box_rows = keys ? config_.kv_block : 64, longest = keys ? params_.kv_len : params_.q_len;
+    const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
+    const int longest = keys ? params_.kv_len : params_.q_len;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
@@ -259,6 +260,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       params_.kv_len = std::max(params_.kv_len, static_cast<int>(sequence.kv_len));
     }
     params_.last_block = (params_.kv_len - 1) / config_.kv_block;
+    params_.group = static_cast<int>(problem.group());
     AttentionTensors tensors = arguments.tensors;
     if (packed_sequences_ > 0) {
       tensors.o = by_sequence(tensors.o, packed_sequences_);

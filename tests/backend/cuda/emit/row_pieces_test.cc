@@ -1,5 +1,5 @@
 // Pieces of kernels that a row's end is made of, compiled by the host's compiler: rows joined by a sink, and the
-// weights of normalizers without a softmax, against float64.
+// weights of normalizers without a softmax, against float64; and where rows stand in their tile.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -24,6 +24,21 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr const char* kText = R"(
 #include "pieces/element_weights.cuh"
 #include "pieces/sink.cuh"
+#include "pieces/tile_rows.cuh"
+
+template <int kPacked>
+void find_row(int warpgroup, int* row) {
+  constexpr heddle::ForwardSm90Config kConfig = {.warpgroups = 3, .packed_queries = kPacked};
+  row[0] = heddle::head_of_warp<kConfig>(warpgroup);
+  row[1] = heddle::query_of_thread<kConfig>(warpgroup);
+}
+extern "C" void row_of_thread(int packed, int warpgroup, unsigned thread, int* row) {
+  threadIdx.x = thread;
+  if (packed == 0) find_row<0>(warpgroup, row);
+  if (packed == 16) find_row<16>(warpgroup, row);
+  if (packed == 32) find_row<32>(warpgroup, row);
+  if (packed == 64) find_row<64>(warpgroup, row);
+}
 
 extern "C" void end_row(float m, float l, float sink, float* end) {
   const heddle::RowEnd found = heddle::end_with_sink(m, l, sink);
@@ -76,6 +91,7 @@ extern "C" void attend_sigmoid(const float* s, const float* v, int blocks, bool 
 }
 )";
 
+using RowOfThread = void (*)(int packed, int warpgroup, unsigned thread, int* row);
 using EndRow = void (*)(float m, float l, float sink, float* end);
 using Stored = float (*)(float);
 using Attend = void (*)(const float*, const float*, int, bool, float, float*, Stored);
@@ -95,6 +111,31 @@ Function function(const char* name) {
     return load_on_host(text + kText);
   }();
   return reinterpret_cast<Function>(dlsym(library.get(), name));
+}
+
+// A warpgroup's 64 rows stand in shared memory one after the other, as tensor cores deal them to threads: 16 to a warp,
+// and of these two, 8 apart, to each four of its lanes. Packed, heads follow each other so many queries apart.
+TEST(RowPieces, RowsOfATileAreOfTheirHeads) {
+  for (const int packed : {0, 16, 32, 64}) {
+    for (int warpgroup = 0; warpgroup < 3; ++warpgroup) {
+      for (unsigned thread = 0; thread < 128; ++thread) {
+        SCOPED_TRACE(testing::Message() << packed << ", warpgroup " << warpgroup << ", thread " << thread);
+        const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+        int found[2] = {};
+        // Consumers' threads follow the producer's 128.
+        function<RowOfThread>("row_of_thread")(packed, warpgroup,
+                                               128 * (1U + static_cast<unsigned>(warpgroup)) + thread, found);
+        if (packed == 0) {
+          EXPECT_EQ(found[0], 0);
+          EXPECT_EQ(found[1], 64 * warpgroup + row);
+        } else {
+          EXPECT_EQ(found[0], (64 * warpgroup + row) / packed);
+          EXPECT_EQ(found[1], row % packed);
+          EXPECT_EQ((64 * warpgroup + row + 8) / packed, found[0]) << "the thread's other row is of another head";
+        }
+      }
+    }
+  }
 }
 
 struct End {

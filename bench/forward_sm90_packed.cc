@@ -1,0 +1,224 @@
+// What packing heads is worth where queries are few: 32 query heads that read 4, 16 queries each, beside the plain
+// kernel on as many products over the same keys (4 heads, 128 queries each).
+//
+//   bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...
+//
+// For head dims 64 and 128 and 8192 to 65536 keys: the plain kernel, each packed one that the planner offers, and the
+// best that does not pack, all of them in each of N rounds of S seconds each. Printed are milliseconds, their ratio to
+// the plain kernel, what the planner predicts, and which one it chooses (*). Of few sequences, tiles are fewer than
+// multiprocessors: packing is not for those.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/driver/device.h"
+#include "engine/machine.h"
+#include "engine/prepare.h"
+#include "gpu_timer.h"
+#include "heddle/heddle.h"
+#include "plan/plan.h"
+
+namespace heddle::bench {
+namespace {
+
+constexpr std::int64_t kKvHeads = 4, kGroup = 8, kQueries = 16;
+
+/// Random normal values, repeated with an odd period, for each of three tensors from elsewhere on: no rows near each
+/// other are alike, nor keys and queries.
+constexpr std::int64_t kPeriod = (1 << 21) - 1, kApart = 1'000'003, kPool = kPeriod + 2 * kApart;
+void fill(const cuda::DeviceMemory& memory, int device, const Tensor& pool, std::int64_t tensor) {
+  constexpr std::size_t kBytes = 2 * kPeriod;
+  const char* from = static_cast<const char*>(pool.data()) + 2 * kApart * tensor;
+  for (std::size_t at = 0; at < memory.bytes(); at += kBytes) {
+    cuda::copy_and_wait(device, static_cast<char*>(memory.data()) + at, from, std::min(kBytes, memory.bytes() - at));
+  }
+}
+
+/// q, k, v, o and lse of one size, which both problems share.
+struct Memory {
+  Memory(int device, std::int64_t batch, std::int64_t dim, std::int64_t keys, const Tensor& pool)
+      : q(device, bytes(batch * kGroup * kQueries * dim)),
+        k(device, bytes(batch * keys * dim)),
+        v(device, bytes(batch * keys * dim)),
+        o(device, bytes(batch * kGroup * kQueries * dim)),
+        lse(device, 2 * bytes(batch * kGroup * kQueries)),
+        workspace(device, 64) {
+    fill(q, device, pool, 0);
+    fill(k, device, pool, 1);
+    fill(v, device, pool, 2);
+  }
+  static std::size_t bytes(std::int64_t elements) { return static_cast<std::size_t>(elements * kKvHeads * 2); }
+
+  cuda::DeviceMemory q, k, v, o, lse, workspace;
+};
+
+struct Contender {
+  std::string name;
+  plan::Plan plan;
+  AttentionTensors tensors;
+  std::unique_ptr<backend::Kernel> kernel{};
+  std::vector<double> seconds{};
+  int times = 1;
+  bool chosen = false;
+
+  double median() const {
+    std::vector<double> sorted = seconds;
+    std::ranges::sort(sorted);
+    return sorted[sorted.size() / 2];
+  }
+};
+
+std::string name_of(const shared::ForwardSm90Config& config, bool plain) {
+  const std::string tile = fmt::format("{} x {}", config.rows(), config.kv_block);
+  if (config.packs()) return fmt::format("{}, {} queries a head", tile, config.queries());
+  return tile + (plain ? ", plain" : ", not packed");
+}
+
+class Bench {
+ public:
+  Bench(int device, std::int64_t batch, std::int64_t dim, std::int64_t keys, const Tensor& pool)
+      : device_(device),
+        batch_(batch),
+        dim_(dim),
+        keys_(keys),
+        memory_(device, batch, dim, keys, pool),
+        timer_(device) {
+    add(tensors_of(kKvHeads, kGroup * kQueries), true);
+    add(tensors_of(kKvHeads * kGroup, kQueries), false);
+  }
+
+  void measure(int rounds, double seconds) {
+    std::mt19937 random(1);
+    for (Contender& contender : contenders_) {
+      once(contender, 1);
+      contender.times = std::max(1, static_cast<int>(seconds / once(contender, 3)));
+    }
+    std::vector<Contender*> order;
+    for (Contender& contender : contenders_) order.push_back(&contender);
+    for (int round = 0; round < rounds; ++round) {
+      std::ranges::shuffle(order, random);
+      for (Contender* contender : order) contender->seconds.push_back(once(*contender, contender->times));
+    }
+  }
+
+  void print() const {
+    const double plain = contenders_.front().median();
+    for (const Contender& contender : contenders_) {
+      fmt::print("{:4} {:6} {:6} {:>36}{} {:9.3f} {:9.3f} {:7.2f}\n", dim_, keys_, batch_, contender.name,
+                 contender.chosen ? "*" : " ", contender.median() * 1e3, contender.plan.predicted->seconds * 1e3,
+                 contender.median() / plain);
+    }
+  }
+
+ private:
+  AttentionTensors tensors_of(std::int64_t heads, std::int64_t queries) const {
+    const Device place = {DeviceKind::cuda, device_};
+    const auto view = [&](const cuda::DeviceMemory& memory, const Dims& shape, DType dtype = DType::bf16) {
+      return TensorView(memory.data(), dtype, shape, place);
+    };
+    return {view(memory_.q, {batch_, heads, queries, dim_}), view(memory_.k, {batch_, kKvHeads, keys_, dim_}),
+            view(memory_.v, {batch_, kKvHeads, keys_, dim_}), view(memory_.o, {batch_, heads, queries, dim_}),
+            view(memory_.lse, {batch_, heads, queries}, DType::f32)};
+  }
+
+  /// The planner's first for the plain problem; else all that it packs, and the first that it does not.
+  void add(const AttentionTensors& tensors, bool plain) {
+    const problem::AttentionProblem problem = problem::validate(tensors, options_);
+    bool unpacked = false;
+    const std::vector<plan::Choice> choices =
+        plan::choose(problem, tensors, options_, engine::machine(), [](BlockSize) { return nullptr; });
+    for (const plan::Choice& choice : choices) {
+      const shared::ForwardSm90Config& config = *choice.plan.sm90;
+      if (!config.packs() && std::exchange(unpacked, true)) continue;
+      Contender contender{.name = name_of(config, plain), .plan = choice.plan, .tensors = tensors};
+      contender.chosen = &choice == &choices.front();
+      try {
+        contender.kernel = engine::prepare({problem, choice.plan, tensors, options_, options_.bindings, nullptr});
+      } catch (const Error& error) {
+        fmt::print(stderr, "D {}, {}: {}\n", dim_, contender.name, error.what());
+        continue;
+      }
+      contenders_.push_back(std::move(contender));
+    }
+  }
+
+  double once(const Contender& contender, int times) {
+    return timer_.seconds(times, [&] {
+      contender.kernel->launch({.tensors = contender.tensors,
+                                .options = &options_,
+                                .bindings = &options_.bindings,
+                                .block_mask = nullptr,
+                                .workspace = memory_.workspace.data(),
+                                .stream = timer_.stream()});
+    });
+  }
+
+  int device_;
+  std::int64_t batch_, dim_, keys_;
+  Memory memory_;
+  GpuTimer timer_;
+  AttentionOptions options_{};
+  std::vector<Contender> contenders_;
+};
+
+int run(int rounds, double seconds, int device, const std::vector<std::int64_t>& batches) {
+  if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
+    fmt::print(stderr, "no CUDA device: {}\n", reason);
+    return 2;
+  }
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const Tensor drawn = Tensor::empty(DType::f32, {kPool});
+  for (std::int64_t i = 0; i < drawn.count(); ++i) static_cast<float*>(drawn.data())[i] = normal(random);
+  const Tensor pool = drawn.to(DType::bf16);
+  fmt::print("{:>4} {:>6} {:>6} {:>36}  {:>9} {:>9} {:>7}\n", "D", "keys", "batch", "kernel", "ms", "predicted",
+             "x plain");
+  for (const std::int64_t batch : batches) {
+    for (const std::int64_t dim : {64, 128}) {
+      for (const std::int64_t keys : {8192, 16384, 65536}) {
+        Bench bench(device, batch, dim, keys, pool);
+        bench.measure(rounds, seconds);
+        bench.print();
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int argc, char** argv) {
+  int rounds = 7, device = 0;
+  double seconds = 0.02;
+  std::vector<std::int64_t> batches;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--rounds" && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (argument == "--seconds" && i + 1 < argc) {
+      seconds = std::atof(argv[++i]);
+    } else if (argument == "--device" && i + 1 < argc) {
+      device = std::atoi(argv[++i]);
+    } else if (argument == "--batch" && i + 1 < argc) {
+      batches.push_back(std::max(1, std::atoi(argv[++i])));
+    } else {
+      fmt::print(stderr, "usage: bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...\n");
+      return 2;
+    }
+  }
+  if (batches.empty()) batches = {1, 33};
+  try {
+    return heddle::bench::run(rounds, seconds, device, batches);
+  } catch (const heddle::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

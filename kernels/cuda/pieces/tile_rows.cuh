@@ -1,0 +1,28 @@
+// Where a consumer's rows stand in their tile: 64 queries of one head a warpgroup, or, packed, so many queries of each
+// of several heads, one head after the other. Either way a warp's 16 rows are of one head, and the tile's queries in a
+// row.
+#pragma once
+
+#include "shared/forward_sm90.h"
+
+namespace heddle {
+
+using shared::ForwardSm90Config;
+
+/// The query of the thread's first row, counted from the tile's first one; its other row is 8 further down.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ int query_of_thread(int warpgroup) {
+  const int warp = (threadIdx.x >> 5) & 3, row = (threadIdx.x & 31) >> 2;
+  if constexpr (kConfig.packs()) return 16 * warp % kConfig.queries() + row;
+  return 64 * warpgroup + 16 * warp + row;
+}
+
+/// The head of a warp's rows, counted from the tile's first one.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ int head_of_warp(int warpgroup) {
+  if constexpr (!kConfig.packs()) return 0;
+  const int warp = (threadIdx.x >> 5) & 3;
+  return warpgroup * kConfig.warpgroup_heads() + 16 * warp / kConfig.queries();
+}
+
+}  // namespace heddle

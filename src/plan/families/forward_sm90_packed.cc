@@ -1,0 +1,100 @@
+#include "plan/families/forward_sm90_packed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "mask/shape.h"
+#include "plan/families/forward_sm90.h"
+
+namespace heddle::plan {
+namespace {
+
+using mask::block_count;
+using shared::kWarpgroupRows;
+
+constexpr int kWarpRows = 16;  // a warp's rows are of one head
+
+}  // namespace
+
+bool has_few_queries(const problem::AttentionProblem& problem) {
+  if (problem.group() < 2) return false;
+  std::int64_t longest = 0, queries = 0, rows = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    longest = std::max(longest, sequence.q_len);
+    queries += sequence.q_len;
+    rows += block_count(sequence.q_len, kWarpgroupRows) * kWarpgroupRows;
+  }
+  return queries > 0 && (longest <= kWarpgroupRows || 2 * queries < rows);
+}
+
+std::vector<int> packed_queries(const problem::AttentionProblem& problem) {
+  std::vector<int> all;
+  if (!has_few_queries(problem)) return all;
+  for (int queries = kWarpRows; queries <= kWarpgroupRows; queries *= 2) {
+    // One warpgroup has all heads of the group with twice as many queries, too.
+    if (kWarpgroupRows / (2 * queries) < problem.group()) all.push_back(queries);
+  }
+  return all;
+}
+
+std::string refuses_packing(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
+                            const ForwardSm90Mods& mods, const BlockMask* callers) {
+  if (config.streamed_bytes > 0) {
+    return fmt::format("packs no heads, since capture '{}' comes in tiles of one", mods.streamed->capture);
+  }
+  if (config.fp8()) return "packs no heads, since q_descale is each head's own";
+  if (problem.device_lengths) return "packs no heads, since only the device knows which queries there are";
+  if (config.warpgroup_heads() > 1) {
+    if (config.scores == shared::ScoreForm::distant) {
+      return fmt::format(
+          "packs no {} heads into a warpgroup, since what score_mod adds for each distance is tabulated for one",
+          config.warpgroup_heads());
+    }
+    if (callers != nullptr && callers->is_from_lists() && !callers->shared_by_heads()) {
+      return fmt::format("packs no {} heads into a warpgroup, since the lists of block_mask are each head's own",
+                         config.warpgroup_heads());
+    }
+  }
+  if (const std::int64_t tiles = forward_sm90_tiles(problem, config); tiles > shared::kMaxTiles) {
+    return fmt::format("packed, queries make {} tiles; up to {} are accepted", tiles, shared::kMaxTiles);
+  }
+  return {};
+}
+
+std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config) {
+  return block_count(problem.group(), config.heads());
+}
+
+std::vector<Run> merged_runs(std::span<const std::span<const Run>> rows) {
+  constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+  std::vector<Run> merged;
+  std::vector<std::size_t> next(rows.size(), 0);
+  // Between two ends of runs nothing changes.
+  for (std::int32_t at = 0;;) {
+    std::int32_t end = kNever;
+    bool attended = false, full = true;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      while (next[i] < rows[i].size() && rows[i][next[i]].end <= at) ++next[i];
+      const bool inside = next[i] < rows[i].size() && rows[i][next[i]].begin <= at;
+      if (next[i] < rows[i].size()) end = std::min(end, inside ? rows[i][next[i]].end : rows[i][next[i]].begin);
+      attended = attended || inside;
+      full = full && inside && rows[i][next[i]].kind == RunKind::full;
+    }
+    if (end == kNever) return merged;
+    const RunKind kind = full ? RunKind::full : RunKind::partial;
+    if (attended && !merged.empty() && merged.back().end == at && merged.back().kind == kind) {
+      merged.back().end = end;
+    } else if (attended) {
+      merged.push_back({at, end, kind});
+    }
+    at = end;
+  }
+}
+
+std::string describe_packed(const shared::ForwardSm90Config& config) {
+  return fmt::format("{} queries of {} heads", config.queries(), config.heads());
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,40 @@
+// Query heads that read the same keys, packed into one tile of the Hopper forward where queries are few: keys and
+// values are then read once for all of them, and rows that would be empty are theirs
+// (docs/notes/hopper_packed_heads.md).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "heddle/block_mask.h"
+#include "plan/families/forward_sm90_mods.h"
+#include "problem/problem.h"
+#include "shared/forward_sm90.h"
+
+namespace heddle::plan {
+
+/// Packed kernels are compared with the others: several query heads read the same keys, and no sequence has more
+/// queries than a warpgroup has rows, or all together fill less than half of the rows that their warpgroups compute.
+bool has_few_queries(const problem::AttentionProblem& problem);
+
+/// How many queries of a head a packed tile may have, fewest first; only as few as pack more heads than there are not.
+std::vector<int> packed_queries(const problem::AttentionProblem& problem);
+
+/// Empty where the packed configuration computes this; else what does not let it, a sentence. `callers`: the caller's
+/// block mask, or null.
+std::string refuses_packing(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
+                            const ForwardSm90Mods& mods, const BlockMask* callers);
+
+/// Tiles that the query heads of one kv head take: as many as there are, or fewer where tiles are packed.
+std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config);
+
+/// What any of these rows of key blocks attends: full where all say so, else partial, which leaves it to the mask.
+std::vector<Run> merged_runs(std::span<const std::span<const Run>> rows);
+
+/// "16 queries of 8 heads"
+std::string describe_packed(const shared::ForwardSm90Config& config);
+
+}  // namespace heddle::plan

@@ -1,0 +1,69 @@
+// What a launch of a kernel that packs heads is handed: boxes of a head's rows, lists of its tiles, and the group.
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "launch_case.h"
+
+namespace heddle::cuda {
+namespace {
+
+class LaunchPacked : public LaunchCase {};
+
+/// 8 heads that read one, of so many sequences that packed tiles are fewer than CTAs, and others are not.
+Call few_queries() { return {.batch = 40, .q_heads = 16, .kv_heads = 2, .q_rows = 10, .kv_rows = 300}; }
+
+TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {
+  const CallTensors call(few_queries());
+  const AttentionPlan plan(call.tensors(), {});
+  const nlohmann::json json = nlohmann::json::parse(plan.explain_json())["plan"];
+  EXPECT_EQ(json["packed_heads"], 8);
+  EXPECT_EQ(json["config"]["packed_queries"], 16);
+  EXPECT_THAT(plan.explain(), testing::HasSubstr("packs 8 heads a tile, 16 queries of each"));
+  EXPECT_THAT(plan.explain(), testing::HasSubstr(" packed 16 "));  // the kernel's name
+  plan.run(call.tensors(), {.workspace = call.workspace()});
+  const FakeLaunch& launch = last_launch();
+  for (const int tensor : {0, 3}) {
+    EXPECT_EQ(launch.maps[tensor].rank, 4);
+    EXPECT_EQ(launch.maps[tensor].box[1], 16);
+    EXPECT_EQ(launch.maps[tensor].extents[1], 10);
+  }
+  for (const int tensor : {1, 2}) EXPECT_EQ(launch.maps[tensor].box[1], planned(plan).kv_block);
+  EXPECT_EQ(launch.params.group, 8);
+  EXPECT_EQ(launch.params.q_len, 10);
+  EXPECT_EQ(launch.params.item_count, 40 * 2);
+  std::set<std::pair<int, int>> tiles;
+  for (int i = 0; i < launch.params.item_count; ++i) {
+    const shared::WorkItem& item = launch.params.items[i];
+    EXPECT_EQ(item.q_tile, 0);
+    EXPECT_EQ(item.head, 8 * item.kv_head);
+    tiles.emplace(item.batch, item.head);
+  }
+  EXPECT_EQ(tiles.size(), 80U);
+}
+
+// Maps that end where a sequence does; and queries that TMA does not take.
+TEST_F(LaunchPacked, SequencesAndGatheredQueries) {
+  const CallTensors call(few_queries());
+  std::vector<std::int64_t> lengths(40, 7);
+  lengths[3] = 10;
+  AttentionOptions options;
+  options.q_lengths = ConstTensorView(lengths.data(), DType::i64, {40});
+  const FakeLaunch& launch = launch_of(call, options);
+  EXPECT_EQ(launch.maps[0].rank, 5);
+  EXPECT_EQ(launch.maps[0].box[1], 16);
+  EXPECT_EQ(launch.maps[3].box[1], 16);
+  EXPECT_EQ(launch.params.item_count, 80);
+
+  Call odd = few_queries();
+  odd.column_gap = 4;
+  const CallTensors gathered(odd);
+  const AttentionPlan plan(gathered.tensors(), {});
+  EXPECT_THAT(plan.explain(), testing::HasSubstr("q is gathered by threads, 8 bytes at a time"));
+  EXPECT_THAT(plan.explain(), testing::HasSubstr("packs 8 heads a tile"));
+  plan.run(gathered.tensors(), {.workspace = gathered.workspace()});
+  EXPECT_EQ(last_launch().params.gathered[shared::kGatherQ].data, gathered.tensors().q.data);
+  EXPECT_EQ(last_launch().params.item_count, 80);
+}
+
+}  // namespace
+}  // namespace heddle::cuda

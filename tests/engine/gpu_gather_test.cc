@@ -3,28 +3,14 @@
 // the same cases through the CPU.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "engine/crossings.h"
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 
 namespace heddle::test {
 namespace {
 
-class GpuGather : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
-
-void run_all(const std::vector<CaseSpec>& specs) {
-  std::vector<CaseSpec> some;
-  const std::size_t step = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 7 : 1;
-  for (std::size_t i = 0; i < specs.size(); i += step) some.push_back(specs[i]);
-  for_each_spec(some, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
-}
+class GpuGather : public GpuTest {};
 
 struct Dims2 {
   std::int64_t qk, v;

@@ -3,26 +3,19 @@
 // cases through the CPU.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <map>
 #include <utility>
 
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
 int scaled(int count) { return reduced() ? count / 10 : count; }
 
-class GpuGrid : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuGrid : public GpuTest {};
 
 // Scores that a case may cost in the reference.
 constexpr std::int64_t kElements = 400'000;
@@ -158,12 +151,6 @@ CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed) {
 }
 
 /// All, or every nth where the tests are to be short.
-std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
-  return some;
-}
-
 TEST_F(GpuGrid, AgreesWithTheReference) {
   SpecSource source;
   std::vector<CaseSpec> specs;

@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 
 #include "base/element.h"
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
 #include "engine/gpu_runs.h"
+#include "engine/gpu_test.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 
@@ -18,14 +17,7 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
-
-class GpuLengths : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuLengths : public GpuTest {};
 
 CaseSpec spec_of(std::uint64_t seed) {
   CaseSpec spec;
@@ -41,12 +33,6 @@ CaseSpec spec_of(std::uint64_t seed) {
   spec.device_lengths = true;
   spec.threads = 1;
   return spec;
-}
-
-std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
-  return some;
 }
 
 // Every kernel, few CTAs that draw and many; NaN past the ends of padded sequences.

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/element.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "heddle/heddle.h"
 
 namespace heddle::test {
@@ -16,12 +16,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-class GpuMerge : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuMerge : public GpuTest {};
 
 Device there() { return gpu_backend() == BackendChoice::cuda ? Device{DeviceKind::cuda, 0} : Device{}; }
 

@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <limits>
 
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "engine/poison.h"
 #include "expect_error.h"
 #include "plan/families/forward_sm90_costs.h"
@@ -18,15 +17,9 @@ namespace {
 
 constexpr Device kGpu = {DeviceKind::cuda, 0};
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
 int scaled(int count) { return reduced() ? count / 10 : count; }
 
-class GpuNormalizers : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuNormalizers : public GpuTest {};
 
 /// A case of that very kernel. Warpgroups of a tile see different blocks.
 CaseSpec spec_of(const plan::ForwardSm90Kernel& kernel, std::uint64_t seed, DType dtype) {
@@ -79,12 +72,6 @@ class ShapeSource {
 };
 
 /// All, or every nth where the tests are to be short.
-std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth) {
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
-  return some;
-}
-
 // Sinks far below the scores and far above, none (-inf), and such that poison a head (NaN, +inf): also of rows that
 // attend nothing, inside of a tile and as whole warpgroups, and of those past their sequence's end. Late scores leave
 // the first maximum far below them.

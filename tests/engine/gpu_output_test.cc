@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 
 #include "base/element.h"
 #include "check/plain.h"
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
@@ -16,14 +15,7 @@ namespace {
 
 const std::vector<DType> kTypes = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2};
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
-
-class GpuOutput : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuOutput : public GpuTest {};
 
 /// Of a type that is not o's.
 DType other_than(DType o) { return o == DType::bf16 ? DType::f16 : DType::bf16; }
@@ -38,12 +30,6 @@ CaseSpec spec_of(std::uint64_t seed, DType o, plan::HeadDims dims) {
   spec.o_dtype = o;
   spec.layout = dims.qk % 8 == 0 && dims.v % 8 == 0 ? Layout::bshd : Layout::padded;
   return spec;
-}
-
-void run_all(const std::vector<CaseSpec>& specs, std::size_t nth_if_reduced) {
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth_if_reduced : 1) some.push_back(specs[i]);
-  for_each_spec(some, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
 TEST_F(GpuOutput, EveryTypeOfEveryHeadDim) {

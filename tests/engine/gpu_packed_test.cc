@@ -5,31 +5,19 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <utility>
 
 #include "engine/crossings.h"
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {
 
-class GpuPacked : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuPacked : public GpuTest {};
 
-std::vector<CaseSpec> some_of(const std::vector<CaseSpec>& specs) {
-  std::vector<CaseSpec> some;
-  const std::size_t step = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 7 : 1;
-  for (std::size_t i = 0; i < specs.size(); i += step) some.push_back(specs[i]);
-  return some;
-}
 /// Where nobody has a query there is nothing to pack.
 bool has_queries(const CaseSpec& spec) {
   if (spec.sequences != "lengths") return true;
@@ -38,11 +26,11 @@ bool has_queries(const CaseSpec& spec) {
   const auto* length = static_cast<const std::int32_t*>(lengths.data);
   return std::any_of(length, length + lengths.shape[0], [](std::int32_t queries) { return queries > 0; });
 }
-void run_all(std::vector<CaseSpec> specs) {
+void run_all_packed(std::vector<CaseSpec> specs) {
   for (CaseSpec& spec : specs) {
     while (!has_queries(spec)) spec.seed += 1'000'000;
   }
-  for_each_spec(some_of(specs), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+  run_all(specs);
 }
 
 /// The rest of a case, dealt: groups that fill warpgroups, tiles, or neither, and queries that end inside a head's
@@ -106,7 +94,7 @@ TEST_F(GpuPacked, EveryKernel) {
       }
     }
   }
-  run_all(std::move(specs));
+  run_all_packed(std::move(specs));
 }
 
 // What the planner takes by itself: decoding's and speculation's few queries, one group of many heads.
@@ -131,7 +119,7 @@ TEST_F(GpuPacked, AsThePlannerChooses) {
     spec.q_start = i % 2 == 0 ? "aligned" : "none";
     specs.push_back(spec);
   }
-  run_all(std::move(specs));
+  run_all_packed(std::move(specs));
 }
 
 // Sequences that end inside a head's rows: nothing is read or written past them.
@@ -158,7 +146,7 @@ TEST_F(GpuPacked, SequencesThatDiffer) {
       }
     }
   }
-  run_all(std::move(specs));
+  run_all_packed(std::move(specs));
 }
 
 bool streams(const CaseSpec& spec) { return spec.score.starts_with("streamed"); }
@@ -184,7 +172,7 @@ TEST_F(GpuPacked, WithWhatElseAKernelDoes) {
       }
     }
   }
-  run_all(std::move(specs));
+  run_all_packed(std::move(specs));
 }
 
 // Score, mask and weight mods that ask for their head, where a warpgroup has several, of which some attend nothing.
@@ -210,7 +198,7 @@ TEST_F(GpuPacked, ModsOfTheirOwnHead) {
       }
     }
   }
-  for_each_spec(some_of(specs), [&](const CaseSpec& spec) {
+  for_each_spec(some_if_reduced(specs), [&](const CaseSpec& spec) {
     const auto mod = static_cast<std::size_t>(*spec.scale);
     CaseSpec own = spec;
     own.scale.reset();
@@ -249,7 +237,7 @@ TEST_F(GpuPacked, GatheredAndPaged) {
       }
     }
   }
-  run_all(std::move(specs));
+  run_all_packed(std::move(specs));
 }
 
 // Head dims that end inside a panel or a product's columns, and o by threads.
@@ -271,7 +259,7 @@ TEST_F(GpuPacked, OddHeadDims) {
       specs.push_back(spec);
     }
   }
-  run_all(std::move(specs));
+  run_all_packed(std::move(specs));
 }
 
 }  // namespace

@@ -4,35 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 
 #include "engine/crossings.h"
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
 #include "engine/gpu_runs.h"
+#include "engine/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {
 
-class GpuPagedLengths : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
-
-void for_some(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body) {
-  std::vector<CaseSpec> some;
-  const std::size_t step = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 7 : 1;
-  for (std::size_t i = 0; i < specs.size(); i += step) some.push_back(specs[i]);
-  for_each_spec(some, body);
-}
-void run_all(const std::vector<CaseSpec>& specs) {
-  for_some(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
-}
+class GpuPagedLengths : public GpuTest {};
 
 /// The rest of a case, dealt. Sequences without keys or queries are among those of three.
 class Source {
@@ -124,7 +108,7 @@ TEST_F(GpuPagedLengths, GiveTheBitsOfTheHosts) {
       specs.push_back(spec);
     }
   }
-  for_some(specs, [](CaseSpec spec) {
+  for_each_spec(some_if_reduced(specs), [](CaseSpec spec) {
     GpuCase there(spec);
     there.run_and_judge();
     spec.device_lengths = false;
@@ -184,8 +168,8 @@ CaseSpec changing(std::uint64_t seed, bool packed) {
   return spec;
 }
 
-/// What one run finds. The table is dealt anew each time from the pages that hold keys; `nonsense`: the first entries of
-/// sequences are no pages, but stand for the first and the last one.
+/// What one run finds. The table is dealt anew each time from the pages that hold keys; `nonsense`: the first entries
+/// of sequences are no pages, but stand for the first and the last one.
 struct Change {
   Lengths q, kv;  // lengths; packed: q's sums
   bool nonsense = false;
@@ -262,12 +246,10 @@ void expect_each_change(GpuCase& c, const std::vector<Change>& changes, bool pac
 }
 
 TEST_F(GpuPagedLengths, MayChangeBetweenRunsAndBeNonsense) {
-  const std::vector<Change> changes = {{{150, 150, 150, 150}, {336, 336, 336, 336}},
-                                       {{1, 1, 1, 1}, {17, 0, 336, 200}},
-                                       {{0, 1, 128, 149}, {0, 1, 80, 335}, true},
-                                       {{0, 0, 0, 0}, {0, 0, 0, 0}},
-                                       {{150, 5, 0, 64}, {0, 0, 333, 129}},
-                                       {{151, kFar, -1, -kFar}, {337, -kFar, 5, kFar}, true}};
+  const std::vector<Change> changes = {
+      {{150, 150, 150, 150}, {336, 336, 336, 336}}, {{1, 1, 1, 1}, {17, 0, 336, 200}},
+      {{0, 1, 128, 149}, {0, 1, 80, 335}, true},    {{0, 0, 0, 0}, {0, 0, 0, 0}},
+      {{150, 5, 0, 64}, {0, 0, 333, 129}},          {{151, kFar, -1, -kFar}, {337, -kFar, 5, kFar}, true}};
   for (const bool graph : {false, true}) {
     CaseSpec spec = changing(124'000, false);
     if (graph) spec.group = 20;  // more tiles than multiprocessors: they are drawn

@@ -3,29 +3,15 @@
 // one criterion. HEDDLE_TEST_REDUCED=1 runs some; HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "engine/crossings.h"
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {
 
-class GpuPaged : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
-
-void run_all(const std::vector<CaseSpec>& specs) {
-  std::vector<CaseSpec> some;
-  const std::size_t step = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 7 : 1;
-  for (std::size_t i = 0; i < specs.size(); i += step) some.push_back(specs[i]);
-  for_each_spec(some, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
-}
+class GpuPaged : public GpuTest {};
 
 constexpr std::int64_t kPageRows[] = {1, 3, 7, 8, 16, 24, 64, 128, 256};
 

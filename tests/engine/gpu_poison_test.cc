@@ -2,10 +2,9 @@
 // of its grid.)
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <utility>
 
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "engine/poison.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
@@ -15,14 +14,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
-
-class GpuPoison : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class GpuPoison : public GpuTest {};
 
 // Two tiles and a few steps of each kernel of the family, with one type; of the first of a head dimension with either.
 std::vector<CaseSpec> specs_of_kernels() {

@@ -1,0 +1,38 @@
+// What test programs of the GPU share: the skip where there is none, and how many of their cases run.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "engine/gpu_case.h"
+
+namespace heddle::test {
+
+/// Skipped, with the reason, where no GPU is.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+/// HEDDLE_TEST_REDUCED: few and small cases, for compute-sanitizer.
+inline bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+
+/// All, or every nth where the tests are reduced.
+inline std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth = 7) {
+  std::vector<CaseSpec> some;
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
+  return some;
+}
+
+/// These, side by side, against the reference.
+inline void run_all(const std::vector<CaseSpec>& specs, std::size_t nth_if_reduced = 7) {
+  for_each_spec(some_if_reduced(specs, nth_if_reduced), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+}  // namespace heddle::test

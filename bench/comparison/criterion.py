@@ -1,20 +1,33 @@
 """The criterion of heddle/check.h on the device: o and lse against float64, beside what an unfused computation errs.
 
-For equal lengths and bf16 inputs, full, causal, or with the mods of comparison/mods.py. Heads are judged until their
-score matrices hold BUDGET elements: all of them for short sequences, a few for long ones. That o and lse are written is
-checked everywhere.
+For equal lengths and bf16 or 8-bit inputs, full, causal, or with the mods of comparison/mods.py. Heads are judged until
+their score matrices hold BUDGET elements: all of them for short sequences, a few for long ones. That o and lse are
+written is checked everywhere.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 BUDGET = 1 << 30  # elements of score matrices that are computed in float64
 CHUNK = 1 << 26  # of them at a time
 
-UNIT = 2.0**-8  # unit roundoff of bf16
 FLOOR_UNIT = 2.0**-21  # eight units of f32
 FLUSHED = 2.0**-102  # f32 flushes probabilities below this
 SMALLEST_SUBNORMAL = {"bf16": 2.0**-133, "f32": 2.0**-149}
 SIGNIFICAND_BITS = {"bf16": 8, "f32": 24}
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """What q, k and v are stored in: its unit roundoff, what a step of a sum is rounded to, and P in its precision."""
+
+    unit: float
+    floor_unit: float
+    round_weights: Callable
+
+
+BF16 = Storage(2.0**-8, FLOOR_UNIT, lambda p: p.bfloat16().float())
 
 
 def sampled_pairs(batch, heads, s, budget=BUDGET):
@@ -28,12 +41,12 @@ def sampled_pairs(batch, heads, s, budget=BUDGET):
 
 
 class Reference:
-    """Attention of sampled heads in float64, and plain: S and softmax in f32, P rounded to bf16, o rounded once."""
+    """Attention of sampled heads in float64, and plain: S and softmax in f32, P rounded, o rounded once."""
 
-    def __init__(self, torch, q, k, v, causal, mods=None, budget=BUDGET):
-        """q, k, v: [B, S, H, D]. `mods`: functions score(t, h, q, k), mask(q, k) and weight(b, h, q, k), or None; sinks
-        [H] or None, and the normalizer's name."""
-        self.torch, self.mods = torch, mods
+    def __init__(self, torch, q, k, v, causal, mods=None, budget=BUDGET, storage=BF16):
+        """q, k, v: [B, S, H, D], multiplied by their descale factors. `mods`: functions score(t, h, q, k), mask(q, k)
+        and weight(b, h, q, k), or None; sinks [H] or None, and the normalizer's name."""
+        self.torch, self.mods, self.storage = torch, mods, storage
         batch, s, heads, d = q.shape
         self.pairs = sampled_pairs(batch, heads, s, budget)
         self.b = torch.tensor([b for b, _ in self.pairs], device=q.device)
@@ -130,7 +143,7 @@ class Reference:
         if masked is not None:
             t = t.masked_fill(masked, -math.inf)
         p, l, plain_lse = self._weights(t, h)
-        plain_o = ((weigh(p).bfloat16().float() @ v.float()) / l).bfloat16()
+        plain_o = ((self.storage.round_weights(weigh(p)) @ v.float()) / l).bfloat16()
         return o, magnitude, sensitivity, exponent, lse, plain_o, plain_lse
 
     def judge(self, o, lse):
@@ -142,8 +155,9 @@ class Reference:
                 value=o[self.b, self.h],
                 reference=self.o,
                 plain=self.plain_o,
-                floor=FLOOR_UNIT * self.sensitivity,
+                floor=self.storage.floor_unit * self.sensitivity,
                 magnitude=self.magnitude,
+                unit=self.storage.unit,
                 dtype="bf16",
                 everything=o,
             )
@@ -154,8 +168,9 @@ class Reference:
                 value=lse[self.b, self.h],
                 reference=self.lse,
                 plain=self.plain_lse,
-                floor=FLOOR_UNIT * (1 + self.exponent) * self.lse.abs().clamp(min=1),
+                floor=self.storage.floor_unit * (1 + self.exponent) * self.lse.abs().clamp(min=1),
                 magnitude=None,
+                unit=None,
                 dtype="f32",
                 everything=lse,
             )
@@ -166,8 +181,9 @@ class Reference:
         }
 
 
-def judge_tensor(torch, *, value, reference, plain, floor, magnitude, dtype, everything):
-    """One tensor. `magnitude`: that of (b), which speaks of o only. `everything`: all heads, which must be finite."""
+def judge_tensor(torch, *, value, reference, plain, floor, magnitude, unit, dtype, everything):
+    """One tensor. `magnitude`, `unit`: those of (b), which speaks of o only. `everything`: all heads, which must be
+    finite."""
     specials = int((~torch.isfinite(everything)).sum())
     error = (value.double() - reference).abs()
     plain_error = (plain.double() - reference).abs()
@@ -180,7 +196,7 @@ def judge_tensor(torch, *, value, reference, plain, floor, magnitude, dtype, eve
     worst = 0.0
     if magnitude is not None:
         one_rounding = (reference.abs() * 2.0 ** -SIGNIFICAND_BITS[dtype]).clamp(min=SMALLEST_SUBNORMAL[dtype] / 2)
-        worst = (error / (4 * UNIT * magnitude + floor + one_rounding)).max().item()
+        worst = (error / (4 * unit * magnitude + floor + one_rounding)).max().item()
     result = {
         "max_error": error.max().item(),
         "mean_error": error.mean().item(),

@@ -7,16 +7,14 @@ the GEMM of the same run does beside the one of theirs.
 import ctypes
 import math
 
-from comparison import contenders, report, timing
+from comparison import contenders, criterion, report, timing
 from comparison import library as c
 
 ANCHOR_GEMM = 1302.0  # TFLOP/s of an e4m3 GEMM beside these
 ANCHORS = {False: {2048: 824, 8192: 934, 16384: 940}, True: {2048: 684, 8192: 872, 16384: 906}}
 TOKENS, HEADS, D = 16384, 16, 128
 GEMM_SIZE = 8192
-JUDGED = 2  # heads of each cell
-ROWS = 1024  # of a score matrix at a time
-FLOOR = 2.0**-14  # of sums of products of 8 bits (heddle/check.h)
+GPU_FLOOR_UNIT = 2.0**-14  # of sums of products of 8 bits (heddle/check.h)
 
 
 class Cell:
@@ -83,43 +81,18 @@ class Gemm:
 
 
 def rounded(torch, p, bits=4):
+    """To e4m3's precision, whatever its range."""
     fraction, exponent = torch.frexp(p)
     return torch.ldexp(torch.round(fraction * 2**bits), exponent - bits)
 
 
-def judge(inputs, o, lse):
-    """Errors of some heads against float64, as shares of what (a) of heddle/check.h allows them."""
+def judge(inputs, o, lse, budget=criterion.BUDGET):
     torch, cell = inputs.torch, inputs.cell
-    error, plain, lse_share, floor = [0.0, 0.0], [0.0, 0.0], 0.0, 0.0
-    count = 0
-    for h in {0, cell.heads - 1} if JUDGED > 1 else {0}:
-        b = cell.batch - 1
-        q, k, v = (
-            x[b, :, h].double() * f[b, h].double() for x, f in zip(inputs.stored, inputs.factors)
-        )
-        for first in range(0, cell.s, ROWS):
-            t = q[first : first + ROWS] @ k.T / math.sqrt(cell.d)
-            if cell.causal:
-                rows = torch.arange(first, first + t.shape[0], device=t.device)[:, None]
-                t = t.masked_fill(rows < torch.arange(cell.s, device=t.device), -math.inf)
-            m = t.amax(dim=1, keepdim=True)
-            p = torch.exp(t - m)
-            l = p.sum(dim=1, keepdim=True)
-            exact, unfused = p @ v / l, (rounded(torch, p.float()).double() @ v / l).bfloat16().double()
-            largest = t.masked_fill(t == -math.inf, 0).abs().amax(dim=1)
-            floor = max(floor, float((FLOOR * (1 + largest)[:, None] * (p @ v.abs() / l)).amax()))
-            ours = o[b, first : first + t.shape[0], h].double()
-            for sums, x in ((error, ours), (plain, unfused)):
-                off = (x - exact).abs()
-                sums[0] = max(sums[0], float(off.nan_to_num(nan=math.inf).amax()))
-                sums[1] += float(off.sum())
-            count += exact.numel()
-            true = (m + torch.log(l))[:, 0]
-            allowed = FLOOR * (1 + largest) * true.abs().clamp(min=1)
-            off = (lse[b, h, first : first + t.shape[0]].double() - true).abs() / allowed
-            lse_share = max(lse_share, float(off.nan_to_num(nan=math.inf).amax()))
-    shares = {"largest": error[0] / (2 * plain[0] + floor), "mean": error[1] / (2 * plain[1]), "lse": lse_share}
-    return {"shares": shares, "passed": all(share <= 1 for share in shares.values())}
+    q, k, v = (x.double() * factor[:, None, :, None] for x, factor in zip(inputs.stored, inputs.factors))
+    floor_unit = criterion.FLOOR_UNIT if inputs.device == "cpu" else GPU_FLOOR_UNIT
+    storage = criterion.Storage(2.0**-4, floor_unit, lambda p: rounded(torch, p))
+    reference = criterion.Reference(torch, q, k, v, cell.causal, budget=budget, storage=storage)
+    return reference.judge(o.transpose(1, 2), lse)
 
 
 class Comparison:
@@ -180,7 +153,7 @@ def verdict(entry):
 
 def line(entry):
     number = report.number
-    share = max(entry["check"]["shares"].values()) if "check" in entry else None
+    share = max(part["share"] for part in entry["check"]["tensors"].values()) if "check" in entry else None
     return (
         f"| {entry['name']} | {number(entry.get('heddle'))} | {number(target(entry))} | {number(entry.get('gemm'))} | "
         f"{number(entry.get('cudnn'))} | {number(share, 2)} | {verdict(entry)} |"

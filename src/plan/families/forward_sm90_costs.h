@@ -84,7 +84,7 @@ inline constexpr std::array<ForwardSm90Kernel, 16> kForwardSm90Kernels = {{
 /// And those of 8-bit storage. Nothing here was measured: stretches and tiles are those of 16-bit kernels whose
 /// products and softmax take as long beside each other (D 128 in 8 bits as D 64 in 16), a tenth more for the
 /// transposition.
-inline constexpr std::array<ForwardSm90Kernel, 14> kForwardSm90Fp8Kernels = {{
+inline constexpr std::array<ForwardSm90Kernel, 16> kForwardSm90Fp8Kernels = {{
     {64, 64, 3, 128, 3, 2, 1, false, 1.2, 1.25, 2600, 3500, 800, true},
     {64, 64, 2, 128, 3, 2, 1, false, 1.35, 1.45, 1700, 2400, 400, true},
     {64, 64, 2, 64, 3, 2, 1, true, 1.65, 1.8, 1400, 2600, 1300, true},
@@ -97,8 +97,10 @@ inline constexpr std::array<ForwardSm90Kernel, 14> kForwardSm90Fp8Kernels = {{
     {192, 128, 2, 64, 3, 1, 2, true, 1.45, 1.5, 1600, 5000, 2800, true},
     {192, 192, 2, 96, 2, 1, 3, false, 1.2, 1.25, 1700, 5600, 3100, true},
     {192, 192, 2, 64, 2, 1, 3, true, 1.3, 1.35, 2200, 6200, 3800, true},
+    {192, 192, 2, 32, 4, 1, 3, true, 1.6, 1.65, 1500, 6200, 3800, true},
     {256, 256, 2, 96, 2, 1, 2, false, 1.2, 1.25, 2300, 6500, 4600, true},
     {256, 256, 2, 64, 2, 1, 2, true, 1.3, 1.35, 2300, 6500, 4600, true},
+    {256, 256, 2, 32, 4, 1, 2, true, 1.6, 1.65, 1500, 6500, 4600, true},
 }};
 constexpr std::span<const ForwardSm90Kernel> forward_sm90_kernels(bool fp8) {
   if (fp8) return kForwardSm90Fp8Kernels;

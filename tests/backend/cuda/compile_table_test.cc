@@ -536,6 +536,86 @@ void expect_one_accepted(const std::vector<NamedMods>& all, Kind kind = {}) {
   }
 }
 
+// In 8 bits: reads and a mask by bits, or a weight, and rows of which one warp gathers those of both tensors. At D 192
+// and 256 only blocks of 32 keys leave registers for the worst of it.
+void expect_most_registers_accepted(bool large_dims) {
+  using shared::Fp8;
+  using shared::OutputType;
+  struct Crossing {
+    NamedMods mods;
+    Fp8 type;
+    int page_rows = 0, gather = 0;
+    OutputType o_type = OutputType::same;
+    bool odd_o = false;
+    int dim = 0;  // where 64 keys are too many
+  };
+  const Capture f16("bias", DType::f16, 3), bf16("bias", DType::bf16, 3), f32("bias", DType::f32, 3);
+  const auto read = [](const Capture& bias) { return bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()); };
+  const auto in_cap = [&](const Capture& bias) { return 3.0 * tanh((leaf::score() + read(bias)) / 3.0); };
+  const auto there = [](NamedMods mods) {
+    mods.by_sequence = mods.device_lengths = true;
+    return mods;
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32)), window = mods::sliding_window(17, 3),
+             documents = mods::documents(Capture("ids", DType::i64, 1)) && mods::causal();
+  NamedMods lower_right = with_sinks(
+                named("causal, added, dropout", mods::causal_lower_right(), leaf::score() + read(bf16), dropout)),
+            near = with_sinks(named("window, added", window, leaf::score() + read(bf16)));
+  lower_right.by_sequence = near.by_sequence = true;
+  const std::vector<Crossing> all = {
+      {.mods = named("window, mapped", window, in_cap(f16)), .type = Fp8::e4m3, .dim = 256},
+      {.mods = lower_right, .type = Fp8::e5m2, .page_rows = 1, .gather = 16, .dim = 256},
+      {.mods = near, .type = Fp8::e5m2, .page_rows = 24, .dim = 256},
+      {.mods = there(with_sinks(named("documents, mapped, dropout", documents, in_cap(f32), dropout))),
+       .type = Fp8::e4m3,
+       .page_rows = 3,
+       .gather = 1,
+       .o_type = OutputType::e4m3,
+       .odd_o = true},
+      {.mods = there(with_sinks(named("documents, mapped", documents, in_cap(f32)))),
+       .type = Fp8::e5m2,
+       .gather = 2,
+       .odd_o = true},
+      {.mods = there(with_sinks(named("window, added, dropout", window, leaf::score() + read(f32), dropout))),
+       .type = Fp8::e4m3,
+       .page_rows = 16,
+       .o_type = OutputType::f64,
+       .dim = 192},
+  };
+  std::map<std::string, bool> accepted;
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    if ((kernel.v_dim >= 192) != large_dims) continue;
+    for (const Crossing& crossing : all) {
+      if (some_only() && kernel.v_dim != crossing.dim) continue;
+      if (crossing.gather > 0 && kernel.warpgroups == 3) continue;
+      shared::ForwardSm90Config config = gathered(kernel.config(), 0, crossing.gather, crossing.gather, crossing.odd_o);
+      config.q_fp8 = config.k_fp8 = config.v_fp8 = crossing.type;
+      config.page_rows = crossing.page_rows;
+      config.o_type = crossing.o_type;
+      config.weight_exponent = crossing.mods.mods.weight.empty() ? 0 : 1;
+      const std::string name =
+          fmt::format("D {}, fp8, {}, pages of {}, gathers {}", plan::to_string(plan::dims_of(kernel)),
+                      crossing.mods.name, crossing.page_rows, crossing.gather);
+      bool& found = accepted[name];
+      if (found) continue;
+      try {
+        const auto cubin = jit::build(source_of(config, false, crossing.mods));
+        found = true;
+        fmt::print("{}, {} x {}: {} registers, {:.0f} ms\n", name, config.rows(), kernel.kv_block, cubin->registers,
+                   cubin->compile_ms);
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}, {} x {}: {}\n", name, config.rows(), kernel.kv_block, rejected.what());
+      }
+    }
+  }
+  for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
+}
+
+TEST_F(CompileTable, WhatTakesTheMostRegistersAtLargeHeadDimsFindsAKernel) { expect_most_registers_accepted(true); }
+TEST_F(CompileTable, WhatTakesTheMostRegistersAtSmallHeadDimsFindsAKernel) {
+  if (!some_only()) expect_most_registers_accepted(false);
+}
+
 // Each of these kernels, of the others one is enough: what documents cost is measured on them.
 TEST_F(CompileTable, MasksByBitsAreAccepted) {
   const Expr documents = mods::documents(Capture("ids", DType::i64, 1));

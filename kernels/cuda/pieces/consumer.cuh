@@ -1,0 +1,398 @@
+// A consumer: one warpgroup, through all blocks of all tiles. Of each tile it owns 64 rows, from their first scores to
+// their o.
+#pragma once
+
+#include "pieces/drops.cuh"
+#include "pieces/finished_tile.cuh"
+#include "pieces/mask_bits.cuh"
+#include "pieces/memory.cuh"
+#include "pieces/products.cuh"
+#include "pieces/row_weights.cuh"
+#include "pieces/scores.cuh"
+#include "pieces/tile_reads.cuh"
+#include "pieces/tile_rows.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace heddle {
+
+template <ForwardSm90Config kConfig>
+class Consumer : DropsOf<kConfig> {
+ public:
+  static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
+  using Memory = SharedMemory<kConfig>;
+  // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
+  static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
+                                   !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain;
+  static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
+  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
+  static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
+  /// The scores are t when their exponentials are taken.
+  static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
+  static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
+  using Bits = MaskBits<kConfig, kMaskedByBits>;
+  static constexpr bool kHoles = kSoftmax && Bits::kRemembers;
+  static constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  // In 8 bits: weights of the other normalizers leave P's range, packed draws are two to a register, and the streamer's
+  // warp transposes values.
+  static_assert(!kConfig.fp8() || (kSoftmax && !kConfig.dropped && !kStreams));
+  static_assert(!kMaskedByBits || kN <= 128);  // two rows of a thread are two words
+  // A streamed tile and a table of distances are of a warpgroup's 64 queries of one head.
+  static_assert(!kConfig.packs() || !kStreams);
+  static_assert(!kConfig.packs() || kConfig.queries() == 64 || kConfig.scores != ScoreForm::distant);
+  using RowWeights = RowWeightsOf<kConfig, kAsArray, kHoles>;
+
+  __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
+                                      const shared::ForwardSm90Params& params, int warpgroup)
+      : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup), tiles_{memory, params, warpgroup} {}
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      wait_for_keys();
+      Step step = read_step();
+      if (step & shared::kStepStop) break;
+      if (attends(step)) {
+        step = stretch(step);
+      } else {
+        pass(step);
+      }
+      if (step & shared::kStepLast) finish_tile();
+      if (step & shared::kStepListEnd) release(memory_.list_done());
+    }
+    if ((threadIdx.x & (kConfig.packs() ? 31 : 127)) == 0) ptx::tma_store_wait_read();  // who may have stored
+  }
+
+ private:
+  using Step = shared::Step;
+  using BufferRing = ptx::ChooseRing<kConfig.fp8()>;
+  using DrawTime = shared::DrawTime;
+
+  __device__ __forceinline__ void wait_for_keys() const {
+    ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
+  }
+  /// What the producer says of the keys that have arrived.
+  __device__ __forceinline__ Step read_step() const { return tiles_.step(ptx::slot_of(k_)); }
+
+  __device__ __forceinline__ void release(ptx::Address empty) const {
+    __syncwarp();  // all its threads have read
+    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
+  }
+
+  __device__ __forceinline__ bool attends(Step step) const {
+    return (step & (shared::kStepAttends << warpgroup_)) != 0;
+  }
+
+  /// From a block that this warpgroup attends, which has arrived, to the end of the list or before a block that it does
+  /// not attend. Returns the last step.
+  __device__ __forceinline__ Step stretch(Step step) {
+    int accumulate = begun_ ? 1 : 0;
+    begin_stretch(step);
+    while (!(step & shared::kStepListEnd)) {
+      wait_for_keys();
+      if ((step & shared::kStepNextUneven) && !attends(read_step())) break;
+      const bool new_tile = (step & shared::kStepLast) != 0;
+      if (new_tile) {
+        ++tile_;
+        wait_for_queries();
+      }
+      issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
+      step = read_step();
+      ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
+      issue_pv<kConfig>(o_, p_, memory_.values(ptx::slot_of(v_)), accumulate);
+      // Of the rows before this step: what the finished o is to be multiplied by, or m.
+      float carried[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
+      if (new_tile) {
+        close_rows(tile_ - 1, carried);
+      } else if (softmax_.exact) {
+        softmax_.set_limit();
+      }
+      expect_scores(step, new_tile);
+      ptx::wgmma_wait<1>();
+      ptx::touch(s_);
+      release_keys(step);
+      attend(step, new_tile);
+      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
+      const bool moves = softmax_.moves(carried);
+      softmax_.pin(memory_.q_full(0, 0));
+      ptx::wgmma_wait<0>();
+      ptx::touch(o_);
+      release_values();
+      if (new_tile) {
+        store_tile(tiles_, o_map_, tile_ - 1, suspect_, o_, carried);
+        accumulate = 0;
+      } else {
+        accumulate = 1;
+        if (moves) settle(carried);
+      }
+      pack_p(step);
+    }
+    ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
+    issue_pv<kConfig>(o_, p_, memory_.values(ptx::slot_of(v_)), accumulate);
+    ptx::wgmma_wait<0>();
+    ptx::touch(o_);
+    release_values();
+    return step;
+  }
+
+  /// S and P of a block that nothing runs beside.
+  __device__ __forceinline__ void begin_stretch(Step step) {
+    const bool new_tile = !begun_;
+    if (new_tile) wait_for_queries();
+    issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
+    const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
+    if (begun_ && softmax_.exact) softmax_.set_limit();
+    expect_scores(step, new_tile);
+    ptx::wgmma_wait<0>();
+    ptx::touch(s_);
+    release_keys(step);
+    attend(step, new_tile);
+    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
+    if (begun_ && softmax_.moves(before)) settle(before);
+    pack_p(step);
+    begun_ = true;
+  }
+
+  /// Passes over the key block that has arrived and its values.
+  __device__ __forceinline__ void pass(Step step) {
+    if ((step & shared::kStepLast) && !begun_) wait_for_queries();
+    release_keys(step);
+    if constexpr (kStreams) {
+      wait_for_streamed();
+      release_streamed();
+    }
+    // Not before the values have come: a buffer is given back once each time it was filled.
+    ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
+    release_values();
+  }
+
+  /// The rows' last step, attended or not, lies behind.
+  __device__ __forceinline__ void finish_tile() {
+    if (begun_) {
+      float factor[2];
+      close_rows(tile_, factor);
+      store_tile(tiles_, o_map_, tile_, suspect_, o_, factor);
+    } else if constexpr (kConfig.device_lengths) {
+      // Else the host has listed such rows.
+      float lse = -ptx::infinity();
+      if constexpr (kConfig.sinks) lse = lse_of_sink(load_shared(memory_.sink(tile_)));
+      fill_rows_of_warpgroup<kConfig>(params_, tiles_.place(tile_), tiles_.sequence(tile_), warpgroup_, lse);
+    }
+    begun_ = false;
+    ++tile_;
+  }
+
+  // A tile's queries stand in the buffer of its number.
+  __device__ __forceinline__ int q_slot() const { return static_cast<int>(tile_ % kConfig.q_buffers); }
+  __device__ __forceinline__ void wait_for_queries() {
+    q_ = memory_.queries(q_slot(), warpgroup_) >> 4;
+    ptx::barrier_wait(memory_.q_full(q_slot(), warpgroup_), (tile_ / kConfig.q_buffers) & 1);
+  }
+
+  __device__ __forceinline__ void release_keys(Step step) {
+    release(memory_.k_empty(ptx::slot_of(k_)));
+    // By every thread: that orders its reads of places, too, before the producer writes there again.
+    if (step & shared::kStepLast) ptx::barrier_arrive(memory_.q_empty(q_slot(), warpgroup_));
+    k_.advance(kConfig.stages);
+  }
+  __device__ __forceinline__ void release_values() {
+    release(memory_.v_empty(ptx::slot_of(v_)));
+    v_.advance(kConfig.stages);
+  }
+
+  __device__ __forceinline__ void wait_for_streamed() const {
+    ptx::barrier_wait(memory_.streamed_full(streamed_.slot, warpgroup_), streamed_.parity);
+  }
+  __device__ __forceinline__ void release_streamed() {
+    release(memory_.streamed_empty(streamed_.slot, warpgroup_));
+    streamed_.advance(kConfig.streamed_stages);
+  }
+
+  /// Where this warpgroup's scores of a step lie.
+  __device__ __forceinline__ BlockPlace block_place(Step step) const {
+    const TilePlace at = tiles_.own_place(tile_);
+    return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + tiles_.q_start(tile_),
+            (step >> shared::kStepFlagBits) * kN};
+  }
+
+  /// What of a block's scores is known before they are: while the product runs.
+  __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
+    if constexpr (kConfig.dropped) {
+      const BlockPlace at = block_place(step);
+      if (new_tile) this->drops.begin_tile(params_.mod, at);
+      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
+    }
+    if constexpr (kMaskedByBits) {
+      if (new_tile) mask_.begin_tile();
+      if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
+        mask_.find(params_, block_place(step));
+      }
+    }
+    if constexpr (kConfig.scores == ScoreForm::distant) {
+      tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
+                                  softmax_.tilt);
+    } else if constexpr (ScoreTilt<kConfig.scores>::kAny) {
+      const BlockPlace at = block_place(step);
+      if (new_tile) softmax_.tilt.begin_tile(params_.mod, at);
+      softmax_.tilt.set(params_.mod, at);
+      for (float& base : softmax_.tilt.base) asm volatile("" : "+f"(base));
+    }
+  }
+
+  /// Mods and softmax of the S that has arrived.
+  __device__ __forceinline__ void attend(Step step, bool new_tile) {
+    const int kv_first = (step >> shared::kStepFlagBits) * kN;
+    const float factor = this->factor();
+    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
+    if constexpr (kMapped) {
+      if constexpr (kStreams) wait_for_streamed();
+      map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step),
+                          memory_.streamed(streamed_.slot, warpgroup_));
+      if constexpr (kStreams) release_streamed();
+    }
+    if constexpr (kConfig.scores == ScoreForm::distant) {
+      if (!softmax_.tilt.flat) {
+        add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
+        scale_log2 = 1;
+      }
+    }
+    if (new_tile) {
+      softmax_.rows = RowSums();
+      softmax_.safe = (step & shared::kStepSafe) != 0;
+    }
+    softmax_.begin_step();
+    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
+    if constexpr (kConfig.capped) {
+      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
+        if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
+          const float square = factor * factor;
+          const float series[3] = {params_.cap_series[0] * factor, params_.cap_series[1] * (factor * square),
+                                   params_.cap_series[2] * (factor * square * square)};
+          softmax_.step_capped(s_, series);
+        } else {
+          softmax_.step_capped(s_, params_.cap_series);
+        }
+        return;
+      }
+      cap_scores<kConfig>(s_, params_, factor);
+      scale_log2 = 1;
+    }
+    if constexpr (ScoreTilt<kConfig.scores>::kAny) {
+      if (step & decided) {
+        softmax_.tilt.fold(s_, scale_log2);
+        scale_log2 = 1;
+      }
+    } else if constexpr (kConfig.fp8() && !kMapped && !kConfig.capped) {
+      if (step & decided) {  // a factor that is not positive would make more of -inf
+#pragma unroll
+        for (float& x : s_) x *= scale_log2;
+        scale_log2 = 1;
+      }
+    }
+    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, tiles_.kv_len(tile_) - kv_first);
+    unsigned attending = 0xF;
+    if constexpr (kConfig.masked) {
+      if (step & (shared::kStepPartial << warpgroup_)) {
+        if constexpr (kHoles) {
+          if (!softmax_.exact && mask_.repeats_two()) {
+            attending = mask_.first_two();
+          } else {
+            mask_.apply(s_);
+          }
+        } else if constexpr (kMaskedByBits) {
+          mask_.apply(s_);
+        } else {
+          mask_scores<kConfig>(s_, params_.mod, block_place(step));
+        }
+      }
+    }
+    if constexpr (kHoles) {
+      softmax_.step(s_, scale_log2, attending);
+    } else {
+      softmax_.step(s_, scale_log2);
+    }
+  }
+
+  /// P, in the storage type, of the block of `step`.
+  __device__ __forceinline__ void pack_p(Step step) {
+    if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.fp8()) {
+      constexpr bool kE5m2 = kConfig.q_fp8 == shared::Fp8::e5m2;
+#pragma unroll
+      for (int i = 0; i < kN / 8; ++i) {  // a row and 16 keys of a k-step, as transposed_values.h says
+        const int at = 8 * (i / 2) + 2 * (i % 2);
+        p_[i] = ptx::pack<kE5m2>(s_[at], s_[at + 1], s_[at + 4], s_[at + 5]);
+      }
+    } else if constexpr (kConfig.dropped) {
+      if constexpr (kConfig.draws == DrawTime::packing) {
+        draw<kN>(p_, this->drops.seed, block_place(step));
+        pack_kept<kConfig>(p_, s_, p_, this->drops);
+      } else {
+        pack_kept<kConfig>(p_, s_, this->drawn, this->drops);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
+    }
+  }
+
+  /// P and O are brought to m. `before`: m before the step.
+  __device__ __forceinline__ void settle(const float (&before)[2]) {
+    float rescale[2];
+    softmax_.settle(s_, before, rescale);
+#pragma unroll
+    for (int j = 0; j < kV / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o_[4 * j + e] *= rescale[e / 2];
+    }
+  }
+
+  /// The rows of a tile have seen all their keys: `factor` is what O is to be multiplied by.
+  __device__ __forceinline__ void close_rows(unsigned tile, float (&factor)[2]) {
+    if constexpr (kSoftmax) {
+      suspect_ = close_softmax(tiles_, tile, softmax_, factor);
+    } else {
+      for (int r = 0; r < 2; ++r) factor[r] = softmax_.factor(r);
+      suspect_ = RowWeights::kOwnPowers && !softmax_.safe;
+    }
+    if constexpr (kConfig.dropped) {
+      for (int r = 0; r < 2; ++r) factor[r] *= this->drops.factor();
+    }
+    if constexpr (kConfig.fp8()) {
+      const float values = load_shared(memory_.factors(tile) + shared::kFactorOfValues);
+      factor[0] *= values;
+      factor[1] *= values;
+    }
+  }
+
+  /// What makes scores of products beside params_.scale: of the tile, in 8 bits. Read for each step: a register that
+  /// held it would be one too many.
+  __device__ __forceinline__ float factor() const {
+    if constexpr (!kConfig.fp8()) return 1;
+    return load_shared(memory_.factors(tile_) + shared::kFactorOfScores);
+  }
+
+  /// Of products.
+  __device__ __forceinline__ float cap_limit(float factor) const {
+    if constexpr (!kConfig.fp8()) return params_.cap_limit;
+    return params_.cap_limit * ptx::reciprocal(fabsf(factor));
+  }
+
+  const Memory& memory_;
+  const ptx::TensorMap& o_map_;
+  const shared::ForwardSm90Params& params_;
+  int warpgroup_;
+  TileReads<kConfig> tiles_;
+  unsigned tile_ = 0;     // number of the tile whose queries are in use
+  unsigned q_ = 0;        // where these queries are, in units of 16 bytes
+  bool begun_ = false;    // a stretch has ended inside that tile
+  bool suspect_ = false;  // the closed tile's weights were large
+  BufferRing k_{0}, v_{0};
+  ptx::Ring streamed_{0};
+  RowWeights softmax_;
+  Bits mask_;
+  float s_[kN / 2];                               // registers: S, then P, 64 x kv_block
+  unsigned p_[kN * kConfig.element_bytes() / 8];  // registers: P in the storage type, as pv_product takes it
+  float o_[kV / 2];                               // registers: O, 64 x v_columns
+};
+
+}  // namespace heddle

@@ -1,0 +1,152 @@
+#include "backend/cuda/compile_table.h"
+
+#include <elf.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "backend/cuda/emit/forward_sm90.h"
+#include "plan/families/forward_sm90_streamed.h"
+
+namespace heddle::cuda {
+
+bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+bool some_only() { return reduced() || std::getenv("HEDDLE_TEST_FULL") == nullptr; }
+
+void CompileTable::SetUp() {
+  std::string name = (std::filesystem::temp_directory_path() / "heddle-table-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  folder_ = name;
+  ::setenv("HEDDLE_CACHE_DIR", name.c_str(), 1);
+  jit::forget();
+  const std::string missing = jit::compiler_missing();
+  if (missing.empty()) return;
+  if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
+  GTEST_SKIP() << missing;
+}
+
+void CompileTable::TearDown() { std::filesystem::remove_all(folder_); }
+
+NamedMods named(std::string name, const Expr& mask, const Expr& score, const Expr& weight, Normalizer normalizer) {
+  problem::AttentionProblem problem;
+  problem.normalizer = normalizer;
+  problem.batch = problem.q_heads = problem.kv_heads = 1;
+  problem.q_rows = problem.kv_rows = 8192;
+  problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
+  problem.scale = 1;
+  problem.mask_mod = mask;
+  problem.score_mod = score;
+  problem.weight_mod = weight;
+  return {std::move(name), plan::forward_sm90_mods(problem)};
+}
+
+NamedMods with_sinks(NamedMods mods) {
+  mods.name += ", sinks";
+  mods.sinks = true;
+  return mods;
+}
+
+NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score,
+                          const Expr& weight) {
+  const bool sigmoid = normalizer == Normalizer::sigmoid;
+  NamedMods mods = named((sigmoid ? "sigmoid, " : "none, ") + std::move(name), mask, score, weight, normalizer);
+  mods.normalizer = sigmoid ? shared::Normalizer::sigmoid : shared::Normalizer::none;
+  return mods;
+}
+
+shared::ForwardSm90Config gathered(shared::ForwardSm90Config config, int q, int k, int v, bool odd_o) {
+  config.q_gather = q;
+  config.k_gather = k;
+  config.v_gather = v;
+  config.odd_o = odd_o;
+  return config;
+}
+
+shared::ForwardSm90Config streaming(const shared::ForwardSm90Config& config, const NamedMods& named) {
+  const auto with_tiles = plan::with_streamed_tiles(plan::config_with(config, named.mods), named.mods.streamed->dtype);
+  return with_tiles.value_or(config);
+}
+
+jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMods& named, bool lse) {
+  config.f16 = f16;
+  config.lse = lse;
+  config.by_sequence = named.by_sequence;
+  config.device_lengths = named.device_lengths;
+  config.sinks = named.sinks;
+  config.normalizer = named.normalizer;
+  return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
+}
+
+// R2UR: the low twelve bits of sm_90's 16-byte instructions.
+int moves_to_uniform_registers(std::span<const char> cubin) {
+  constexpr std::uint64_t kOpcode = 0xfff, kMove = 0x2ca;
+  const auto read = [&]<class T>(std::size_t at, T) {
+    T value;
+    std::memcpy(&value, cubin.subspan(at, sizeof value).data(), sizeof value);
+    return value;
+  };
+  const auto header = read(0, Elf64_Ehdr{});
+  const auto section = [&](std::size_t i) { return read(header.e_shoff + i * sizeof(Elf64_Shdr), Elf64_Shdr{}); };
+  int moves = 0;
+  for (std::size_t i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr text = section(i);
+    if (text.sh_type != SHT_PROGBITS || (text.sh_flags & SHF_EXECINSTR) == 0) continue;
+    for (std::size_t at = text.sh_offset; at < text.sh_offset + text.sh_size; at += 16) {
+      if ((read(at, std::uint64_t{}) & kOpcode) == kMove) ++moves;
+    }
+  }
+  return moves;
+}
+
+void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const NamedMods& mask, bool lse) {
+  const std::string kernel_text =
+      fmt::format("D {}, {} x 64 queries, {} keys, {}, {}{}", plan::to_string(HeadDims{config.qk_dim, config.v_dim}),
+                  config.warpgroups, config.kv_block,
+                  config.fp8() ? "fp8"
+                  : f16        ? "f16"
+                               : "bf16",
+                  mask.name, lse ? "" : ", no lse");
+  SCOPED_TRACE(kernel_text);
+  try {
+    const auto cubin = jit::build(source_of(config, f16, mask, lse));
+    EXPECT_EQ(cubin->spill_bytes, 0);
+    // About 50 is what the descriptors of products and tensor maps take. Where the compiler does not see that an
+    // address is one for the warp it was 124 to 223, most of them in the loop, and the kernel 3 to 11 % slower.
+    const int moves = moves_to_uniform_registers(cubin->bytes);
+    EXPECT_GT(moves, config.orders() ? 3 : 20) << "another encoding?";  // less is left to TMA
+    // Each panel of a box of pages takes its own: at D 256 79, and 85 with lengths on the device. Packed rows are
+    // stored by several warps: 100 with four panels, whose values are in pages.
+    EXPECT_LT(moves, config.packs() ? 105 : config.page_rows > 0 ? 90 : 80);
+    fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", kernel_text, cubin->registers, moves,
+               cubin->compile_ms);
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+void expect_one_accepted(const std::vector<NamedMods>& all, Kind kind) {
+  for (const NamedMods& mods : all) {
+    std::map<std::string, bool> accepted;
+    for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(kind.fp8)) {
+      const HeadDims dims = plan::dims_of(kernel);
+      if (dims.qk == 96 || dims.qk != dims.v) continue;
+      bool& found = accepted[plan::to_string(dims)];
+      if (found) continue;
+      try {
+        const auto cubin = jit::build(source_of(kernel.config(), kind.f16, mods, kind.lse));
+        fmt::print("D {}, {} x {}, {}{}: {:.0f} ms\n", plan::to_string(dims), kernel.config().rows(), kernel.kv_block,
+                   kind.fp8 ? "fp8, " : "", mods.name, cubin->compile_ms);
+        found = true;
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}\n", rejected.what());
+      }
+    }
+    for (const auto& [dims, found] : accepted) EXPECT_TRUE(found) << mods.name << ", D " << dims;
+  }
+}
+
+}  // namespace heddle::cuda

@@ -1,0 +1,181 @@
+// Kernels of 8 bits, alone, with what others have, and with rows that are gathered or in pages.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/compile_table.h"
+#include "engine/deck.h"
+#include "heddle/mods.h"
+
+namespace heddle::cuda {
+namespace {
+
+using test::Deck;
+
+// Of 8 bits, of one type and mixed.
+TEST_F(CompileTable, KernelsOfEightBitsAreAllAccepted) {
+  NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
+  plain.by_sequence = causal.by_sequence = true;
+  const NamedMods none = named("no mask", {}), triangle = named("causal", mods::causal());
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, triangle);
+    if (reduced() || kernel.spare) continue;
+    expect_accepted(config, false, none);
+    if (!first) continue;
+    expect_accepted(config, false, causal);
+    config.k_fp8 = shared::Fp8::e5m2;
+    expect_accepted(config, false, none, false);
+    config.q_fp8 = shared::Fp8::e5m2;
+    expect_accepted(config, false, plain);
+  }
+  for (const HeadDims& dims :
+       {HeadDims{40, 40}, HeadDims{1, 33}, HeadDims{80, 72}, HeadDims{160, 24}, HeadDims{130, 255}}) {
+    const auto* kernel = std::ranges::find(plan::kForwardSm90Fp8Kernels, plan::native_dims(dims, true), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, none);
+  }
+}
+
+// What 16 bits have, too: sinks, an o of another type, masks by bits (of 192 keys element by element).
+TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
+  const NamedMods dilated = with_sinks(named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  EXPECT_EQ(dilated.mods.mask_form, shared::MaskForm::distance);
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (kernel.spare || (reduced() && !first)) continue;
+    expect_accepted(config, false, dilated);
+    config.o_type = shared::OutputType::f32;
+    expect_accepted(config, false, lengths);
+    config.o_type = shared::OutputType::e4m3;
+    if (first) expect_accepted(config, false, named("no mask, o of e4m3", {}), false);
+  }
+}
+
+// One warp transposes values, the other one gathers: pages by TMA in all kernels, rows where the producer has registers
+// for it. Copies of one byte are of 8 bits alone.
+TEST_F(CompileTable, KernelsOfEightBitsThatGatherAreAllAccepted) {
+  NamedMods causal = named("pages, causal", mods::causal_lower_right()),
+            window = with_sinks(named("pages, window", mods::sliding_window(1024))), plain = named("gathered", {}),
+            lengths = with_sinks(named("pages, window, device lengths", mods::sliding_window(1024)));
+  causal.by_sequence = window.by_sequence = lengths.by_sequence = lengths.device_lengths = true;
+  const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
+    config.page_rows = rows;
+    return gathered(config, 0, gather, gather, false);
+  };
+  Deck<int> pages({8, 16, 64, 128, 256}, 3), odd_pages({1, 3, 7, 24}, 4), bytes({1, 2, 4, 8, 16}, 5);
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    if (reduced() && kernel.spare) continue;
+    expect_accepted(paged(config, pages.deal(), 0), false, lengths);
+    if (some_only() && kernel.spare) continue;
+    expect_accepted(config, false, lengths);
+    expect_accepted(paged(config, pages.deal(), 0), false, window);
+    expect_accepted(paged(config, pages.deal(), 0), false, causal);
+    if (kernel.warpgroups == 3) continue;
+    expect_accepted(paged(config, odd_pages.deal(), bytes.deal()), false, lengths);
+    const int q = bytes.deal(), k = bytes.deal(), v = bytes.deal();
+    const bool odd_o = kernel.v_dim < 256 || kernel.spare;  // 128 x 96 spills there, and the spare one is taken
+    expect_accepted(gathered(config, q, k, v, odd_o), false, plain);
+  }
+  const auto two = std::ranges::find(plan::kForwardSm90Fp8Kernels, 2, &ForwardSm90Kernel::warpgroups);
+  for (const int width : {1, 2, 4, 8, 16}) {
+    expect_accepted(gathered(two->config(62, 42), 0, width, 0, false), false, causal);
+    if (some_only()) continue;
+    expect_accepted(gathered(two->config(), width, 0, 0, true), false, plain);
+    expect_accepted(gathered(two->config(62, 34), 0, 0, width, true), false, causal);
+  }
+}
+
+// In 8 bits: reads and a mask by bits, or a weight, and rows of which one warp gathers those of both tensors. At D 192
+// and 256 only blocks of 32 keys leave registers for the worst of it.
+void expect_most_registers_accepted(bool large_dims) {
+  using shared::Fp8;
+  using shared::OutputType;
+  struct Crossing {
+    NamedMods mods;
+    Fp8 type;
+    int page_rows = 0, gather = 0;
+    OutputType o_type = OutputType::same;
+    bool odd_o = false;
+    int dim = 0;  // where 64 keys are too many
+  };
+  const Capture f16("bias", DType::f16, 3), bf16("bias", DType::bf16, 3), f32("bias", DType::f32, 3);
+  const auto read = [](const Capture& bias) { return bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()); };
+  const auto in_cap = [&](const Capture& bias) { return 3.0 * tanh((leaf::score() + read(bias)) / 3.0); };
+  const auto there = [](NamedMods mods) {
+    mods.by_sequence = mods.device_lengths = true;
+    return mods;
+  };
+  const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32)), window = mods::sliding_window(17, 3),
+             documents = mods::documents(Capture("ids", DType::i64, 1)) && mods::causal();
+  NamedMods lower_right = with_sinks(
+                named("causal, added, dropout", mods::causal_lower_right(), leaf::score() + read(bf16), dropout)),
+            near = with_sinks(named("window, added", window, leaf::score() + read(bf16)));
+  lower_right.by_sequence = near.by_sequence = true;
+  const std::vector<Crossing> all = {
+      {.mods = named("window, mapped", window, in_cap(f16)), .type = Fp8::e4m3, .dim = 256},
+      {.mods = lower_right, .type = Fp8::e5m2, .page_rows = 1, .gather = 16, .dim = 256},
+      {.mods = near, .type = Fp8::e5m2, .page_rows = 24, .dim = 256},
+      {.mods = there(with_sinks(named("documents, mapped, dropout", documents, in_cap(f32), dropout))),
+       .type = Fp8::e4m3,
+       .page_rows = 3,
+       .gather = 1,
+       .o_type = OutputType::e4m3,
+       .odd_o = true},
+      {.mods = there(with_sinks(named("documents, mapped", documents, in_cap(f32)))),
+       .type = Fp8::e5m2,
+       .gather = 2,
+       .odd_o = true},
+      {.mods = there(with_sinks(named("window, added, dropout", window, leaf::score() + read(f32), dropout))),
+       .type = Fp8::e4m3,
+       .page_rows = 16,
+       .o_type = OutputType::f64,
+       .dim = 192},
+  };
+  std::map<std::string, bool> accepted;
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    if ((kernel.v_dim >= 192) != large_dims) continue;
+    for (const Crossing& crossing : all) {
+      if (some_only() && kernel.v_dim != crossing.dim) continue;
+      if (crossing.gather > 0 && kernel.warpgroups == 3) continue;
+      shared::ForwardSm90Config config = gathered(kernel.config(), 0, crossing.gather, crossing.gather, crossing.odd_o);
+      config.q_fp8 = config.k_fp8 = config.v_fp8 = crossing.type;
+      config.page_rows = crossing.page_rows;
+      config.o_type = crossing.o_type;
+      config.weight_exponent = crossing.mods.mods.weight.empty() ? 0 : 1;
+      const std::string name =
+          fmt::format("D {}, fp8, {}, pages of {}, gathers {}", plan::to_string(plan::dims_of(kernel)),
+                      crossing.mods.name, crossing.page_rows, crossing.gather);
+      bool& found = accepted[name];
+      if (found) continue;
+      try {
+        const auto cubin = jit::build(source_of(config, false, crossing.mods));
+        found = true;
+        fmt::print("{}, {} x {}: {} registers, {:.0f} ms\n", name, config.rows(), kernel.kv_block, cubin->registers,
+                   cubin->compile_ms);
+      } catch (const jit::Rejected& rejected) {
+        fmt::print("{}, {} x {}: {}\n", name, config.rows(), kernel.kv_block, rejected.what());
+      }
+    }
+  }
+  for (const auto& [name, found] : accepted) EXPECT_TRUE(found) << name;
+}
+
+TEST_F(CompileTable, WhatTakesTheMostRegistersAtLargeHeadDimsFindsAKernel) { expect_most_registers_accepted(true); }
+TEST_F(CompileTable, WhatTakesTheMostRegistersAtSmallHeadDimsFindsAKernel) {
+  if (!some_only()) expect_most_registers_accepted(false);
+}
+
+}  // namespace
+}  // namespace heddle::cuda

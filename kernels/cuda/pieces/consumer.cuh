@@ -1,15 +1,18 @@
 // A consumer: one warpgroup, through all blocks of all tiles. Of each tile it owns 64 rows, from their first scores to
 // their o.
+//
+// What reads its members stays a member: functions beside it that take several of them, or an object that holds
+// references to them, give unmasked kernels other machine code.
 #pragma once
 
 #include "pieces/drops.cuh"
-#include "pieces/finished_tile.cuh"
 #include "pieces/mask_bits.cuh"
 #include "pieces/memory.cuh"
+#include "pieces/output.cuh"
 #include "pieces/products.cuh"
 #include "pieces/row_weights.cuh"
 #include "pieces/scores.cuh"
-#include "pieces/tile_reads.cuh"
+#include "pieces/sink.cuh"
 #include "pieces/tile_rows.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -44,7 +47,7 @@ class Consumer : DropsOf<kConfig> {
 
   __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
                                       const shared::ForwardSm90Params& params, int warpgroup)
-      : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup), tiles_{memory, params, warpgroup} {}
+      : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -71,7 +74,63 @@ class Consumer : DropsOf<kConfig> {
     ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
   }
   /// What the producer says of the keys that have arrived.
-  __device__ __forceinline__ Step read_step() const { return tiles_.step(ptx::slot_of(k_)); }
+  __device__ __forceinline__ Step read_step() const {
+    // The lane that gives the buffer back reads, and passes the word on: a shuffled value is one for the warp, and the
+    // compiler knows it. Else every address that follows is one of each thread's own.
+    Step step = 0;
+    asm volatile(
+        "{\n"
+        ".reg .pred first;\n"
+        "setp.eq.u32 first, %2, 0;\n"
+        "@first ld.shared.s32 %0, [%1];\n"
+        "}"
+        : "+r"(step)
+        : "r"(memory_.step(ptx::slot_of(k_))), "r"(threadIdx.x & 31)
+        : "memory");
+    return __shfl_sync(~0U, step, 0);
+  }
+
+  __device__ __forceinline__ TilePlace place(unsigned tile) const {
+    TilePlace place;
+    asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(place.q_first), "=r"(place.head), "=r"(place.batch), "=r"(place.item)
+                 : "r"(memory_.place(tile))
+                 : "memory");
+    return place;
+  }
+  __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
+    return ptx::load_word(memory_.sequence(tile) + offset);
+  }
+  /// Of a tile's sequence.
+  __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
+    if constexpr (!kConfig.by_sequence) return {0, params_.q_len};
+    return {sequence_word(tile, shared::kSequenceQBegin), sequence_word(tile, shared::kSequenceQLen)};
+  }
+  __device__ __forceinline__ int kv_len(unsigned tile) const {
+    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceKvLen) : params_.kv_len;
+  }
+  __device__ __forceinline__ int q_start(unsigned tile) const {
+    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceQStart) : params_.mod.q_start;
+  }
+  /// Packed: the heads that there are from that of this warp's rows on, in the tile; none: nothing is stored of them.
+  __device__ __forceinline__ int heads_left(unsigned tile, const TilePlace& at) const {
+    return ptx::load_word(memory_.heads_end(tile)) - at.head - head_of_warp<kConfig>(warpgroup_);
+  }
+  /// Of this warp's rows.
+  __device__ __forceinline__ TilePlace own_place(unsigned tile) const {
+    TilePlace at = place(tile);
+    // Rows that are no head's hold the queries of the last one.
+    if constexpr (kConfig.packs()) at.head += head_of_warp<kConfig>(warpgroup_) + min(heads_left(tile, at) - 1, 0);
+    return at;
+  }
+  /// As sequence(); where this warp's rows are no head's, one without queries.
+  __device__ __forceinline__ TileSequence own_sequence(unsigned tile) const {
+    TileSequence own = sequence(tile);
+    if constexpr (kConfig.packs()) {
+      if (heads_left(tile, place(tile)) <= 0) own.q_len = 0;
+    }
+    return own;
+  }
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
     __syncwarp();  // all its threads have read
@@ -118,7 +177,7 @@ class Consumer : DropsOf<kConfig> {
       ptx::touch(o_);
       release_values();
       if (new_tile) {
-        store_tile(tiles_, o_map_, tile_ - 1, suspect_, o_, carried);
+        store_tile(tile_ - 1, carried);
         accumulate = 0;
       } else {
         accumulate = 1;
@@ -170,12 +229,12 @@ class Consumer : DropsOf<kConfig> {
     if (begun_) {
       float factor[2];
       close_rows(tile_, factor);
-      store_tile(tiles_, o_map_, tile_, suspect_, o_, factor);
+      store_tile(tile_, factor);
     } else if constexpr (kConfig.device_lengths) {
       // Else the host has listed such rows.
       float lse = -ptx::infinity();
       if constexpr (kConfig.sinks) lse = lse_of_sink(load_shared(memory_.sink(tile_)));
-      fill_rows_of_warpgroup<kConfig>(params_, tiles_.place(tile_), tiles_.sequence(tile_), warpgroup_, lse);
+      fill_rows_of_warpgroup<kConfig>(params_, place(tile_), sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
     ++tile_;
@@ -209,8 +268,8 @@ class Consumer : DropsOf<kConfig> {
 
   /// Where this warpgroup's scores of a step lie.
   __device__ __forceinline__ BlockPlace block_place(Step step) const {
-    const TilePlace at = tiles_.own_place(tile_);
-    return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + tiles_.q_start(tile_),
+    const TilePlace at = own_place(tile_);
+    return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + q_start(tile_),
             (step >> shared::kStepFlagBits) * kN};
   }
 
@@ -288,7 +347,7 @@ class Consumer : DropsOf<kConfig> {
         scale_log2 = 1;
       }
     }
-    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, tiles_.kv_len(tile_) - kv_first);
+    if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     unsigned attending = 0xF;
     if constexpr (kConfig.masked) {
       if (step & (shared::kStepPartial << warpgroup_)) {
@@ -349,7 +408,7 @@ class Consumer : DropsOf<kConfig> {
   /// The rows of a tile have seen all their keys: `factor` is what O is to be multiplied by.
   __device__ __forceinline__ void close_rows(unsigned tile, float (&factor)[2]) {
     if constexpr (kSoftmax) {
-      suspect_ = close_softmax(tiles_, tile, softmax_, factor);
+      close_softmax(tile, factor);
     } else {
       for (int r = 0; r < 2; ++r) factor[r] = softmax_.factor(r);
       suspect_ = RowWeights::kOwnPowers && !softmax_.safe;
@@ -361,6 +420,57 @@ class Consumer : DropsOf<kConfig> {
       const float values = load_shared(memory_.factors(tile) + shared::kFactorOfValues);
       factor[0] *= values;
       factor[1] *= values;
+    }
+  }
+
+  /// 1 / l, and lse = m + ln l.
+  __device__ __forceinline__ void close_softmax(unsigned tile, float (&factor)[2]) {
+    const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
+    factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
+    factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
+    const TilePlace at = own_place(tile);
+    suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
+    if constexpr (kConfig.sinks) {
+      const float sink = load_shared(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
+      const RowEnd ends[2] = {end_with_sink(softmax_.rows.m[0], l[0], sink),
+                              end_with_sink(softmax_.rows.m[1], l[1], sink)};
+      const float largest[2] = {ends[0].sunk ? kSuspicious : RowWeights::kLargestSum,
+                                ends[1].sunk ? kSuspicious : RowWeights::kLargestSum};
+      if (suspect_ && __any_sync(~0U, !((l[0] < largest[0]) & (l[1] < largest[1])))) repeat(tile);
+      factor[0] = ends[0].factor;
+      factor[1] = ends[1].factor;
+      if constexpr (kConfig.lse) store_own_lse(at, own_sequence(tile), threadIdx.x & 1 ? ends[1].lse : ends[0].lse);
+    } else {
+      constexpr float kLargest = RowWeights::kLargestSum;
+      if (suspect_ && __any_sync(~0U, !((l[0] < kLargest) & (l[1] < kLargest)))) repeat(tile);
+      if constexpr (kConfig.lse) {
+        // Where nothing attends m is -inf.
+        const bool lower = threadIdx.x & 1;
+        const float lse =
+            ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
+        store_own_lse(at, own_sequence(tile), lse);
+      }
+    }
+  }
+
+  /// Of the four threads that share the two rows, the first two store one each: the even ones the upper row's.
+  __device__ __forceinline__ void store_own_lse(const TilePlace& at, const TileSequence& own, float lse) const {
+    const int own_row = at.q_first + query_of_thread<kConfig>(warpgroup_) + (threadIdx.x & 1 ? 8 : 0);
+    if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
+  }
+
+  /// o = O / l.
+  __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
+    const TilePlace at = own_place(tile);
+    if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
+    // Pairs take fewer registers than elements: products of 8 bits leave none.
+    constexpr bool kPairs = kConfig.o_type != OutputType::same || kConfig.fp8();
+    if constexpr (kPairs && kConfig.stores_o_by_threads()) {
+      store_converted_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
+    } else if constexpr (kConfig.stores_o_by_threads()) {
+      store_odd_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
+    } else {
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.q_len, o_, factor);
     }
   }
 
@@ -377,11 +487,34 @@ class Consumer : DropsOf<kConfig> {
     return params_.cap_limit * ptx::reciprocal(fabsf(factor));
   }
 
+  // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
+  // make any of them large.
+  static constexpr float kSuspicious = 16777216.0F;
+
+  __device__ __forceinline__ bool finite_o() const {
+    float zero = 0;
+#pragma unroll
+    for (int i = 0; i < kV / 2; ++i) zero = fmaf(o_[i], 0.0F, zero);
+    return zero == 0;
+  }
+
+  /// The producer will bring that tile again, safely.
+  __device__ __forceinline__ void repeat(unsigned tile) const {
+    // Predicated, not a branch: lanes that part here would cost every address of the loop its one value a warp.
+    asm volatile(
+        "{\n"
+        ".reg .pred first;\n"
+        "setp.eq.u32 first, %2, 0;\n"
+        "@first red.shared.or.b32 [%0], %1;\n"
+        "}" ::"r"(memory_.redo(tile)),
+        "r"(1), "r"(threadIdx.x & 31)
+        : "memory");
+  }
+
   const Memory& memory_;
   const ptx::TensorMap& o_map_;
   const shared::ForwardSm90Params& params_;
   int warpgroup_;
-  TileReads<kConfig> tiles_;
   unsigned tile_ = 0;     // number of the tile whose queries are in use
   unsigned q_ = 0;        // where these queries are, in units of 16 bytes
   bool begun_ = false;    // a stretch has ended inside that tile

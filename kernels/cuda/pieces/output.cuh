@@ -3,12 +3,18 @@
 
 #include "pieces/memory.cuh"
 #include "pieces/output_elements.cuh"
-#include "pieces/tile_reads.cuh"
 #include "pieces/tile_rows.cuh"
 #include "ptx/math.cuh"
 #include "ptx/tma.cuh"
 
 namespace heddle {
+
+using shared::TilePlace;
+
+/// The sequence of a tile, for what is written of it.
+struct TileSequence {
+  int q_begin, q_len;
+};
 
 /// 64 rows of one warpgroup, where TMA does not take o, or 16 bytes do not divide those of its rows: TMA would write
 /// the rest of the last ones, too, past the tensor's end. Every thread stores what it holds.

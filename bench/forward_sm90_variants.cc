@@ -79,8 +79,7 @@ constexpr std::array<Problem, 4> kDropoutProblems = {
 void time_dropout(const shared::ForwardSm90Config& kernel, int device, int rounds, double seconds) {
   std::vector<Variant> variants = {{"without", kernel, {}}};
   for (const auto& [name, draws] : {std::pair("drawn when packing", shared::DrawTime::packing),
-                                    std::pair("drawn when waiting", shared::DrawTime::waiting),
-                                    std::pair("drawn when weighing", shared::DrawTime::weighing)}) {
+                                    std::pair("drawn when waiting", shared::DrawTime::waiting)}) {
     Variant& added = variants.emplace_back(Variant{name, kernel, {}});
     added.config.dropped = true;
     added.config.draws = draws;

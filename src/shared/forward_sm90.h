@@ -42,9 +42,8 @@ enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
 
 /// When a kernel that drops draws for a block of scores.
 enum class DrawTime : int {
-  packing,   // where P is packed, into P's own registers
-  waiting,   // while the scores are computed; this and the next take a register for each two
-  weighing,  // beside the exponentials
+  packing,  // where P is packed, into P's own registers
+  waiting,  // while the scores are computed: a register for each two
 };
 
 /// How a partial step finds what its mask_mod excludes.

@@ -5,14 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
 
 #include "backend/cuda/jit/jit.h"
 #include "engine/conditioning.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"
 #include "heddle/error.h"
@@ -22,8 +21,6 @@ namespace heddle::test {
 namespace {
 
 using expr::Leaf;
-
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
 
 /// What of an attention a drawn expression becomes.
 enum class Kind : int { any, element_term, row_term, slope, distance, weight, mask };

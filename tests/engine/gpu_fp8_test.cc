@@ -4,30 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "engine/deck.h"
-#include "engine/gpu_case.h"
+#include "engine/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
-
-class GpuFp8 : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-
-  /// All, or every nth where the tests are to be short.
-  static void run_and_judge(const std::vector<CaseSpec>& specs, std::size_t nth) {
-    std::vector<CaseSpec> some;
-    for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
-    for_each_spec(some, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
-  }
-};
+class GpuFp8 : public GpuTest {};
 
 CaseSpec spec_of(std::uint64_t seed, std::int64_t qk_dim, std::int64_t v_dim, DType dtype = DType::e4m3) {
   CaseSpec spec;
@@ -61,7 +46,7 @@ TEST_F(GpuFp8, OneTile) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 1);
+  run_all(specs, 1);
 }
 
 // Each kernel of the table at the edges of its tile.
@@ -82,7 +67,7 @@ TEST_F(GpuFp8, EveryKernelAtTheEdgesOfItsTile) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 5);
+  run_all(specs, 5);
 }
 
 // Every mixture of types, with and without factors.
@@ -110,7 +95,7 @@ TEST_F(GpuFp8, TypesAndFactors) {
       }
     }
   }
-  run_and_judge(specs, 3);
+  run_all(specs, 3);
 }
 
 // Factors below 0, and 0, of some heads: what masks and ends of keys exclude stays excluded.
@@ -161,7 +146,7 @@ TEST_F(GpuFp8, HeadDims) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 7);
+  run_all(specs, 7);
 }
 
 // Every form of a score_mod, which all see scores that factors have multiplied; weights; masks.
@@ -194,7 +179,7 @@ TEST_F(GpuFp8, Mods) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 5);
+  run_all(specs, 5);
 }
 
 // What kernels of 16 bits have, too: sinks, o of any type, masks by bits; and what is left out here, a bias in tiles.
@@ -233,7 +218,7 @@ TEST_F(GpuFp8, SinksOutputsAndMasksByBits) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 9);
+  run_all(specs, 9);
 }
 
 // Lengths of their own and packed batches; what lies past an end is NaN.
@@ -258,7 +243,7 @@ TEST_F(GpuFp8, SequencesThatDiffer) {
       }
     }
   }
-  run_and_judge(specs, 5);
+  run_all(specs, 5);
 }
 
 /// Of sequences with pages, as engines that generate text have them.
@@ -297,7 +282,7 @@ TEST_F(GpuFp8, PagesOfEveryKernel) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 7);
+  run_all(specs, 7);
 }
 
 // Pages of any size, of which TMA takes those of 8 rows and more, with windows, sinks and whatever else crosses them.
@@ -323,7 +308,7 @@ TEST_F(GpuFp8, Pages) {
       specs.push_back(spec);
     }
   }
-  run_and_judge(specs, 7);
+  run_all(specs, 7);
 }
 
 // Rows that TMA does not bring, in copies of 16 bytes to 1; rings of orders go round often on few CTAs.
@@ -371,7 +356,7 @@ TEST_F(GpuFp8, GatheredRows) {
       }
     }
   }
-  run_and_judge(specs, 7);
+  run_all(specs, 7);
 }
 
 // Lengths in the GPU's memory give the bits of the host's where blocks are classified alike; pages, and factors of each
@@ -401,9 +386,7 @@ TEST_F(GpuFp8, LengthsOnTheDevice) {
       }
     }
   }
-  std::vector<CaseSpec> some;
-  for (std::size_t i = 0; i < specs.size(); i += reduced() ? 11 : 1) some.push_back(specs[i]);
-  for_each_spec(some, [](CaseSpec spec) {
+  for_each_spec(some_if_reduced(specs, 11), [](CaseSpec spec) {
     GpuCase there(spec);
     there.run_and_judge();
     if (spec.mask == "sliding_window") return;  // a block may be that of rows past the end alone
@@ -435,7 +418,7 @@ TEST_F(GpuFp8, ManyTilesAndManySteps) {
       specs.push_back(longer);
     }
   }
-  run_and_judge(specs, 1);
+  run_all(specs, 1);
 }
 
 // Late keys far above the first ones: tiles are computed again, with the running maximum. Weights that vanish in 8 bits

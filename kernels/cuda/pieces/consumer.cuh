@@ -170,7 +170,6 @@ class Consumer : DropsOf<kConfig> {
       ptx::touch(s_);
       release_keys(step);
       attend(step, new_tile);
-      if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
       const bool moves = softmax_.moves(carried);
       softmax_.pin(memory_.q_full(0, 0));
       ptx::wgmma_wait<0>();
@@ -205,7 +204,6 @@ class Consumer : DropsOf<kConfig> {
     ptx::touch(s_);
     release_keys(step);
     attend(step, new_tile);
-    if constexpr (kConfig.draws == DrawTime::weighing) draw<kN>(this->drawn, this->drops.seed, block_place(step));
     if (begun_ && softmax_.moves(before)) settle(before);
     pack_p(step);
     begun_ = true;
@@ -348,7 +346,7 @@ class Consumer : DropsOf<kConfig> {
       }
     }
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
-    unsigned attending = 0xF;
+    unsigned attending = kAllAttend;
     if constexpr (kConfig.masked) {
       if (step & (shared::kStepPartial << warpgroup_)) {
         if constexpr (kHoles) {

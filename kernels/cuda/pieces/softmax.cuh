@@ -45,6 +45,9 @@ constexpr WeightRange weight_range() {
   return {true, 5 - less, 32 * factor, 448 * factor, 8 - less};
 }
 
+/// Of a thread's two rows the even and the odd columns.
+inline constexpr unsigned kAllAttend = 0xF;
+
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
 /// kernel becomes faster by it.
 /// kSigned: what scores are multiplied by may be negative.
@@ -65,7 +68,6 @@ struct Softmax {
   static constexpr float kHeadroom = kRange.headroom, kTop = kRange.top;
   static constexpr float kLargestWeight = kRange.largest, kSafeHeadroom = kRange.safe_headroom;
   static constexpr float kShare = 0.25F;
-  static constexpr unsigned kAllAttend = 0xF;
 
   /// Before each step: whether it has to look for maxima.
   __device__ __forceinline__ void begin_step() {

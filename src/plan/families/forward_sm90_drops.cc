@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "expr/comparisons.h"
 #include "expr/node.h"
 #include "expr/simplify.h"
 #include "shared/philox.h"
@@ -78,19 +79,6 @@ Expr first_not_below(const Expr& p, bool or_equal, double of_nan) {
   return to_i32(where(p <= std::numeric_limits<double>::infinity(), inside, of_nan));
 }
 
-Op mirrored(Op compare) {
-  switch (compare) {
-    case Op::lt:
-      return Op::gt;
-    case Op::le:
-      return Op::ge;
-    case Op::gt:
-      return Op::lt;
-    default:
-      return Op::le;
-  }
-}
-
 }  // namespace
 
 std::optional<ForwardSm90Drops> drops_of(const Expr& weight) {
@@ -106,7 +94,7 @@ std::optional<ForwardSm90Drops> drops_of(const Expr& weight) {
   Expr draw = expr::operand(node, 0), p = expr::operand(node, 1);
   if (!is_draw(draw)) {
     std::swap(draw, p);
-    compare = mirrored(compare);
+    compare = expr::mirrored(compare);
   }
   if (!is_draw(draw) || !is_uniform(p)) return {};
 

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted"
 constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
 constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
-constexpr std::array<std::string_view, 3> kDrawTimes = {"packing", "waiting", "weighing"};
+constexpr std::array<std::string_view, 2> kDrawTimes = {"packing", "waiting"};
 constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
 
 std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }

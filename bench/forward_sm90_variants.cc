@@ -1,11 +1,11 @@
 // What do the choices of the Hopper family that have no cost of their own do? The order of tiles (plan::TileOrder) and
 // the stages of each kernel, beside those of the table, on the causal grid of bench/compare.py.
 //
-//   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout]
+//   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout] [--fp8]
 //
 // Prints, for each kernel and length, how many times as fast as the table's each variant is. With --dropout: what
 // dropout costs beside the same kernel without, by when its draws are made (shared::DrawTime), also in two kernels that
-// stand not in the table.
+// stand not in the table. With --fp8: tiles of 8 bits at D 64 and 128, those of the table and others.
 #include <fmt/format.h>
 
 #include <array>
@@ -131,12 +131,62 @@ int run_dropout(int rounds, double seconds, int device) {
   return 0;
 }
 
-int run(int rounds, double seconds, int device, bool dropout) {
+struct Tile {
+  int warpgroups, kv_block, stages, o_panels;
+};
+constexpr std::array<Tile, 6> kFp8Tiles = {
+    {{3, 64, 3, 2}, {3, 96, 2, 2}, {3, 96, 3, 2}, {3, 128, 3, 2}, {2, 128, 3, 2}, {2, 192, 2, 2}}};
+constexpr std::array<Problem, 6> kFp8Problems = {{{"full", 2048, kTokens},
+                                                  {"full", 8192, kTokens},
+                                                  {"full", 16384, kTokens},
+                                                  {"causal", 2048, kTokens},
+                                                  {"causal", 8192, kTokens},
+                                                  {"causal", 16384, kTokens}}};
+
+/// Causal problems count half of their products.
+double flops_of(const TimedCase& timed) {
+  const double pairs = static_cast<double>(timed.problem.length) * static_cast<double>(timed.problem.tokens) *
+                       (timed.problem.mask == "causal" ? 0.5 : 1);
+  return 2 * pairs * (timed.config.qk_dim + timed.config.v_dim) * static_cast<double>(heads_of(timed.config));
+}
+
+int run_fp8(int rounds, double seconds, int device) {
+  for (const int dim : {128, 64}) {
+    std::deque<TimedCase> cases;
+    std::vector<TimedCase*> all;
+    for (const Tile& tile : kFp8Tiles) {
+      const plan::ForwardSm90Kernel kernel = {
+          dim, dim, tile.warpgroups, tile.kv_block, tile.stages, 2, tile.o_panels, false, 1, 1, 0, 0, 0, true};
+      for (const Problem& problem : kFp8Problems) all.push_back(&cases.emplace_back(problem, kernel.config()));
+    }
+    measure(all, device, rounds, seconds);
+    fmt::print("\nD {:<16} (TFLOP/s)", dim);
+    for (const Problem& problem : kFp8Problems)
+      fmt::print("{:>16}", fmt::format("{} {}", problem.mask, problem.length));
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const TimedCase& own = cases[i];
+      const Tile& tile = kFp8Tiles[i / kFp8Problems.size()];
+      if (i % kFp8Problems.size() == 0) {
+        fmt::print("\n{:28}", fmt::format("{} x {}, {} stages", 64 * tile.warpgroups, tile.kv_block, tile.stages));
+      }
+      if (own.seconds.empty()) {
+        fmt::print("{:>16}", "-");
+      } else {
+        fmt::print("{:>16.0f}", flops_of(own) / own.median() * 1e-12);
+      }
+    }
+    fmt::print("\n");
+  }
+  return 0;
+}
+
+int run(int rounds, double seconds, int device, bool dropout, bool fp8) {
   if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
     fmt::print(stderr, "no CUDA device: {}\n", reason);
     return 2;
   }
   if (dropout) return run_dropout(rounds, seconds, device);
+  if (fp8) return run_fp8(rounds, seconds, device);
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     if (kernel.spare) continue;
     const std::vector<Variant> variants = variants_of(kernel);
@@ -161,12 +211,15 @@ int run(int rounds, double seconds, int device, bool dropout) {
 int main(int argc, char** argv) {
   int rounds = 7, device = 0;
   double seconds = 0.005;
-  bool dropout = false;
+  bool dropout = false, fp8 = false;
   for (int i = 1; i < argc; i += 2) {
     const std::string_view argument = argv[i];
     if (argument == "--dropout") {
       dropout = true;
       --i;  // it has no value
+    } else if (argument == "--fp8") {
+      fp8 = true;
+      --i;
     } else if (argument == "--rounds" && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[i + 1]));
     } else if (argument == "--seconds" && i + 1 < argc) {
@@ -174,12 +227,13 @@ int main(int argc, char** argv) {
     } else if (argument == "--device" && i + 1 < argc) {
       device = std::atoi(argv[i + 1]);
     } else {
-      fmt::print(stderr, "usage: bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout]\n");
+      fmt::print(stderr,
+                 "usage: bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout] [--fp8]\n");
       return 2;
     }
   }
   try {
-    return heddle::bench::run(rounds, seconds, device, dropout);
+    return heddle::bench::run(rounds, seconds, device, dropout, fp8);
   } catch (const heddle::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

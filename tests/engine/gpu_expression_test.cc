@@ -118,6 +118,8 @@ class Group {
     spec.group = pick({2, 1, 3}, 2);
     spec.q_rows = pick({9, 70, 33, 1, 18}, 3);
     spec.kv_rows = pick({129, 40, 150, 64, 3}, 5);
+    // The error of two or three rows is that of a few roundings, and may be several times plain's by chance.
+    if (spec.q_rows == 1) spec.kv_heads = 12;
     spec.q_dtype = spec.k_dtype = spec.v_dtype = kind == Kind::mask && number % 16 > 8 ? DType::f16 : DType::bf16;
     spec.layout = Layout::bshd;
     return spec;

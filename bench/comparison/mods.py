@@ -253,7 +253,8 @@ class Heddle:
     def __init__(self, inputs, lib, mod=None, captures=None, blocks=None, **more):
         torch, cell = inputs.torch, inputs.cell
         self.inputs = inputs  # whose memory the plan's tensors are
-        self.o = torch.full_like(inputs.v, math.nan)
+        o_shape = (cell.batch, cell.s, cell.heads, inputs.v.shape[-1])
+        self.o = torch.full(o_shape, math.nan, dtype=inputs.v.dtype, device=inputs.device)
         self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
         rows = [view(x.transpose(1, 2)) for x in (inputs.q, inputs.k, inputs.v, self.o)]
         softmax = mod is None or mod.softmax

@@ -1,5 +1,6 @@
-"""Head dims that have no kernel of their own, or no power of two, and batches whose lengths differ: the time for each
-product, beside that of plain attentions of the same run, of equal lengths.
+"""Head dims that have no kernel of their own, or no power of two, batches whose lengths differ, on the host and on the
+device, keys in pages, and rows that TMA does not bring: the time for each product, beside that of plain attentions of
+the same run, of equal lengths.
 
 A product is one multiplication of a query's and a key's numbers, or of a weight and a value's: Sq * Skv * (Dqk + Dv).
 """
@@ -17,12 +18,17 @@ PEERS = ("cudnn", "fa2", "fa4")
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """`beside`: head dims of the plain attentions that it is measured against. `ragged`: lengths drawn up to s."""
+    """`beside`: head dims of the plain attentions that it is measured against. `ragged`: lengths drawn up to s;
+    `on_device`: and known there alone. `page`: rows of a page of keys; 0: there are none. `apart`: elements from the end
+    of a row of keys or values to the next; where 8 does not divide it, such rows are gathered."""
 
     qk: int
     v: int
     beside: tuple
     ragged: bool = False
+    on_device: bool = False
+    page: int = 0
+    apart: int = 0
     batch: int = BATCH
     heads: int = HEADS
     s: int = LENGTH
@@ -34,7 +40,11 @@ class Shape:
 
     @property
     def name(self):
-        return "lengths drawn" if self.ragged else "plain"
+        parts = ["lengths drawn"] if self.ragged else []
+        parts += ["on the device"] if self.on_device else []
+        parts += [f"pages of {self.page}"] if self.page else []
+        parts += [f"rows {self.apart} elements apart"] if self.apart else []
+        return ", ".join(parts) or "plain"
 
     def lengths(self):
         draws = random.Random(self.qk)
@@ -54,6 +64,18 @@ def all_shapes(length):
         Shape(192, 192, (128,), s=length),
         Shape(64, 64, (64,), ragged=True, batch=8, s=length),
         Shape(128, 128, (128,), ragged=True, batch=8, s=length),
+        *(
+            Shape(d, d, (d,), s=length, **more)
+            for d in (64, 128)
+            for more in (
+                {"ragged": True, "on_device": True, "batch": 8},
+                {"page": 16},
+                {"page": 128},
+                {"page": 1},
+                {"apart": 4},
+                {"apart": 1},
+            )
+        ),
     )
 
 
@@ -70,14 +92,46 @@ class Inputs:
         return tuple(x.transpose(1, 2) for x in (self.q, self.k, self.v))
 
 
+class Stored:
+    """The same numbers, as the shape stores keys and values."""
+
+    def __init__(self, inputs):
+        self.torch, self.cell, self.device = inputs.torch, inputs.cell, inputs.device
+        self.q, self.table = inputs.q, None
+        if self.cell.page:
+            per_sequence = -(-self.cell.s // self.cell.page)
+            order = self.torch.randperm(self.cell.batch * per_sequence, device=self.device)
+            self.table = order.to(self.torch.int32).reshape(self.cell.batch, per_sequence)
+        self.k, self.v = (self.store(x, order if self.cell.page else None) for x in (inputs.k, inputs.v))
+
+    def store(self, x, order):
+        """[B, S, H, D] memory; in pages [pages, page, H, D], the sequences' n-th in order[n]."""
+        shape = self.cell
+        if shape.page:
+            padding = (0, 0, 0, 0, 0, -shape.s % shape.page)
+            rows = self.torch.nn.functional.pad(x, padding).reshape(-1, shape.page, *x.shape[2:])
+            pages = self.torch.empty_like(rows)
+            pages[order] = rows
+            return pages
+        if shape.apart:
+            wide = self.torch.empty(*x.shape[:3], x.shape[3] + shape.apart, dtype=x.dtype, device=x.device)
+            wide[..., : x.shape[3]] = x
+            return wide[..., : x.shape[3]]
+        return x
+
+
 def ours(inputs, lib):
-    """Heddle, with the shape's lengths."""
-    options = {}
-    if inputs.cell.ragged:
-        lengths = inputs.torch.tensor(inputs.cell.lengths(), dtype=inputs.torch.int32)
-        options = {name: ctypes.pointer(mods.view(lengths)) for name in ("q_lengths", "kv_lengths")}
-    attention = mods.Heddle(inputs, lib, **options)
-    attention.kept_lengths = lengths if inputs.cell.ragged else None
+    """Heddle, with the shape's lengths and storage."""
+    shape, stored, options, kept = inputs.cell, Stored(inputs), {}, []
+    if shape.ragged or shape.page:
+        lengths = inputs.torch.tensor(shape.lengths(), dtype=inputs.torch.int32)
+        kept.append(lengths.to(inputs.device) if shape.on_device else lengths)
+        names = ("q_lengths", "kv_lengths") if shape.ragged else ("kv_lengths",)
+        options = {name: ctypes.pointer(mods.view(kept[0])) for name in names}
+    if shape.page:
+        options["page_table"] = ctypes.pointer(mods.view(stored.table))
+    attention = mods.Heddle(stored, lib, **options)
+    attention.kept_lengths = kept
     return attention
 
 
@@ -130,7 +184,7 @@ class Comparison:
         timed[shape.d, shape.name, "heddle"] = timing.Timed(attention, self.clock)
         entry["plan"] = attention.plan.explain()
         entry["check"] = judge(inputs, *attention.result())
-        for name in () if shape.ragged else self.peers:
+        for name in self.peers if shape.name == "plain" else ():
             if name in self.missing:
                 continue
             try:

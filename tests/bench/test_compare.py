@@ -173,9 +173,9 @@ class Mods(unittest.TestCase):
             self.assertEqual(mod.baseline, "blocks" if mod.mask else "plain")
 
     def test_shapes(self):
-        (plain,) = (shape for shape in shapes.all_shapes(8192) if shape.d == 64 and not shape.ragged)
+        (plain,) = (shape for shape in shapes.all_shapes(8192) if shape.d == 64 and shape.name == "plain")
         (odd,) = (shape for shape in shapes.all_shapes(8192) if shape.d == 80)
-        (ragged,) = (shape for shape in shapes.all_shapes(8192) if shape.d == 64 and shape.ragged)
+        (ragged,) = (shape for shape in shapes.all_shapes(8192) if shape.d == 64 and shape.name == "lengths drawn")
         self.assertEqual(plain.products(), 2 * 16 * 8192**2 * 128)
         self.assertEqual(odd.products() / plain.products(), 80 / 64)
         self.assertEqual(len(set(ragged.lengths())), 8)

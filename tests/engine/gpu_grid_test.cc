@@ -69,6 +69,21 @@ TEST_F(GpuGrid, StreamedCapturesAndTermsOfBlindRows) {
       specs.push_back(spec);
     }
   }
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90WideCaptureKernels) {
+    for (const auto& [sequence, masked] :
+         {std::pair{"whole", "causal"}, {"lengths", "by_head"}, {"packed", "sliding_window"}}) {
+      CaseSpec spec = spec_of(kernel, ++seed);
+      if (seed % 2 == 0) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      spec.score = "streamed_bias_f32";
+      spec.sequences = sequence;
+      spec.mask = masked;
+      spec.ctas = ctas.deal();
+      spec.batch = 2;
+      spec.q_rows = 2 * kernel.config().rows() + 30;
+      spec.kv_rows = 6 * kernel.kv_block + 30;
+      specs.push_back(spec);
+    }
+  }
   for (const plan::HeadDims& dims : {plan::HeadDims{64, 64}, {128, 128}, {256, 256}}) {
     for (const char* score : {"blind_rows_poisoned", "blind_slopes_poisoned"}) {
       CaseSpec spec;

@@ -1,14 +1,20 @@
 // The candidates of the Hopper family: which, in which order, with which reasons; and the cost model's choice.
 #include "plan/families/forward_sm90.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "expect_error.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
+#include "plan/families/forward_sm90_streamed.h"
 #include "plan/hopper.h"
 
 namespace heddle::test {
@@ -267,6 +273,38 @@ TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
   EXPECT_GT(halves.plan.sm90->streamed_bytes, 0);
   EXPECT_TRUE(halves.plan.sm90->dropped);
   EXPECT_THAT(halves.plan.rejected, Not(Contains(HasSubstr("q is"))));
+}
+
+// Where tiles of f32 leave 128 x 128 no room, and three warpgroups of 80 keys no registers.
+TEST(ForwardSm90Choice, HasAKernelForBiasesOfF32Alone) {
+  const auto tiles = [](DType type, std::int64_t dim, bool streams) {
+    HopperCall call = {.q_heads = 16, .kv_heads = 16, .q_rows = 8192, .kv_rows = 8192, .dim = dim};
+    if (type != DType::i32) {
+      call.options.score_mod = leaf::score() + Capture("bias", type, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+      call.options.bindings.captures["bias"] = ConstTensorView(
+          reinterpret_cast<const void*>(std::uintptr_t{streams ? 4096U : 4100U}), type, {16, 8192, 8192});
+    }
+    std::vector<std::string> found;
+    for (const Choice& choice : choices_of(call)) {
+      found.push_back(fmt::format("{} x {}", choice.plan.tile.q, choice.plan.tile.kv));
+    }
+    return found;
+  };
+  const std::vector<std::string> wide = tiles(DType::f32, 128, true);
+  EXPECT_THAT(wide, Contains("192 x 64"));
+  EXPECT_THAT(tiles(DType::f32, 112, true), Contains("192 x 64"));
+  EXPECT_LT(std::ranges::find(wide, "192 x 64"), std::ranges::find(wide, "128 x 64"));
+  EXPECT_THAT(tiles(DType::bf16, 128, true), testing::Not(Contains("192 x 64")));
+  EXPECT_THAT(tiles(DType::i32, 128, true), testing::Not(Contains("192 x 64")));
+  EXPECT_THAT(tiles(DType::f32, 128, false), testing::Not(Contains("192 x 64")));  // element by element
+  EXPECT_THAT(tiles(DType::f32, 64, true), testing::Not(Contains("192 x 64")));
+  const ForwardSm90Config config = plan::kForwardSm90WideCaptureKernels.front().config();
+  EXPECT_EQ(shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory, true);
+  const std::optional<ForwardSm90Config> streaming = plan::with_streamed_tiles(config, DType::f32);
+  ASSERT_TRUE(streaming);
+  EXPECT_EQ(streaming->stages, 2);
+  EXPECT_EQ(streaming->o_panels, 2);
+  EXPECT_LT(plan::forward_sm90_clocks(*streaming).full_step, plan::forward_sm90_clocks(config).full_step);
 }
 
 // Sinks; an o of another type, and of q's own; masks by bits, of as many keys as two words hold.

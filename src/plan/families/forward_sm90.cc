@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -217,6 +218,16 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   return candidate;
 }
 
+/// The table's, and where a capture of f32 is streamed those that are for it alone.
+std::vector<ForwardSm90Kernel> kernels_for(const ForwardSm90Mods& mods, const Bindings& bindings, bool fp8) {
+  const std::span<const ForwardSm90Kernel> table = forward_sm90_kernels(fp8), wide = kForwardSm90WideCaptureKernels;
+  std::vector<ForwardSm90Kernel> kernels(table.begin(), table.end());
+  if (!fp8 && mods.streamed && mods.streamed->dtype == DType::f32 && refuses_streaming(mods, bindings).empty()) {
+    kernels.insert(kernels.end(), wide.begin(), wide.end());
+  }
+  return kernels;
+}
+
 /// The kernels whose tiles divide the caller's blocks; where queries are few, each packed, too. The spare ones come
 /// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
 /// way, that the compiler may refuse all others.
@@ -230,7 +241,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   bool streams = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
-    for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
+    for (const ForwardSm90Kernel& kernel : kernels_for(mods, options.bindings, fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
       std::string reason = misfit(config, problem, mods, options.block_mask.get());

@@ -23,13 +23,22 @@ constexpr bool every_kernel_fits(bool fp8) {
 }
 static_assert(every_kernel_fits(false) && every_kernel_fits(true));
 
+std::span<const ForwardSm90Kernel> kernels_of(const shared::ForwardSm90Config& config, bool wide_capture) {
+  if (wide_capture) return kForwardSm90WideCaptureKernels;
+  return forward_sm90_kernels(config.fp8());
+}
+
 const ForwardSm90Kernel& kernel_of(const shared::ForwardSm90Config& config) {
   const HeadDims native = native_dims({config.qk_dim, config.v_dim}, config.fp8());
-  const std::span<const ForwardSm90Kernel> kernels = forward_sm90_kernels(config.fp8());
-  const auto found = std::ranges::find_if(kernels, [&](const ForwardSm90Kernel& kernel) {
-    return dims_of(kernel) == native && kernel.warpgroups == config.warpgroups && kernel.kv_block == config.kv_block;
-  });
-  return found != kernels.end() ? *found : kUnmeasuredKernel;
+  for (const bool wide_capture : {false, true}) {
+    if (wide_capture && config.streamed_bytes != 4) break;
+    for (const ForwardSm90Kernel& kernel : kernels_of(config, wide_capture)) {
+      if (dims_of(kernel) == native && kernel.warpgroups == config.warpgroups && kernel.kv_block == config.kv_block) {
+        return kernel;
+      }
+    }
+  }
+  return kUnmeasuredKernel;
 }
 
 double step_loads(const shared::ForwardSm90Config& config) {

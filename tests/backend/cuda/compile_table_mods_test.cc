@@ -64,6 +64,11 @@ TEST_F(CompileTable, KernelsThatStreamABiasAreAllAccepted) {
                                       biased("bias bf16, causal", Capture("bias", DType::bf16, 3), mods::causal()),
                                       biased("bias f32", Capture("bias", DType::f32, 3), {}),
                                       biased("bias bf16, by sequence", Capture("bias", DType::bf16, 3), {}, true)};
+  const NamedMods bits = biased("bias f32, by sequence, by head", Capture("bias", DType::f32, 3),
+                                leaf::kv_idx() % (leaf::h() + 2) != 0, true);
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90WideCaptureKernels) {
+    for (const NamedMods& mods : {all[2], bits}) expect_accepted(streaming(kernel.config(), mods), false, mods);
+  }
   std::map<std::string, bool> accepted;
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     for (const NamedMods& mods : all) {

@@ -75,7 +75,8 @@ struct ForwardSm90Config {
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
   bool device_lengths = false;  // and so are the tiles that they leave: shared/sequences.h
   int streamed_bytes = 0;       // added, mapped: of an element of the capture that comes in tiles, 2 or 4; 0: none does
-  int streamed_stages = 0;      // its tiles in flight, of each warpgroup
+  int streamed_stages = 0;      // its tiles, or parts of them, in flight, of each warpgroup
+  int streamed_parts = 1;       // 2: a tile comes in halves of its keys, which are asked for and read one by one
   bool sinks = false;           // softmax: each row's sum has e^sink of its head besides
   Normalizer normalizer = Normalizer::softmax;
   OutputType o_type = OutputType::same;
@@ -118,9 +119,12 @@ struct ForwardSm90Config {
   constexpr int transposed_rows() const { return (v_dim + 31) / 32 * 32; }  // of values of 8 bits
   // A streamed tile stands in panels of 128 bytes a row, and what is left of its keys in panels of 16 columns.
   constexpr int streamed_panel_columns() const { return 128 / streamed_bytes; }
-  constexpr int streamed_panels() const { return kv_block / streamed_panel_columns(); }
-  constexpr int streamed_rest_panels() const { return kv_block % streamed_panel_columns() / kStreamedRestColumns; }
-  constexpr int streamed_tile_bytes() const { return kWarpgroupRows * kv_block * streamed_bytes; }
+  constexpr int streamed_columns() const { return kv_block / streamed_parts; }  // of a part
+  constexpr int streamed_panels() const { return streamed_columns() / streamed_panel_columns(); }
+  constexpr int streamed_rest_panels() const {
+    return streamed_columns() % streamed_panel_columns() / kStreamedRestColumns;
+  }
+  constexpr int streamed_part_bytes() const { return kWarpgroupRows * streamed_columns() * streamed_bytes; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits
   // forever.
@@ -269,7 +273,7 @@ struct ForwardSm90Memory {
   int v;          // [stages][v_panels][kv_block][panel_columns]
   int values;     // where P V reads them: v; in 8 bits [stages], as transposed_values.h says
   int o;          // [warpgroups][o_panels][64][64]
-  int streamed;   // [streamed_stages][warpgroups] tiles: [streamed_panels][64 rows][128 bytes], 128-byte swizzle, and
+  int streamed;   // [streamed_stages][warpgroups] parts: [streamed_panels][64 rows][128 bytes], 128-byte swizzle, and
                   // [streamed_rest_panels][64 rows][16 columns], swizzled over these
   int places;     // TilePlace, and what follows it, [kTilePlaces], by the tile's number modulo their count
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
@@ -305,7 +309,7 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   memory.o = at;
   at += config.rows() * config.o_panels * kPanelRow;
   memory.streamed = at;
-  at += config.streamed_stages * config.warpgroups * config.streamed_tile_bytes();
+  at += config.streamed_stages * config.warpgroups * config.streamed_part_bytes();
   memory.places = at;
   at += kTilePlaces * place_bytes(config);
   memory.items = at;

@@ -304,7 +304,28 @@ TEST(ForwardSm90Choice, HasAKernelForBiasesOfF32Alone) {
   ASSERT_TRUE(streaming);
   EXPECT_EQ(streaming->stages, 2);
   EXPECT_EQ(streaming->o_panels, 2);
+  EXPECT_EQ(streaming->streamed_parts, 2);
+  EXPECT_EQ(streaming->streamed_stages, 2);
+  EXPECT_EQ(streaming->streamed_part_bytes(), 64 * 32 * 4);
+  EXPECT_EQ(streaming->streamed_panels(), 1);
   EXPECT_LT(plan::forward_sm90_clocks(*streaming).full_step, plan::forward_sm90_clocks(config).full_step);
+}
+
+// Where two panels are two halves; those of 16 bits come whole.
+TEST(ForwardSm90Choice, ReadsTilesOfF32InHalves) {
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+      const std::optional<ForwardSm90Config> config = plan::with_streamed_tiles(kernel.config(), type);
+      if (!config) continue;
+      EXPECT_EQ(config->streamed_parts, type == DType::f32 && kernel.kv_block % 64 == 0 ? 2 : 1);
+      EXPECT_EQ(config->streamed_stages % config->streamed_parts, 0);
+      EXPECT_EQ(config->streamed_part_bytes() * config->streamed_parts, 64 * kernel.kv_block * config->streamed_bytes);
+      EXPECT_EQ(config->streamed_panels() * config->streamed_panel_columns() +
+                    config->streamed_rest_panels() * shared::kStreamedRestColumns,
+                config->streamed_columns());
+      EXPECT_LE(shared::forward_sm90_memory(*config).bytes, shared::kSm90SharedMemory);
+    }
+  }
 }
 
 // Sinks; an o of another type, and of q's own; masks by bits, of as many keys as two words hold.

@@ -214,8 +214,10 @@ class Consumer : DropsOf<kConfig> {
     if ((step & shared::kStepLast) && !begun_) wait_for_queries();
     release_keys(step);
     if constexpr (kStreams) {
-      wait_for_streamed();
-      release_streamed();
+      for (int part = 0; part < kConfig.streamed_parts; ++part) {
+        wait_for_streamed();
+        release_streamed();
+      }
     }
     // Not before the values have come: a buffer is given back once each time it was filled.
     ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
@@ -303,7 +305,11 @@ class Consumer : DropsOf<kConfig> {
     if constexpr (kMapped) {
       if constexpr (kStreams) wait_for_streamed();
       map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step),
-                          memory_.streamed(streamed_.slot, warpgroup_));
+                          memory_.streamed(streamed_.slot, warpgroup_), [&] {
+                            release_streamed();
+                            wait_for_streamed();
+                            return memory_.streamed(streamed_.slot, warpgroup_);
+                          });
       if constexpr (kStreams) release_streamed();
     }
     if constexpr (kConfig.scores == ScoreForm::distant) {

@@ -17,7 +17,7 @@ struct SharedMemory {
   static constexpr unsigned kLoadedValueBytes = kConfig.kv_block * kConfig.v_panels() * 128;
   static constexpr unsigned kValueBytes =
       kConfig.fp8() ? kConfig.kv_block * kConfig.transposed_rows() : kLoadedValueBytes;  // as products read them
-  static constexpr unsigned kStreamedBytes = kConfig.streamed_tile_bytes();              // of a warpgroup's tile
+  static constexpr unsigned kStreamedBytes = kConfig.streamed_part_bytes();              // of a warpgroup's tile
 
   ptx::Address base;
 

@@ -72,15 +72,17 @@ __device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], con
 }
 
 /// Products of queries and keys become t, in the forms that are computed element by element. `streamed`: the tile of a
-/// streamed capture, if one is.
-template <ForwardSm90Config kConfig>
+/// streamed capture, if one is, or its first part; next_streamed(): that has been read, where is the next one?
+template <ForwardSm90Config kConfig, class Next>
 __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
-                                           const BlockPlace& at, ptx::Address streamed) {
+                                           const BlockPlace& at, ptx::Address streamed, Next&& next_streamed) {
   constexpr bool kStreams = kConfig.streamed_bytes > 0;
   StreamedTile<kConfig, StreamedStorage> tile(streamed);
   const auto streamed_value = [&](int i) {
     if (!kStreams) return 0.0F;
-    if (i % 8 == 0) tile.load(i / 8);
+    constexpr int kPart = kConfig.kv_block / 2 / kConfig.streamed_parts;  // registers
+    if (i > 0 && i % kPart == 0) tile = StreamedTile<kConfig, StreamedStorage>(next_streamed());
+    if (i % 8 == 0) tile.load(i % kPart / 8);
     return tile.value(i % 8);
   };
   if constexpr (kConfig.scores == ScoreForm::added) {

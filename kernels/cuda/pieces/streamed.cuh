@@ -1,5 +1,5 @@
-// A warpgroup's tile of a streamed capture in shared memory: 64 rows x kv_block, in panels of 128 bytes a row and of 16
-// columns, swizzled over their rows. Threads read their scores' elements, 16 columns at a time.
+// A warpgroup's tile of a streamed capture, or a part of its columns, in shared memory: 64 rows, in panels of 128 bytes
+// a row and of 16 columns, swizzled over their rows. Threads read their scores' elements, 16 columns at a time.
 #pragma once
 
 #include "pieces/memory.cuh"
@@ -52,7 +52,7 @@ class StreamedTile {
 
  private:
   static constexpr bool kHalves = Storage::kRead == 2;
-  static constexpr int kWhole = kConfig.kv_block * Storage::kRead / 128;  // panels of 128 bytes
+  static constexpr int kWhole = kConfig.streamed_columns() * Storage::kRead / 128;  // panels of 128 bytes
   static constexpr int kRestRow = shared::kStreamedRestColumns * Storage::kRead;
 
   __device__ __forceinline__ static void load_two(ptx::Address from, unsigned* to) {

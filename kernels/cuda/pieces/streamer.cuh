@@ -47,21 +47,50 @@ class Streamer {
   /// For the warpgroups that attend the step. The others get theirs unfilled: one count of tiles serves all.
   __device__ __forceinline__ void load(shared::Step step) {
     const int kv_first = (step >> shared::kStepFlagBits) * kConfig.kv_block;
+    if constexpr (kConfig.streamed_parts > 1) {
+      load_parts(step, kv_first);
+    } else {
+#pragma unroll 1
+      for (int w = 0; w < kConfig.warpgroups; ++w) {
+        const ptx::Address full = memory_.streamed_full(streamed_.slot, w), to = memory_.streamed(streamed_.slot, w);
+        ptx::barrier_wait(memory_.streamed_empty(streamed_.slot, w), streamed_.parity);
+        if (!(step & (shared::kStepAttends << w))) {
+          ptx::barrier_arrive(full);
+          continue;
+        }
+        ptx::barrier_arrive_expecting(full, Memory::kStreamedBytes);
+        load_panels<kConfig.streamed_panels(), kConfig.streamed_panel_columns()>(to, map_, full, kv_first, w);
+        constexpr int kWhole = kConfig.streamed_panels();
+        load_panels<kConfig.streamed_rest_panels(), shared::kStreamedRestColumns>(
+            to + kWhole * 64 * 128, rest_map_, full, kv_first + kWhole * kConfig.streamed_panel_columns(), w);
+      }
+      streamed_.advance(kConfig.streamed_stages);
+    }
+  }
+
+  /// A warpgroup's parts follow each other: it gives them back so.
+  __device__ __forceinline__ void load_parts(shared::Step step, int kv_first) {
+    constexpr int kColumns = kConfig.streamed_columns();
+    static_assert(kConfig.streamed_parts == 1 || kColumns % kConfig.streamed_panel_columns() == 0);
+    ptx::Ring ring = streamed_;  // each warpgroup's is the same
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
-      const ptx::Address full = memory_.streamed_full(streamed_.slot, w), to = memory_.streamed(streamed_.slot, w);
-      ptx::barrier_wait(memory_.streamed_empty(streamed_.slot, w), streamed_.parity);
-      if (!(step & (shared::kStepAttends << w))) {
-        ptx::barrier_arrive(full);
-        continue;
+      ring = streamed_;
+#pragma unroll 1
+      for (int first = kv_first; first < kv_first + kConfig.kv_block; first += kColumns) {
+        const ptx::Address full = memory_.streamed_full(ring.slot, w);
+        ptx::barrier_wait(memory_.streamed_empty(ring.slot, w), ring.parity);
+        if (step & (shared::kStepAttends << w)) {
+          ptx::barrier_arrive_expecting(full, Memory::kStreamedBytes);
+          load_panels<kConfig.streamed_panels(), kConfig.streamed_panel_columns()>(memory_.streamed(ring.slot, w), map_,
+                                                                                   full, first, w);
+        } else {
+          ptx::barrier_arrive(full);
+        }
+        ring.advance(kConfig.streamed_stages);
       }
-      ptx::barrier_arrive_expecting(full, Memory::kStreamedBytes);
-      load_panels<kConfig.streamed_panels(), kConfig.streamed_panel_columns()>(to, map_, full, kv_first, w);
-      constexpr int kWhole = kConfig.streamed_panels();
-      load_panels<kConfig.streamed_rest_panels(), shared::kStreamedRestColumns>(
-          to + kWhole * 64 * 128, rest_map_, full, kv_first + kWhole * kConfig.streamed_panel_columns(), w);
     }
-    streamed_.advance(kConfig.streamed_stages);
+    streamed_ = ring;
   }
 
   template <int kPanels, int kColumns>

@@ -85,6 +85,9 @@ std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& v
 
 std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, DType dtype) {
   config.streamed_bytes = static_cast<int>(size_of(dtype));
+  // A tile of f32 is so long under way that it is asked for as its halves have been read.
+  const bool halves = dtype == DType::f32 && config.kv_block % (2 * config.streamed_panel_columns()) == 0;
+  config.streamed_parts = halves ? 2 : 1;
   // Measured (docs/notes/hopper_mods.md): a second tile in flight gains nothing that a second buffer of queries does
   // not gain more of; at least one of each kind there must be.
   struct Given {
@@ -99,7 +102,7 @@ std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, D
                                                   {2, fewer, 1, o},
                                                   {2, fewer, 1, 1},
                                                   {1, fewer, 1, 1}}}) {
-    config.streamed_stages = given.tiles;
+    config.streamed_stages = given.tiles * config.streamed_parts;
     config.stages = given.stages;
     config.q_buffers = given.q_buffers;
     config.o_panels = given.o_panels;

@@ -51,6 +51,11 @@ std::string gather_text(const shared::ForwardSm90Config& config) {
                      config.k_gather, config.v_gather, config.page_rows, config.odd_o);
 }
 
+/// Kernels whose tiles come whole keep their text.
+std::string parts_text(const shared::ForwardSm90Config& config) {
+  return config.streamed_parts > 1 ? fmt::format(", .streamed_parts = {}", config.streamed_parts) : std::string();
+}
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
@@ -59,14 +64,14 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
       "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
-      "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {},\n"
+      "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {}{},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
       "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
       config.safe_headroom, config.by_sequence, config.device_lengths, config.streamed_bytes, config.streamed_stages,
-      config.sinks, kNormalizers[static_cast<std::size_t>(config.normalizer)],
+      parts_text(config), config.sinks, kNormalizers[static_cast<std::size_t>(config.normalizer)],
       kOutputs[static_cast<std::size_t>(config.o_type)], kMaskForms[static_cast<std::size_t>(config.mask)],
       config.mask_range, gather_text(config), packed_text(config), fp8_text(config));
 }
@@ -148,7 +153,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
   add(config.mask_range, "in range");
   add(config.scores != shared::ScoreForm::plain, form);
-  add(config.streamed_bytes > 0, "streamed");
+  add(config.streamed_bytes > 0, config.streamed_parts > 1 ? "streamed in halves" : "streamed");
   add(config.capped, "capped");
   add(config.descending, "descending");
   add(config.weighted, "weighted");

@@ -262,6 +262,7 @@ class Consumer : DropsOf<kConfig> {
     ptx::barrier_wait(memory_.streamed_full(streamed_.slot, warpgroup_), streamed_.parity);
   }
   __device__ __forceinline__ void release_streamed() {
+    ptx::fence_for_tma();  // what was read is for TMA to overwrite, which would not wait for a load under way
     release(memory_.streamed_empty(streamed_.slot, warpgroup_));
     streamed_.advance(kConfig.streamed_stages);
   }

@@ -35,6 +35,9 @@ class Consumer : DropsOf<kConfig> {
   static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
   using Bits = MaskBits<kConfig, kMaskedByBits>;
   static constexpr bool kHoles = kSoftmax && Bits::kRemembers;
+  // Where a mask leaves few keys of a tile's first block, their sum makes a limit that later weights soon exceed.
+  // (Dilations: a register too many, and nothing gained.)
+  static constexpr bool kLimitsEachStep = kSoftmax && kMaskedByBits && !kHoles;
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
   // In 8 bits: weights of the other normalizers leave P's range, packed draws are two to a register, and the streamer's
   // warp transposes values.
@@ -162,7 +165,7 @@ class Consumer : DropsOf<kConfig> {
       float carried[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
       if (new_tile) {
         close_rows(tile_ - 1, carried);
-      } else if (softmax_.exact) {
+      } else if (kLimitsEachStep || softmax_.exact) {
         softmax_.set_limit();
       }
       expect_scores(step, new_tile);
@@ -198,7 +201,7 @@ class Consumer : DropsOf<kConfig> {
     if (new_tile) wait_for_queries();
     issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
     const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
-    if (begun_ && softmax_.exact) softmax_.set_limit();
+    if (begun_ && (kLimitsEachStep || softmax_.exact)) softmax_.set_limit();
     expect_scores(step, new_tile);
     ptx::wgmma_wait<0>();
     ptx::touch(s_);
@@ -262,7 +265,6 @@ class Consumer : DropsOf<kConfig> {
     ptx::barrier_wait(memory_.streamed_full(streamed_.slot, warpgroup_), streamed_.parity);
   }
   __device__ __forceinline__ void release_streamed() {
-    ptx::fence_for_tma();  // what was read is for TMA to overwrite, which would not wait for a load under way
     release(memory_.streamed_empty(streamed_.slot, warpgroup_));
     streamed_.advance(kConfig.streamed_stages);
   }

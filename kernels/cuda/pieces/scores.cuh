@@ -81,7 +81,10 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
   const auto streamed_value = [&](int i) {
     if (!kStreams) return 0.0F;
     constexpr int kPart = kConfig.kv_block / 2 / kConfig.streamed_parts;  // registers
-    if (i > 0 && i % kPart == 0) tile = StreamedTile<kConfig, StreamedStorage>(next_streamed());
+    if (i > 0 && i % kPart == 0) {
+      tile.wait();
+      tile = StreamedTile<kConfig, StreamedStorage>(next_streamed());
+    }
     if (i % 8 == 0) tile.load(i % kPart / 8);
     return tile.value(i % 8);
   };
@@ -102,6 +105,7 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
                                kv_idx);
         });
   }
+  if constexpr (kStreams) tile.wait();
 }
 
 /// The weights in P are multiplied by the weight_mod.

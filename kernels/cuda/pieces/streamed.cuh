@@ -34,6 +34,7 @@ class StreamedTile {
                    : "=r"(words_[0]), "=r"(words_[1]), "=r"(words_[2]), "=r"(words_[3])
                    : "r"((row ^ first) + panel)
                    : "memory");
+      seen_ |= words_[0];
     } else {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -41,8 +42,21 @@ class StreamedTile {
         load_two(from, &words_[4 * j]);
         load_two(from + 8 * (rest ? kRestRow : 128),
                  &words_[4 * j + 2]);  // 8 rows further down the swizzle is the same
+        seen_ |= words_[4 * j] | words_[4 * j + 2];
       }
     }
+  }
+  /// Waits for all loads, before the tile is given back: TMA would overtake them. (The store, which never happens, needs
+  /// a word of each. A fence of the async proxy takes longer.)
+  __device__ __forceinline__ void wait() const {
+    asm volatile(
+        "{\n"
+        ".reg .pred never;\n"
+        "setp.eq.u32 never, %0, 0;\n"
+        "@never st.shared.u32 [%0], %1;\n"
+        "}" ::"r"(panels_),
+        "r"(seen_)
+        : "memory");
   }
   /// Of these columns the thread's score number n, as products leave them.
   __device__ __forceinline__ float value(int n) const {
@@ -61,6 +75,7 @@ class StreamedTile {
 
   ptx::Address panels_, rest_;  // what the lane reads first in the first of them, swizzled
   unsigned words_[kHalves ? 4 : 8];
+  unsigned seen_ = 0;  // of each load a word
 };
 
 }  // namespace heddle

@@ -46,6 +46,7 @@ struct Plan {
   int packed_heads = 0;                             // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                // of its tiles
   std::optional<Prediction> predicted{};
+  std::string mask{};                 // where reads or long work decide it: whether its bits are stored, or why not
   std::vector<std::string> access{};  // of tensors that TMA does not take: how they are reached, and why
   std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };

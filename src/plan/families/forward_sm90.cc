@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_packed.h"
+#include "plan/families/forward_sm90_stored.h"
 #include "plan/families/forward_sm90_streamed.h"
 #include "shared/sequences.h"
 
@@ -175,6 +178,7 @@ struct Candidate {
   bool may_spill = false;
   bool weighs_each = false;  // though others only drop
   double computing = 0;      // seconds, however long memory takes
+  StoredBlocks stored;       // of the mask
   double seconds() const { return choice.plan.predicted->seconds; }
   /// That the others' are held against.
   double weighed_seconds() const {
@@ -198,7 +202,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
-  const TileSchedule schedule =
+  TileSchedule schedule =
       forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
   const double bytes = moved_bytes(problem);
   candidate.computing = forward_sm90_seconds(schedule);
@@ -212,6 +216,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
+  candidate.stored = std::move(schedule.stored);
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
   return candidate;
@@ -242,6 +247,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
       streams = streams || config.streamed_bytes > 0;
       for (const int queries : packed) {
         config.packed_queries = queries;
+        if (config.stores_mask()) config = config_with(config, mods);
         reason = misfit(config, problem, mods, options.block_mask.get());
         if (reason.empty()) {
           configs.push_back(config);
@@ -254,6 +260,34 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   // Element by element, a capture of all pairs costs several times its tiles.
   if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
   return configs;
+}
+
+struct Candidates {
+  std::vector<Candidate> all;
+  std::vector<std::string> rejected;
+  /// Of the most that one of them stores of the mask.
+  std::int64_t stored_bytes() const {
+    std::int64_t most = 0;
+    for (const Candidate& candidate : all) {
+      most = std::max<std::int64_t>(
+          most, shared::stored_bytes(candidate.stored.places, candidate.choice.plan.sm90->warpgroups));
+    }
+    return most;
+  }
+};
+
+Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods& mods, const ForwardSm90Access& access,
+                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  Candidates candidates;
+  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, candidates.rejected)) {
+    candidates.all.push_back(plan_for(problem, config, mods, caps, rows_of));
+    candidates.all.back().choice.plan.access = access.reasons;
+  }
+  if (candidates.all.empty()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(candidates.rejected, "; ")));
+  }
+  return candidates;
 }
 
 /// What kernels of 16 bits do faster and those of 8 bits do not.
@@ -297,7 +331,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   // They take their turns.
   int most = 0;
   const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
-  for (const Expr& mod : mods.all()) {
+  for (const Expr& mod : mods.of_kernel(config)) {
     if (!config.dropped || mod.node() != mods.weight.node()) most = std::max(most, mod_registers(mod, streamed));
   }
   // What is done to each score or weight is done to several at once.
@@ -315,15 +349,25 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const ForwardSm90Access access = forward_sm90_access(tensors, problem.page_rows);
-  const ForwardSm90Mods mods = forward_sm90_mods(problem);
-  std::vector<std::string> rejected;
-  std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, rejected)) {
-    candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
-    candidates.back().choice.plan.access = access.reasons;
+  ForwardSm90Mods mods = forward_sm90_mods(problem);
+  std::string unstored = refuses_storing(problem, options.block_mask.get());
+  mods.stores_mask = masks_by_values(mods) && unstored.empty();
+  std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const BlockMask>> known;
+  const RowsOf once = [&](BlockSize block) {
+    std::shared_ptr<const BlockMask>& rows = known[{block.q, block.kv}];
+    return rows != nullptr ? rows : rows = rows_of(block);
+  };
+  Candidates found = candidates_for(problem, mods, access, options, caps, once);
+  if (std::string reason = refuses_bytes(found.stored_bytes()); !reason.empty()) {
+    unstored = std::move(reason);
+    mods.stores_mask = false;  // other kernels may then be the better ones
+    found = candidates_for(problem, mods, access, options, caps, once);
   }
-  if (candidates.empty()) {
-    throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
+  std::vector<Candidate>& candidates = found.all;
+  std::vector<std::string>& rejected = found.rejected;
+  for (Candidate& candidate : candidates) {
+    Plan& plan = candidate.choice.plan;
+    plan.mask = describe_stored_mask(*plan.sm90, mods, candidate.stored, unstored);
   }
   append_left_out(problem, mods, rejected);
   std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_rows.h"
 #include "plan/plan.h"
 #include "shared/forward_sm90.h"
 
@@ -34,6 +35,8 @@ int forward_sm90_registers(const shared::ForwardSm90Config& config, const Forwar
 struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
+  std::vector<int> mask_places;        // stored masks: of each item, StoredRun::place of its tile
+  StoredBlocks stored;                 // and what is to be found before the first run
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
   int unattending_fills = 0;           // the former are the first so many
   int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn

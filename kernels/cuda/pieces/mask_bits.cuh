@@ -63,14 +63,11 @@ class MaskBits<kConfig, true> {
   __device__ __forceinline__ void load(const shared::MaskWords* words, bool wanted) {
     // Where they are not: a value all the same, so that no register keeps the last block's.
     bits_ = {{0, 0}};
-    asm volatile(
-        "{\n"
-        ".reg .pred wanted;\n"
-        "setp.ne.s32 wanted, %3, 0;\n"
-        "@wanted ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];\n"
-        "}"
-        : "+r"(bits_.row[0]), "+r"(bits_.row[1])
-        : "l"(words), "r"(wanted ? 1 : 0));
+    if (wanted) {
+      asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(bits_.row[0]), "=r"(bits_.row[1])
+                   : "l"(words));
+    }
   }
 
   /// Each thread's columns attend as its first two do: bits e of its upper row, 2 + e of its lower one.

@@ -202,8 +202,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
-  TileSchedule schedule =
-      forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
+  TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
   const double bytes = moved_bytes(problem);
   candidate.computing = forward_sm90_seconds(schedule);
   plan.grid = schedule.grid;
@@ -232,7 +231,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   const std::vector<int> packed = packed_queries(problem);
   std::vector<ForwardSm90Config> configs;
-  bool streams = false;
+  bool streams = false, stores = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
@@ -245,6 +244,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
       }
       configs.push_back(config);
       streams = streams || config.streamed_bytes > 0;
+      stores = stores || config.stores_mask();
       for (const int queries : packed) {
         config.packed_queries = queries;
         if (config.stores_mask()) config = config_with(config, mods);
@@ -259,6 +259,9 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   }
   // Element by element, a capture of all pairs costs several times its tiles.
   if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
+  // Of more keys than a thread's words have bits for: element by element, a mask that reads costs several times its
+  // bits.
+  if (stores) std::erase_if(configs, [](const ForwardSm90Config& c) { return !c.stores_mask() && !c.packs(); });
   return configs;
 }
 

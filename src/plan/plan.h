@@ -20,7 +20,7 @@ namespace heddle::plan {
 struct Prediction {
   double seconds = 0;
   double flops = 0;  // of the products: 2 (Dqk + Dv) an element that attends (partial blocks count by their area)
-  double bytes = 0;  // through memory: each input read once, each output written once
+  double bytes = 0;  // through memory: each input read once, a mask's stored bits too, each output written once
 };
 
 /// In which order the CTAs of a GPU draw tiles: heads in sections of so many bytes of keys and values, in L2 together

@@ -153,6 +153,21 @@ TEST_F(StoredMask, IsNotOfPackedHeads) {
   EXPECT_GT(packed, 0);
 }
 
+// Of 8 bits one tile has more keys than words have bits.
+TEST_F(StoredMask, PutsKernelsThatMaskEachElementLast) {
+  HopperCall call = call_of(documents_, 128);
+  call.dtype = DType::e4m3;
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_GT(choices.size(), 2U);
+  for (const Choice& choice : choices) {
+    const bool wide = choice.plan.tile.kv == 192;
+    EXPECT_EQ(choice.plan.sm90->mask, wide ? MaskForm::direct : MaskForm::stored);
+    EXPECT_EQ(wide, &choice == &choices.back());
+  }
+  EXPECT_THAT(choices.front().plan.rejected, testing::Contains(HasSubstr("words have bits for 128 keys")));
+  EXPECT_THAT(choices.back().plan.mask, EndsWith("in each run: a tile has 192 keys, and words have bits for 128"));
+}
+
 // Words of a mask that does not ask for the head are there once.
 TEST_F(StoredMask, IsSharedWhereRowsAre) {
   for (const bool by_head : {false, true}) {

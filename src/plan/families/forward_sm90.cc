@@ -177,6 +177,7 @@ struct Candidate {
   Choice choice;
   bool may_spill = false;
   bool weighs_each = false;  // though others only drop
+  bool masks_each = false;   // though others have its bits stored
   double computing = 0;      // seconds, however long memory takes
   StoredBlocks stored;       // of the mask
   double seconds() const { return choice.plan.predicted->seconds; }
@@ -203,7 +204,8 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
   TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
-  const double bytes = moved_bytes(problem);
+  const double bytes =
+      moved_bytes(problem) + static_cast<double>(shared::stored_bytes(schedule.stored.places, config.warpgroups));
   candidate.computing = forward_sm90_seconds(schedule);
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
@@ -218,6 +220,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   candidate.stored = std::move(schedule.stored);
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
+  candidate.masks_each = mods.stores_mask && config.mask == shared::MaskForm::direct;
   return candidate;
 }
 
@@ -231,7 +234,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   const std::vector<int> packed = packed_queries(problem);
   std::vector<ForwardSm90Config> configs;
-  bool streams = false, stores = false;
+  bool streams = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
@@ -244,7 +247,6 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
       }
       configs.push_back(config);
       streams = streams || config.streamed_bytes > 0;
-      stores = stores || config.stores_mask();
       for (const int queries : packed) {
         config.packed_queries = queries;
         if (config.stores_mask()) config = config_with(config, mods);
@@ -259,9 +261,6 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   }
   // Element by element, a capture of all pairs costs several times its tiles.
   if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
-  // Of more keys than a thread's words have bits for: element by element, a mask that reads costs several times its
-  // bits.
-  if (stores) std::erase_if(configs, [](const ForwardSm90Config& c) { return !c.stores_mask() && !c.packs(); });
   return configs;
 }
 
@@ -313,6 +312,10 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
   if (other.weighs_each && !first.weighs_each) {
     return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one", describe(config),
                        shared::kKeysOfDraw);
+  }
+  if (other.masks_each && !first.masks_each) {
+    return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
+                       describe(config));
   }
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
@@ -374,7 +377,8 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   }
   append_left_out(problem, mods, rejected);
   std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
-    return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.weighed_seconds(), candidate.computing);
+    return std::tuple(candidate.weighs_each, candidate.masks_each, candidate.may_spill, candidate.weighed_seconds(),
+                      candidate.computing);
   });
 
   std::vector<Choice> choices;

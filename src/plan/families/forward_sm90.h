@@ -18,9 +18,9 @@ std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const
                                  const device::CudaCaps& caps);
 
 /// The candidates for a problem with tensors of these strides, with the predicted time of each, best first (those that
-/// may spill last, and after them those that weigh each element where others only drop); what does not fit the caller's
-/// blocks stands in `rejected` of each, and what is predicted slower in those before it, by how much. Throws
-/// Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+/// may spill last, and after them those that weigh or mask each element where others only drop or store the mask); what
+/// does not fit the caller's blocks stands in `rejected` of each, and what is predicted slower in those before it, by
+/// how much. Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 

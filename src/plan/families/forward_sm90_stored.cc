@@ -38,7 +38,7 @@ std::string describe_stored_mask(const shared::ForwardSm90Config& config, const 
   const std::string why = !reason.empty() ? reason
                           : config.packs()
                               ? std::string("a tile packs several heads")
-                              : fmt::format("a tile has {} keys; words have bits for 128", config.kv_block);
+                              : fmt::format("a tile has {} keys, and words have bits for 128", config.kv_block);
   return fmt::format("bits of partial blocks are found in each run: {}", why);
 }
 

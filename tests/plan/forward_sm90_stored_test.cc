@@ -11,6 +11,7 @@
 
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_costs.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
 
@@ -56,7 +57,7 @@ class StoredMask : public testing::Test {
   std::vector<std::int32_t> ids_, enter_, last_;
 };
 
-// A mask whose bits are stored takes neither registers nor time of a step: no spare kernel, no small tile.
+// A mask whose bits are stored takes no registers, and hardly any of a step's time.
 TEST_F(StoredMask, TakesTheLargeTiles) {
   for (const auto& [dim, tile] : {std::pair(std::int64_t{64}, BlockSize{192, 128}), {128, BlockSize{128, 128}}}) {
     HopperCall call = call_of(tree_, dim);
@@ -73,6 +74,27 @@ TEST_F(StoredMask, TakesTheLargeTiles) {
   bool any_spare = false;
   for (const Choice& choice : choices_of(call_of(tree_))) any_spare |= choice.plan.tile.kv == 64;
   EXPECT_TRUE(any_spare) << "what reads in each run may spill all others";
+}
+
+// Every other block of 64 keys: what has blocks of 128 multiplies twice as much. Where they leave out little more,
+// finer blocks are not taken, whatever the model says of them.
+TEST_F(StoredMask, TakesFinerBlocksWhereTheyLeaveOutMore) {
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const Expr alternating = (floor_div(q, 64) + floor_div(kv, 64)) % 2 == 0 && kv % 3 != 1;
+  for (const std::int64_t dim : {64, 128}) {
+    HopperCall call = call_of(alternating, dim);
+    call.batch = 8;
+    call.q_heads = call.kv_heads = 16;
+    const std::vector<Choice> choices = choices_of(call);
+    EXPECT_EQ(choices.front().plan.tile, (BlockSize{128, 64})) << dim;
+    EXPECT_EQ(choices.front().plan.sm90->mask, MaskForm::stored);
+    call.mask = documents_ && mods::causal();
+    for (const Choice& choice : choices_of(call)) {
+      if (choice.plan.tile.kv != 64) continue;
+      EXPECT_TRUE(plan::is_spare(*choice.plan.sm90));
+      EXPECT_GT(choice.plan.predicted->seconds * 1.1, choices_of(call).front().plan.predicted->seconds);
+    }
+  }
 }
 
 TEST_F(StoredMask, IsOneThatReadsOrWorksOut) {

@@ -46,9 +46,8 @@ extern "C" __global__ void __launch_bounds__(3 * heddle::shared::kStoredThreads)
   const int row = shared::kWarpgroupRows * warpgroup + 16 * (thread / 32) + lane / 4;
   for (int i = static_cast<int>(blockIdx.y); i < run.blocks; i += static_cast<int>(gridDim.y)) {
     const int block = run.block + i;
-    const shared::MaskWords words =
-        stored_mask::words_of(params.mod, run.batch, run.head, run.q_first + row + q_start,
-                              block * params.kv_block + 2 * (lane % 4), params.kv_block);
+    const shared::MaskWords words = stored_mask::words_of(params.mod, run.batch, run.head, run.q_first + row + q_start,
+                                                          block * params.kv_block + 2 * (lane % 4), params.kv_block);
     params.words[shared::stored_word(run.place + block, params.warpgroups, warpgroup, thread)] = words;
   }
 }

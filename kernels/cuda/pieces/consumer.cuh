@@ -283,8 +283,8 @@ class Consumer : DropsOf<kConfig> {
   /// Has the words of a step's block loaded, where the mask decides of this warpgroup's rows.
   __device__ __forceinline__ void load_mask(int place, Step step) {
     const int thread = static_cast<int>(threadIdx.x & 127);
-    mask_.load(params_.mask_words + shared::stored_word(place + (step >> shared::kStepFlagBits), kConfig.warpgroups,
-                                                        warpgroup_, thread),
+    mask_.load(params_.mask_words +
+                   shared::stored_word(place + (step >> shared::kStepFlagBits), kConfig.warpgroups, warpgroup_, thread),
                (step & (shared::kStepPartial << warpgroup_)) != 0);
   }
 

@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -31,6 +29,9 @@ constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 // A packed kernel's predicted time has to be so many times shorter for it to be taken, and where the group's heads
 // leave a warpgroup idle so many times more: neither was measured.
 constexpr double kPackingGain = 1.05, kIdleGain = 1.1;
+// And a spare kernel's, where a mask's bits are stored: its finer blocks may leave out more, but the table's partial
+// steps are dearer than these are in any kernel.
+constexpr double kSpareGain = 1.1;
 
 std::string describe(const ForwardSm90Config& config) {
   if (config.packs()) {
@@ -184,6 +185,7 @@ struct Candidate {
   /// That the others' are held against.
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.sm90;
+    if (config.stores_mask() && is_spare(config)) return seconds() * kSpareGain;
     if (!config.packs()) return seconds();
     const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
     return seconds() * kPackingGain * (idles ? kIdleGain : 1);
@@ -226,7 +228,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 
 /// The kernels whose tiles divide the caller's blocks; where queries are few, each packed, too. The spare ones come
 /// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
-/// way, that the compiler may refuse all others.
+/// way, that the compiler may refuse all others; and where the mask's bits are stored, for their finer blocks.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
                                            const ForwardSm90Access& access, const AttentionOptions& options,
                                            std::vector<std::string>& rejected) {
@@ -236,7 +238,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   std::vector<ForwardSm90Config> configs;
   bool streams = false;
   for (const bool spare : {false, true}) {
-    if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
+    if (spare && !configs.empty() && !mods.heavy() && !mods.stores_mask && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
@@ -358,11 +360,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::string unstored = refuses_storing(problem, options.block_mask.get());
   mods.stores_mask = masks_by_values(mods) && unstored.empty();
-  std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const BlockMask>> known;
-  const RowsOf once = [&](BlockSize block) {
-    std::shared_ptr<const BlockMask>& rows = known[{block.q, block.kv}];
-    return rows != nullptr ? rows : rows = rows_of(block);
-  };
+  const RowsOf once = remembering(rows_of);
   Candidates found = candidates_for(problem, mods, access, options, caps, once);
   if (std::string reason = refuses_bytes(found.stored_bytes()); !reason.empty()) {
     unstored = std::move(reason);

@@ -7,6 +7,7 @@
 
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_rows.h"
+#include "plan/plan.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
 
@@ -23,6 +24,9 @@ bool masks_by_values(const ForwardSm90Mods& mods);
 std::string refuses_storing(const problem::AttentionProblem& problem, const BlockMask* callers);
 /// The same for bits that take so many bytes.
 std::string refuses_bytes(std::int64_t bytes);
+
+/// The same, but asks for blocks of each size once: candidates are planned again where bits take too many bytes.
+RowsOf remembering(const RowsOf& rows_of);
 
 /// Plan::mask of a kernel: what is stored, or, with `reason` where there is one, why nothing is. Empty where the mask
 /// is none of those.

@@ -155,8 +155,8 @@ class AttentionPlan {
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
   /// it allocates, copies, compiles and waits for nothing, so a CUDA graph may capture it. On the CPU it returns when o
-  /// and lse are written. What captures on a GPU hold is
-  /// not compared with what a mask's rows were built from: update() follows a change.
+  /// and lse are written. What captures on a GPU hold is not compared with what a mask's rows were built from, and a
+  /// kernel may have kept what the mask says: update() follows a change.
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the

@@ -23,6 +23,8 @@ constexpr std::array kOptions{
               "a folder that gets source, PTX, log, resource usage and machine code of every compiled kernel"},
     OptionRow{Option::host_masks, "HEDDLE_HOST_MASKS",
               "not empty: block masks are built on the host, also where a GPU holds what they read"},
+    OptionRow{Option::mask_bytes, "HEDDLE_MASK_BYTES",
+              "what a plan on a GPU may take to store the bits of a mask that reads: 64M; default: 256M; 0: nothing"},
 };
 
 constexpr bool in_order() {

@@ -106,6 +106,7 @@ Json plan_json(const plan::Plan& plan) {
   json["workspace_bytes"] = plan.workspace_bytes;
   if (plan.sm90) json["config"] = config_json(*plan.sm90);
   if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
+  if (!plan.mask.empty()) json["mask"] = plan.mask;
   if (!plan.access.empty()) json["access"] = plan.access;
   return json;
 }
@@ -183,6 +184,7 @@ void add_plan(Text& text, const Json& plan) {
     text.below(fmt::format("packs {} heads a tile, {} queries of each", plain(plan["packed_heads"]),
                            plain(plan["config"]["packed_queries"])));
   }
+  if (plan.contains("mask")) text.below(plain(plan["mask"]));
   if (!plan.contains("access")) return;
   for (const Json& sentence : plan["access"]) text.below(plain(sentence));
 }

@@ -32,6 +32,8 @@ std::string_view describe_mask(const shared::ForwardSm90Config& config) {
       return config.mask_range ? ", mask by a range of distances" : ", mask by bits of distances";
     case shared::MaskForm::values:
       return ", mask by bits of keys";
+    case shared::MaskForm::stored:
+      return ", mask by stored bits";
     case shared::MaskForm::both:
       return config.mask_range ? ", mask by a range of distances and bits of keys"
                                : ", mask by bits of distances and of keys";
@@ -71,6 +73,7 @@ std::string to_string(const Plan& plan) {
     text += fmt::format("\n  predicted: {:.4g} ms, {:.4g} GFLOP, {:.4g} MB", predicted.seconds * 1e3,
                         predicted.flops * 1e-9, predicted.bytes * 1e-6);
   }
+  if (!plan.mask.empty()) text += fmt::format("\n  {}", plan.mask);
   for (const std::string& sentence : plan.access) text += fmt::format("\n  {}", sentence);
   for (const std::string& reason : plan.rejected) text += fmt::format("\n  rejected: {}", reason);
   return text;

@@ -20,7 +20,7 @@ namespace heddle::plan {
 struct Prediction {
   double seconds = 0;
   double flops = 0;  // of the products: 2 (Dqk + Dv) an element that attends (partial blocks count by their area)
-  double bytes = 0;  // through memory: each input read once, each output written once
+  double bytes = 0;  // through memory: each input read once, a mask's stored bits too, each output written once
 };
 
 /// In which order the CTAs of a GPU draw tiles: heads in sections of so many bytes of keys and values, in L2 together
@@ -46,6 +46,7 @@ struct Plan {
   int packed_heads = 0;                             // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                // of its tiles
   std::optional<Prediction> predicted{};
+  std::string mask{};                 // where reads or long work decide it: whether its bits are stored, or why not
   std::vector<std::string> access{};  // of tensors that TMA does not take: how they are reached, and why
   std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };

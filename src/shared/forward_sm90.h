@@ -52,6 +52,7 @@ enum class MaskForm : int {
   distance,  // all of it depends on kv_idx - q_idx alone: bits, found while the product runs
   values,    // what it reads or works out of the query and of the key: bits likewise
   both,      // a part that depends on the distance alone, and a part of values
+  stored,    // all of it was found before any run: each thread loads its bits (stored_mask.h)
 };
 
 struct ForwardSm90Config {
@@ -97,6 +98,7 @@ struct ForwardSm90Config {
 
   constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
   constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
+  constexpr bool stores_mask() const { return mask == MaskForm::stored; }
   constexpr int rows() const { return kWarpgroupRows * warpgroups; }
   constexpr bool packs() const { return packed_queries > 0; }
   /// Of a tile: its queries, of each of its heads; and these, of a warpgroup and of all.
@@ -227,6 +229,8 @@ constexpr int factor_bytes(const ForwardSm90Config& config) {
   return config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0;
 }
 
+/// With a stored mask both have the number of the tile's words before these, and room that keeps the next ones aligned.
+constexpr int stored_mask_bytes(const ForwardSm90Config& config) { return config.stores_mask() ? 16 : 0; }
 /// Behind both, where there are sinks: that of each of the tile's heads, a float, and room that keeps the next ones
 /// aligned.
 constexpr int sink_bytes(const ForwardSm90Config& config) {
@@ -237,14 +241,20 @@ constexpr int heads_end_bytes(const ForwardSm90Config& config) { return config.p
 
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
 /// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the tile's factors.
-constexpr int item_factors(const ForwardSm90Config& config) {
+constexpr int item_stored_mask(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
+}
+constexpr int item_factors(const ForwardSm90Config& config) {
+  return item_stored_mask(config) + stored_mask_bytes(config);
 }
 constexpr int item_bytes(const ForwardSm90Config& config) {
   return item_factors(config) + factor_bytes(config) + sink_bytes(config);
 }
-constexpr int place_factors(const ForwardSm90Config& config) {
+constexpr int place_stored_mask(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(TilePlace)) + (config.by_sequence ? static_cast<int>(kSequenceKvBegin) : 0);
+}
+constexpr int place_factors(const ForwardSm90Config& config) {
+  return place_stored_mask(config) + stored_mask_bytes(config);
 }
 constexpr int place_bytes(const ForwardSm90Config& config) {
   return place_factors(config) + factor_bytes(config) + heads_end_bytes(config) + sink_bytes(config);
@@ -394,6 +404,8 @@ struct Descale {
   long long stride[2];  // batch, head
 };
 
+struct MaskWords;  // mask_bits.h
+
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
   const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
@@ -427,6 +439,9 @@ struct ForwardSm90Params {
   GatheredTensor gathered[3];               // by kGatherQ, kGatherK, kGatherV
   PageTable page_table;                     // where k and v are pages
   Descale q_descale, k_descale, v_descale;  // 8 bits only
+  // Stored masks: words of each thread, as stored_mask.h says, and of each item where its block 0 would have them.
+  const MaskWords* mask_words;
+  const int* mask_places;
 };
 
 }  // namespace heddle::shared

@@ -6,11 +6,13 @@
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
+#include "backend/cuda/jit/jit.h"
 #include "count_allocations.h"
 #include "engine/gpu_case.h"
 #include "expect_error.h"
 #include "heddle/devices.h"
 #include "heddle/mods.h"
+#include "scoped_environment.h"
 
 namespace heddle::test {
 namespace {
@@ -380,6 +382,47 @@ TEST_F(GpuPlan, ReadsCapturesOfMasksThere) {
   plan.run(c.tensors(), {.workspace = c.workspace()});
   c.download();
   judge(c.host());
+}
+
+/// Documents of another layout in the same memory.
+void change_documents(std::vector<std::int64_t>& ids, std::int64_t length) {
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) / length;
+}
+
+// The bits of a mask are the planned ones until an update, which brings those of other values without a compilation:
+// with other rows of blocks, more partial ones than before, and captures elsewhere.
+TEST_F(GpuPlan, FollowsCapturesOfItsMaskWhenUpdated) {
+  for (const char* stored : {"256M", "0"}) {
+    const ScopedVariable limit("HEDDLE_MASK_BYTES", stored);
+    GpuCase c(spec_of(34, "documents"));
+    const Dims shape = c.options().bindings.captures["ids"].shape;
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(shape[0]));
+    c.options().bindings.captures["ids"] = {ids.data(), DType::i64, shape};
+    AttentionOptions there = c.options();
+    const cuda::DeviceMemory first(0, ids.size() * sizeof ids[0]), second(0, ids.size() * sizeof ids[0]);
+    const auto place = [&](const cuda::DeviceMemory& memory, std::int64_t length) {
+      change_documents(ids, length);
+      cuda::copy_and_wait(0, memory.data(), ids.data(), memory.bytes());
+      there.bindings.captures["ids"] = {memory.data(), DType::i64, shape, kGpu};
+    };
+    place(first, 50);
+    AttentionPlan plan(c.tensors(), there);
+    EXPECT_THAT(plan.explain(), HasSubstr(*stored == '0' ? "are found in each run" : "partial blocks are stored"));
+    const auto run = [&] {
+      c.upload();
+      plan.run(c.tensors(), {.workspace = c.workspace()});
+      c.download();
+      judge(c.host());
+    };
+    run();
+    const std::int64_t compiled = cuda::jit::counts().compiled;
+    for (const auto& [memory, length] : {std::pair(&first, std::int64_t{7}), {&second, std::int64_t{100}}}) {
+      place(*memory, length);
+      plan.update(there.bindings);
+      run();
+    }
+    EXPECT_EQ(cuda::jit::counts().compiled, compiled);
+  }
 }
 
 TEST_F(GpuPlan, ExplainsItsKernel) {

@@ -157,8 +157,10 @@ class Consumer : DropsOf<kConfig> {
         ++tile_;
         wait_for_queries();
       }
+      [[maybe_unused]] const int mask_place = this->mask_place();
       issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
       step = read_step();
+      if constexpr (kConfig.stores_mask()) load_mask(mask_place, step);
       ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
       issue_pv<kConfig>(o_, p_, memory_.values(ptx::slot_of(v_)), accumulate);
       // Of the rows before this step: what the finished o is to be multiplied by, or m.
@@ -200,6 +202,7 @@ class Consumer : DropsOf<kConfig> {
     const bool new_tile = !begun_;
     if (new_tile) wait_for_queries();
     issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
+    if constexpr (kConfig.stores_mask()) load_mask(mask_place(), step);
     const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
     if (begun_ && (kLimitsEachStep || softmax_.exact)) softmax_.set_limit();
     expect_scores(step, new_tile);
@@ -276,6 +279,20 @@ class Consumer : DropsOf<kConfig> {
             (step >> shared::kStepFlagBits) * kN};
   }
 
+  /// Stored masks: where the words of the tile's key block 0 would stand. Read early, so that the load of a block's own
+  /// waits for nothing but its number.
+  __device__ __forceinline__ int mask_place() const {
+    if constexpr (!kConfig.stores_mask()) return 0;
+    return ptx::load_word(memory_.mask_place(tile_));
+  }
+  /// Has the words of a step's block loaded, where the mask decides of this warpgroup's rows.
+  __device__ __forceinline__ void load_mask(int place, Step step) {
+    const int thread = static_cast<int>(threadIdx.x & 127);
+    mask_.load(params_.mask_words +
+                   shared::stored_word(place + (step >> shared::kStepFlagBits), kConfig.warpgroups, warpgroup_, thread),
+               (step & (shared::kStepPartial << warpgroup_)) != 0);
+  }
+
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
     if constexpr (kConfig.dropped) {
@@ -283,7 +300,7 @@ class Consumer : DropsOf<kConfig> {
       if (new_tile) this->drops.begin_tile(params_.mod, at);
       if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
     }
-    if constexpr (kMaskedByBits) {
+    if constexpr (kMaskedByBits && !kConfig.stores_mask()) {
       if (new_tile) mask_.begin_tile();
       if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
         mask_.find(params_, block_place(step));

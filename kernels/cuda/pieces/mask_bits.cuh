@@ -9,11 +9,14 @@
 //
 // The scores then cost one selection each, in quarters of a block in which something does not attend; or, where a
 // thread's bits are the same two again and again (dilations), none.
+//
+// Or it was found before any run (shared/stored_mask.h): then a thread loads its words as soon as it knows the block.
 #pragma once
 
 #include "pieces/elements.cuh"
 #include "ptx/math.cuh"
 #include "shared/mask_bits.h"
+#include "shared/stored_mask.h"
 
 namespace heddle {
 
@@ -54,6 +57,17 @@ class MaskBits<kConfig, true> {
     }
     // Here, while the product runs, not where they are used.
     for (unsigned& row : bits_.row) asm volatile("" : "+r"(row));
+  }
+
+  /// Stored: has the thread's words loaded, if they are wanted. Nothing waits for them before they are applied.
+  __device__ __forceinline__ void load(const shared::MaskWords* words, bool wanted) {
+    // Where they are not: a value all the same, so that no register keeps the last block's.
+    bits_ = {{0, 0}};
+    if (wanted) {
+      asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(bits_.row[0]), "=r"(bits_.row[1])
+                   : "l"(words));
+    }
   }
 
   /// Each thread's columns attend as its first two do: bits e of its upper row, 2 + e of its lower one.

@@ -65,6 +65,13 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address distances(int warpgroup) const {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
+  /// Stored masks: where the words of the tile's key block 0 would stand.
+  __device__ __forceinline__ ptx::Address mask_place(unsigned tile) const {
+    return place(tile) + static_cast<unsigned>(shared::place_stored_mask(kConfig));
+  }
+  __device__ __forceinline__ ptx::Address item_mask_place(unsigned tile) const {
+    return item(tile) + static_cast<unsigned>(shared::item_stored_mask(kConfig));
+  }
   /// 8 bits: the tile's factors.
   __device__ __forceinline__ ptx::Address factors(unsigned tile) const {
     return place(tile) + static_cast<unsigned>(shared::place_factors(kConfig));

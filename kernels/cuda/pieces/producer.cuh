@@ -343,6 +343,9 @@ class Producer {
           "r"(item() + kSequence)
           : "memory");
     }
+    if constexpr (kConfig.stores_mask()) {
+      ptx::store_word(memory_.mask_place(tile_ - 1), ptx::load_word(memory_.item_mask_place(tile_ - 1)));
+    }
     if constexpr (kConfig.fp8()) {
       const ptx::Address from = item() + static_cast<unsigned>(shared::item_factors(kConfig));
       const ptx::Address to = memory_.factors(tile_ - 1);

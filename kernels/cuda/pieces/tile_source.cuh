@@ -99,6 +99,7 @@ class TileSource {
       const int4 place[sizeof(shared::SequencePlace) / 16] = {sequence[0], sequence[1]};
       store(memory.item(tile) + static_cast<unsigned>(sizeof(shared::WorkItem)), place);
     }
+    if constexpr (kConfig.stores_mask()) ptx::store_word(memory.item_mask_place(tile), params.mask_places[number]);
     if constexpr (kConfig.fp8()) {
       const int head = words[0].y, batch = words[0].z, kv_head = words[0].w;
       static_assert(shared::kItemHead == 4 && shared::kItemBatch == 8 && shared::kItemKvHead == 12);

@@ -15,6 +15,7 @@
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_packed.h"
+#include "plan/families/forward_sm90_stored.h"
 #include "plan/families/forward_sm90_streamed.h"
 #include "shared/sequences.h"
 
@@ -29,6 +30,9 @@ constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 // A packed kernel's predicted time has to be so many times shorter for it to be taken, and where the group's heads
 // leave a warpgroup idle so many times more: neither was measured.
 constexpr double kPackingGain = 1.05, kIdleGain = 1.1;
+// And a spare kernel's, where a mask's bits are stored: its finer blocks may leave out more, but the table's partial
+// steps are dearer than these are in any kernel.
+constexpr double kSpareGain = 1.1;
 
 std::string describe(const ForwardSm90Config& config) {
   if (config.packs()) {
@@ -175,11 +179,14 @@ struct Candidate {
   Choice choice;
   bool may_spill = false;
   bool weighs_each = false;  // though others only drop
+  bool masks_each = false;   // though others have its bits stored
   double computing = 0;      // seconds, however long memory takes
+  StoredBlocks stored;       // of the mask
   double seconds() const { return choice.plan.predicted->seconds; }
   /// That the others' are held against.
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.sm90;
+    if (config.stores_mask() && is_spare(config)) return seconds() * kSpareGain;
     if (!config.packs()) return seconds();
     const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
     return seconds() * kPackingGain * (idles ? kIdleGain : 1);
@@ -199,9 +206,9 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
-  const TileSchedule schedule =
-      forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
-  const double bytes = moved_bytes(problem);
+  TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
+  const double bytes =
+      moved_bytes(problem) + static_cast<double>(shared::stored_bytes(schedule.stored.places, config.warpgroups));
   candidate.computing = forward_sm90_seconds(schedule);
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
@@ -213,8 +220,10 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
+  candidate.stored = std::move(schedule.stored);
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
+  candidate.masks_each = mods.stores_mask && config.mask == shared::MaskForm::direct;
   return candidate;
 }
 
@@ -230,7 +239,7 @@ std::vector<ForwardSm90Kernel> kernels_for(const ForwardSm90Mods& mods, const Bi
 
 /// The kernels whose tiles divide the caller's blocks; where queries are few, each packed, too. The spare ones come
 /// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
-/// way, that the compiler may refuse all others.
+/// way, that the compiler may refuse all others; and where the mask's bits are stored, for their finer blocks.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
                                            const ForwardSm90Access& access, const AttentionOptions& options,
                                            std::vector<std::string>& rejected) {
@@ -240,7 +249,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   std::vector<ForwardSm90Config> configs;
   bool streams = false;
   for (const bool spare : {false, true}) {
-    if (spare && !configs.empty() && !mods.heavy() && !(fp8 && access.odd_o)) break;
+    if (spare && !configs.empty() && !mods.heavy() && !mods.stores_mask && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : kernels_for(mods, options.bindings, fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
@@ -253,6 +262,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
       streams = streams || config.streamed_bytes > 0;
       for (const int queries : packed) {
         config.packed_queries = queries;
+        if (config.stores_mask()) config = config_with(config, mods);
         reason = misfit(config, problem, mods, options.block_mask.get());
         if (reason.empty()) {
           configs.push_back(config);
@@ -265,6 +275,34 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
   // Element by element, a capture of all pairs costs several times its tiles.
   if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
   return configs;
+}
+
+struct Candidates {
+  std::vector<Candidate> all;
+  std::vector<std::string> rejected;
+  /// Of the most that one of them stores of the mask.
+  std::int64_t stored_bytes() const {
+    std::int64_t most = 0;
+    for (const Candidate& candidate : all) {
+      most = std::max<std::int64_t>(
+          most, shared::stored_bytes(candidate.stored.places, candidate.choice.plan.sm90->warpgroups));
+    }
+    return most;
+  }
+};
+
+Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods& mods, const ForwardSm90Access& access,
+                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  Candidates candidates;
+  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, candidates.rejected)) {
+    candidates.all.push_back(plan_for(problem, config, mods, caps, rows_of));
+    candidates.all.back().choice.plan.access = access.reasons;
+  }
+  if (candidates.all.empty()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(candidates.rejected, "; ")));
+  }
+  return candidates;
 }
 
 /// What kernels of 16 bits do faster and those of 8 bits do not.
@@ -288,6 +326,10 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
     return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one", describe(config),
                        shared::kKeysOfDraw);
   }
+  if (other.masks_each && !first.masks_each) {
+    return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
+                       describe(config));
+  }
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
                        forward_sm90_registers(config, mods), config.consumer_registers());
@@ -308,7 +350,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   // They take their turns.
   int most = 0;
   const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
-  for (const Expr& mod : mods.all()) {
+  for (const Expr& mod : mods.of_kernel(config)) {
     if (!config.dropped || mod.node() != mods.weight.node()) most = std::max(most, mod_registers(mod, streamed));
   }
   // What is done to each score or weight is done to several at once.
@@ -326,19 +368,26 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const ForwardSm90Access access = forward_sm90_access(tensors, problem.page_rows);
-  const ForwardSm90Mods mods = forward_sm90_mods(problem);
-  std::vector<std::string> rejected;
-  std::vector<Candidate> candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, rejected)) {
-    candidates.push_back(plan_for(problem, config, mods, caps, rows_of));
-    candidates.back().choice.plan.access = access.reasons;
+  ForwardSm90Mods mods = forward_sm90_mods(problem);
+  std::string unstored = refuses_storing(problem, options.block_mask.get());
+  mods.stores_mask = masks_by_values(mods) && unstored.empty();
+  const RowsOf once = remembering(rows_of);
+  Candidates found = candidates_for(problem, mods, access, options, caps, once);
+  if (std::string reason = refuses_bytes(found.stored_bytes()); !reason.empty()) {
+    unstored = std::move(reason);
+    mods.stores_mask = false;  // other kernels may then be the better ones
+    found = candidates_for(problem, mods, access, options, caps, once);
   }
-  if (candidates.empty()) {
-    throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(rejected, "; ")));
+  std::vector<Candidate>& candidates = found.all;
+  std::vector<std::string>& rejected = found.rejected;
+  for (Candidate& candidate : candidates) {
+    Plan& plan = candidate.choice.plan;
+    plan.mask = describe_stored_mask(*plan.sm90, mods, candidate.stored, unstored);
   }
   append_left_out(problem, mods, rejected);
   std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
-    return std::tuple(candidate.weighs_each, candidate.may_spill, candidate.weighed_seconds(), candidate.computing);
+    return std::tuple(candidate.weighs_each, candidate.masks_each, candidate.may_spill, candidate.weighed_seconds(),
+                      candidate.computing);
   });
 
   std::vector<Choice> choices;

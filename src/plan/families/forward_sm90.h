@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/families/forward_sm90_mods.h"
+#include "plan/families/forward_sm90_rows.h"
 #include "plan/plan.h"
 #include "shared/forward_sm90.h"
 
@@ -17,9 +18,9 @@ std::string forward_sm90_refuses(const problem::AttentionProblem& problem, const
                                  const device::CudaCaps& caps);
 
 /// The candidates for a problem with tensors of these strides, with the predicted time of each, best first (those that
-/// may spill last, and after them those that weigh each element where others only drop); what does not fit the caller's
-/// blocks stands in `rejected` of each, and what is predicted slower in those before it, by how much. Throws
-/// Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+/// may spill last, and after them those that weigh or mask each element where others only drop or store the mask); what
+/// does not fit the caller's blocks stands in `rejected` of each, and what is predicted slower in those before it, by
+/// how much. Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 
@@ -34,6 +35,8 @@ int forward_sm90_registers(const shared::ForwardSm90Config& config, const Forwar
 struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
+  std::vector<int> mask_places;        // stored masks: of each item, StoredRun::place of its tile
+  StoredBlocks stored;                 // and what is to be found before the first run
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
   int unattending_fills = 0;           // the former are the first so many
   int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn

@@ -73,6 +73,8 @@ ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
           .loads = step_loads(config)};
 }
 
+bool is_spare(const shared::ForwardSm90Config& config) { return kernel_of(config).spare; }
+
 double forward_sm90_seconds(const TileSchedule& schedule) {
   return kSm90Rates.launch_seconds + schedule.longest / kSm90Rates.clocks_per_second;
 }

@@ -37,7 +37,8 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
 /// forward_sm90_costs.
 struct ForwardSm90Kernel {
   int qk_dim, v_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
-  bool spare;                      // only where no other fits a caller's block mask, or mods may spill all others
+  bool spare;                      // only where no other fits a caller's block mask, mods may spill all others, or
+                                   // finer blocks of a mask whose bits are stored leave out more
   double stretch, masked_stretch;  // of a full step, in the kernel without a mask and in the one with
   double partial_clocks;           // what a partial step costs more
   double tile_clocks, masked_tile_clocks;  // what a tile costs beside its steps
@@ -136,5 +137,7 @@ struct ForwardSm90Clocks {
   double loads;  // of a step's keys and values through L2, whoever attends them
 };
 ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
+/// Of the table's rows, or of none.
+bool is_spare(const shared::ForwardSm90Config& config);
 
 }  // namespace heddle::plan

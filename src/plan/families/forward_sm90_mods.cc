@@ -187,7 +187,7 @@ bool ForwardSm90Mods::heavy() const {
            node->op == expr::Op::mod;
   };
   return cap != 0 || form == ScoreForm::added || form == ScoreForm::mapped || !weight.empty() ||
-         (!mask.empty() && std::ranges::any_of(expr::post_order(mask), works));
+         (!mask.empty() && !stores_mask && std::ranges::any_of(expr::post_order(mask), works));
 }
 
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem) {
@@ -223,7 +223,10 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Fo
   config.masked = !mods.mask.empty();
   // A thread's two rows are two words, of 128 keys at most.
   config.mask = config.kv_block > 128 ? shared::MaskForm::direct : mods.mask_form;
-  config.mask_range = config.mask != shared::MaskForm::direct && !mods.mask_most.empty();
+  if (mods.stores_mask && config.mask != shared::MaskForm::direct && !config.packs()) {
+    config.mask = shared::MaskForm::stored;
+  }
+  config.mask_range = config.masks_by_distance() && !mods.mask_most.empty();
   config.scores = mods.form;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;

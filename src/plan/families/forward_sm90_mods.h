@@ -20,6 +20,7 @@ struct ForwardSm90Mods {
   std::optional<ForwardSm90Drops> drops;                          // the weight, where it is such a one
 
   shared::MaskForm mask_form = shared::MaskForm::direct;
+  bool stores_mask = false;  // the mask's bits are to be stored, by kernels that can: a decision of the planner
   // In the other forms: mask = mask_distance and mask_rest, the former of kv_idx - q_idx alone; empty: true.
   Expr mask_distance, mask_rest;
   // Where both are there: mask_distance says that kv_idx - q_idx is in [least, most], i32 of b and h.
@@ -40,10 +41,14 @@ struct ForwardSm90Mods {
   /// first, and the exponents' reference stays.
   bool descending = false;
 
-  /// Something is read, drawn or mapped for each element: many registers, maybe.
+  /// Something is read, drawn or mapped for each element of a run: many registers, maybe.
   bool heavy() const;
-  /// All that are there, for a layout of their captures and params.
+  /// All that are there.
   std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }  // drops read what the weight reads
+  /// Those that a kernel's runs compute, for a layout of their captures and params: not a stored mask.
+  std::vector<Expr> of_kernel(const shared::ForwardSm90Config& config) const {
+    return {config.stores_mask() ? Expr() : mask, offset, slope, score, weight};
+  }
 };
 ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
 
@@ -52,7 +57,7 @@ ForwardSm90Mods forward_sm90_mods(const problem::AttentionProblem& problem);
 int forward_sm90_weight_exponent(const problem::AttentionProblem& problem, const ForwardSm90Mods& mods);
 inline constexpr int kMostWeightExponent = 4;
 
-/// A kernel's configuration for these mods.
+/// A kernel's configuration for these mods. A kernel that packs heads stores no mask.
 shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const ForwardSm90Mods& mods);
 
 /// What a kernel needs to know of a cap: see ForwardSm90Params.

@@ -89,8 +89,10 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
       runs[w] = block_mask != nullptr ? block_mask->row(batch, head, mask_rows[w])
                                       : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U);
     }
-    if (live != last_live || mask_rows != last)
+    if (config_.stores_mask() || live != last_live || mask_rows != last) {
       add_row(std::span(runs).first(static_cast<std::size_t>(live)), live, scale);
+      if (config_.stores_mask()) store_mask(batch, head, first_query);
+    }
     last = mask_rows, last_live = live;
     row_of_tile_.push_back(rows_.size() - 1);
   }
@@ -206,6 +208,34 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
   }
   runs_.push_back({static_cast<int>(begin), static_cast<int>(end), flags, flags});
   ++row.runs;
+}
+
+/// The last row's partial blocks get words. Between the first and the last of them there is room for those of every
+/// block, so that a block's number alone says where its own stand.
+void KeyRows::store_mask(std::int64_t batch, std::int64_t head, std::int64_t q_first) {
+  KeyRow& row = rows_.back();
+  const std::size_t first_stored = stored_.runs.size();
+  std::int64_t least = kv_blocks_, end = 0;
+  for (int r = row.first_run; r < row.first_run + row.runs; ++r) {
+    const shared::KvRun& run = runs_[static_cast<std::size_t>(r)];
+    const int partial = run.flags / shared::kStepPartial & kAttends;
+    if (partial == 0) continue;
+    const std::int64_t blocks = run.end - run.begin, block = config_.descending ? kv_blocks_ - run.end : run.begin;
+    least = std::min(least, block);
+    end = std::max(end, block + blocks);
+    stored_.partial += blocks;
+    stored_.runs.push_back({.batch = static_cast<int>(batch),
+                            .head = static_cast<int>(head),
+                            .q_first = static_cast<int>(q_first),
+                            .block = static_cast<int>(block),
+                            .blocks = static_cast<int>(blocks),
+                            .place = 0,
+                            .warpgroups = partial});
+  }
+  if (end == 0) return;
+  row.mask_place = static_cast<int>(stored_.places - least);
+  for (shared::StoredRun& run : std::span(stored_.runs).subspan(first_stored)) run.place = row.mask_place;
+  stored_.places += end - least;
 }
 
 /// Each step of the last row says whether all attend the next.

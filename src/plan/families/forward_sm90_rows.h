@@ -11,10 +11,18 @@
 #include "plan/families/forward_sm90_costs.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
+#include "shared/stored_mask.h"
 
 namespace heddle::plan {
 
 inline constexpr int kMostWarpgroups = 3;
+
+/// The words of a stored mask: which blocks of which tiles they are of.
+struct StoredBlocks {
+  std::vector<shared::StoredRun> runs;
+  std::int64_t partial = 0;  // blocks that have words, by tiles
+  std::int64_t places = 0;   // blocks that there is room for: of each tile, also those between its first and its last
+};
 
 /// The key blocks of a tile.
 struct KeyRow {
@@ -23,10 +31,12 @@ struct KeyRow {
   int unfilled = 0;                                  // bit w: warpgroup w has queries, none of which attends anything
   std::int64_t clocks = 0;                           // of a tile that walks it
   int rank = 0;                                      // by clocks, the most first; equal ones share it
+  int mask_place = 0;                                // stored masks: StoredRun::place
   std::array<std::int64_t, kMostWarpgroups> keys{};  // that the queries of each warpgroup attend, partial blocks whole
 };
 
-/// Every row, once: what the mask shares between tiles, heads and sequences of the same lengths is shared here.
+/// Every row, once: what the mask shares between tiles, heads and sequences of the same lengths is shared here. (Not
+/// between tiles where the mask is stored: their rows of the block mask may be alike, but not their bits.)
 class KeyRows {
  public:
   /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys. A row of
@@ -44,6 +54,7 @@ class KeyRows {
   std::int64_t q_tiles(std::int64_t batch) const { return sequences_[static_cast<std::size_t>(batch)].of_head; }
   int ranks() const { return ranks_; }
   std::vector<shared::KvRun> take_runs() { return std::move(runs_); }
+  StoredBlocks take_stored() { return std::move(stored_); }
 
  private:
   using WarpgroupRuns = std::span<const std::span<const Run>>;
@@ -58,6 +69,7 @@ class KeyRows {
   void add_runs(WarpgroupRuns warpgroups, std::int64_t scale);
   std::vector<Run> mirror(std::span<const Run> runs, std::int64_t scale) const;
   void add_run(std::int64_t begin, std::int64_t end, int flags);
+  void store_mask(std::int64_t batch, std::int64_t head, std::int64_t q_first);
   void tell_what_follows();
   void rank_rows();
   int everyone() const { return (1 << config_.warpgroups) - 1; }
@@ -72,6 +84,7 @@ class KeyRows {
   std::vector<std::size_t> row_of_tile_;  // [sequences][heads][tiles]
   std::vector<KeyRow> rows_;
   std::vector<shared::KvRun> runs_;
+  StoredBlocks stored_;
   int ranks_ = 0;
 };
 

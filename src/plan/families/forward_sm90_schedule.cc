@@ -311,6 +311,10 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
   schedule.elements = attended_elements(tiles, problem, config);
   schedule.runs = rows.take_runs();
   schedule.items = items_of(tiles, schedule.runs);
+  if (config.stores_mask()) {
+    for (const Tile& tile : tiles) schedule.mask_places.push_back(tile.row->mask_place);
+    schedule.stored = rows.take_stored();
+  }
   return schedule;
 }
 

@@ -50,6 +50,12 @@ NamedMods with_sinks(NamedMods mods) {
   return mods;
 }
 
+NamedMods storing_mask(NamedMods mods) {
+  mods.name += ", stored";
+  mods.mods.stores_mask = true;
+  return mods;
+}
+
 NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score,
                           const Expr& weight) {
   const bool sigmoid = normalizer == Normalizer::sigmoid;
@@ -78,7 +84,8 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.device_lengths = named.device_lengths;
   config.sinks = named.sinks;
   config.normalizer = named.normalizer;
-  return emit::forward_sm90(plan::config_with(config, named.mods), named.mods, emit::layout_of(named.mods.all()));
+  config = plan::config_with(config, named.mods);
+  return emit::forward_sm90(config, named.mods, emit::layout_of(named.mods.of_kernel(config)));
 }
 
 // R2UR: the low twelve bits of sm_90's 16-byte instructions.

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "si
 constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
 constexpr std::array<std::string_view, 2> kDrawTimes = {"packing", "waiting"};
-constexpr std::array<std::string_view, 4> kMaskForms = {"direct", "distance", "values", "both"};
+constexpr std::array<std::string_view, 5> kMaskForms = {"direct", "distance", "values", "both", "stored"};
 
 std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }
 
@@ -113,8 +113,10 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
     return mod.empty() ? no_mod_text(name, type, TakesScore::no) : mod_text(name, mod, layout, TakesScore::no);
   };
   const bool direct = config.mask == shared::MaskForm::direct;
-  std::string texts = text("mask", direct ? mods.mask : mods.mask_rest, ExprType::boolean) +
-                      text("distance", direct || config.mask_range ? Expr() : mods.mask_distance, ExprType::boolean) +
+  const Expr mask = direct ? mods.mask : mods.mask_rest, distance = direct ? Expr() : mods.mask_distance;
+  const bool stored = config.stores_mask();
+  std::string texts = text("mask", stored ? Expr() : mask, ExprType::boolean) +
+                      text("distance", stored || config.mask_range ? Expr() : distance, ExprType::boolean) +
                       text("least", config.mask_range ? mods.mask_least : Expr(), ExprType::i32) +
                       text("most", config.mask_range ? mods.mask_most : Expr(), ExprType::i32) +
                       text("slope", mods.slope, ExprType::f32);
@@ -150,7 +152,8 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   const bool by_bits = config.mask != shared::MaskForm::direct;
   add(config.packs(), fmt::format("packed {}", config.packed_queries));
   add(config.masked && !by_bits, "masked");
-  add(config.masked && by_bits, fmt::format("masked by {}", kMaskForms[static_cast<std::size_t>(config.mask)]));
+  add(config.masked && by_bits, fmt::format("masked by {}{}", kMaskForms[static_cast<std::size_t>(config.mask)],
+                                            config.stores_mask() ? " bits" : ""));
   add(config.mask_range, "in range");
   add(config.scores != shared::ScoreForm::plain, form);
   add(config.streamed_bytes > 0, config.streamed_parts > 1 ? "streamed in halves" : "streamed");

@@ -18,6 +18,7 @@
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequences.h"
+#include "backend/cuda/launch/stored_mask.h"
 #include "backend/cuda/launch/tensor_map.h"
 #include "plan/families/forward_sm90.h"
 
@@ -84,7 +85,8 @@ class DeviceLists {
               ForwardSm90Params& params) {
     std::vector<char> bytes;
     const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
-                      fills = append(bytes, schedule.fills), sequences = append(bytes, places);
+                      fills = append(bytes, schedule.fills), sequences = append(bytes, places),
+                      mask_places = append(bytes, schedule.mask_places);
     memory_ = DeviceMemory(device, bytes.size());
     copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
@@ -94,6 +96,7 @@ class DeviceLists {
     params.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
     params.fill_count = static_cast<int>(schedule.fills.size());
     params.unattending_fills = schedule.unattending_fills;
+    if (!schedule.mask_places.empty()) params.mask_places = reinterpret_cast<const int*>(base + mask_places);
     if (!places.empty()) params.mod.sequences = reinterpret_cast<const shared::SequencePlace*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
@@ -119,7 +122,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         config_(*arguments.plan.sm90),
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         grid_(0),
-        layout_(emit::layout_of(mods.all())),
+        layout_(emit::layout_of(mods.of_kernel(config_))),
         source_(emit::forward_sm90(config_, mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
@@ -133,6 +136,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
     std::vector<shared::SequencePlace> places;
     if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
     if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
+    if (grid_ > 0 && config_.stores_mask()) {
+      stored_mask_.emplace(device_, config_, schedule.stored, mods.mask, arguments.bindings, params_.mod);
+      params_.mask_words = stored_mask_->words();
+    }
     if (grid_ > 0 && config_.device_lengths) {
       if (!any_keys_) params_.item_count = 0;  // its tiles are of the longest sequences, without keys too
       sequences_.emplace(arguments.problem, arguments.options, config_, device_, params_, steps_before(schedule.runs));
@@ -202,6 +209,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
     facts["compile ms"] = cubin_->compile_ms;
     facts["registers"] = cubin_->registers;
     facts["list bytes"] = lists_ ? lists_->bytes() : 0;
+    if (stored_mask_) {
+      facts["mask bits"] =
+          fmt::format("{} bytes, of {} partial blocks", stored_mask_->bytes(), stored_mask_->partial_blocks());
+    }
     facts["cache"] = jit::cache_notes();
     return facts;
   }
@@ -314,6 +325,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   ForwardSm90Params params_{};
   std::optional<plan::StreamedRead> streamed_;
   std::optional<DeviceLists> lists_;
+  std::optional<StoredMask> stored_mask_;
   std::optional<DeviceSequences> sequences_;  // where lengths are on the device
 };
 

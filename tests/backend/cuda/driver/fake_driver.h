@@ -17,6 +17,7 @@
 #include "backend/cuda/driver/cuda_abi.h"
 #include "shared/forward_sm90.h"
 #include "shared/sequences.h"
+#include "shared/stored_mask.h"
 
 namespace heddle::cuda {
 
@@ -45,6 +46,12 @@ struct FakeSequencesLaunch {
   shared::SequencesParams params;
 };
 
+/// One launch of store_mask.
+struct FakeStoredLaunch {
+  CUlaunchConfig config;
+  shared::StoredMaskParams params;
+};
+
 struct FakeDriver {
   std::atomic<int> inits, retains, pushes, pops;
   std::atomic<int> allocations, frees;     // that went well
@@ -58,6 +65,8 @@ struct FakeDriver {
   FakeLaunch launched[kFakeLaunchesKept];  // number n of them, from 0 on, at n % kFakeLaunchesKept
   std::atomic<int> placings, listings;     // launches of place_sequences and list_tiles
   FakeSequencesLaunch placed, listed;      // the latest
+  std::atomic<int> storings;               // launches of store_mask
+  FakeStoredLaunch stored;                 // the latest
 };
 
 /// The fake that this process has loaded; null when it has not. From C: int fake_cuda_launches(void).

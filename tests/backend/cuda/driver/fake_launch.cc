@@ -163,6 +163,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   const std::string& kernel = module->kernels[static_cast<std::size_t>(number_of(function) / kMostModules)];
   if (kernel == "place_sequences") keep(state.placed, *config, parameters), ++state.placings;
   if (kernel == "list_tiles") keep(state.listed, *config, parameters), ++state.listings;
+  if (kernel == "store_mask") {
+    state.stored.config = *config;
+    std::memcpy(&state.stored.params, parameters[0], sizeof state.stored.params);
+    ++state.storings;
+  }
   if (kernel != "forward_sm90") return CUDA_SUCCESS;
   FakeLaunch& launch = state.launched[state.forwards++ % kFakeLaunchesKept];
   launch.device = current_device();

@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "backend/cuda/emit/forward_sm90.h"
+#include "backend/cuda/emit/stored_mask.h"
 #include "expect_error.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
+#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::emit {
 namespace {
@@ -65,6 +67,30 @@ TEST(KernelText, Golden) {
   const jit::Source source = forward_sm90(config, mods, layout_of(mods.all()));
   EXPECT_EQ(source.name, "forward_sm90 f16 d64/24 128x16 masked");
   expect_golden_text("forward_sm90", source.text);
+}
+
+// Nothing of a stored mask is in the kernel, so that all of them share it.
+TEST(KernelText, HasNothingOfAStoredMask) {
+  const auto source_of = [](const Expr& mask) {
+    plan::ForwardSm90Mods mods;
+    mods.mask = mods.mask_rest = expr::simplify(mask, expr::Precision::f32);
+    mods.mask_form = shared::MaskForm::values;
+    mods.stores_mask = true;
+    const shared::ForwardSm90Config config = plan::config_with(plan::kForwardSm90Kernels[0].config(), mods);
+    return forward_sm90(config, mods, layout_of(mods.of_kernel(config)));
+  };
+  const jit::Source documents = source_of(mods::documents(Capture("ids", DType::i64, 2)));
+  EXPECT_EQ(documents.name, "forward_sm90 bf16 d64 192x128 masked by stored bits");
+  EXPECT_THAT(documents.text, HasSubstr(".mask = heddle::shared::MaskForm::stored, .mask_range = false"));
+  EXPECT_EQ(documents.text, source_of(kv_idx() % (leaf::h() + 2) != param("rest", ExprType::i32)).text);
+}
+
+TEST(KernelText, GoldenOfWhatStoresMasks) {
+  const Expr mask =
+      expr::simplify(mods::documents(Capture("ids", DType::i64, 2)) & mods::causal(), expr::Precision::f32);
+  const jit::Source source = stored_mask(mask, layout_of({mask}));
+  EXPECT_EQ(source.name, "stored_mask");
+  expect_golden_text("stored_mask", source.text);
 }
 
 // Where sequences differ, what is theirs is read once a tile from a list.

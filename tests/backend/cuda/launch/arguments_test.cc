@@ -9,7 +9,9 @@
 #include <span>
 #include <tuple>
 
+#include "backend/cuda/jit/jit.h"
 #include "launch_case.h"
+#include "scoped_environment.h"
 
 namespace heddle::cuda {
 namespace {
@@ -418,6 +420,7 @@ TEST_F(LaunchArguments, WholeSequencesHaveNoList) {
 }
 
 TEST_F(LaunchArguments, ValuesOfTheMask) {
+  const ScopedVariable unstored("HEDDLE_MASK_BYTES", "0");
   const Call call{.dim = 64, .with_lse = false, .dtype = DType::f16};
   const CallTensors own(call);
   // [B, S] with the batch innermost.
@@ -443,6 +446,66 @@ TEST_F(LaunchArguments, ValuesOfTheMask) {
     EXPECT_EQ(capture.stride[0], 1);
     EXPECT_EQ(capture.stride[1], 2);
   }
+}
+
+// Found when the plan is made, by a launch that has the mask's values; runs have none of them. A tile's place is that
+// of its words, of which all heads and both sequences share one where the mask does.
+TEST_F(LaunchArguments, StoredMasks) {
+  const CallTensors call({.dim = 64, .with_lse = false, .dtype = DType::f16});
+  const Tensor ids = Tensor::zeros(DType::i32, {2, 150}).to(kFirst),
+               others = Tensor::zeros(DType::i32, {2, 150}).to(kFirst);
+  AttentionOptions options = masked_options(ids);
+  const int storings = fake().storings;
+  AttentionPlan plan(call.tensors(), options);
+  ASSERT_EQ(fake().storings, storings + 1);
+  EXPECT_THAT(plan.explain(),
+              testing::AllOf(testing::HasSubstr("masked by stored bits"),
+                             testing::HasSubstr("partial blocks are stored: "), testing::HasSubstr("mask bits: ")));
+  const auto expect_stored = [&](const void* data, float limit) {
+    const FakeStoredLaunch& stored = fake().stored;
+    EXPECT_EQ(stored.params.mod.captures[0].data, data);
+    EXPECT_EQ(stored.params.mod.captures[0].extent[1], 150);
+    EXPECT_EQ(std::bit_cast<float>(stored.params.mod.params[0]), limit);
+    EXPECT_EQ(stored.params.mod.q_len, 150);
+    EXPECT_EQ(stored.params.mod.kv_len, 130);
+    plan.run(call.tensors(), {.workspace = call.workspace()});
+    const shared::ForwardSm90Params& params = last_launch().params;
+    const Planned expected = planned(plan);
+    EXPECT_EQ(stored.config.blockDimX, static_cast<unsigned>(2 * expected.rows));
+    EXPECT_EQ(stored.params.kv_block, expected.kv_block);
+    EXPECT_EQ(stored.params.warpgroups * 64, expected.rows);
+    EXPECT_EQ(params.mask_words, stored.params.words);
+    EXPECT_EQ(place_of(params.mask_words).device, 0);
+    EXPECT_EQ(place_of(params.mask_places).device, 0);
+    EXPECT_EQ(params.mod.captures[0].data, nullptr) << "the kernel reads none";
+    for (int i = 0; i < params.item_count; ++i) {
+      EXPECT_GE(params.mask_places[i] + params.items[i].run.begin, 0) << i;
+    }
+  };
+  expect_stored(ids.data(), 100.5F);
+  const jit::Counts before = jit::counts();
+  options.bindings.captures["ids"] = others;
+  options.bindings.params["limit"] = 1000.0;
+  plan.update(options.bindings);
+  EXPECT_EQ(fake().storings, storings + 2);
+  EXPECT_EQ(jit::counts().compiled, before.compiled) << "values are no part of kernels";
+  expect_stored(others.data(), 1000.0F);
+}
+
+// Bits of other masks need no other forward kernel.
+TEST_F(LaunchArguments, StoredMasksShareTheKernel) {
+  const CallTensors call({.dim = 64, .with_lse = false, .dtype = DType::f16});
+  const Tensor ids = Tensor::zeros(DType::i32, {2, 150}).to(kFirst);
+  const auto key_of = [&](const AttentionOptions& options) {
+    const std::string text = AttentionPlan(call.tensors(), options).explain();
+    const std::size_t at = text.find("cache key: ");
+    return text.substr(at, text.find('\n', at) - at);
+  };
+  const AttentionOptions documents = masked_options(ids);
+  AttentionOptions other;
+  other.mask_mod = leaf::kv_idx() % (leaf::q_idx() + 3) != 1;
+  EXPECT_EQ(key_of(documents), key_of(other));
+  EXPECT_THAT(key_of(other), testing::StartsWith("cache key: "));
 }
 
 // Where they are and how far apart: the plan's own, whichever tensors a run brings. Fills that are queries come first.

@@ -1,0 +1,56 @@
+#include "backend/cuda/launch/stored_mask.h"
+
+#include <algorithm>
+
+#include "backend/cuda/emit/stored_mask.h"
+#include "backend/cuda/launch/mod_values.h"
+
+namespace heddle::cuda {
+namespace {
+
+// CTAs that share a run's blocks, one each or several: enough to fill a GPU, and few where a long run stands beside
+// many short ones.
+constexpr int kMostShares = 64;
+
+void launch(CUfunction function, std::size_t runs, int shares, shared::StoredMaskParams& params) {
+  const CUlaunchConfig config = {.gridDimX = static_cast<unsigned>(runs),
+                                 .gridDimY = static_cast<unsigned>(shares),
+                                 .gridDimZ = 1,
+                                 .blockDimX = static_cast<unsigned>(params.warpgroups * shared::kStoredThreads),
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .sharedMemBytes = 0,
+                                 .hStream = nullptr,
+                                 .attrs = nullptr,
+                                 .numAttrs = 0};
+  void* parameters[] = {&params};
+  check(driver().LaunchKernelEx(&config, function, parameters, nullptr), "launching store_mask");
+}
+
+}  // namespace
+
+StoredMask::StoredMask(int device, const shared::ForwardSm90Config& config, const plan::StoredBlocks& blocks,
+                       const Expr& mask, const Bindings& bindings, const shared::ModValues& mod)
+    : partial_blocks_(blocks.partial) {
+  emit::ModLayout layout = emit::layout_of({mask});
+  layout.by_sequence = config.by_sequence;
+  const std::shared_ptr<const jit::Cubin> cubin = jit::build(emit::stored_mask(mask, layout));
+  if (blocks.runs.empty()) return;
+  const Module module(device, cubin->bytes, jit::compiler_number());
+  words_ = DeviceMemory(device, static_cast<std::size_t>(shared::stored_bytes(blocks.places, config.warpgroups)));
+  const DeviceMemory runs(device, blocks.runs.size() * sizeof(shared::StoredRun));
+  copy_and_wait(device, runs.data(), blocks.runs.data(), runs.bytes());
+
+  shared::StoredMaskParams params = {.runs = static_cast<const shared::StoredRun*>(runs.data()),
+                                     .words = static_cast<shared::MaskWords*>(words_.data()),
+                                     .kv_block = config.kv_block,
+                                     .warpgroups = config.warpgroups,
+                                     .mod = mod};
+  set_mod_values(layout, bindings, params.mod);
+  const int longest = std::ranges::max(blocks.runs, {}, &shared::StoredRun::blocks).blocks;
+  const ContextScope scope(device);
+  launch(module.function("store_mask", 0), blocks.runs.size(), std::min(longest, kMostShares), params);
+  check(driver().StreamSynchronize(nullptr), "waiting for the bits of a mask");
+}
+
+}  // namespace heddle::cuda

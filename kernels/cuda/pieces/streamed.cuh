@@ -46,8 +46,8 @@ class StreamedTile {
       }
     }
   }
-  /// Waits for all loads, before the tile is given back: TMA would overtake them. (The store, which never happens, needs
-  /// a word of each. A fence of the async proxy takes longer.)
+  /// Waits for all loads, before the tile is given back: TMA would overtake them. (The store, which never happens,
+  /// needs a word of each. A fence of the async proxy takes longer.)
   __device__ __forceinline__ void wait() const {
     asm volatile(
         "{\n"

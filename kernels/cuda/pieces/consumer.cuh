@@ -36,8 +36,8 @@ class Consumer : DropsOf<kConfig> {
   using Bits = MaskBits<kConfig, kMaskedByBits>;
   static constexpr bool kHoles = kSoftmax && Bits::kRemembers;
   // Where a mask leaves few keys of a tile's first block, their sum makes a limit that later weights soon exceed.
-  // (Dilations: a register too many, and nothing gained.)
-  static constexpr bool kLimitsEachStep = kSoftmax && kMaskedByBits && !kHoles;
+  // (Dilations, 8 bits: registers too many; for dilations nothing gained either.)
+  static constexpr bool kLimitsEachStep = kSoftmax && kMaskedByBits && !kHoles && !kConfig.fp8();
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
   // In 8 bits: weights of the other normalizers leave P's range, packed draws are two to a register, and the streamer's
   // warp transposes values.

@@ -151,6 +151,33 @@ TEST_F(GpuNormalizers, WithModsMasksAndSequences) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+// 0 times NaN or an infinity is NaN: also of a key that is dropped, where there is no other in the row that would show.
+TEST_F(GpuNormalizers, DroppedWeightsThatAreNotFinite) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 115'000;
+  for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::sigmoid, Normalizer::none}) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      for (const char* score : {"blind_rows_poisoned", "blind_slopes_poisoned", "some_elements_poisoned"}) {
+        for (const std::int64_t keys : {1, 2, 40}) {
+          CaseSpec spec;
+          spec.seed = ++seed;
+          spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+          spec.qk_dim = spec.v_dim = seed % 2 == 0 ? 64 : 128;
+          spec.normalizer = normalizer;
+          spec.with_lse = normalizer == Normalizer::softmax;
+          spec.score = score;
+          spec.weight = "dropout";
+          spec.kv_heads = 4;
+          spec.q_rows = 129;
+          spec.kv_rows = keys;
+          specs.push_back(spec);
+        }
+      }
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 // Each kernel with either type, masked and not, in tiles that CTAs draw one after the other.
 TEST_F(GpuNormalizers, EveryKernelWithSigmoids) {
   std::vector<CaseSpec> specs;

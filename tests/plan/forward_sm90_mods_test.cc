@@ -250,6 +250,13 @@ TEST(ForwardSm90Mods, KnowsWhatDropsAndWhatDoesNot) {
   const Capture rates("rates", DType::f32, 1);
   EXPECT_TRUE(drops(where(kDraw < rates(leaf::h()), 0.0, 1.0 / (1.0 - rates(leaf::h())))));
   EXPECT_TRUE(drops(to_f32(kDraw >= kP)));
+  // Only sums of weights tell of NaN and infinities among those that are dropped.
+  problem::AttentionProblem weighs = problem_of({});
+  weighs.weight_mod = to_f32(kDraw >= kP);
+  weighs.normalizer = Normalizer::sigmoid;
+  EXPECT_TRUE(plan::forward_sm90_mods(weighs).drops);
+  weighs.normalizer = Normalizer::none;
+  EXPECT_FALSE(plan::forward_sm90_mods(weighs).drops);
   EXPECT_TRUE(drops(where(kDraw >= kP, 1.0, 0.0) * 2.0));
   EXPECT_TRUE(drops(3.0 * where(kDraw >= kP, kFactor, 0.0)));
   EXPECT_TRUE(drops(where(kDraw >= kP, kFactor, 0.0) / 4.0));

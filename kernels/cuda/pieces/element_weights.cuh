@@ -18,8 +18,10 @@ namespace heddle {
 /// 2^x of an integer from -126 to 127.
 __device__ __forceinline__ float power_of_two(float x) { return __int_as_float((static_cast<int>(x) + 127) << 23); }
 
-template <int kColumns, bool kF16, bool kWeighted, ScoreForm kForm, Normalizer kNormalizer>
+template <int kColumns, bool kF16, bool kWeighted, ScoreForm kForm, Normalizer kNormalizer, bool kDropped = false>
 struct ElementWeights {
+  /// What is dropped is 0 times its weight: NaN, where that is NaN. The rows' sums tell.
+  static constexpr bool kSums = kDropped;
   static constexpr bool kSigmoid = kNormalizer == Normalizer::sigmoid;
   /// Rows have powers of two of their own, in rows.m; -inf: none yet.
   static constexpr bool kOwnPowers = kF16 && !kSigmoid;
@@ -68,7 +70,7 @@ struct ElementWeights {
   /// What brings the o of row r back.
   __device__ __forceinline__ float factor(int r) const {
     if constexpr (kOwnPowers) return rows.m[r] == -ptx::infinity() ? 1.0F : power_of_two(rows.m[r]);
-    return power_of_two(-kRaise);
+    return kSums ? fmaf(ptx::row_sum(rows.l[r]), 0.0F, power_of_two(-kRaise)) : power_of_two(-kRaise);
   }
 
   /// As Softmax's: a sum of what is not negative is not below -1.
@@ -78,7 +80,7 @@ struct ElementWeights {
         ".reg .pred never;\n"
         "setp.lt.f32 never, %0, %1;\n"
         "@never st.shared.f32 [%2], %0;\n"
-        "}" ::"f"(held),
+        "}" ::"f"(kSums ? rows.l[0] + rows.l[1] : held),
         "f"(-1.0F), "r"(shared_address)
         : "memory");
   }
@@ -98,7 +100,11 @@ struct ElementWeights {
       if constexpr (kSigmoid) {
         // Where the power overflows, the weight is 0.
         s[i] = ptx::reciprocal(kBase + ptx::exp2_fast(-t));
-        held += s[i];
+        if constexpr (kSums) {
+          rows.l[(i >> 1) & 1] += s[i];
+        } else {
+          held += s[i];
+        }
       } else {
         s[i] = t == -ptx::infinity() ? 0.0F : t;
         held = fmaf(s[i], s[i], held);

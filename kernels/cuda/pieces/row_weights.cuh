@@ -20,6 +20,7 @@ template <ForwardSm90Config kConfig, bool kAsArray, bool kHoles>
 using RowWeightsOf = typename Either<
     kConfig.normalizer == Normalizer::softmax,
     Softmax<kConfig.kv_block, weight_range<kConfig>(), kAsArray, kConfig.fp8(), kHoles, kConfig.scores>,
-    ElementWeights<kConfig.kv_block, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer>>::Type;
+    ElementWeights<kConfig.kv_block, kConfig.f16, kConfig.weighted, kConfig.scores, kConfig.normalizer,
+                   kConfig.dropped && kConfig.normalizer == Normalizer::sigmoid>>::Type;
 
 }  // namespace heddle

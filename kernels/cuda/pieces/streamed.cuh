@@ -34,7 +34,6 @@ class StreamedTile {
                    : "=r"(words_[0]), "=r"(words_[1]), "=r"(words_[2]), "=r"(words_[3])
                    : "r"((row ^ first) + panel)
                    : "memory");
-      seen_ |= words_[0];
     } else {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -46,17 +45,21 @@ class StreamedTile {
       }
     }
   }
-  /// Waits for all loads, before the tile is given back: TMA would overtake them. (The store, which never happens,
-  /// needs a word of each. A fence of the async proxy takes longer.)
+  /// Before the tile is given back: TMA would overtake loads under way. A fence says so; for f32, whose loads are four
+  /// times as many, a store that never happens, but needs a word of each, takes less time (and a register more).
   __device__ __forceinline__ void wait() const {
-    asm volatile(
-        "{\n"
-        ".reg .pred never;\n"
-        "setp.eq.u32 never, %0, 0;\n"
-        "@never st.shared.u32 [%0], %1;\n"
-        "}" ::"r"(panels_),
-        "r"(seen_)
-        : "memory");
+    if constexpr (kHalves) {
+      ptx::fence_for_tma();
+    } else {
+      asm volatile(
+          "{\n"
+          ".reg .pred never;\n"
+          "setp.eq.u32 never, %0, 0;\n"
+          "@never st.shared.u32 [%0], %1;\n"
+          "}" ::"r"(panels_),
+          "r"(seen_)
+          : "memory");
+    }
   }
   /// Of these columns the thread's score number n, as products leave them.
   __device__ __forceinline__ float value(int n) const {
@@ -75,7 +78,7 @@ class StreamedTile {
 
   ptx::Address panels_, rest_;  // what the lane reads first in the first of them, swizzled
   unsigned words_[kHalves ? 4 : 8];
-  unsigned seen_ = 0;  // of each load a word
+  unsigned seen_ = 0;  // f32: of each load a word
 };
 
 }  // namespace heddle

@@ -92,7 +92,9 @@ bool set_capped(ForwardSm90Mods& mods, const Expr& score, const problem::Attenti
 void set_weight(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
   mods.weight = simplified(problem.weight_mod);
   if (mods.weight.empty()) return;
-  mods.drops = drops_of(mods.weight);
+  // What is dropped is 0 times its weight, which is NaN where that is NaN or infinite. Sums of weights tell; t itself has
+  // none that could.
+  if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
   if (!problem::has_elements(problem)) return;
   const expr::Range range =
       expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));

@@ -89,6 +89,17 @@ extern "C" void attend_sigmoid(const float* s, const float* v, int blocks, bool 
   attend<heddle::ElementWeights<16, false, false, heddle::ScoreForm::plain, heddle::Normalizer::sigmoid>>(
       s, v, blocks, safe, scale, end, stored);
 }
+
+/// After a block, of a kernel that drops weights.
+extern "C" void factors_beside_drops(const float* s, float* factor) {
+  heddle::ElementWeights<16, false, false, heddle::ScoreForm::plain, heddle::Normalizer::sigmoid, true> weights;
+  float p[8];
+  for (int i = 0; i < 8; ++i) p[i] = s[i];
+  weights.begin_step();
+  weights.step(p, 1);
+  factor[0] = weights.factor(0);
+  factor[1] = weights.factor(1);
+}
 )";
 
 using RowOfThread = void (*)(int packed, int warpgroup, unsigned thread, int* row);
@@ -115,6 +126,19 @@ Function function(const char* name) {
 
 // A warpgroup's 64 rows stand in shared memory one after the other, as tensor cores deal them to threads: 16 to a warp,
 // and of these two, 8 apart, to each four of its lanes. Packed, heads follow each other so many queries apart.
+// A weight of NaN may be dropped, and makes NaN of its row all the same.
+TEST(RowPieces, NaNAmongDroppedSigmoids) {
+  const auto factors_of = function<void (*)(const float*, float*)>("factors_beside_drops");
+  float s[8] = {1, -kInfinity, 3, 4, kInfinity, 6, -200, 8}, factor[2];
+  factors_of(s, factor);
+  EXPECT_EQ(factor[0], 1);
+  EXPECT_EQ(factor[1], 1);
+  s[6] = kNaN;  // of the second row
+  factors_of(s, factor);
+  EXPECT_EQ(factor[0], 1);
+  EXPECT_TRUE(std::isnan(factor[1]));
+}
+
 TEST(RowPieces, RowsOfATileAreOfTheirHeads) {
   for (const int packed : {0, 16, 32, 64}) {
     for (int warpgroup = 0; warpgroup < 3; ++warpgroup) {

@@ -233,6 +233,20 @@ CUfunction Module::function(const char* name, int shared_bytes) const {
   return function;
 }
 
+void launch_kernel(CUfunction function, const Launch& launch, void* stream, void** parameters, const char* what) {
+  const CUlaunchConfig config = {.gridDimX = launch.ctas,
+                                 .gridDimY = launch.height,
+                                 .gridDimZ = 1,
+                                 .blockDimX = launch.threads,
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .sharedMemBytes = launch.shared_bytes,
+                                 .hStream = static_cast<CUstream>(stream),
+                                 .attrs = nullptr,
+                                 .numAttrs = 0};
+  check(driver().LaunchKernelEx(&config, function, parameters, nullptr), what);
+}
+
 PointerPlace place_of(const void* pointer) {
   if (pointer == nullptr || devices().empty()) return {};
   auto type = CUmemorytype::unknown;

@@ -71,6 +71,16 @@ class Module {
   CUmodule module_ = nullptr;
 };
 
+/// What a launch asks for: ctas x height CTAs of so many threads, each with so many bytes of dynamic shared memory.
+struct Launch {
+  unsigned ctas, height = 1;
+  unsigned threads;
+  unsigned shared_bytes = 0;
+};
+/// Enqueues a kernel on a stream (null: the legacy one) of the current context. `what`: of it, for errors: "launching
+/// merge_states".
+void launch_kernel(CUfunction function, const Launch& launch, void* stream, void** parameters, const char* what);
+
 /// Where a pointer's memory is. `device` -1: host memory, or memory that the driver does not know.
 struct PointerPlace {
   int device = -1;

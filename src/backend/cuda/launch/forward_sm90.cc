@@ -185,17 +185,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (streamed_ && any_keys_) streamed = maps_of_streamed(*arguments.bindings);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
-    const CUlaunchConfig launch = {.gridDimX = static_cast<unsigned>(grid_),
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = static_cast<unsigned>(config_.threads()),
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1,
-                                   .sharedMemBytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes),
-                                   .hStream = static_cast<CUstream>(arguments.stream),
-                                   .attrs = nullptr,
-                                   .numAttrs = 0};
-    check(driver().LaunchKernelEx(&launch, function_, parameters, nullptr), "launching forward_sm90");
+    const Launch launch = {.ctas = static_cast<unsigned>(grid_),
+                           .threads = static_cast<unsigned>(config_.threads()),
+                           .shared_bytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes)};
+    launch_kernel(function_, launch, arguments.stream, parameters, "launching forward_sm90");
   }
 
   nlohmann::ordered_json facts() const override {

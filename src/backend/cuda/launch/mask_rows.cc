@@ -128,19 +128,10 @@ void MaskRows::set_matrices(const MaskShape& shape, BlockSize block, std::span<c
   params_.kv_block = block.kv;
 }
 
-void MaskRows::launch(CUfunction function, unsigned grid, unsigned height, int threads) {
-  const CUlaunchConfig config = {.gridDimX = grid,
-                                 .gridDimY = height,
-                                 .gridDimZ = 1,
-                                 .blockDimX = static_cast<unsigned>(threads),
-                                 .blockDimY = 1,
-                                 .blockDimZ = 1,
-                                 .sharedMemBytes = 0,
-                                 .hStream = nullptr,
-                                 .attrs = nullptr,
-                                 .numAttrs = 0};
+void MaskRows::launch(CUfunction function, unsigned grid, unsigned height, unsigned threads) {
   void* parameters[] = {&params_};
-  check(driver().LaunchKernelEx(&config, function, parameters, nullptr), "launching mask_rows");
+  launch_kernel(function, {.ctas = grid, .height = height, .threads = threads}, nullptr, parameters,
+                "launching mask_rows");
 }
 
 void MaskRows::find(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices,

@@ -33,7 +33,7 @@ class MaskRows final : public backend::DeviceMaskRows {
  private:
   void set_zones(const Bindings& bindings);
   void set_matrices(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices);
-  void launch(CUfunction function, unsigned grid, unsigned height, int threads);
+  void launch(CUfunction function, unsigned grid, unsigned height, unsigned threads);
 
   int device_;
   emit::RowMask mask_;

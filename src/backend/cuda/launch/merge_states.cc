@@ -145,18 +145,10 @@ void merge_on_cuda(const MergeArguments& arguments) {
   const CUfunction function = kernel_on(device, parts_type(arguments), type_of(arguments.o.dtype));
   const std::int64_t rows_of_cta = std::int64_t{shared::kMergeThreads} / params.lanes;
   const std::int64_t grid = (std::int64_t{params.rows} + rows_of_cta - 1) / rows_of_cta;
-  const cuda::CUlaunchConfig launch = {.gridDimX = std::min(static_cast<unsigned>(grid), kMostGrid),
-                                       .gridDimY = 1,
-                                       .gridDimZ = 1,
-                                       .blockDimX = shared::kMergeThreads,
-                                       .blockDimY = 1,
-                                       .blockDimZ = 1,
-                                       .sharedMemBytes = 0,
-                                       .hStream = static_cast<cuda::CUstream>(arguments.stream),
-                                       .attrs = nullptr,
-                                       .numAttrs = 0};
+  const cuda::Launch launch = {.ctas = std::min(static_cast<unsigned>(grid), kMostGrid),
+                               .threads = shared::kMergeThreads};
   void* parameters[] = {&params};
-  cuda::check(cuda::driver().LaunchKernelEx(&launch, function, parameters, nullptr), "launching merge_states");
+  cuda::launch_kernel(function, launch, arguments.stream, parameters, "launching merge_states");
 }
 
 }  // namespace heddle::backend

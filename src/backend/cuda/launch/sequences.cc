@@ -13,22 +13,6 @@ shared::LengthsView view_of(const std::optional<ConstTensorView>& view) {
   return {view->data, view->strides[0], view->dtype == DType::i64};
 }
 
-void launch_kernel(CUfunction function, int ctas, int threads, void* stream, shared::SequencesParams& params,
-                   const char* what) {
-  const CUlaunchConfig config = {.gridDimX = static_cast<unsigned>(ctas),
-                                 .gridDimY = 1,
-                                 .gridDimZ = 1,
-                                 .blockDimX = static_cast<unsigned>(threads),
-                                 .blockDimY = 1,
-                                 .blockDimZ = 1,
-                                 .sharedMemBytes = 0,
-                                 .hStream = static_cast<CUstream>(stream),
-                                 .attrs = nullptr,
-                                 .numAttrs = 0};
-  void* parameters[] = {&params};
-  check(driver().LaunchKernelEx(&config, function, parameters, nullptr), what);
-}
-
 }  // namespace
 
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
@@ -77,9 +61,13 @@ void DeviceSequences::launch(void* workspace, void* stream, shared::ForwardSm90P
   own.places = reinterpret_cast<shared::SequencePlace*>(memory + memory_.places);
   own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
   own.left_count = reinterpret_cast<int*>(memory + memory_.count);
-  launch_kernel(place_, 1, shared::kPlaceThreads, stream, own, "launching place_sequences");
+  void* parameters[] = {&own};
+  launch_kernel(place_, {.ctas = 1, .threads = shared::kPlaceThreads}, stream, parameters, "launching place_sequences");
   const int ctas = (own.item_count + shared::kListThreads - 1) / shared::kListThreads;
-  if (ctas > 0) launch_kernel(list_, ctas, shared::kListThreads, stream, own, "launching list_tiles");
+  if (ctas > 0) {
+    const Launch launch = {.ctas = static_cast<unsigned>(ctas), .threads = shared::kListThreads};
+    launch_kernel(list_, launch, stream, parameters, "launching list_tiles");
+  }
   params.items = own.left;
   params.mod.sequences = own.places;
   params.listed = {.item_count = own.left_count,

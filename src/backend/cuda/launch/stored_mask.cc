@@ -12,21 +12,6 @@ namespace {
 // many short ones.
 constexpr int kMostShares = 64;
 
-void launch(CUfunction function, std::size_t runs, int shares, shared::StoredMaskParams& params) {
-  const CUlaunchConfig config = {.gridDimX = static_cast<unsigned>(runs),
-                                 .gridDimY = static_cast<unsigned>(shares),
-                                 .gridDimZ = 1,
-                                 .blockDimX = static_cast<unsigned>(params.warpgroups * shared::kStoredThreads),
-                                 .blockDimY = 1,
-                                 .blockDimZ = 1,
-                                 .sharedMemBytes = 0,
-                                 .hStream = nullptr,
-                                 .attrs = nullptr,
-                                 .numAttrs = 0};
-  void* parameters[] = {&params};
-  check(driver().LaunchKernelEx(&config, function, parameters, nullptr), "launching store_mask");
-}
-
 }  // namespace
 
 StoredMask::StoredMask(int device, const shared::ForwardSm90Config& config, const plan::StoredBlocks& blocks,
@@ -49,7 +34,11 @@ StoredMask::StoredMask(int device, const shared::ForwardSm90Config& config, cons
   set_mod_values(layout, bindings, params.mod);
   const int longest = std::ranges::max(blocks.runs, {}, &shared::StoredRun::blocks).blocks;
   const ContextScope scope(device);
-  launch(module.function("store_mask", 0), blocks.runs.size(), std::min(longest, kMostShares), params);
+  const Launch launch = {.ctas = static_cast<unsigned>(blocks.runs.size()),
+                         .height = static_cast<unsigned>(std::min(longest, kMostShares)),
+                         .threads = static_cast<unsigned>(config.warpgroups * shared::kStoredThreads)};
+  void* parameters[] = {&params};
+  launch_kernel(module.function("store_mask", 0), launch, nullptr, parameters, "launching store_mask");
   check(driver().StreamSynchronize(nullptr), "waiting for the bits of a mask");
 }
 

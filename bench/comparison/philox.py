@@ -22,8 +22,12 @@ def rounds(x, key):
 def random_uniform(torch, seed, b, h, q, k):
     """b, h, q of any shapes that broadcast with k's; k: the keys 0, 1, 2, ... in its last axis."""
     keys = k.flatten()
-    column = ((keys >> 5) << 2) | ((keys >> 1) & 3)
-    columns = torch.arange(int(column.max()) + 1, device=k.device)  # one call serves eight keys
+    column = ((keys >> 6) << 2) | ((keys >> 1) & 3)
+    columns = torch.arange(int(column.max()) + 1, device=k.device)  # one call serves sixteen keys
     words = torch.stack(rounds(torch.broadcast_tensors(b, h, q, columns), (seed & LOW, DOMAIN)), dim=-1)
-    halves = words[..., column, (keys >> 3) & 3] >> (16 * (keys & 1))
-    return (halves & 0x7FFF).float() * 2.0**-15
+    which, half = (keys >> 3) & 3, 16 * (keys & 1)
+    own, following = (words[..., column, w] >> half for w in (which, (which + 1) & 3))
+    both = own ^ following
+    first = (own & 0xFF00) | (both & 0xFF)
+    second = ((own & 0xFF) << 8) | ((both >> 8) & 0xFF)
+    return (torch.where((keys & 32) == 0, first, second) & 0x7FFF).float() * 2.0**-15

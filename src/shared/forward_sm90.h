@@ -13,7 +13,7 @@
 namespace heddle::shared {
 
 inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
-inline constexpr int kKeysOfDraw = 32;     // of which a thread's eight share one call (philox.h)
+inline constexpr int kKeysOfDraw = 64;     // of which a thread's sixteen share one call (philox.h)
 inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
 inline constexpr int kStreamedRestColumns = 16;
 

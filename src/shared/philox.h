@@ -23,41 +23,101 @@ struct PhiloxMultiply {
   }
 };
 
-/// Ten rounds over one counter: four random words. `multiply`: as PhiloxMultiply does, maybe in an instruction that the
-/// compiler does not find.
-template <class Multiply = PhiloxMultiply>
-constexpr PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key, Multiply multiply = {}) {
-  PhiloxWords x = counter;
-  for (int round = 0; round < 10; ++round) {
-    const PhiloxProduct product0 = multiply(x.word[0], 0xD2511F53U), product2 = multiply(x.word[2], 0xCD9E8D57U);
-    x = {
-        {product2.high ^ x.word[1] ^ key.word[0], product2.low, product0.high ^ x.word[3] ^ key.word[1], product0.low}};
-    key.word[0] += 0x9E3779B9U;
-    key.word[1] += 0xBB67AE85U;
+inline constexpr unsigned int kPhiloxFactor0 = 0xD2511F53U, kPhiloxFactor2 = 0xCD9E8D57U;
+inline constexpr int kPhiloxRounds = 10;
+/// The key of a round, from 0 on.
+constexpr PhiloxKey philox_key(PhiloxKey key, int round) {
+  return {{key.word[0] + static_cast<unsigned int>(round) * 0x9E3779B9U,
+           key.word[1] + static_cast<unsigned int>(round) * 0xBB67AE85U}};
+}
+
+/// The rounds from `first` on over each counter. Round by round over all of them, so that none has to wait for itself.
+/// `multiply`: as PhiloxMultiply does, maybe in an instruction that the compiler does not find.
+template <int kCounters, class Multiply = PhiloxMultiply>
+constexpr void philox_rounds(PhiloxWords (&counters)[kCounters], PhiloxKey key, int first, Multiply multiply = {}) {
+  for (int round = first; round < kPhiloxRounds; ++round) {
+    const PhiloxKey own = philox_key(key, round);
+    for (PhiloxWords& x : counters) {
+      const PhiloxProduct product0 = multiply(x.word[0], kPhiloxFactor0),
+                          product2 = multiply(x.word[2], kPhiloxFactor2);
+      x = {{product2.high ^ x.word[1] ^ own.word[0], product2.low, product0.high ^ x.word[3] ^ own.word[1],
+            product0.low}};
+    }
   }
-  return x;
+}
+/// Four random words.
+constexpr PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key) {
+  PhiloxWords x[1] = {counter};
+  philox_rounds(x, key, 0);
+  return x[0];
 }
 
 /// The second key word: tells these draws from those of another use of the same seed.
 inline constexpr unsigned int kRandomUniformDomain = 0x48656464U;
 
-/// The eight draws that share one call, 16 bits of it each. Columns that differ in bits 0, 3 and 4 only share it: a GPU
-/// thread that holds the columns 2c, 2c+1, 2c+8, 2c+9, ... of a matrix fragment draws once for eight of them. b and
-/// q_idx stand where the first round multiplies, so that what comes of them is the same for all columns.
-template <class Multiply = PhiloxMultiply>
-constexpr PhiloxWords random_uniform_words(unsigned int seed, unsigned int b, unsigned int h, unsigned int q_idx,
-                                           unsigned int kv_idx, Multiply multiply = {}) {
-  const unsigned int column = ((kv_idx >> 5) << 2) | ((kv_idx >> 1) & 3U);
-  return philox4x32({{b, h, q_idx, column}}, {{seed, kRandomUniformDomain}}, multiply);
+/// The sixteen draws that share one call, philox4x32({b, h, q_idx, column}, {seed, kRandomUniformDomain}). Columns that
+/// differ in bits 0, 3, 4 and 5 only share it: a GPU thread that holds the columns 2c, 2c+1, 2c+8, 2c+9, ... of a
+/// matrix fragment draws once for sixteen of them.
+constexpr unsigned int random_uniform_column(unsigned int kv_idx) {
+  return ((kv_idx >> 6) << 2) | ((kv_idx >> 1) & 3U);
 }
-/// Which of the four words belongs to a column and its neighbour: the even one has its lower half, the odd one its
-/// upper.
-constexpr unsigned int random_uniform_word_of(unsigned int kv_idx) { return (kv_idx >> 3) & 3U; }
+inline constexpr unsigned int kRandomUniformGroup = 64, kRandomUniformColumns = 4;  // keys, and calls that they take
+
+/// What the calls of a row share: b and q_idx stand where the first round multiplies, so that all of it but an
+/// exclusive or is the same for all columns, and of the next two rounds a half each.
+struct RandomUniformRow {
+  unsigned int seed;
+  unsigned int first;     // of the first round: what the column joins
+  unsigned int second;    // of the second
+  unsigned int third[3];  // of the third
+};
+template <class Multiply = PhiloxMultiply>
+constexpr RandomUniformRow random_uniform_row(unsigned int seed, unsigned int b, unsigned int h, unsigned int q_idx,
+                                              Multiply multiply = {}) {
+  const PhiloxKey key = {{seed, kRandomUniformDomain}}, next = philox_key(key, 1), last = philox_key(key, 2);
+  const PhiloxProduct of_b = multiply(b, kPhiloxFactor0), of_q = multiply(q_idx, kPhiloxFactor2);
+  const PhiloxProduct second = multiply(of_q.high ^ h ^ key.word[0], kPhiloxFactor0);
+  const PhiloxProduct third = multiply(second.high ^ of_b.low ^ next.word[1], kPhiloxFactor2);
+  return {seed,
+          of_b.high ^ key.word[1],
+          of_q.low ^ next.word[0],
+          {third.high ^ last.word[0], third.low, second.low ^ last.word[1]}};
+}
+/// The calls of a column of random_uniform_column(), and of the same one in each of the groups that follow its own.
+template <int kGroups, class Multiply = PhiloxMultiply>
+constexpr void random_uniform_words(PhiloxWords (&words)[kGroups], const RandomUniformRow& row, unsigned int column,
+                                    Multiply multiply = {}) {
+  for (PhiloxWords& x : words) {
+    const PhiloxProduct second = multiply(row.first ^ column, kPhiloxFactor2);
+    const PhiloxProduct third = multiply(second.high ^ row.second, kPhiloxFactor0);
+    x = {{row.third[0] ^ second.low, row.third[1], third.high ^ row.third[2], third.low}};
+    column += kRandomUniformColumns;
+  }
+  philox_rounds(words, {{row.seed, kRandomUniformDomain}}, 3, multiply);
+}
+constexpr PhiloxWords random_uniform_words(unsigned int seed, unsigned int b, unsigned int h, unsigned int q_idx,
+                                           unsigned int kv_idx) {
+  PhiloxWords words[1] = {};
+  random_uniform_words(words, random_uniform_row(seed, b, h, q_idx), random_uniform_column(kv_idx));
+  return words[0];
+}
+/// The draws of columns 8 i and 8 i + 1 of a call's eight pairs, the even one in the lower half of a word. A half has
+/// 15 bits that count. Of the first four pairs the upper byte is that of a word of the call, and the lower one that of
+/// the same word, exclusive or that of the next; of the other four the same with the bytes' places changed. So each
+/// byte of the call is the upper one of one draw, and any two draws are independent.
+constexpr unsigned int random_uniform_pair(const PhiloxWords& words, unsigned int i) {
+  constexpr unsigned int kLower = 0x00FF00FFU;  // bytes
+  const unsigned int own = words.word[i & 3U], both = own ^ words.word[(i + 1) & 3U];
+  if (i < 4) return (own & ~kLower) | (both & kLower);
+  return ((own & kLower) << 8) | ((both >> 8) & kLower);
+}
+/// Which of the eight pairs a column is in.
+constexpr unsigned int random_uniform_pair_of(unsigned int kv_idx) { return (kv_idx >> 3) & 7U; }
 
 /// A draw is k / 2^15, exact in f32: k is the lower 15 bits of a column's half.
 inline constexpr unsigned int kRandomUniformBits = 15, kRandomUniformCount = 1U << kRandomUniformBits;
-constexpr unsigned int random_uniform_bits(unsigned int word, unsigned int kv_idx) {
-  return ((kv_idx & 1U) != 0 ? word >> 16 : word) & (kRandomUniformCount - 1);
+constexpr unsigned int random_uniform_bits(unsigned int pair, unsigned int kv_idx) {
+  return ((kv_idx & 1U) != 0 ? pair >> 16 : pair) & (kRandomUniformCount - 1);
 }
 constexpr float random_uniform_value(unsigned int k) { return static_cast<float>(k) * 0x1p-15F; }
 /// The largest: 1 - 2^-15.
@@ -67,7 +127,7 @@ inline constexpr float kRandomUniformMax = random_uniform_value(kRandomUniformCo
 constexpr float random_uniform(unsigned int seed, unsigned int b, unsigned int h, unsigned int q_idx,
                                unsigned int kv_idx) {
   const PhiloxWords words = random_uniform_words(seed, b, h, q_idx, kv_idx);
-  return random_uniform_value(random_uniform_bits(words.word[random_uniform_word_of(kv_idx)], kv_idx));
+  return random_uniform_value(random_uniform_bits(random_uniform_pair(words, random_uniform_pair_of(kv_idx)), kv_idx));
 }
 
 }  // namespace heddle::shared

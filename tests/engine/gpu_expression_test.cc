@@ -141,9 +141,12 @@ class Group {
   }
 
   bool fits_kernel() const { return std::ssize(symbols_of(selected(drawn_)).captures) <= shared::kModCaptures; }
-  /// Not the same everywhere, as a constant is; a mask neither nowhere nor everywhere.
+  /// Not the same everywhere, as a constant is; scores not the same in all rows, whose error is then that of one; a
+  /// mask neither nowhere nor everywhere.
   bool varies(const Expr& e) {
-    if (expr::simplify(e, expr::Precision::f32).node()->op == expr::Op::constant) return false;
+    const Expr simple = expr::simplify(e, expr::Precision::f32);
+    if (simple.node()->op == expr::Op::constant) return false;
+    if (kind_ == Kind::any && !simple.node()->uses.intersects({Leaf::score, Leaf::q_idx, Leaf::q_token})) return false;
     if (kind_ != Kind::mask) return true;
     const expr::Interpreter attends(e, case_.options().bindings, expr::Precision::f32);
     bool some = false, others = false;

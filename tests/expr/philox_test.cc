@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <set>
+#include <vector>
 
 namespace heddle::shared {
 namespace {
@@ -16,25 +19,47 @@ static_assert(philox4x32({{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}}, {{0
 static_assert(philox4x32({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {{0xa4093822, 0x299f31d0}}) ==
               PhiloxWords{{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 
+/// Of a matrix of bits.
+int rank(std::vector<PhiloxWords> rows) {
+  int found = 0;
+  for (std::uint32_t bit = 0; bit < 128; ++bit) {
+    const auto has = [bit](const PhiloxWords& row) { return ((row.word[bit / 32] >> (bit % 32)) & 1U) != 0; };
+    const auto pivot = std::find_if(rows.begin() + found, rows.end(), has);
+    if (pivot == rows.end()) continue;
+    std::iter_swap(rows.begin() + found, pivot);
+    const PhiloxWords own = rows[static_cast<std::size_t>(found)];
+    ++found;
+    for (auto row = rows.begin() + found; row != rows.end(); ++row) {
+      if (!has(*row)) continue;
+      for (int i = 0; i < 4; ++i) row->word[i] ^= own.word[i];
+    }
+  }
+  return found;
+}
+
 /// The definition of random_uniform, bit by bit.
 float defined(std::uint32_t seed, std::uint32_t b, std::uint32_t h, std::uint32_t q_idx, std::uint32_t kv_idx) {
   std::uint32_t column = 0;
   int to = 0;
   for (int bit = 0; bit < 32; ++bit) {
-    if (bit == 0 || bit == 3 || bit == 4) continue;
+    if (bit == 0 || bit == 3 || bit == 4 || bit == 5) continue;
     column |= ((kv_idx >> bit) & 1U) << to++;
   }
   const PhiloxWords words = philox4x32({{b, h, q_idx, column}}, {{seed, 0x48656464}});
-  const std::uint32_t word = words.word[kv_idx / 8 % 4];
-  const std::uint32_t half = kv_idx % 2 == 0 ? word % 65536 : word / 65536;
-  return static_cast<float>(half % 32768 / 32768.0);
+  const std::uint32_t own = words.word[kv_idx / 8 % 4], next = words.word[(kv_idx / 8 + 1) % 4];
+  const auto byte = [kv_idx](std::uint32_t word, bool upper) {
+    return (word >> ((kv_idx % 2 == 0 ? 0 : 16) + (upper ? 8 : 0))) % 256;
+  };
+  const bool first = kv_idx / 32 % 2 == 0;
+  const std::uint32_t k = byte(own, first) % 128 * 256 + (byte(own, !first) ^ byte(next, !first));
+  return static_cast<float>(k / 32768.0);
 }
 
 // Those who redraw them count on these bits: a backward pass, another device, a later version.
 TEST(Philox, DrawsStayWhatTheyAre) {
-  EXPECT_EQ(random_uniform(0, 0, 0, 0, 0), 20868 * 0x1p-15F);
-  EXPECT_EQ(random_uniform(42, 1, 2, 100, 1001), 29525 * 0x1p-15F);
-  EXPECT_EQ(random_uniform(0xFFFFFFFBU, 7, 31, 0x7FFFFFFFU, 0xFFFFFFE6U), 31736 * 0x1p-15F);
+  EXPECT_EQ(random_uniform(0, 0, 0, 0, 0), 20799 * 0x1p-15F);
+  EXPECT_EQ(random_uniform(42, 1, 2, 100, 1001), 26042 * 0x1p-15F);
+  EXPECT_EQ(random_uniform(0xFFFFFFFBU, 7, 31, 0x7FFFFFFFU, 0xFFFFFFE6U), 22180 * 0x1p-15F);
   EXPECT_EQ(kRandomUniformMax, 1 - 0x1p-15F);
   EXPECT_EQ(random_uniform_value(1), 0x1p-15F);
 }
@@ -46,23 +71,56 @@ TEST(Philox, RandomUniformIsAsDefined) {
   }
 }
 
-// A thread that holds columns 2c, 2c+1, 2c+8, 2c+9, ... of a fragment makes one call for eight of them.
+// A thread that holds columns 2c, 2c+1, 2c+8, 2c+9, ... of a fragment makes one call for sixteen of them.
 TEST(Philox, OneCallServesTheColumnsOfAFragment) {
-  for (std::uint32_t base : {0U, 32U, 4096U, 0xFFFFFFE0U}) {
+  for (std::uint32_t base : {0U, 64U, 4096U, 0xFFFFFFC0U}) {
     std::set<std::uint32_t> calls;
     for (std::uint32_t c = 0; c < 4; ++c) {
       const PhiloxWords words = random_uniform_words(1, 2, 3, 4, base + 2 * c);
       calls.insert(words.word[0]);
-      for (std::uint32_t word = 0; word < 4; ++word) {
+      for (std::uint32_t pair = 0; pair < 8; ++pair) {
         for (const std::uint32_t e : {0U, 1U}) {
-          const std::uint32_t kv_idx = base + 2 * c + 8 * word + e;
+          const std::uint32_t kv_idx = base + 2 * c + 8 * pair + e;
           EXPECT_EQ(random_uniform_words(1, 2, 3, 4, kv_idx), words);
-          EXPECT_EQ(random_uniform_word_of(kv_idx), word);
+          EXPECT_EQ(random_uniform_pair_of(kv_idx), pair);
           EXPECT_EQ(random_uniform_bits(0x8001'FFFEU, kv_idx), e == 0 ? 0x7FFEU : 1U);
         }
       }
     }
     EXPECT_EQ(calls.size(), 4U);
+  }
+}
+
+// Calls share their first rounds: several at once, of one row, are what each is by itself.
+TEST(Philox, CallsOfARowAreThoseOfEachColumn) {
+  const RandomUniformRow row = random_uniform_row(0xFFFFFFFBU, 7, 31, 0x7FFFFFFFU);
+  PhiloxWords words[3] = {};
+  random_uniform_words(words, row, random_uniform_column(4096 + 6));
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const std::uint32_t column = (4096 + 64 * i) / 64 * 4 + 3;
+    EXPECT_EQ(words[i], philox4x32({{7, 31, 0x7FFFFFFFU, column}}, {{0xFFFFFFFBU, kRandomUniformDomain}})) << i;
+  }
+}
+
+// The fifteen bits of two draws of a call, as sums of the call's: none is a sum of the others.
+TEST(Philox, AnyTwoDrawsOfACallAreIndependent) {
+  std::array<std::array<PhiloxWords, 15>, 16> bits{};  // of each draw, of each bit the bits of the call whose sum it is
+  for (std::uint32_t bit = 0; bit < 128; ++bit) {
+    PhiloxWords one{};
+    one.word[bit / 32] = 1U << (bit % 32);
+    for (std::uint32_t draw = 0; draw < 16; ++draw) {
+      const std::uint32_t k = random_uniform_bits(random_uniform_pair(one, draw / 2), draw % 2);
+      for (std::uint32_t i = 0; i < 15; ++i) {
+        if (((k >> i) & 1U) != 0) bits[draw][i].word[bit / 32] |= one.word[bit / 32];
+      }
+    }
+  }
+  for (std::size_t first = 0; first < 16; ++first) {
+    for (std::size_t second = 0; second < first; ++second) {
+      std::vector<PhiloxWords> rows(bits[first].begin(), bits[first].end());
+      rows.insert(rows.end(), bits[second].begin(), bits[second].end());
+      EXPECT_EQ(rank(rows), 30) << first << " " << second;
+    }
   }
 }
 
@@ -78,8 +136,9 @@ TEST(Philox, EveryArgumentCounts) {
 TEST(Philox, DrawsAreUniformAndUncorrelated) {
   constexpr int kSide = 512;
   constexpr int kBins = 64;
-  // Neighbours: the other half of a word, the next and the last word of a call, the next call, the next group of calls.
-  constexpr std::array<std::uint32_t, 5> kColumns = {1, 8, 24, 2, 32};
+  // Neighbours: the other half of a word, the next and the last word of a call, the same with its bytes changed, the
+  // next call, the next group of calls.
+  constexpr std::array<std::uint32_t, 7> kColumns = {1, 8, 24, 32, 40, 2, 64};
   std::array<int, kBins> bins{}, low_bins{};
   std::array<double, kColumns.size() + 3> products{};
   double sum = 0;

@@ -446,7 +446,7 @@ TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
     EXPECT_TRUE(choices.front().plan.sm90->dropped) << dim;
     EXPECT_FALSE(choices.back().plan.sm90->dropped) << dim;
     EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) { return one.plan.sm90->dropped; })) << dim;
-    EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("32 does not divide its keys")));
+    EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("64 does not divide its keys")));
   }
 }
 

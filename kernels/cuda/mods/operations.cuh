@@ -128,10 +128,16 @@ __device__ __forceinline__ float random_uniform(int seed, int b, int h, int q_id
       shared::random_uniform_words(static_cast<unsigned>(seed), static_cast<unsigned>(b), static_cast<unsigned>(h),
                                    static_cast<unsigned>(q_idx), static_cast<unsigned>(kv_idx));
   // Chosen by comparisons: an index would put the words in memory.
-  const unsigned which = shared::random_uniform_word_of(static_cast<unsigned>(kv_idx));
-  const unsigned even = which < 2 ? words.word[0] : words.word[2], odd = which < 2 ? words.word[1] : words.word[3];
+  const unsigned pair = shared::random_uniform_pair_of(static_cast<unsigned>(kv_idx));
+  const auto word = [&words](unsigned i) {
+    const unsigned even = (i & 2U) == 0 ? words.word[0] : words.word[2];
+    const unsigned odd = (i & 2U) == 0 ? words.word[1] : words.word[3];
+    return (i & 1U) == 0 ? even : odd;
+  };
+  // Its pair stands first or fifth where its own word, and the next, do.
+  const shared::PhiloxWords turned = {{word(pair), word(pair + 1), 0, 0}};
   return shared::random_uniform_value(
-      shared::random_uniform_bits((which & 1U) == 0 ? even : odd, static_cast<unsigned>(kv_idx)));
+      shared::random_uniform_bits(shared::random_uniform_pair(turned, pair & 4U), static_cast<unsigned>(kv_idx)));
 }
 
 __device__ __forceinline__ float f32_param(unsigned word) { return __uint_as_float(word); }

@@ -298,7 +298,7 @@ class Consumer : DropsOf<kConfig> {
     if constexpr (kConfig.dropped) {
       const BlockPlace at = block_place(step);
       if (new_tile) this->drops.begin_tile(params_.mod, at);
-      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops.seed, at);
+      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops, at);
     }
     if constexpr (kMaskedByBits && !kConfig.stores_mask()) {
       if (new_tile) mask_.begin_tile();
@@ -407,7 +407,7 @@ class Consumer : DropsOf<kConfig> {
       }
     } else if constexpr (kConfig.dropped) {
       if constexpr (kConfig.draws == DrawTime::packing) {
-        draw<kN>(p_, this->drops.seed, block_place(step));
+        draw<kN>(p_, this->drops, block_place(step));
         pack_kept<kConfig>(p_, s_, p_, this->drops);
       } else {
         pack_kept<kConfig>(p_, s_, this->drawn, this->drops);

@@ -1,7 +1,7 @@
 // A weight_mod that keeps an element or drops it, by a draw (generated: seed_..., threshold_... and kept_...). What is
 // kept stays in P as it is, what is dropped becomes 0, and the weight of the kept ones joins 1 / l.
 //
-// A draw is k / 2^15, and k half a word of shared/philox.h: eight of a thread's scores in a row share one call. Where
+// A draw is k / 2^15, and k half a word of shared/philox.h: sixteen of a thread's scores in a row share one call. Where
 // P is packed, a pair of neighbours is one register, and their two draws are one word, each in the half of its
 // element: one comparison of pairs makes a mask, one more instruction applies it. The comparison is that of f16
 // numbers, which order as the integers of their bits do, NaN above all; a threshold there would be unordered, so such
@@ -42,7 +42,7 @@ template <ForwardSm90Config kConfig>
 struct DropsOf<kConfig, true> {
   static constexpr bool kHeld = kConfig.draws != shared::DrawTime::packing;
   Drops drops;
-  unsigned drawn[kHeld ? kConfig.kv_block / 4 : 1];  // registers: the words of the block whose scores are computed
+  unsigned drawn[kHeld ? kConfig.kv_block / 4 : 1];  // registers: the masks of the block whose scores are computed
 };
 
 /// In one instruction: of the product of 64-bit numbers the compiler makes up to four.
@@ -60,59 +60,104 @@ struct WideMultiply {
   }
 };
 
-/// The draws of a block, words[i] for register i of P. By each thread its own; here and now: the compiler may move them
+/// What draws of a row share.
+__device__ __forceinline__ shared::RandomUniformRow row_of_draws(unsigned seed, const BlockPlace& at) {
+  return shared::random_uniform_row(seed, static_cast<unsigned>(at.batch), static_cast<unsigned>(at.head),
+                                    static_cast<unsigned>(at.q_idx), WideMultiply());
+}
+/// Of a group of keys the number of the call that serves this thread's sixteen.
+__device__ __forceinline__ unsigned column_of_draws(int kv_first) {
+  return static_cast<unsigned>(kv_first) / shared::kRandomUniformGroup * shared::kRandomUniformColumns +
+         (threadIdx.x & 3);
+}
+/// The pairs of a call, as shared::random_uniform_pair().
+__device__ __forceinline__ void pairs_of_call(unsigned (&pairs)[8], const shared::PhiloxWords& words) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned own = words.word[i], both = own ^ words.word[(i + 1) % 4];
+    pairs[i] = __byte_perm(own, both, 0x3614);
+    pairs[i + 4] = __byte_perm(own, both, 0x2705);
+  }
+}
+
+/// What draws are compared with, two at a time.
+class DrawThreshold {
+ public:
+  __device__ __forceinline__ explicit DrawThreshold(unsigned threshold)
+      : pair_(threshold * 0x10001U),
+        // The vote, of one value a warp, is for the compiler: every thread knows the same.
+        unordered_(__any_sync(~0U, threshold > kInfinity)) {}
+
+  /// Words of two draws become masks: all ones in the halves of those that are not below.
+  template <int kWords>
+  __device__ __forceinline__ void compare(unsigned (&words)[kWords]) const {
+    unsigned pair = pair_;
+    if (unordered_) {
+#pragma unroll
+      for (unsigned& word : words) word = (((word | 0x80008000U) - pair) & 0x80008000U) >> 1;
+      pair = 0x40004000U;
+    }
+#pragma unroll
+    for (unsigned& word : words) word = not_below(word, pair);
+  }
+
+ private:
+  static constexpr unsigned kInfinity = 0x7C00;  // of f16: what lies above is NaN
+
+  __device__ __forceinline__ static unsigned not_below(unsigned word, unsigned pair) {
+    unsigned mask;
+    asm("{\n"
+        ".reg .b32 draws;\n"
+        "abs.f16x2 draws, %1;\n"
+        "set.geu.u32.f16x2 %0, draws, %2;\n"
+        "}"
+        : "=r"(mask)
+        : "r"(word), "r"(pair));
+    return mask;
+  }
+
+  unsigned pair_;
+  bool unordered_;
+};
+
+/// The masks of a block, masks[i] for register i of P. By each thread its own; here and now: the compiler may move them
 /// neither before a wait that stands before nor down to their use.
 template <int kKeys>
-__device__ __forceinline__ void draw(unsigned (&words)[kKeys / 4], unsigned seed, BlockPlace at) {
+__device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& drops, BlockPlace at) {
   asm volatile("" : "+r"(at.q_idx));
-  const unsigned first = static_cast<unsigned>(at.kv_first) + 2 * (threadIdx.x & 3);
+  const unsigned column = column_of_draws(at.kv_first);
+  const DrawThreshold threshold(drops.threshold);
 #pragma unroll
-  for (int group = 0; group < kKeys / shared::kKeysOfDraw; ++group) {
+  for (int r = 0; r < 2; ++r) {
+    const shared::RandomUniformRow row = row_of_draws(drops.seed, at);
+    at.q_idx += 8;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const shared::PhiloxWords drawn = shared::random_uniform_words(
-          seed, static_cast<unsigned>(at.batch), static_cast<unsigned>(at.head),
-          static_cast<unsigned>(at.q_idx) + 8 * r, first + shared::kKeysOfDraw * group, WideMultiply());
+    for (int group = 0; group < kKeys / shared::kKeysOfDraw; ++group) {
+      shared::PhiloxWords drawn[1];
+      shared::random_uniform_words(drawn, row, column + group * shared::kRandomUniformColumns, WideMultiply());
+      unsigned pairs[8];
+      pairs_of_call(pairs, drawn[0]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[2 * (4 * group + i) + r] = drawn.word[i];
+      for (int i = 0; i < 8; ++i) masks[2 * (8 * group + i) + r] = pairs[i];
     }
   }
+  threshold.compare(masks);
 #pragma unroll
-  for (unsigned& word : words) asm volatile("" : "+r"(word));
+  for (unsigned& mask : masks) asm volatile("" : "+r"(mask));
 }
 
-/// Two draws against two thresholds: all ones in the halves of those that are not below.
-__device__ __forceinline__ unsigned not_below(unsigned word, unsigned thresholds) {
-  unsigned mask;
-  asm("{\n"
-      ".reg .b32 draws;\n"
-      "abs.f16x2 draws, %1;\n"
-      "set.geu.u32.f16x2 %0, draws, %2;\n"
-      "}"
-      : "=r"(mask)
-      : "r"(word), "r"(thresholds));
-  return mask;
-}
-
-/// P, packed, without what is dropped. p: the weights, in f32.
+/// P, packed. p: the weights, in f32; masks: of each register of P its own.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ void pack_kept(unsigned (&packed)[kConfig.kv_block / 4], float (&p)[kConfig.kv_block / 2],
-                                          unsigned (&words)[kConfig.kv_block / 4], const Drops& drops) {
-  constexpr unsigned kInfinity = 0x7C00;  // of f16: what lies above is NaN
-  unsigned thresholds = drops.threshold * 0x10001U;
-  // The votes, of one value a warp, are for the compiler: every thread knows the same.
-  if (__any_sync(~0U, drops.threshold > kInfinity)) {
-#pragma unroll
-    for (unsigned& word : words) word = (((word | 0x80008000U) - thresholds) & 0x80008000U) >> 1;
-    thresholds = 0x40004000U;
-  }
+                                          const unsigned (&masks)[kConfig.kv_block / 4], const Drops& drops) {
+  // Where what is kept has a weight that is not finite, all weights are multiplied by it.
   if (__any_sync(~0U, !drops.is_finite())) {
 #pragma unroll
     for (float& x : p) x *= drops.kept;
   }
 #pragma unroll
   for (int i = 0; i < kConfig.kv_block / 4; ++i) {
-    packed[i] = ptx::pack<kConfig.f16>(p[2 * i], p[2 * i + 1]) & (not_below(words[i], thresholds) ^ drops.inverted);
+    packed[i] = ptx::pack<kConfig.f16>(p[2 * i], p[2 * i + 1]) & (masks[i] ^ drops.inverted);
   }
 }
 

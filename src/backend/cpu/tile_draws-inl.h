@@ -1,4 +1,4 @@
-// random_uniform along the columns of a tile: eight columns share one call of Philox (shared/philox.h), and a vector
+// random_uniform along the columns of a tile: sixteen columns share one call of Philox (shared/philox.h), and a vector
 // makes as many calls as it has 64-bit lanes. Recompiled for each SIMD target.
 #if defined(HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_
@@ -22,9 +22,9 @@ namespace heddle::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The columns whose kv_idx differ in the low five bits take four calls of Philox: call p has the columns 2p and 2p + 1
+/// The columns whose kv_idx differ in the low six bits take four calls of Philox: call p has the columns 2p and 2p + 1
 /// of each eight, a word for both.
-inline constexpr int kDrawGroup = 32;
+inline constexpr int kDrawGroup = static_cast<int>(shared::kRandomUniformGroup);
 
 struct DrawCounter {
   std::uint32_t b, h, q;
@@ -50,7 +50,7 @@ class DrawKeys {
     }
   }
 
-  /// out[0 .. 32 * groups) for the kv_idx 32 * group and on. May write kGroupsAtOnce - 1 groups more.
+  /// out[0 .. 64 * groups) for the kv_idx 64 * group and on. May write kGroupsAtOnce - 1 groups more.
   void draw(const DrawCounter& counter, std::uint32_t group, int groups, float* HWY_RESTRICT out) const {
     // A round waits seven cycles for the one before: several chains fill the time.
     constexpr int kChains = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
@@ -85,7 +85,7 @@ class DrawKeys {
       x1[k] = hn::Set(d, std::uint64_t{counter.h});
       x2[k] = hn::Set(d, std::uint64_t{counter.q});
       const std::uint64_t first = std::uint64_t{group} * 4 + static_cast<std::uint64_t>(k) * kLanes;
-      x3[k] = hn::And(hn::Iota(d, first), hn::Set(d, std::uint64_t{0x1fffffff}));
+      x3[k] = hn::And(hn::Iota(d, first), hn::Set(d, std::uint64_t{0x0fffffff}));
     }
     for (int round = 0; round < kRounds; ++round) {
       const V low = hn::Load(d, low_[round]), high = hn::Load(d, high_[round]);
@@ -104,20 +104,35 @@ class DrawKeys {
       const V upper = hn::And(hn::ShiftLeft<16>(x), hn::Set(d, std::uint64_t{shared::kRandomUniformCount - 1} << 32));
       return hn::Mul(hn::ConvertTo(df, hn::BitCast(di, hn::Or(lower, upper))), hn::Set(df, 0x1p-15F));
     };
+    // The pairs of a call, as shared::random_uniform_pair().
+    const V lower = hn::Set(d, std::uint64_t{0x00FF00FF}), upper = hn::Set(d, std::uint64_t{0xFF00FF00});
+    const auto first = [=](V own, V both) HWY_ATTR { return two(hn::Or(hn::And(own, upper), hn::And(both, lower))); };
+    const auto second = [=](V own, V both) HWY_ATTR {
+      return two(hn::Or(hn::ShiftLeft<8>(hn::And(own, lower)), hn::And(hn::ShiftRight<8>(both), lower)));
+    };
 #pragma GCC unroll 4
-    for (int k = 0; k < kChains; ++k, out += 8 * kLanes) {
-      const auto w0 = two(x0[k]), w1 = two(x1[k]), w2 = two(x2[k]), w3 = two(x3[k]);
-      if constexpr (kLanes == 4) {
-        hn::StoreU(w0, df, out);
-        hn::StoreU(w1, df, out + 8);
-        hn::StoreU(w2, df, out + 16);
-        hn::StoreU(w3, df, out + 24);
-      } else {
-        hn::StoreU(hn::ConcatLowerLower(df, w1, w0), df, out);
-        hn::StoreU(hn::ConcatLowerLower(df, w3, w2), df, out + 16);
-        hn::StoreU(hn::ConcatUpperUpper(df, w1, w0), df, out + kDrawGroup);
-        hn::StoreU(hn::ConcatUpperUpper(df, w3, w2), df, out + kDrawGroup + 16);
-      }
+    for (int k = 0; k < kChains; ++k, out += 16 * kLanes) {
+      const V both0 = hn::Xor(x0[k], x1[k]), both1 = hn::Xor(x1[k], x2[k]), both2 = hn::Xor(x2[k], x3[k]),
+              both3 = hn::Xor(x3[k], x0[k]);
+      store_half(first(x0[k], both0), first(x1[k], both1), first(x2[k], both2), first(x3[k], both3), out);
+      store_half(second(x0[k], both0), second(x1[k], both1), second(x2[k], both2), second(x3[k], both3), out + 32);
+    }
+  }
+
+  /// Four eights of columns, of each of the groups that are drawn at once.
+  template <class Floats>
+  HWY_INLINE static void store_half(Floats w0, Floats w1, Floats w2, Floats w3, float* HWY_RESTRICT out) {
+    const hn::DFromV<Floats> df;
+    if constexpr (kLanes == 4) {
+      hn::StoreU(w0, df, out);
+      hn::StoreU(w1, df, out + 8);
+      hn::StoreU(w2, df, out + 16);
+      hn::StoreU(w3, df, out + 24);
+    } else {
+      hn::StoreU(hn::ConcatLowerLower(df, w1, w0), df, out);
+      hn::StoreU(hn::ConcatLowerLower(df, w3, w2), df, out + 16);
+      hn::StoreU(hn::ConcatUpperUpper(df, w1, w0), df, out + kDrawGroup);
+      hn::StoreU(hn::ConcatUpperUpper(df, w3, w2), df, out + kDrawGroup + 16);
     }
   }
 
@@ -136,8 +151,8 @@ class DrawKeys {
         const std::uint32_t kv = (group + static_cast<std::uint32_t>(g)) * kDrawGroup + 2 * pair;
         const shared::PhiloxWords words = shared::random_uniform_words(seed_, counter.b, counter.h, counter.q, kv);
         for (std::uint32_t offset = 0; offset < kDrawGroup; offset += offset % 2 == 0 ? 1 : 7) {
-          out[2 * pair + offset] = shared::random_uniform_value(
-              shared::random_uniform_bits(words.word[shared::random_uniform_word_of(offset)], offset));
+          out[2 * pair + offset] = shared::random_uniform_value(shared::random_uniform_bits(
+              shared::random_uniform_pair(words, shared::random_uniform_pair_of(offset)), offset));
         }
       }
     }

@@ -4,8 +4,8 @@
 //   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout] [--fp8]
 //
 // Prints, for each kernel and length, how many times as fast as the table's each variant is. With --dropout: what
-// dropout costs beside the same kernel without, by when its draws are made (shared::DrawTime), also in two kernels that
-// stand not in the table. With --fp8: tiles of 8 bits at D 64 and 128, those of the table and others.
+// dropout costs beside the same kernel without. With --fp8: tiles of 8 bits at D 64 and 128, those of the table and
+// others.
 #include <fmt/format.h>
 
 #include <array>
@@ -77,13 +77,8 @@ constexpr std::array<Problem, 4> kDropoutProblems = {
     {{"full", 2048, kTokens}, {"full", 8192, kTokens}, {"causal", 2048, kTokens}, {"causal", 8192, kTokens}}};
 
 void time_dropout(const shared::ForwardSm90Config& kernel, int device, int rounds, double seconds) {
-  std::vector<Variant> variants = {{"without", kernel, {}}};
-  for (const auto& [name, draws] : {std::pair("drawn when packing", shared::DrawTime::packing),
-                                    std::pair("drawn when waiting", shared::DrawTime::waiting)}) {
-    Variant& added = variants.emplace_back(Variant{name, kernel, {}});
-    added.config.dropped = true;
-    added.config.draws = draws;
-  }
+  std::vector<Variant> variants = {{"without", kernel, {}}, {"with", kernel, {}}};
+  variants.back().config.dropped = true;
   std::deque<TimedCase> cases;
   std::vector<TimedCase*> all;
   for (const Variant& variant : variants) {
@@ -120,13 +115,7 @@ int run_dropout(int rounds, double seconds, int device) {
     const bool fits = kernel.kv_block % shared::kKeysOfDraw == 0;
     if (fits && kernel.qk_dim == kernel.v_dim && kernel.qk_dim != 192) kernels.push_back(kernel.config());
   }
-  shared::ForwardSm90Config narrow = plan::kForwardSm90Kernels.front().config();
-  narrow.kv_block = 96;
-  kernels.push_back(narrow);
-  narrow.qk_dim = narrow.v_dim = 128;
-  narrow.kv_block = 64;
-  narrow.stages = narrow.o_panels = 2;
-  kernels.push_back(narrow);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90WideCaptureKernels) kernels.push_back(kernel.config());
   for (const shared::ForwardSm90Config& kernel : kernels) time_dropout(kernel, device, rounds, seconds);
   return 0;
 }

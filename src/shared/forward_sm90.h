@@ -40,12 +40,6 @@ enum class Normalizer : int {
 /// What o is stored as: what q, k and v are (of 8 bits: bf16), by TMA; else by threads, two neighbours at a time.
 enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
 
-/// When a kernel that drops draws for a block of scores.
-enum class DrawTime : int {
-  packing,  // where P is packed, into P's own registers
-  waiting,  // while the scores are computed: a register for each two
-};
-
 /// How a partial step finds what its mask_mod excludes.
 enum class MaskForm : int {
   direct,    // element by element, when the scores have come
@@ -67,11 +61,10 @@ struct ForwardSm90Config {
   bool lse;        // writes lse
   bool masked;     // partial steps apply a mask_mod; else they only mind the end of the keys
   ScoreForm scores = ScoreForm::plain;
-  bool descending = false;  // tiles walk their key blocks from the last to the first
-  bool capped = false;      // plain, shifted: not a multiple of the score, but of the tanh of one
-  bool weighted = false;    // a weight_mod multiplies what the values are multiplied by
-  bool dropped = false;     // or keeps it or not, by a draw; kv_block is then a multiple of kKeysOfDraw
-  DrawTime draws = DrawTime::packing;
+  bool descending = false;   // tiles walk their key blocks from the last to the first
+  bool capped = false;       // plain, shifted: not a multiple of the score, but of the tanh of one
+  bool weighted = false;     // a weight_mod multiplies what the values are multiplied by
+  bool dropped = false;      // or keeps it or not, by a draw; kv_block is then a multiple of kKeysOfDraw
   int safe_headroom = 5;     // f16: powers of two from 1 to a row's largest weight where the running maximum is taken
   bool by_sequence = false;  // lengths, starts and places are each sequence's own: SequencePlace
   bool device_lengths = false;  // and so are the tiles that they leave: shared/sequences.h

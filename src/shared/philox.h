@@ -31,26 +31,20 @@ constexpr PhiloxKey philox_key(PhiloxKey key, int round) {
            key.word[1] + static_cast<unsigned int>(round) * 0xBB67AE85U}};
 }
 
-/// The rounds from `first` on over each counter. Round by round over all of them, so that none has to wait for itself.
-/// `multiply`: as PhiloxMultiply does, maybe in an instruction that the compiler does not find.
-template <int kCounters, class Multiply = PhiloxMultiply>
-constexpr void philox_rounds(PhiloxWords (&counters)[kCounters], PhiloxKey key, int first, Multiply multiply = {}) {
+/// The rounds from `first` on. `multiply`: as PhiloxMultiply does, maybe in an instruction that the compiler does not
+/// find.
+template <class Multiply = PhiloxMultiply>
+constexpr PhiloxWords philox_rounds(PhiloxWords x, PhiloxKey key, int first, Multiply multiply = {}) {
   for (int round = first; round < kPhiloxRounds; ++round) {
     const PhiloxKey own = philox_key(key, round);
-    for (PhiloxWords& x : counters) {
-      const PhiloxProduct product0 = multiply(x.word[0], kPhiloxFactor0),
-                          product2 = multiply(x.word[2], kPhiloxFactor2);
-      x = {{product2.high ^ x.word[1] ^ own.word[0], product2.low, product0.high ^ x.word[3] ^ own.word[1],
-            product0.low}};
-    }
+    const PhiloxProduct product0 = multiply(x.word[0], kPhiloxFactor0), product2 = multiply(x.word[2], kPhiloxFactor2);
+    x = {
+        {product2.high ^ x.word[1] ^ own.word[0], product2.low, product0.high ^ x.word[3] ^ own.word[1], product0.low}};
   }
+  return x;
 }
-/// Four random words.
-constexpr PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key) {
-  PhiloxWords x[1] = {counter};
-  philox_rounds(x, key, 0);
-  return x[0];
-}
+/// Ten rounds over a counter: four random words.
+constexpr PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key) { return philox_rounds(counter, key, 0); }
 
 /// The second key word: tells these draws from those of another use of the same seed.
 inline constexpr unsigned int kRandomUniformDomain = 0x48656464U;
@@ -83,23 +77,17 @@ constexpr RandomUniformRow random_uniform_row(unsigned int seed, unsigned int b,
           of_q.low ^ next.word[0],
           {third.high ^ last.word[0], third.low, second.low ^ last.word[1]}};
 }
-/// The calls of a column of random_uniform_column(), and of the same one in each of the groups that follow its own.
-template <int kGroups, class Multiply = PhiloxMultiply>
-constexpr void random_uniform_words(PhiloxWords (&words)[kGroups], const RandomUniformRow& row, unsigned int column,
-                                    Multiply multiply = {}) {
-  for (PhiloxWords& x : words) {
-    const PhiloxProduct second = multiply(row.first ^ column, kPhiloxFactor2);
-    const PhiloxProduct third = multiply(second.high ^ row.second, kPhiloxFactor0);
-    x = {{row.third[0] ^ second.low, row.third[1], third.high ^ row.third[2], third.low}};
-    column += kRandomUniformColumns;
-  }
-  philox_rounds(words, {{row.seed, kRandomUniformDomain}}, 3, multiply);
+/// The call of a column of random_uniform_column().
+template <class Multiply = PhiloxMultiply>
+constexpr PhiloxWords random_uniform_words(const RandomUniformRow& row, unsigned int column, Multiply multiply = {}) {
+  const PhiloxProduct second = multiply(row.first ^ column, kPhiloxFactor2);
+  const PhiloxProduct third = multiply(second.high ^ row.second, kPhiloxFactor0);
+  return philox_rounds({{row.third[0] ^ second.low, row.third[1], third.high ^ row.third[2], third.low}},
+                       {{row.seed, kRandomUniformDomain}}, 3, multiply);
 }
 constexpr PhiloxWords random_uniform_words(unsigned int seed, unsigned int b, unsigned int h, unsigned int q_idx,
                                            unsigned int kv_idx) {
-  PhiloxWords words[1] = {};
-  random_uniform_words(words, random_uniform_row(seed, b, h, q_idx), random_uniform_column(kv_idx));
-  return words[0];
+  return random_uniform_words(random_uniform_row(seed, b, h, q_idx), random_uniform_column(kv_idx));
 }
 /// The draws of columns 8 i and 8 i + 1 of a call's eight pairs, the even one in the lower half of a word. A half has
 /// 15 bits that count. Of the first four pairs the upper byte is that of a word of the call, and the lower one that of

@@ -289,7 +289,6 @@ TEST(ForwardSm90Mods, DrawsOrderAsF16) {
 }
 
 TEST(ForwardSm90Mods, ConfiguresKernelsForTheirWeights) {
-  using shared::DrawTime;
   const shared::ForwardSm90Config two = {.qk_dim = 64,
                                          .v_dim = 64,
                                          .warpgroups = 2,
@@ -300,17 +299,14 @@ TEST(ForwardSm90Mods, ConfiguresKernelsForTheirWeights) {
                                          .f16 = true,
                                          .lse = true,
                                          .masked = false};
-  shared::ForwardSm90Config three = two, uneven = two;
-  three.warpgroups = 3;
+  shared::ForwardSm90Config uneven = two;
   uneven.kv_block = 80;
   const ForwardSm90Mods dropout = weighing(mods::dropout(0.1, kSeed));
   const shared::ForwardSm90Config dropping = plan::config_with(two, dropout);
   EXPECT_TRUE(dropping.dropped);
   EXPECT_FALSE(dropping.weighted);
-  EXPECT_EQ(dropping.draws, DrawTime::waiting);
   EXPECT_EQ(dropping.safe_headroom, 10);
   EXPECT_EQ(plan::weights_of(dropping), "dropped: k of 2^15");
-  EXPECT_EQ(plan::config_with(three, dropout).draws, DrawTime::packing);
   const shared::ForwardSm90Config general = plan::config_with(uneven, dropout);
   EXPECT_FALSE(general.dropped);
   EXPECT_TRUE(general.weighted);

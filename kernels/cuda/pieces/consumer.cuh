@@ -20,7 +20,7 @@
 namespace heddle {
 
 template <ForwardSm90Config kConfig>
-class Consumer : DropsOf<kConfig> {
+class Consumer : DropsOf<kConfig.dropped> {
  public:
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
   using Memory = SharedMemory<kConfig>;
@@ -71,7 +71,6 @@ class Consumer : DropsOf<kConfig> {
  private:
   using Step = shared::Step;
   using BufferRing = ptx::ChooseRing<kConfig.fp8()>;
-  using DrawTime = shared::DrawTime;
 
   __device__ __forceinline__ void wait_for_keys() const {
     ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
@@ -296,9 +295,7 @@ class Consumer : DropsOf<kConfig> {
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
     if constexpr (kConfig.dropped) {
-      const BlockPlace at = block_place(step);
-      if (new_tile) this->drops.begin_tile(params_.mod, at);
-      if constexpr (kConfig.draws == DrawTime::waiting) draw<kN>(this->drawn, this->drops, at);
+      if (new_tile) this->drops.begin_tile(params_.mod, block_place(step));
     }
     if constexpr (kMaskedByBits && !kConfig.stores_mask()) {
       if (new_tile) mask_.begin_tile();
@@ -406,12 +403,8 @@ class Consumer : DropsOf<kConfig> {
         p_[i] = ptx::pack<kE5m2>(s_[at], s_[at + 1], s_[at + 4], s_[at + 5]);
       }
     } else if constexpr (kConfig.dropped) {
-      if constexpr (kConfig.draws == DrawTime::packing) {
-        draw<kN>(p_, this->drops, block_place(step));
-        pack_kept<kConfig>(p_, s_, p_, this->drops);
-      } else {
-        pack_kept<kConfig>(p_, s_, this->drawn, this->drops);
-      }
+      draw<kN>(p_, this->drops, block_place(step));
+      pack_kept<kConfig>(p_, s_, this->drops);
     } else {
 #pragma unroll
       for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);

@@ -36,13 +36,11 @@ struct Drops {
 };
 
 /// What a consumer holds of them: nothing in a kernel that does not drop, so that it is compiled as if there were none.
-template <ForwardSm90Config kConfig, bool kDropped = kConfig.dropped>
+template <bool kDropped>
 struct DropsOf {};
-template <ForwardSm90Config kConfig>
-struct DropsOf<kConfig, true> {
-  static constexpr bool kHeld = kConfig.draws != shared::DrawTime::packing;
+template <>
+struct DropsOf<true> {
   Drops drops;
-  unsigned drawn[kHeld ? kConfig.kv_block / 4 : 1];  // registers: the masks of the block whose scores are computed
 };
 
 /// In one instruction: of the product of 64-bit numbers the compiler makes up to four.
@@ -60,16 +58,6 @@ struct WideMultiply {
   }
 };
 
-/// What draws of a row share.
-__device__ __forceinline__ shared::RandomUniformRow row_of_draws(unsigned seed, const BlockPlace& at) {
-  return shared::random_uniform_row(seed, static_cast<unsigned>(at.batch), static_cast<unsigned>(at.head),
-                                    static_cast<unsigned>(at.q_idx), WideMultiply());
-}
-/// Of a group of keys the number of the call that serves this thread's sixteen.
-__device__ __forceinline__ unsigned column_of_draws(int kv_first) {
-  return static_cast<unsigned>(kv_first) / shared::kRandomUniformGroup * shared::kRandomUniformColumns +
-         (threadIdx.x & 3);
-}
 /// The pairs of a call, as shared::random_uniform_pair().
 __device__ __forceinline__ void pairs_of_call(unsigned (&pairs)[8], const shared::PhiloxWords& words) {
 #pragma unroll
@@ -80,76 +68,61 @@ __device__ __forceinline__ void pairs_of_call(unsigned (&pairs)[8], const shared
   }
 }
 
-/// What draws are compared with, two at a time.
-class DrawThreshold {
- public:
-  __device__ __forceinline__ explicit DrawThreshold(unsigned threshold)
-      : pair_(threshold * 0x10001U),
-        // The vote, of one value a warp, is for the compiler: every thread knows the same.
-        unordered_(__any_sync(~0U, threshold > kInfinity)) {}
+/// Two draws against two thresholds: all ones in the halves of those that are not below.
+__device__ __forceinline__ unsigned not_below(unsigned draws, unsigned thresholds) {
+  unsigned mask;
+  asm("{\n"
+      ".reg .b32 positive;\n"
+      "abs.f16x2 positive, %1;\n"
+      "set.geu.u32.f16x2 %0, positive, %2;\n"
+      "}"
+      : "=r"(mask)
+      : "r"(draws), "r"(thresholds));
+  return mask;
+}
 
-  /// Words of two draws become masks: all ones in the halves of those that are not below.
-  template <int kWords>
-  __device__ __forceinline__ void compare(unsigned (&words)[kWords]) const {
-    unsigned pair = pair_;
-    if (unordered_) {
+/// Pairs of draws become masks.
+template <int kPairs>
+__device__ __forceinline__ void compare_draws(unsigned (&pairs)[kPairs], unsigned threshold) {
+  constexpr unsigned kInfinity = 0x7C00;  // of f16: what lies above is NaN
+  unsigned thresholds = threshold * 0x10001U;
+  // The vote, of one value a warp, is for the compiler: every thread knows the same.
+  if (__any_sync(~0U, threshold > kInfinity)) {
 #pragma unroll
-      for (unsigned& word : words) word = (((word | 0x80008000U) - pair) & 0x80008000U) >> 1;
-      pair = 0x40004000U;
-    }
+    for (unsigned& pair : pairs) pair = (((pair | 0x80008000U) - thresholds) & 0x80008000U) >> 1;
+    thresholds = 0x40004000U;
+  }
 #pragma unroll
-    for (unsigned& word : words) word = not_below(word, pair);
-  }
+  for (unsigned& pair : pairs) pair = not_below(pair, thresholds);
+}
 
- private:
-  static constexpr unsigned kInfinity = 0x7C00;  // of f16: what lies above is NaN
-
-  __device__ __forceinline__ static unsigned not_below(unsigned word, unsigned pair) {
-    unsigned mask;
-    asm("{\n"
-        ".reg .b32 draws;\n"
-        "abs.f16x2 draws, %1;\n"
-        "set.geu.u32.f16x2 %0, draws, %2;\n"
-        "}"
-        : "=r"(mask)
-        : "r"(word), "r"(pair));
-    return mask;
-  }
-
-  unsigned pair_;
-  bool unordered_;
-};
-
-/// The masks of a block, masks[i] for register i of P. By each thread its own; here and now: the compiler may move them
-/// neither before a wait that stands before nor down to their use.
+/// The masks of a block, masks[i] for register i of P. By each thread its own, here and now: the compiler may not move
+/// them before a wait that stands before.
 template <int kKeys>
 __device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& drops, BlockPlace at) {
   asm volatile("" : "+r"(at.q_idx));
-  const unsigned column = column_of_draws(at.kv_first);
-  const DrawThreshold threshold(drops.threshold);
+  const unsigned first = shared::random_uniform_column(static_cast<unsigned>(at.kv_first) + 2 * (threadIdx.x & 3));
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const shared::RandomUniformRow row = row_of_draws(drops.seed, at);
-    at.q_idx += 8;
+    const shared::RandomUniformRow row =
+        shared::random_uniform_row(drops.seed, static_cast<unsigned>(at.batch), static_cast<unsigned>(at.head),
+                                   static_cast<unsigned>(at.q_idx) + 8 * r, WideMultiply());
 #pragma unroll
     for (int group = 0; group < kKeys / shared::kKeysOfDraw; ++group) {
-      shared::PhiloxWords drawn[1];
-      shared::random_uniform_words(drawn, row, column + group * shared::kRandomUniformColumns, WideMultiply());
       unsigned pairs[8];
-      pairs_of_call(pairs, drawn[0]);
+      pairs_of_call(pairs,
+                    shared::random_uniform_words(row, first + group * shared::kRandomUniformColumns, WideMultiply()));
 #pragma unroll
       for (int i = 0; i < 8; ++i) masks[2 * (8 * group + i) + r] = pairs[i];
     }
   }
-  threshold.compare(masks);
-#pragma unroll
-  for (unsigned& mask : masks) asm volatile("" : "+r"(mask));
+  compare_draws(masks, drops.threshold);
 }
 
-/// P, packed. p: the weights, in f32; masks: of each register of P its own.
+/// Masks, a register each of P, become P. p: the weights, in f32.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void pack_kept(unsigned (&packed)[kConfig.kv_block / 4], float (&p)[kConfig.kv_block / 2],
-                                          const unsigned (&masks)[kConfig.kv_block / 4], const Drops& drops) {
+__device__ __forceinline__ void pack_kept(unsigned (&masks)[kConfig.kv_block / 4], float (&p)[kConfig.kv_block / 2],
+                                          const Drops& drops) {
   // Where what is kept has a weight that is not finite, all weights are multiplied by it.
   if (__any_sync(~0U, !drops.is_finite())) {
 #pragma unroll
@@ -157,7 +130,7 @@ __device__ __forceinline__ void pack_kept(unsigned (&packed)[kConfig.kv_block / 
   }
 #pragma unroll
   for (int i = 0; i < kConfig.kv_block / 4; ++i) {
-    packed[i] = ptx::pack<kConfig.f16>(p[2 * i], p[2 * i + 1]) & (masks[i] ^ drops.inverted);
+    masks[i] = ptx::pack<kConfig.f16>(p[2 * i], p[2 * i + 1]) & (masks[i] ^ drops.inverted);
   }
 }
 

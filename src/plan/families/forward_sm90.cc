@@ -361,7 +361,6 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
   }
   if (streamed != nullptr) most += 4;
   if (config.weighted) most += 12;
-  if (config.draws != shared::DrawTime::packing) most += config.kv_block / 4;
   return scores + weights + output + kOthers + most;
 }
 

@@ -92,8 +92,8 @@ bool set_capped(ForwardSm90Mods& mods, const Expr& score, const problem::Attenti
 void set_weight(ForwardSm90Mods& mods, const problem::AttentionProblem& problem) {
   mods.weight = simplified(problem.weight_mod);
   if (mods.weight.empty()) return;
-  // What is dropped is 0 times its weight, which is NaN where that is NaN or infinite. Sums of weights tell; t itself has
-  // none that could.
+  // What is dropped is 0 times its weight, which is NaN where that is NaN or infinite. Sums of weights tell; t itself
+  // has none that could.
   if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
   if (!problem::has_elements(problem)) return;
   const expr::Range range =
@@ -235,8 +235,6 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Fo
   // Draws are packed as weights of 16 bits are.
   config.dropped = mods.drops.has_value() && !config.fp8() && config.kv_block % shared::kKeysOfDraw == 0;
   config.weighted = !mods.weight.empty() && !config.dropped;
-  // Three warpgroups leave no registers to hold draws in.
-  if (config.dropped && config.warpgroups < 3) config.draws = shared::DrawTime::waiting;
   if (config.f16 && !mods.weight.empty()) config.safe_headroom = safe_headroom(config, mods.weight_bound);
   return config;
 }

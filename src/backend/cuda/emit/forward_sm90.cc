@@ -19,7 +19,6 @@ constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted"
 constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
 constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 
-constexpr std::array<std::string_view, 2> kDrawTimes = {"packing", "waiting"};
 constexpr std::array<std::string_view, 5> kMaskForms = {"direct", "distance", "values", "both", "stored"};
 
 std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }
@@ -63,17 +62,17 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "{},\n"
       "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
       ".capped = {}, .weighted = {},\n"
-      "    .dropped = {}, .draws = heddle::shared::DrawTime::{}, .safe_headroom = {},\n"
+      "    .dropped = {}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {}{},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
       "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.dropped, kDrawTimes[static_cast<std::size_t>(config.draws)],
-      config.safe_headroom, config.by_sequence, config.device_lengths, config.streamed_bytes, config.streamed_stages,
-      parts_text(config), config.sinks, kNormalizers[static_cast<std::size_t>(config.normalizer)],
-      kOutputs[static_cast<std::size_t>(config.o_type)], kMaskForms[static_cast<std::size_t>(config.mask)],
-      config.mask_range, gather_text(config), packed_text(config), fp8_text(config));
+      config.capped, config.weighted, config.dropped, config.safe_headroom, config.by_sequence, config.device_lengths,
+      config.streamed_bytes, config.streamed_stages, parts_text(config), config.sinks,
+      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
+      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, gather_text(config), packed_text(config),
+      fp8_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -160,7 +159,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.capped, "capped");
   add(config.descending, "descending");
   add(config.weighted, "weighted");
-  add(config.dropped, fmt::format("dropped {}", kDrawTimes[static_cast<std::size_t>(config.draws)]));
+  add(config.dropped, "dropped");
   add(config.by_sequence, "by sequence");
   add(config.device_lengths, "device lengths");
   add_gathered(config, add);

@@ -3,6 +3,11 @@
 // one criterion. HEDDLE_TEST_REDUCED=1 runs some; HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/element.h"
 #include "engine/crossings.h"
 #include "engine/deck.h"
 #include "engine/gpu_test.h"
@@ -105,6 +110,43 @@ TEST_F(GpuPaged, EveryKernel) {
     }
   }
   run_all(specs);
+}
+
+// A block's rows past the end of its sequence are zeros, whatever the last value is: infinite, it makes o so, not NaN.
+TEST_F(GpuPaged, InfinityInTheLastValue) {
+  std::vector<CaseSpec> specs;
+  Source source(114'000);
+  for (const DType dtype : {DType::bf16, DType::e4m3}) {
+    for (const std::int64_t rows : {8, 16, 64, 3}) {
+      for (const std::int64_t dim : {64, 128}) {
+        CaseSpec spec = source.draw(rows);
+        // (e4m3 has no infinity.)
+        spec.q_dtype = spec.k_dtype = dtype;
+        spec.v_dtype = dtype == DType::e4m3 ? DType::e5m2 : dtype;
+        spec.qk_dim = spec.v_dim = dim;
+        spec.batch = 1;
+        spec.sequences = "whole";
+        // Every weight is more than 0.
+        spec.mask.clear();
+        spec.score.clear();
+        spec.late = 1;
+        spec.layout = Layout::bshd;
+        spec.kv_rows = 2 * 128 + 9;
+        specs.push_back(spec);
+      }
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) {
+    GpuCase c(spec);
+    const GuardedTensor& v = c.host().v;
+    const auto* table = static_cast<const std::int32_t*>(c.host().options().page_table->data);
+    const std::int64_t last = spec.kv_rows - 1, page = table[last / spec.page_rows];
+    const Dims& strides = v.view().strides;
+    base::store_element(v.view().data, v.view().dtype,
+                        page * strides[0] + last % spec.page_rows * strides[2] + 5 * strides[3],
+                        std::numeric_limits<double>::infinity());
+    c.run_and_judge();
+  });
 }
 
 // The warp that streams a bias stands beside the one that asks for pages, and sinks beside the sequence of a tile.

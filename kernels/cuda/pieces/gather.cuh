@@ -93,7 +93,7 @@ class Gatherer {
         copy<kConfig.k_gather, kConfig.kv_block, kConfig.qk_columns(), kConfig.qk_dim, kPaged>(order,
                                                                                                params_.gathered[1]);
       } else if constexpr (kPaged) {
-        load_pages<kConfig.qk_panels()>(order, k_map_);
+        load_pages<kConfig.qk_panels(), false>(order, k_map_);
       }
       return kConfig.k_gather > 0;
     }
@@ -102,7 +102,7 @@ class Gatherer {
       constexpr int kColumns = kConfig.fp8() ? kConfig.transposed_rows() : kConfig.v_columns();
       copy<kConfig.v_gather, kConfig.kv_block, kColumns, kConfig.v_dim, kPaged>(order, params_.gathered[2]);
     } else if constexpr (kPaged) {
-      load_pages<kConfig.v_panels()>(order, v_map_);
+      load_pages<kConfig.v_panels(), true>(order, v_map_);
     }
     return kConfig.v_gather > 0;
   }
@@ -207,8 +207,10 @@ class Gatherer {
   }
 
   /// By one warp: a lane finds a box's page, the first asks TMA for all. The map ends where the rows of a page do that
-  /// are the sequence's. A box none of whose rows are is moved to the last one (producer.cuh, box_of()).
-  template <int kPanels>
+  /// are the sequence's. Of keys a box none of whose rows are is moved to the last one (producer.cuh, box_of()): their
+  /// scores are cut. Of values it becomes zeros here, which the producer does not expect of TMA: the last one may be
+  /// infinite, and times a weight of 0 NaN.
+  template <int kPanels, bool kZeros>
   __device__ __forceinline__ void load_pages(ptx::Address order, const ptx::TensorMap& map) const {
     constexpr int kRows = kConfig.page_rows, kBox = kConfig.page_box(), kBoxes = kConfig.kv_block / kBox;
     static_assert(kConfig.by_sequence && kBox % 8 == 0 && kBoxes <= 32);
@@ -216,8 +218,9 @@ class Gatherer {
     const int first = word(order, shared::kOrderRow), rows = word(order, shared::kOrderRows);
     const auto key_of = [&](int box) { return first + min(box * kBox, rows - 1); };
     const int own = page_of(word(order, shared::kOrderSequence), key_of(min(lane(), kBoxes - 1)) / kRows);
+    const int boxes = kZeros ? min((rows + kBox - 1) / kBox, kBoxes) : kBoxes;
 #pragma unroll 1
-    for (int box = 0; box < kBoxes; ++box) {
+    for (int box = 0; box < boxes; ++box) {
       const int page = __shfl_sync(~0U, own, box), key = key_of(box), row = key % kRows;
       const int end = min(kRows, first + rows - (key - row));
       if (lane() != 0) continue;
@@ -227,6 +230,17 @@ class Gatherer {
         ptx::tma_load_before(end, to + panel * kConfig.kv_block * 128, map, full, panel * kPanel, kRows - end + row,
                              head, page, ptx::kEvictLast);
       }
+    }
+    if constexpr (kZeros) {
+      if (boxes < kBoxes) {
+#pragma unroll 1
+        for (int at = boxes * kBox * 128 + 16 * lane(); at < kConfig.kv_block * 128; at += 16 * 32) {
+          const ptx::Address to = word(order, shared::kOrderTo) + at;
+          for (int panel = 0; panel < kPanels; ++panel) ptx::store_zeros(to + panel * kConfig.kv_block * 128);
+        }
+        ptx::fence_for_tma();
+      }
+      say(word(order, shared::kOrderFull));
     }
   }
 

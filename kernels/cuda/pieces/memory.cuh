@@ -139,7 +139,9 @@ struct SharedMemory {
   static constexpr unsigned kQueryArrivals = kConfig.q_gather > 0 ? kConfig.gather_warps() * kConfig.warpgroup_heads()
                                                                   : 1;  // an order a head
   static constexpr unsigned kKeyArrivals = kConfig.k_gather > 0 ? 1 + kConfig.gather_warps() : 1;
-  static constexpr unsigned kValueArrivals = kConfig.v_gather > 0 ? kConfig.gather_warps() : 1;
+  static constexpr unsigned kValueArrivals = kConfig.v_gather > 0    ? kConfig.gather_warps()
+                                             : kConfig.page_rows > 0 ? 2  // the second of who asks TMA for pages
+                                                                     : 1;
 
   /// By one thread, before a __syncthreads.
   __device__ __forceinline__ void initialise() const {

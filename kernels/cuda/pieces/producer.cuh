@@ -196,7 +196,7 @@ class Producer {
     if (pending_ < 0) return;
     const ptx::Address full = memory_.loaded_full(v_.slot);
     ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
-    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, Memory::kLoadedValueBytes);
+    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, pending_value_bytes());
     if constexpr (kConfig.orders_v()) {
       order_block(shared::kGatherV, memory_.loaded_values(v_.slot), full, pending_ / shared::kItemPlaces,
                   memory_.item(static_cast<unsigned>(pending_)));
@@ -206,6 +206,14 @@ class Producer {
     }
     v_.advance(kConfig.stages);
     pending_ = -1;
+  }
+
+  /// Of the pending values those that TMA brings: of pages, boxes of which some row is there.
+  __device__ __forceinline__ unsigned pending_value_bytes() const {
+    if constexpr (kConfig.page_rows == 0) return Memory::kLoadedValueBytes;
+    const int rows = rows_left(pending_ / shared::kItemPlaces, memory_.item(static_cast<unsigned>(pending_)));
+    constexpr int kBox = kConfig.page_box();
+    return min((rows + kBox - 1) / kBox * kBox, kConfig.kv_block) * (kConfig.v_panels() * 128);
   }
 
   /// Tells the warps that transpose values that all have come.
@@ -245,17 +253,21 @@ class Producer {
                                               ptx::Address item) {
     const int first = block * kConfig.kv_block;
     const bool begins = kConfig.by_sequence && kConfig.page_rows == 0;  // inside the tensor
-    // A sequence without keys has a step where only the device knows that. Nobody reads what it brings, but there must
-    // be a row by which a page is found: the first.
-    constexpr bool kOneAtLeast = kConfig.device_lengths && kConfig.page_rows > 0;
-    const int rows = kv_len(item) - first;
     order({.tensor = tensor,
            .to = to,
            .full = full,
            .sequence = ptx::load_word(item + shared::kItemBatch),
            .head = ptx::load_word(item + shared::kItemKvHead),
            .row = first + (begins ? ptx::load_word(item + kSequence + shared::kSequenceKvBegin) : 0),
-           .rows = kOneAtLeast ? max(rows, 1) : rows});
+           .rows = rows_left(block, item)});
+  }
+  /// Of the item's keys and values, from the first of a block on.
+  __device__ __forceinline__ int rows_left(int block, ptx::Address item) const {
+    // A sequence without keys has a step where only the device knows that. Nobody reads what it brings, but there must
+    // be a row by which a page is found: the first.
+    constexpr bool kOneAtLeast = kConfig.device_lengths && kConfig.page_rows > 0;
+    const int rows = kv_len(item) - block * kConfig.kv_block;
+    return kOneAtLeast ? max(rows, 1) : rows;
   }
   /// Of warpgroup w.
   __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int w) {

@@ -1,4 +1,4 @@
-// Single words of shared memory.
+// Single words of shared memory, and 16 bytes of zeros.
 #pragma once
 
 #include "ptx/barrier.cuh"
@@ -12,6 +12,9 @@ __device__ __forceinline__ int load_word(Address from) {
 }
 __device__ __forceinline__ void store_word(Address to, int word) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ void store_zeros(Address to) {
+  asm volatile("st.shared.v4.s32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
 
 }  // namespace heddle::ptx

@@ -206,32 +206,30 @@ class Gatherer {
     return min(max(table.data[sequence * table.stride[0] + number * table.stride[1]], 0), table.pages - 1);
   }
 
-  /// By one warp: a lane finds a box's page, the first asks TMA for all. The map ends where the rows of a page do that
-  /// are the sequence's. Of keys a box none of whose rows are is moved to the last one (producer.cuh, box_of()): their
-  /// scores are cut. Of values it becomes zeros here, which the producer does not expect of TMA: the last one may be
-  /// infinite, and times a weight of 0 NaN.
-  template <int kPanels, bool kZeros>
+  /// By one warp, of two the one keys, the other values: each lane finds a box's page, and asks TMA for it. The map
+  /// ends where the rows of a page do that are the sequence's. Of keys a box none of whose rows are is moved to the
+  /// last one (producer.cuh, box_of()): their scores are cut. Of values it becomes zeros here, which the producer does
+  /// not expect of TMA: the last one may be infinite, and times a weight of 0 NaN.
+  template <int kPanels, bool kValues>
   __device__ __forceinline__ void load_pages(ptx::Address order, const ptx::TensorMap& map) const {
     constexpr int kRows = kConfig.page_rows, kBox = kConfig.page_box(), kBoxes = kConfig.kv_block / kBox;
     static_assert(kConfig.by_sequence && kBox % 8 == 0 && kBoxes <= 32);
-    if (warp() != 0) return;
-    const int first = word(order, shared::kOrderRow), rows = word(order, shared::kOrderRows);
-    const auto key_of = [&](int box) { return first + min(box * kBox, rows - 1); };
-    const int own = page_of(word(order, shared::kOrderSequence), key_of(min(lane(), kBoxes - 1)) / kRows);
-    const int boxes = kZeros ? min((rows + kBox - 1) / kBox, kBoxes) : kBoxes;
-#pragma unroll 1
-    for (int box = 0; box < boxes; ++box) {
-      const int page = __shfl_sync(~0U, own, box), key = key_of(box), row = key % kRows;
+    if (warp() != (kValues ? kConfig.gather_warps() - 1 : 0)) return;
+    const int rows = word(order, shared::kOrderRows);
+    const int boxes = kValues ? min((rows + kBox - 1) / kBox, kBoxes) : kBoxes;
+    if (lane() < boxes) {
+      const int first = word(order, shared::kOrderRow), key = first + min(lane() * kBox, rows - 1), row = key % kRows;
+      const int page = page_of(word(order, shared::kOrderSequence), key / kRows);
       const int end = min(kRows, first + rows - (key - row));
-      if (lane() != 0) continue;
-      const ptx::Address to = word(order, shared::kOrderTo) + box * kBox * 128, full = word(order, shared::kOrderFull);
+      const ptx::Address to = word(order, shared::kOrderTo) + lane() * kBox * 128;
+      const ptx::Address full = word(order, shared::kOrderFull);
       const int head = word(order, shared::kOrderHead);
       for (int panel = 0; panel < kPanels; ++panel) {
         ptx::tma_load_before(end, to + panel * kConfig.kv_block * 128, map, full, panel * kPanel, kRows - end + row,
                              head, page, ptx::kEvictLast);
       }
     }
-    if constexpr (kZeros) {
+    if constexpr (kValues) {
       if (boxes < kBoxes) {
 #pragma unroll 1
         for (int at = boxes * kBox * 128 + 16 * lane(); at < kConfig.kv_block * 128; at += 16 * 32) {

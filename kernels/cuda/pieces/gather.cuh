@@ -136,9 +136,10 @@ class Gatherer {
           kDim % kElements == 0 && kDim == kColumns ? kWidth : min(kBytes * max(kDim - column, 0), kWidth);
       return row < rows ? of_row : 0;
     }
+    /// `own`: the row's address, in lane `of` + row.
     template <int kDim>
-    __device__ __forceinline__ unsigned long long source(unsigned long long own) const {
-      const unsigned long long at = __shfl_sync(~0U, own, row);
+    __device__ __forceinline__ unsigned long long source(unsigned long long own, int of) const {
+      const unsigned long long at = __shfl_sync(~0U, own, of + row);
       return at + (kDim == kColumns || column < kDim ? kBytes * column : 0);
     }
   };
@@ -147,39 +148,62 @@ class Gatherer {
   /// zeros. kPanelRows: of the buffer, where the kRows are a part of it.
   template <int kWidth, int kRows, int kColumns, int kDim, bool kPaged, int kPanelRows = kRows>
   __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
+    constexpr int kOn = shared::kGatherRows * kConfig.gather_warps();  // from a warp's 16 rows to its next
+    // The addresses of twice 16 rows are found by a lane each, and passed on: one wait for a table's entries. (Narrow
+    // copies: of 16, since registers are few.) Rows that are not there have that of the last one.
+    constexpr int kAtOnce = kWidth > 2 ? 2 : 1;
+#pragma unroll 1
+    for (int begin = shared::kGatherRows * warp(); begin < kRows; begin += kAtOnce * kOn) {
+      const int ahead = begin + (kAtOnce == 1 ? 0 : lane() / shared::kGatherRows * kOn) + lane() % shared::kGatherRows;
+      const unsigned long long own = row_address<kPaged>(order, from, min(ahead, word(order, shared::kOrderRows) - 1));
+#pragma unroll 1
+      for (int of = 0; of < kAtOnce * shared::kGatherRows; of += shared::kGatherRows) {
+        const int first = begin + (of == 0 ? 0 : kOn);
+        if (first >= kRows) break;
+        copy_rows<kWidth, kPanelRows, kColumns, kDim>(order, own, of, first, word(order, shared::kOrderRows) - first);
+      }
+    }
+  }
+
+  /// 16 of them from row `first` on, whose addresses the lanes from `of` on have; `rows` are there.
+  template <int kWidth, int kPanelRows, int kColumns, int kDim>
+  __device__ __forceinline__ void copy_rows(ptx::Address order, unsigned long long own, int of, int first,
+                                            int rows) const {
     using Own = Piece<kWidth, kColumns>;
-#pragma unroll 1
-    for (int first = shared::kGatherRows * warp(); first < kRows;
-         first += shared::kGatherRows * kConfig.gather_warps()) {
-      // Each row's address is found by a lane, and passed on. Rows that are not there have that of the last one.
-      const int rows = word(order, shared::kOrderRows) - first;
-      const unsigned long long own =
-          row_address<kPaged>(order, from, first + min(lane() % shared::kGatherRows, rows - 1));
-      const ptx::Address to = word(order, shared::kOrderTo);
-      if constexpr (kWidth > 2) {
+    const ptx::Address to = word(order, shared::kOrderTo);
+    if constexpr (kWidth > 2 && kDim == kColumns && 32 % Own::kOfRow == 0 && Own::kOfRow >= 4) {
+      // A turn takes whole rows, and a lane has the same columns in each: of its place the swizzle alone changes.
+      constexpr int kStep = 32 / Own::kOfRow;
+      const Own piece(0);
+      const ptx::Address place = piece.template place<kPanelRows>(to, first);
+#pragma unroll
+      for (int row = 0; row < shared::kGatherRows; row += kStep) {
+        const unsigned long long source = piece.template source<kDim>(own, of + row);
+        ptx::gather<kWidth>((place ^ (row & 7) * 16) + row * 128, source, piece.template bytes<kDim>(rows - row));
+      }
+    } else if constexpr (kWidth > 2) {
 #pragma unroll 2
-        for (int turn = 0; turn < Own::kOfLane; ++turn) {
-          const Own piece(turn);
-          const unsigned long long source = piece.template source<kDim>(own);
-          const ptx::Address place = piece.template place<kPanelRows>(to, first);
-          if (piece.is_there()) ptx::gather<kWidth>(place, source, piece.template bytes<kDim>(rows));
-        }
-      } else {
-        constexpr int kAtOnce = 4;  // elements that a lane waits for together: registers allow no more
-        static_assert(Own::kOfRows % (32 * kAtOnce) == 0 && kDim * kBytes % kWidth == 0);
+      for (int turn = 0; turn < Own::kOfLane; ++turn) {
+        const Own piece(turn);
+        const unsigned long long source = piece.template source<kDim>(own, of);
+        const ptx::Address place = piece.template place<kPanelRows>(to, first);
+        if (piece.is_there()) ptx::gather<kWidth>(place, source, piece.template bytes<kDim>(rows));
+      }
+    } else {
+      constexpr int kAtOnce = 4;  // elements that a lane waits for together: registers allow no more
+      static_assert(Own::kOfRows % (32 * kAtOnce) == 0 && kDim * kBytes % kWidth == 0);
 #pragma unroll 1
-        for (int turn = 0; turn < Own::kOfLane; turn += kAtOnce) {
-          unsigned short element[kAtOnce];
+      for (int turn = 0; turn < Own::kOfLane; turn += kAtOnce) {
+        unsigned short element[kAtOnce];
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const Own piece(turn + i);
-            const unsigned long long source = piece.template source<kDim>(own);
-            element[i] = ptx::load_element<kWidth>(source, piece.template bytes<kDim>(rows) > 0);
-          }
+        for (int i = 0; i < kAtOnce; ++i) {
+          const Own piece(turn + i);
+          const unsigned long long source = piece.template source<kDim>(own, of);
+          element[i] = ptx::load_element<kWidth>(source, piece.template bytes<kDim>(rows) > 0);
+        }
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            ptx::store_element<kWidth>(Own(turn + i).template place<kPanelRows>(to, first), element[i]);
-          }
+        for (int i = 0; i < kAtOnce; ++i) {
+          ptx::store_element<kWidth>(Own(turn + i).template place<kPanelRows>(to, first), element[i]);
         }
       }
     }

@@ -509,5 +509,21 @@ TEST(ForwardSm90Costs, GrowWithTheWork) {
   EXPECT_GT(plan::forward_sm90_clocks(other).full_step, 1792);
 }
 
+// 80 keys lie in five boxes of a page of 128, 128 in one.
+TEST(ForwardSm90Costs, ManyBoxesOfPagesTakeLongerThanTheirStep) {
+  const auto step = [](int kv_block, int page_rows) {
+    const auto* row = std::ranges::find_if(plan::kForwardSm90Kernels, [&](const plan::ForwardSm90Kernel& kernel) {
+      return kernel.qk_dim == 128 && kernel.v_dim == 128 && kernel.kv_block == kv_block;
+    });
+    ForwardSm90Config config = row->config();
+    config.page_rows = page_rows;
+    return plan::forward_sm90_clocks(config).full_step;
+  };
+  EXPECT_DOUBLE_EQ(step(80, 128), 5 * 2 * plan::kSm90Rates.page_box_clocks);
+  EXPECT_GT(step(80, 128), step(80, 0));
+  EXPECT_DOUBLE_EQ(step(128, 128), step(128, 0));
+  EXPECT_DOUBLE_EQ(step(128, 16), 8 * 2 * plan::kSm90Rates.page_box_clocks);
+}
+
 }  // namespace
 }  // namespace heddle::test

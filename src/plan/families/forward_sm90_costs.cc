@@ -56,6 +56,15 @@ double ideal_step(const shared::ForwardSm90Config& config) {
   return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, step_loads(config)});
 }
 
+/// What the warps need that ask for a block's keys and values in pages.
+double step_page_boxes(const shared::ForwardSm90Config& config) {
+  if (config.page_rows == 0) return 0;
+  const int boxes = config.kv_block / config.page_box();
+  const int keys = config.k_gather > 0 ? 0 : boxes * config.qk_panels();
+  const int values = config.v_gather > 0 ? 0 : boxes * config.v_panels();
+  return kSm90Rates.page_box_clocks * (config.gather_warps() > 1 ? std::max(keys, values) : keys + values);
+}
+
 }  // namespace
 
 std::string to_string(HeadDims dims) {
@@ -64,7 +73,8 @@ std::string to_string(HeadDims dims) {
 
 ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   const ForwardSm90Kernel& kernel = kernel_of(config);
-  const double step = ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch);
+  const double step =
+      std::max(ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch), step_page_boxes(config));
   // The end of the keys alone costs next to nothing.
   const double partial = config.masked ? kernel.partial_clocks : 0;
   return {.full_step = step,

@@ -24,6 +24,7 @@ struct Sm90Rates {
   double l2_bytes_per_clock;       // hopper_rates: TMA loads of distinct tiles by all multiprocessors, for each
   double memory_bytes_per_second;  // hopper_rates: copies
   double launch_seconds;           // forward_sm90_costs: what a launch costs beside its tiles
+  double page_box_clocks;          // bench/compare.py --mods: of a box of TMA's in pages, for the warp that asks for it
 };
 inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .wgmma_clocks = 0.5001,
@@ -31,7 +32,8 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .softmax_beside_wgmma = 0.3465,
                                          .l2_bytes_per_clock = 36.91,
                                          .memory_bytes_per_second = 3.787e12,
-                                         .launch_seconds = 10.6e-6};
+                                         .launch_seconds = 10.6e-6,
+                                         .page_box_clocks = 264};
 
 /// One kernel of the family, for its head dims; it serves smaller ones that have no kernels of their own. Its costs:
 /// forward_sm90_costs.

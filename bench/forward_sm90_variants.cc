@@ -12,9 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "backend/cuda/driver/driver.h"
@@ -111,11 +111,14 @@ void time_dropout(const shared::ForwardSm90Config& kernel, int device, int round
 
 int run_dropout(int rounds, double seconds, int device) {
   std::vector<shared::ForwardSm90Config> kernels;
-  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
-    const bool fits = kernel.kv_block % shared::kKeysOfDraw == 0;
-    if (fits && kernel.qk_dim == kernel.v_dim && kernel.qk_dim != 192) kernels.push_back(kernel.config());
-  }
-  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90WideCaptureKernels) kernels.push_back(kernel.config());
+  const auto add = [&](std::span<const plan::ForwardSm90Kernel> table) {
+    for (const plan::ForwardSm90Kernel& kernel : table) {
+      const bool fits = kernel.kv_block % shared::kKeysOfDraw == 0;
+      if (fits && kernel.qk_dim == kernel.v_dim && kernel.qk_dim != 192) kernels.push_back(kernel.config());
+    }
+  };
+  add(plan::kForwardSm90Kernels);
+  add(plan::kForwardSm90WideCaptureKernels);
   for (const shared::ForwardSm90Config& kernel : kernels) time_dropout(kernel, device, rounds, seconds);
   return 0;
 }

@@ -267,7 +267,7 @@ inline constexpr unsigned kOrderTensor = 0, kOrderTo = 4, kOrderFull = 8, kOrder
                           kOrderRow = 20, kOrderRows = 24, kOrderCount = 28;  // offsets in bytes
 inline constexpr int kGatherNothing = -1, kGatherQ = 0, kGatherK = 1, kGatherV = 2;
 inline constexpr int kGatherOrders = 4;  // so many may wait
-inline constexpr int kGatherRows = 16;   // a warp takes so many at once
+inline constexpr int kGatherRows = 16;   // a warp copies so many at once
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats.
 struct ForwardSm90Memory {

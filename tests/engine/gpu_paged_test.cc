@@ -136,6 +136,13 @@ TEST_F(GpuPaged, InfinityInTheLastValue) {
       }
     }
   }
+  // Ten boxes of eight rows a block, some of which end inside; one warp for keys and values.
+  CaseSpec boxes = specs[1], streams = specs[1];
+  boxes.rows = "given";
+  boxes.tile = {192, 80};
+  boxes.block = BlockSize{64, 80};
+  streams.score = "streamed_bias";
+  specs.insert(specs.end(), {boxes, streams});
   for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) {
     GpuCase c(spec);
     const GuardedTensor& v = c.host().v;

@@ -511,18 +511,27 @@ TEST(ForwardSm90Costs, GrowWithTheWork) {
 
 // 80 keys lie in five boxes of a page of 128, 128 in one.
 TEST(ForwardSm90Costs, ManyBoxesOfPagesTakeLongerThanTheirStep) {
-  const auto step = [](int kv_block, int page_rows) {
+  const auto clocks_of = [](int kv_block, int page_rows, int streamed_bytes = 0, int k_gather = 0, int v_gather = 0) {
     const auto* row = std::ranges::find_if(plan::kForwardSm90Kernels, [&](const plan::ForwardSm90Kernel& kernel) {
       return kernel.qk_dim == 128 && kernel.v_dim == 128 && kernel.kv_block == kv_block;
     });
     ForwardSm90Config config = row->config();
     config.page_rows = page_rows;
-    return plan::forward_sm90_clocks(config).full_step;
+    config.streamed_bytes = streamed_bytes;
+    config.k_gather = k_gather;
+    config.v_gather = v_gather;
+    return plan::forward_sm90_clocks(config);
   };
-  EXPECT_DOUBLE_EQ(step(80, 128), 5 * 2 * plan::kSm90Rates.page_box_clocks);
-  EXPECT_GT(step(80, 128), step(80, 0));
-  EXPECT_DOUBLE_EQ(step(128, 128), step(128, 0));
-  EXPECT_DOUBLE_EQ(step(128, 16), 8 * 2 * plan::kSm90Rates.page_box_clocks);
+  constexpr double kBox = plan::kSm90Rates.page_box_clocks;
+  EXPECT_DOUBLE_EQ(clocks_of(80, 128).full_step, 5 * 2 * kBox);
+  EXPECT_GT(clocks_of(80, 128).full_step, clocks_of(80, 0).full_step);
+  EXPECT_DOUBLE_EQ(clocks_of(128, 128).full_step, clocks_of(128, 0).full_step);
+  EXPECT_DOUBLE_EQ(clocks_of(128, 16).full_step, 8 * 2 * kBox);
+  // Whoever attends the step; by one warp where the other one streams; not of rows that are gathered.
+  EXPECT_DOUBLE_EQ(clocks_of(80, 16).loads, 5 * 2 * kBox);
+  EXPECT_DOUBLE_EQ(clocks_of(128, 16, 2).full_step, 2 * 8 * 2 * kBox);
+  EXPECT_DOUBLE_EQ(clocks_of(128, 16, 2, 8, 0).full_step, 8 * 2 * kBox);
+  EXPECT_DOUBLE_EQ(clocks_of(128, 16, 0, 8, 8).full_step, clocks_of(128, 0).full_step);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // A weight_mod that keeps an element or drops it, by a draw (generated: seed_..., threshold_... and kept_...). What is
 // kept stays in P as it is, what is dropped becomes 0, and the weight of the kept ones joins 1 / l.
 //
-// A draw is k / 2^15, and k half a word of shared/philox.h: sixteen of a thread's scores in a row share one call. Where
+// A draw is k / 2^15, and k half a pair of shared/philox.h: sixteen of a thread's scores in a row share one call. Where
 // P is packed, a pair of neighbours is one register, and their two draws are one word, each in the half of its
 // element: one comparison of pairs makes a mask, one more instruction applies it. The comparison is that of f16
 // numbers, which order as the integers of their bits do, NaN above all; a threshold there would be unordered, so such
@@ -100,6 +100,7 @@ __device__ __forceinline__ void compare_draws(unsigned (&pairs)[kPairs], unsigne
 /// them before a wait that stands before.
 template <int kKeys>
 __device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& drops, BlockPlace at) {
+  static_assert(kKeys % shared::kKeysOfDraw == 0 && shared::kKeysOfDraw == shared::kRandomUniformGroup);
   asm volatile("" : "+r"(at.q_idx));
   const unsigned first = shared::random_uniform_column(static_cast<unsigned>(at.kv_first) + 2 * (threadIdx.x & 3));
 #pragma unroll

@@ -7,7 +7,8 @@
 // there, they are waited for at once, since consumers may need nothing else to go on. Nothing here waits for a
 // consumer: buffers were empty when they were ordered.
 //
-// Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
+// Rows past a sequence's end and columns past the tensor's become zeros, and are not read. Pages that TMA takes it is
+// asked for here, keys by one of the warps and values by the other; of keys past the end it brings the last ones again.
 #pragma once
 
 #include "pieces/memory.cuh"

@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// The columns whose kv_idx differ in the low six bits take four calls of Philox: call p has the columns 2p and 2p + 1
-/// of each eight, a word for both.
+/// of each eight, a pair of shared::random_uniform_pair().
 inline constexpr int kDrawGroup = static_cast<int>(shared::kRandomUniformGroup);
 
 struct DrawCounter {
@@ -98,7 +98,7 @@ class DrawKeys {
         x3[k] = product0;
       }
     }
-    // The low halves of the lanes hold words; each becomes two numbers, its own lower half and its upper one.
+    // The low halves of the lanes hold pairs; each becomes two numbers, its own lower half and its upper one.
     const auto two = [=](V x) HWY_ATTR {
       const V lower = hn::And(x, hn::Set(d, std::uint64_t{shared::kRandomUniformCount - 1}));
       const V upper = hn::And(hn::ShiftLeft<16>(x), hn::Set(d, std::uint64_t{shared::kRandomUniformCount - 1} << 32));

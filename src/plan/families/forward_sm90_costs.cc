@@ -80,7 +80,7 @@ ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   return {.full_step = step,
           .partial_step = step + partial,
           .tile = config.masked ? kernel.masked_tile_clocks : kernel.tile_clocks,
-          .loads = step_loads(config)};
+          .loads = std::max(step_loads(config), step_page_boxes(config))};
 }
 
 bool is_spare(const shared::ForwardSm90Config& config) { return kernel_of(config).spare; }

@@ -136,7 +136,7 @@ inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, 0, tru
 /// What the parts of a kernel's work take, in clocks of kSm90Rates.clocks_per_second.
 struct ForwardSm90Clocks {
   double full_step, partial_step, tile;
-  double loads;  // of a step's keys and values through L2, whoever attends them
+  double loads;  // of a step's keys and values through L2, and asking for them in pages, whoever attends them
 };
 ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
 /// Of the table's rows, or of none.

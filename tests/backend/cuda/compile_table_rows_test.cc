@@ -46,6 +46,12 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
     return gathered(config, 0, gather, gather, false);
   };
   expect_accepted(paged(kForwardSm90Kernels[0].config(), 16, 0), false, causal);
+  // TMA takes one of the two: other counts of who says that a buffer is filled.
+  for (const bool keys : {true, false}) {
+    shared::ForwardSm90Config mixed = gathered(kForwardSm90Kernels[1].config(), 0, keys ? 8 : 0, keys ? 0 : 8, false);
+    mixed.page_rows = 16;
+    expect_accepted(mixed, keys, causal);
+  }
   if (some_only()) return;
   Deck<int> rows({1, 3, 7, 8, 16, 64, 128, 256}, 2), bytes({2, 4, 8, 16}, 1);
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {

@@ -54,12 +54,16 @@ CUtensorMap encoded(DType dtype, std::uintptr_t address, const std::uint64_t (&e
   std::ranges::fill(element_strides, 1U);
   box[0] = static_cast<std::uint32_t>(of.bytes / size_of(dtype));
   box[1] = static_cast<std::uint32_t>(of.rows);
-  CUtensorMap map;
-  check(driver().TensorMapEncodeTiled(&map, type_of(dtype), kRank, reinterpret_cast<void*>(address), extents, steps,
+  // A part of an object of its own, so that it is not the caller's: GCC 12 without optimisation aligns what a call
+  // returns to less than the 64 bytes that the driver asks for.
+  struct {
+    CUtensorMap map;
+  } own;
+  check(driver().TensorMapEncodeTiled(&own.map, type_of(dtype), kRank, reinterpret_cast<void*>(address), extents, steps,
                                       box, element_strides, CUtensorMapInterleave::none, swizzle_of(of),
                                       CUtensorMapL2promotion::bytes128, CUtensorMapFloatOOBfill::zeros),
         "describing a tensor to TMA");
-  return map;
+  return own.map;
 }
 
 std::uint64_t extent(const ConstTensorView& tensor, int axis) { return static_cast<std::uint64_t>(tensor.shape[axis]); }

@@ -20,7 +20,7 @@ PEERS = ("cudnn", "fa2", "fa4")
 class Shape:
     """`beside`: head dims of the plain attentions that it is measured against. `ragged`: lengths drawn up to s;
     `on_device`: and known there alone. `page`: rows of a page of keys; 0: there are none. `apart`: elements from the end
-    of a row of keys or values to the next; where 8 does not divide it, such rows are gathered."""
+    of a row of keys or values to the next; where 8 does not divide it, such tensors are copied."""
 
     qk: int
     v: int

@@ -7,7 +7,16 @@
 
 namespace heddle::base {
 
-enum class Option : std::uint8_t { nvrtc, cuda_driver, cache_dir, cache_bytes, dump, host_masks, mask_bytes };
+enum class Option : std::uint8_t {
+  nvrtc,
+  cuda_driver,
+  cache_dir,
+  cache_bytes,
+  dump,
+  host_masks,
+  mask_bytes,
+  copy_bytes
+};
 
 struct OptionRow {
   Option option;

@@ -66,6 +66,12 @@ std::string describe_cpu(const Plan& plan) {
 
 }  // namespace
 
+ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace) {
+  const std::int64_t row = copy.row_bytes / size_of(dtype), head = copy.shape[2] * row;
+  const char* data = workspace == nullptr ? nullptr : static_cast<const char*>(workspace) + copy.offset;
+  return {data, dtype, copy.shape, Dims{copy.shape[1] * head, head, row, 1}};
+}
+
 std::string to_string(const Plan& plan) {
   std::string text = plan.sm90 ? describe_sm90(plan) : describe_cpu(plan);
   if (plan.predicted) {

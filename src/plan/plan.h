@@ -2,6 +2,7 @@
 // from here.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,6 +34,19 @@ struct TileOrder {
   bool batch_inside = false;  // the same tile of all sequences, then the next: they read the same of a streamed capture
 };
 
+/// A tensor that each run first copies into its workspace, row after row, since TMA does not take it where it is.
+struct TensorCopy {
+  Dims shape;                  // of pages: sequences, heads, keys of the longest, columns
+  std::int64_t row_bytes = 0;  // from a row to the next: 16 divides it
+  bool paged = false;          // the table says where rows are
+  std::int64_t offset = 0;     // in the workspace
+
+  std::int64_t bytes() const { return shape[0] * shape[1] * shape[2] * row_bytes; }
+};
+using TensorCopies = std::array<std::optional<TensorCopy>, 3>;  // of q, k, v
+/// The copy in that workspace.
+ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace);
+
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
   std::string family;  // "cpu_forward", "reference", "forward_sm90"
@@ -46,7 +60,8 @@ struct Plan {
   int packed_heads = 0;                             // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                // of its tiles
   std::optional<Prediction> predicted{};
-  std::string mask{};                 // where reads or long work decide it: whether its bits are stored, or why not
+  std::string mask{};  // where reads or long work decide it: whether its bits are stored, or why not
+  TensorCopies copies{};
   std::vector<std::string> access{};  // of tensors that TMA does not take: how they are reached, and why
   std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };

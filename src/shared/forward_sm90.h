@@ -16,6 +16,7 @@ inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
 inline constexpr int kKeysOfDraw = 64;     // of which a thread's sixteen share one call (philox.h)
 inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
 inline constexpr int kStreamedRestColumns = 16;
+inline constexpr int kBoxRows = 8;  // of a panel, after which the swizzle repeats
 
 /// What the scores become before their exponentials are taken: t, or t in powers of two.
 enum class ScoreForm : int {
@@ -37,7 +38,8 @@ enum class Normalizer : int {
   sigmoid,  // 1 / (1 + e^-t)
 };
 
-/// What o is stored as: what q, k and v are (of 8 bits: bf16), by TMA; else by threads, two neighbours at a time.
+/// What o is stored as: `same`, what q, k and v are (of 8 bits: bf16), by TMA; else by threads, two neighbours at a
+/// time.
 enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
 
 /// How a partial step finds what its mask_mod excludes.
@@ -76,12 +78,9 @@ struct ForwardSm90Config {
   OutputType o_type = OutputType::same;
   MaskForm mask = MaskForm::direct;
   bool mask_range = false;  // distance, both: what depends on the distance says that it is in a range
-  // Bytes that a thread copies of a tensor at a time (16, 8, 4, 2, 1), where its strides or its address are none of
-  // TMA's; 0: TMA brings it.
-  int q_gather = 0, k_gather = 0, v_gather = 0;
   int page_rows = 0;   // k and v are pages of so many rows, which a table lists for each sequence; 0: they are not.
                        // Then sequences count as different
-  bool odd_o = false;  // o's strides or its address are none of TMA's; or, of another o_type, no pair's
+  bool odd_o = false;  // not `same`: o's strides or its address are no pair's
   // q, k and v are stored in 8 bits, all or none; P takes q's type. Descale factors are read at run time.
   Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
   int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
@@ -125,11 +124,10 @@ struct ForwardSm90Config {
   // forever.
   constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 232; }
   constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 40; }
-  /// What the producer does not load itself but orders from the gathering warps.
-  constexpr bool orders_q() const { return q_gather > 0; }
-  constexpr bool orders_k() const { return k_gather > 0 || page_rows > 0; }
-  constexpr bool orders_v() const { return v_gather > 0 || page_rows > 0; }
-  constexpr bool orders() const { return orders_q() || orders_k() || orders_v(); }
+  /// The producer does not load keys and values itself but orders them from the gathering warps, which ask TMA for
+  /// boxes of pages, or copy rows themselves.
+  constexpr bool orders() const { return page_rows > 0; }
+  constexpr bool gathers() const { return page_rows % kBoxRows != 0; }
   /// The last ones of the producer's warpgroup; a streamer or a transposer has one of the two that are left.
   constexpr int gather_warps() const { return streamed_bytes > 0 || fp8() ? 1 : 2; }
   /// Warps that transpose values of 8 bits.
@@ -144,8 +142,7 @@ struct ForwardSm90Config {
     }
     return box;
   }
-  /// TMA writes 16 bytes times o's columns, and no less.
-  constexpr bool stores_o_by_threads() const { return o_type != OutputType::same || odd_o || v_dim % 8 != 0; }
+  constexpr bool stores_o_by_threads() const { return o_type != OutputType::same; }
   constexpr bool operator==(const ForwardSm90Config&) const = default;
 };
 
@@ -255,17 +252,17 @@ constexpr int place_bytes(const ForwardSm90Config& config) {
 
 /// What the producer asks of the gathering warps: rows of one tensor, for one buffer.
 struct GatherOrder {
-  int tensor;          // kGatherQ, kGatherK, kGatherV; or kGatherNothing: the warps may end
+  int tensor;          // kGatherK, kGatherV; or kGatherNothing: the warps may end
   unsigned to, full;   // addresses of the buffer and of the barrier that says when it is filled
   int sequence, head;  // of that tensor
-  int row, rows;       // the first one: of the tensor, or, where there are pages, of the sequence; and how many there
-                       // are from it on: the others are zeros. At most 0: all are
+  int row, rows;       // the first one, of the sequence; and how many there are from it on: the others are zeros. At
+                       // most 0: all are
   int count;           // in the first place: of all orders so far
 };
 static_assert(sizeof(GatherOrder) == 32);  // written 16 bytes at a time
 inline constexpr unsigned kOrderTensor = 0, kOrderTo = 4, kOrderFull = 8, kOrderSequence = 12, kOrderHead = 16,
                           kOrderRow = 20, kOrderRows = 24, kOrderCount = 28;  // offsets in bytes
-inline constexpr int kGatherNothing = -1, kGatherQ = 0, kGatherK = 1, kGatherV = 2;
+inline constexpr int kGatherNothing = -1, kGatherK = 0, kGatherV = 1;
 inline constexpr int kGatherOrders = 4;  // so many may wait
 inline constexpr int kGatherRows = 16;   // a warp copies so many at once
 
@@ -371,7 +368,7 @@ using TicketWord = unsigned long long;
 inline constexpr int kTicketBits = 24;
 inline constexpr int kMaxTiles = 1 << kTicketBits;
 
-/// A tensor whose rows are gathered. Element strides of sequence (or page), head and row; 0 where all share one.
+/// A tensor of pages whose rows are gathered. Element strides of page, head and row: multiples of 16 bytes.
 struct GatheredTensor {
   const void* data;
   long long stride[3];
@@ -429,7 +426,7 @@ struct ForwardSm90Params {
   int unattending_fills;  // and the first so many fills are queries of their sequence, the others lie past its end
   int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
   ListedTiles listed;   // device_lengths
-  GatheredTensor gathered[3];               // by kGatherQ, kGatherK, kGatherV
+  GatheredTensor gathered[2];               // by kGatherK, kGatherV
   PageTable page_table;                     // where k and v are pages
   Descale q_descale, k_descale, v_descale;  // 8 bits only
   // Stored masks: words of each thread, as stored_mask.h says, and of each item where its block 0 would have them.

@@ -282,7 +282,7 @@ TEST_F(GpuFp8, PagesOfEveryKernel) {
       specs.push_back(spec);
     }
   }
-  run_all(specs, 7);
+  run_all_and_in_place(specs, 7);
 }
 
 // Pages of any size, of which TMA takes those of 8 rows and more, with windows, sinks and whatever else crosses them.
@@ -308,11 +308,11 @@ TEST_F(GpuFp8, Pages) {
       specs.push_back(spec);
     }
   }
-  run_all(specs, 7);
+  run_all_and_in_place(specs, 7);
 }
 
-// Rows that TMA does not bring, in copies of 16 bytes to 1; rings of orders go round often on few CTAs.
-TEST_F(GpuFp8, GatheredRows) {
+// Tensors that TMA does not take, copied in words of 16 bytes to 1, and pages of rows that are gathered.
+TEST_F(GpuFp8, CopiedTensorsAndGatheredRows) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 192'000;
   Deck<Layout> layouts({Layout::gaps, Layout::sliced, Layout::reversed, Layout::padded, Layout::expanded, Layout::bshd},
@@ -356,7 +356,7 @@ TEST_F(GpuFp8, GatheredRows) {
       }
     }
   }
-  run_all(specs, 7);
+  run_all_and_in_place(specs, 7);
 }
 
 // Lengths in the GPU's memory give the bits of the host's where blocks are classified alike; pages, and factors of each
@@ -386,6 +386,7 @@ TEST_F(GpuFp8, LengthsOnTheDevice) {
       }
     }
   }
+  const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");  // pages by TMA
   for_each_spec(some_if_reduced(specs, 11), [](CaseSpec spec) {
     GpuCase there(spec);
     there.run_and_judge();

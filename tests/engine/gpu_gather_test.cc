@@ -1,6 +1,6 @@
-// Rows that TMA does not bring: odd, negative and zero strides, addresses that 16 does not divide. Against the
-// reference, by the one criterion, NaN between all rows. HEDDLE_TEST_REDUCED=1 runs some; HEDDLE_TEST_BACKEND=cpu sends
-// the same cases through the CPU.
+// Tensors that TMA does not take: odd and negative strides, addresses that 16 does not divide; and strides of zero,
+// which it does. Against the reference, by the one criterion, NaN between all rows. HEDDLE_TEST_REDUCED=1 runs some;
+// HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
 #include "engine/crossings.h"
@@ -62,7 +62,7 @@ TEST_F(GpuGather, EveryLayout) {
   run_all(specs);
 }
 
-// Copies of 8, 4 and 2 bytes, of rows that TMA could step over.
+// Words of 8, 4 and 2 bytes, of rows that TMA could step over.
 TEST_F(GpuGather, AddressesThat16DoesNotDivide) {
   std::vector<CaseSpec> specs;
   Source source(101'000);
@@ -100,7 +100,7 @@ TEST_F(GpuGather, SequencesThatDiffer) {
   run_all(specs);
 }
 
-// One CTA brings many tiles, some of them twice: every ring of buffers and orders goes round often.
+// One CTA brings many tiles, some of them twice.
 TEST_F(GpuGather, ManyTilesOfACta) {
   std::vector<CaseSpec> specs;
   Source source(103'000);
@@ -131,7 +131,6 @@ TEST_F(GpuGather, ManyTilesOfACta) {
   run_all(specs);
 }
 
-// One warp gathers where another streams a bias.
 TEST_F(GpuGather, WithWhatElseAKernelDoes) {
   std::vector<CaseSpec> specs;
   Source source(104'000);

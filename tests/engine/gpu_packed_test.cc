@@ -30,7 +30,7 @@ void run_all_packed(std::vector<CaseSpec> specs) {
   for (CaseSpec& spec : specs) {
     while (!has_queries(spec)) spec.seed += 1'000'000;
   }
-  run_all(specs);
+  run_all_and_in_place(std::move(specs));
 }
 
 /// The rest of a case, dealt: groups that fill warpgroups, tiles, or neither, and queries that end inside a head's
@@ -213,7 +213,7 @@ TEST_F(GpuPacked, ModsOfTheirOwnHead) {
   });
 }
 
-TEST_F(GpuPacked, GatheredAndPaged) {
+TEST_F(GpuPacked, PagedAndCopied) {
   std::vector<CaseSpec> specs;
   Source source(125'000);
   Deck<Layout> layouts({Layout::reversed, Layout::gaps, Layout::padded}, 21);
@@ -222,11 +222,10 @@ TEST_F(GpuPacked, GatheredAndPaged) {
   Deck<std::string> sequences({"whole", "lengths", "packed"}, 24);
   for (const plan::ForwardSm90Kernel& kernel : kernels()) {
     for (const int packed : {16, 32, 64}) {
-      for (const bool gathers : {false, true}) {
+      for (const bool copies : {false, true}) {
         CaseSpec spec = source.draw(packed, kernel);
-        if (gathers && kernel.warpgroups == 3) continue;
-        spec.page_rows = gathers ? pages.deal() : 16;
-        if (gathers) {
+        spec.page_rows = copies ? pages.deal() : kernel.warpgroups == 3 ? 16 : 3;
+        if (copies) {
           spec.layout = layouts.deal();
           spec.alignment = alignments.deal();
         }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/gpu_case.h"
+#include "scoped_environment.h"
 
 namespace heddle::test {
 
@@ -33,6 +34,14 @@ inline std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs,
 /// These, side by side, against the reference.
 inline void run_all(const std::vector<CaseSpec>& specs, std::size_t nth_if_reduced = 7) {
   for_each_spec(some_if_reduced(specs, nth_if_reduced), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+/// The same; and again those with pages, which are then read where they lie.
+inline void run_all_and_in_place(std::vector<CaseSpec> specs, std::size_t nth_if_reduced = 7) {
+  run_all(specs, nth_if_reduced);
+  std::erase_if(specs, [](const CaseSpec& spec) { return spec.page_rows == 0; });
+  const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
+  run_all(specs, nth_if_reduced);
 }
 
 }  // namespace heddle::test

@@ -1,4 +1,4 @@
-// Which tensors TMA reaches, and how threads copy the others.
+// Which tensors TMA reaches, which are copied first, and what of pages is gathered.
 #include "plan/families/forward_sm90_access.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,9 @@
 #include <algorithm>
 
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_access.h"
 #include "plan/hopper.h"
+#include "scoped_environment.h"
 
 namespace heddle::test {
 namespace {
@@ -17,64 +19,162 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+HopperCall call() { return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 100, .kv_rows = 50, .dim = 64}; }
 /// q and o are [2, 4, 100, 64], k and v [2, 2, 50, 64].
-AttentionTensors tensors() {
-  return HopperCall{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 100, .kv_rows = 50, .dim = 64}.tensors();
+AttentionTensors tensors() { return call().tensors(); }
+/// Of tensors that are no pages.
+ForwardSm90Access access(const AttentionTensors& given) {
+  const std::vector<ForwardSm90Access> accesses = plan::forward_sm90_accesses(given, call().problem());
+  EXPECT_EQ(accesses.size(), 1);
+  return accesses.front();
 }
 ForwardSm90Access access_of_k(const Dims& strides, std::uintptr_t address = 0) {
   AttentionTensors given = tensors();
   given.k.strides = strides;
   given.k.data = reinterpret_cast<const void*>(address);
-  return plan::forward_sm90_access(given);
+  return access(given);
 }
 
 constexpr std::int64_t kEnd = std::int64_t{1} << 39;  // elements of 2 bytes
 
 TEST(ForwardSm90Access, TmaReachesWhatItsMapsDescribe) {
-  EXPECT_THAT(plan::forward_sm90_access(tensors()).reasons, IsEmpty());
-  for (const Dims& strides :
-       {Dims{25600, 64, 256, 1}, Dims{25600, 6400, 72, 1}, Dims{kEnd - 8, 6400, 64, 1}, Dims{8, 16, 24, 1}}) {
-    const ForwardSm90Access access = access_of_k(strides, 4096 + 16);
-    EXPECT_EQ(access.k_gather, 0) << to_string(strides);
-    EXPECT_THAT(access.reasons, IsEmpty());
+  EXPECT_THAT(access(tensors()).reasons, IsEmpty());
+  for (const Dims& strides : {Dims{25600, 64, 256, 1}, Dims{25600, 6400, 72, 1}, Dims{kEnd - 8, 6400, 64, 1},
+                              Dims{8, 16, 24, 1}, Dims{25600, 0, 64, 1}, Dims{0, 0, 0, 1}}) {
+    const ForwardSm90Access found = access_of_k(strides, 4096 + 16);
+    EXPECT_FALSE(found.copies[1]) << to_string(strides);
+    EXPECT_THAT(found.reasons, IsEmpty());
   }
 }
 
-TEST(ForwardSm90Access, ThreadsCopyAsManyBytesAsDivideEveryRow) {
-  const auto bytes = [](const Dims& strides, std::uintptr_t address = 0) {
-    return access_of_k(strides, address).k_gather;
-  };
-  EXPECT_EQ(bytes({25600, 6400, 65, 1}), 2);
-  EXPECT_EQ(bytes({25604, 6400, 64, 1}), 8);
-  EXPECT_EQ(bytes({25600, 6402, 64, 1}), 4);
-  EXPECT_EQ(bytes({25600, 6402, 65, 1}), 2);
-  EXPECT_EQ(bytes({25600, 6400, -64, 1}), 16);
-  EXPECT_EQ(bytes({25600, 6400, -66, 1}), 4);
-  EXPECT_EQ(bytes({25600, 0, 64, 1}), 16);
-  EXPECT_EQ(bytes({0, 0, 0, 1}), 16);
-  EXPECT_EQ(bytes({kEnd, 6400, 64, 1}), 16);
-  EXPECT_EQ(bytes({25600, 3200, 64, 1}, 4096 + 8), 8);
-  EXPECT_EQ(bytes({25600, 3200, 64, 1}, 4096 + 14), 2);
-  EXPECT_EQ(bytes({25600, 3204, 64, 1}, 4096 + 4), 4);
+TEST(ForwardSm90Access, OthersAreCopied) {
+  for (const Dims& strides : {Dims{25600, 6400, 65, 1}, Dims{25604, 6400, 64, 1}, Dims{25600, 6402, 64, 1},
+                              Dims{25600, 6400, -64, 1}, Dims{-25600, 6400, 64, 1}, Dims{kEnd, 6400, 64, 1}}) {
+    EXPECT_TRUE(access_of_k(strides).copies[1]) << to_string(strides);
+  }
+  for (const std::uintptr_t shift : {2, 4, 8, 14}) {
+    EXPECT_TRUE(access_of_k({25600, 3200, 64, 1}, 4096 + shift).copies[1]) << shift;
+  }
+}
+
+// Row after row, rows at multiples of 16 bytes, tensors at multiples of 64.
+TEST(ForwardSm90Access, CopiesStandOneBehindTheOther) {
+  HopperCall odd = {.batch = 3, .q_heads = 2, .kv_heads = 1, .q_rows = 5, .kv_rows = 7, .dim = 65, .v_dim = 33};
+  const std::vector<ForwardSm90Access> accesses = plan::forward_sm90_accesses(odd.tensors(), odd.problem());
+  ASSERT_EQ(accesses.size(), 1);
+  const plan::TensorCopies& copies = accesses.front().copies;
+  for (const auto& copy : copies) ASSERT_TRUE(copy);
+  EXPECT_THAT(copies[0]->shape, Dims({3, 2, 5, 65}));
+  EXPECT_EQ(copies[0]->row_bytes, 144);
+  EXPECT_EQ(copies[0]->offset, 0);
+  EXPECT_EQ(copies[1]->offset, 4352);  // 30 rows of 144, and 32 more
+  EXPECT_EQ(copies[1]->row_bytes, 144);
+  EXPECT_EQ(copies[2]->offset, 4352 + 3072);  // 21 rows
+  EXPECT_EQ(copies[2]->row_bytes, 80);
+  EXPECT_EQ(accesses.front().copied_bytes(), 4352 + 3072 + 1728);
+  const char* workspace = reinterpret_cast<const char*>(std::uintptr_t{4096});
+  const ConstTensorView view = plan::copy_of(*copies[2], DType::bf16, workspace);
+  EXPECT_EQ(view.data, workspace + 4352 + 3072);
+  EXPECT_THAT(view.shape, Dims({3, 1, 7, 33}));
+  EXPECT_THAT(view.strides, Dims({280, 280, 40, 1}));
 }
 
 TEST(ForwardSm90Access, SaysWhichAndWhy) {
   AttentionTensors given = tensors();
   given.q.data = reinterpret_cast<const void*>(std::uintptr_t{4098});
-  given.v.strides = {6400, 0, 64, 1};
+  given.v.strides = {6400, 3200, -64, 1};
   given.o.strides = {25700, 6425, 66, 1};
-  const ForwardSm90Access access = plan::forward_sm90_access(given);
-  EXPECT_EQ(access.q_gather, 2);
-  EXPECT_EQ(access.k_gather, 0);
-  EXPECT_EQ(access.v_gather, 16);
-  EXPECT_TRUE(access.odd_o);
+  const ForwardSm90Access found = access(given);
+  EXPECT_TRUE(found.copies[0] && !found.copies[1] && found.copies[2]);
+  EXPECT_TRUE(found.odd_o);
   EXPECT_THAT(
-      access.reasons,
-      ElementsAre("q is gathered by threads, 2 bytes at a time: its address is no multiple of 16, as TMA takes",
-                  "v is gathered by threads, 16 bytes at a time: its strides are [6400, 0, 64, 1], and TMA takes "
-                  "positive multiples of 8 elements below 549755813888",
-                  "o is stored by threads, 2 bytes at a time: its strides are [25700, 6425, 66, 1], and TMA "
-                  "takes positive multiples of 8 elements below 549755813888"));
+      found.reasons,
+      ElementsAre("o is stored by threads, 2 bytes at a time: its strides are [25700, 6425, 66, 1], and TMA "
+                  "takes multiples of 8 elements, from 0 on and below 549755813888",
+                  "q is copied into the workspace by each run: its address is no multiple of 16, as TMA takes",
+                  "v is copied into the workspace by each run: its strides are [6400, 3200, -64, 1], and TMA takes "
+                  "multiples of 8 elements, from 0 on and below 549755813888"));
+}
+
+/// Pages of k and v, [5, 2, page_rows, 64], of which each of two sequences has 50 rows.
+struct Paged {
+  problem::AttentionProblem problem = call().problem();
+  AttentionTensors given = tensors();
+  explicit Paged(std::int64_t page_rows) {
+    problem.page_rows = page_rows;
+    given.k = ConstTensorView(nullptr, DType::bf16, Dims{5, 2, page_rows, 64});
+    given.v = given.k;
+  }
+  std::vector<ForwardSm90Access> accesses() const { return plan::forward_sm90_accesses(given, problem); }
+};
+
+// Those of 8 rows, or multiples, are TMA's, of others rows are gathered.
+TEST(ForwardSm90Access, PagesAreReadWhereTheyLieOrCopied) {
+  for (const std::int64_t rows : {1, 3, 12, 8, 16, 24, 128}) {
+    const std::vector<ForwardSm90Access> accesses = Paged(rows).accesses();
+    ASSERT_EQ(accesses.size(), 2);
+    EXPECT_EQ(accesses[0].page_rows, rows);
+    EXPECT_EQ(accesses[0].copied_bytes(), 0);
+    if (rows % 8 == 0) {
+      EXPECT_THAT(accesses[0].reasons, IsEmpty());
+    } else {
+      EXPECT_THAT(
+          accesses[0].reasons,
+          ElementsAre(fmt::format("the rows of k and v are gathered by threads, 16 bytes at a time, from their pages: "
+                                  "they have {} rows, and TMA takes multiples of 8",
+                                  rows)));
+    }
+    EXPECT_EQ(accesses[1].page_rows, 0);
+    EXPECT_THAT(accesses[1].reasons,
+                ElementsAre(fmt::format("the pages of k and v are copied into the workspace by each run: they have {} "
+                                        "rows, and a block of keys would come in many parts",
+                                        rows)));
+    EXPECT_FALSE(accesses[1].copies[0]);
+    for (const int tensor : {1, 2}) {
+      const plan::TensorCopy& copy = *accesses[1].copies[tensor];
+      EXPECT_TRUE(copy.paged);
+      EXPECT_THAT(copy.shape, Dims({2, 2, 50, 64}));
+      EXPECT_EQ(copy.offset, tensor == 1 ? 0 : 25600);
+    }
+  }
+}
+
+// Also of pages whose rows are whole boxes, and both of keys and values.
+TEST(ForwardSm90Access, PagesAtOddPlacesAreCopied) {
+  for (const std::int64_t rows : {1, 16}) {
+    Paged paged(rows);
+    paged.given.v.strides[1] += 4;
+    const std::vector<ForwardSm90Access> accesses = paged.accesses();
+    ASSERT_EQ(accesses.size(), 1);
+    EXPECT_EQ(accesses[0].page_rows, 0);
+    EXPECT_TRUE(accesses[0].copies[1] && accesses[0].copies[2]);
+    EXPECT_THAT(accesses[0].reasons,
+                ElementsAre(fmt::format("the pages of k and v are copied into the workspace by each run: of v its "
+                                        "strides are [{}, {}, 64, 1], and TMA takes multiples of 8 elements, from 0 on "
+                                        "and below 549755813888",
+                                        128 * rows, 64 * rows + 4)));
+  }
+}
+
+TEST(ForwardSm90Access, CopiesOfPagesHaveALimit) {
+  const Paged paged(3);
+  const ScopedVariable exactly("HEDDLE_COPY_BYTES", "51200");
+  EXPECT_EQ(paged.accesses().size(), 2);
+  const ScopedVariable less("HEDDLE_COPY_BYTES", "51199");
+  const std::vector<ForwardSm90Access> accesses = paged.accesses();
+  ASSERT_EQ(accesses.size(), 1);
+  EXPECT_EQ(accesses[0].page_rows, 3);
+  EXPECT_THAT(accesses[0].reasons,
+              ElementsAre(HasSubstr("multiples of 8; copied they would take 51200 bytes, and up to "
+                                    "51199 are taken (HEDDLE_COPY_BYTES)")));
+  const std::vector<ForwardSm90Access> boxes = Paged(16).accesses();
+  ASSERT_EQ(boxes.size(), 1);
+  EXPECT_THAT(boxes[0].reasons, IsEmpty());
+  // What has no other way is copied.
+  Paged odd(3);
+  odd.given.k.strides[2] = 66;
+  ASSERT_EQ(odd.accesses().size(), 1);
+  EXPECT_EQ(odd.accesses()[0].page_rows, 0);
 }
 
 // Threads store it: two elements at a time where these divide its strides and its address.
@@ -86,13 +186,13 @@ TEST(ForwardSm90Access, OutputsOfOtherTypesAsk) {
       given.o.dtype = dtype;
       given.o.strides = strides;
       given.o.data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
-      return plan::forward_sm90_access(given);
+      return access(given);
     };
     for (const Dims& strides :
          {Dims{60000, 12000, 66, 1}, Dims{60000, 12000, -66, 1}, Dims{std::int64_t{1} << 41, 2, 8, 1}}) {
-      const ForwardSm90Access access = access_of_o(strides, 4096 + 2 * bytes);
-      EXPECT_FALSE(access.odd_o) << name(dtype) << to_string(strides);
-      EXPECT_THAT(access.reasons, IsEmpty());
+      const ForwardSm90Access found = access_of_o(strides, 4096 + 2 * bytes);
+      EXPECT_FALSE(found.odd_o) << name(dtype) << to_string(strides);
+      EXPECT_THAT(found.reasons, IsEmpty());
     }
     const ForwardSm90Access strides = access_of_o({60000, 12000, 65, 1}, 4096);
     EXPECT_TRUE(strides.odd_o) << name(dtype);
@@ -113,10 +213,10 @@ TEST(ForwardSm90Access, StridesThatSayNothing) {
   const HopperCall one = {.q_rows = 1, .kv_rows = 50, .dim = 64};  // batch, heads and queries 1
   AttentionTensors given = one.tensors();
   given.q.strides = given.o.strides = {-1, 0, 7, 1};
-  EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());
+  EXPECT_THAT(access(given).reasons, IsEmpty());
   given = HopperCall{.batch = 2, .kv_rows = 0}.tensors();  // no keys
   given.k.strides = given.v.strides = {0, 1, 3, 1};
-  EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());
+  EXPECT_THAT(access(given).reasons, IsEmpty());
 }
 
 // In 8 bits: elements of a byte, and an o of bf16.
@@ -124,111 +224,135 @@ TEST(ForwardSm90Access, EightBits) {
   AttentionTensors given =
       HopperCall{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 100, .kv_rows = 50, .dim = 64, .dtype = DType::e4m3}
           .tensors();
-  EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());
-  const auto bytes = [&](const Dims& strides, std::uintptr_t address = 0, std::int64_t dim = 64) {
+  EXPECT_THAT(access(given).reasons, IsEmpty());
+  const auto copied = [&](const Dims& strides, std::uintptr_t address = 0) {
     AttentionTensors own = given;
     own.v.strides = strides;
-    own.v.shape[3] = dim;
     own.v.data = reinterpret_cast<const void*>(address);
-    return plan::forward_sm90_access(own).v_gather;
+    return access(own).copies[2].has_value();
   };
-  EXPECT_EQ(bytes({6400, 3200, 80, 1}, 4096 + 16), 0);
-  EXPECT_EQ(bytes({2 * kEnd - 16, 3200, 64, 1}), 0);
-  EXPECT_EQ(bytes({2 * kEnd, 3200, 64, 1}), 16);
-  EXPECT_EQ(bytes({6400, 3200, 72, 1}), 8);
-  EXPECT_EQ(bytes({6400, 3200, 64, 1}, 4096 + 4), 4);
-  EXPECT_EQ(bytes({6400, 3202, 64, 1}), 2);
-  EXPECT_EQ(bytes({6400, 3200, 64, 1}, 4096 + 3), 1);
-  // What is read element by element is a row's, to its last byte.
-  EXPECT_EQ(bytes({6400, 3200, 66, 1}, 0, 63), 1);
-  EXPECT_EQ(bytes({6400, 3200, 68, 1}, 0, 63), 4);
+  EXPECT_FALSE(copied({6400, 3200, 80, 1}, 4096 + 16));
+  EXPECT_FALSE(copied({2 * kEnd - 16, 3200, 64, 1}));
+  EXPECT_TRUE(copied({2 * kEnd, 3200, 64, 1}));
+  EXPECT_TRUE(copied({6400, 3200, 72, 1}));
+  EXPECT_TRUE(copied({6400, 3200, 64, 1}, 4096 + 3));
   given.o.strides[2] = 68;
-  EXPECT_THAT(plan::forward_sm90_access(given).reasons,
-              ElementsAre("o is stored by threads, 2 bytes at a time: its strides are [25600, 6400, 68, 1], and TMA "
-                          "takes positive multiples of 8 elements below 549755813888"));
+  EXPECT_THAT(access(given).reasons,
+              ElementsAre("o is stored by threads, 4 bytes at a time: its strides are [25600, 6400, 68, 1], and TMA "
+                          "takes multiples of 8 elements, from 0 on and below 549755813888"));
   given.o = TensorView(nullptr, DType::e4m3, given.o.shape, given.o.strides);
-  EXPECT_THAT(plan::forward_sm90_access(given).reasons, IsEmpty());  // pairs
+  EXPECT_THAT(access(given).reasons, IsEmpty());  // pairs
 }
 
-// The two warps that transpose values become one that does and one that gathers.
-TEST(ForwardSm90Access, EightBitsLeaveOneWarpToGather) {
+/// What the planner makes of tensors that it is given.
+std::vector<plan::Choice> choices_of(const HopperCall& call, const AttentionTensors& given,
+                                     std::int64_t page_rows = 0) {
+  problem::AttentionProblem problem = call.problem();
+  problem.page_rows = page_rows;
+  return plan::forward_sm90(problem, given, call.all_options(), h200(),
+                            [&](BlockSize block) { return call.rows_of(block); });
+}
+
+// The two warps that transpose values become one that does and one that brings pages.
+TEST(ForwardSm90Access, EightBitsLeaveOneWarpToPages) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
-    HopperCall call = {
+    const HopperCall call = {
         .batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dim = dim, .dtype = DType::e4m3};
     AttentionTensors given = call.tensors();
-    const auto choices_of = [&](std::int64_t page_rows) {
-      problem::AttentionProblem problem = call.problem();
-      problem.page_rows = page_rows;
-      return plan::forward_sm90(problem, given, call.all_options(), h200(),
-                                [&](BlockSize block) { return call.rows_of(block); });
-    };
-    const auto expect_all = [](const std::vector<plan::Choice>& choices, int gather_warps, int transposers) {
+    const auto expect_all = [](const std::vector<plan::Choice>& choices) {
       ASSERT_FALSE(choices.empty());
       for (const plan::Choice& choice : choices) {
         const shared::ForwardSm90Config& config = *choice.plan.sm90;
-        EXPECT_EQ(config.orders() ? config.gather_warps() : 0, gather_warps);
-        EXPECT_EQ(config.transposers(), transposers);
+        const bool pages = config.page_rows > 0;
+        EXPECT_EQ(config.orders() ? config.gather_warps() : 0, pages ? 1 : 0);
+        EXPECT_EQ(config.transposers(), pages ? 1 : 2);
+        EXPECT_TRUE(!config.gathers() || config.warpgroups == 2);
         EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
       }
     };
-    expect_all(choices_of(0), 0, 2);
-    const std::vector<plan::Choice> paged = choices_of(16);
-    expect_all(paged, 1, 1);
+    expect_all(choices_of(call, given));
+    const std::vector<plan::Choice> paged = choices_of(call, given, 16);
+    expect_all(paged);
     EXPECT_TRUE(dim > 128 || std::ranges::any_of(paged, [](const plan::Choice& choice) {
                   return choice.plan.sm90->warpgroups == 3;  // TMA brings them
                 }));
-    expect_all(choices_of(3), 1, 1);
-    for (const plan::Choice& choice : choices_of(3)) EXPECT_EQ(choice.plan.sm90->warpgroups, 2);
+    expect_all(choices_of(call, given, 3));
     given.q.strides[2] += 1;
-    expect_all(choices_of(0), 1, 1);
+    expect_all(choices_of(call, given));
     given = call.tensors();
     given.o.strides[2] += 1;
-    const std::vector<plan::Choice> odd = choices_of(0);  // the widest ones may spill
+    const std::vector<plan::Choice> odd = choices_of(call, given);  // the widest ones may spill
     EXPECT_TRUE(std::ranges::any_of(odd, [](const plan::Choice& choice) { return choice.plan.tile.kv == 64; }));
   }
 }
 
 // A streamed bias leaves one warp to gather, and its tiles take shared memory that orders do not have.
 TEST(ForwardSm90Access, LeavesRoomForStreamedTiles) {
+  const ScopedVariable gathered("HEDDLE_COPY_BYTES", "0");
   for (const std::int64_t dim : {64, 128, 256}) {
     HopperCall call = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dim = dim};
     call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
     call.options.bindings.captures["bias"] =
         ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::bf16, Dims{4, 512, 512});
-    AttentionTensors given = call.tensors();
-    given.k.strides[2] += 4;
-    const problem::AttentionProblem problem = call.problem();
-    const auto choices = plan::forward_sm90(problem, given, call.all_options(), h200(),
-                                            [&](BlockSize block) { return call.rows_of(block); });
+    const std::vector<plan::Choice> choices = choices_of(call, call.tensors(), 3);
     ASSERT_FALSE(choices.empty());
     for (const plan::Choice& choice : choices) {
       const shared::ForwardSm90Config& config = *choice.plan.sm90;
       EXPECT_EQ(config.streamed_bytes, 2);
-      EXPECT_EQ(config.k_gather, 8);
+      EXPECT_TRUE(config.gathers());
       EXPECT_EQ(config.gather_warps(), 1);
       EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
     }
   }
 }
 
-// Kernels of three warpgroups have no registers for it; those of two gather, and say so.
-TEST(ForwardSm90Access, IsPartOfThePlan) {
+// Kernels are those of other tensors; the copies stand in the workspace behind what else does.
+TEST(ForwardSm90Access, CopiesArePartOfThePlan) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
-    const HopperCall call = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 500, .kv_rows = 900, .dim = dim};
+    const HopperCall call = {.batch = 2, .q_heads = 40, .kv_heads = 20, .q_rows = 500, .kv_rows = 900, .dim = dim};
+    const plan::Plan plain = choices_of(call, call.tensors()).front().plan;
     AttentionTensors given = call.tensors();
     given.k.strides[2] += 1;
-    const auto choices = plan::forward_sm90(call.problem(), given, call.all_options(), h200(),
-                                            [&](BlockSize block) { return call.rows_of(block); });
-    ASSERT_FALSE(choices.empty());
-    for (const plan::Choice& choice : choices) {
-      EXPECT_EQ(choice.plan.sm90->warpgroups, 2);
-      EXPECT_EQ(choice.plan.sm90->k_gather, 2);
-      EXPECT_EQ(choice.plan.sm90->q_gather + choice.plan.sm90->v_gather, 0);
-      EXPECT_THAT(choice.plan.access, ElementsAre(HasSubstr("k is gathered by threads, 2 bytes at a time")));
-      EXPECT_THAT(to_string(choice.plan), HasSubstr("k is gathered by threads"));
+    const plan::Plan copying = choices_of(call, given).front().plan;
+    EXPECT_EQ(*copying.sm90, *plain.sm90);
+    EXPECT_TRUE(!copying.copies[0] && copying.copies[1] && !copying.copies[2]);
+    EXPECT_EQ(plain.workspace_bytes, 64);
+    EXPECT_EQ(copying.copies[1]->offset, 64);
+    const std::int64_t bytes = 2 * 20 * 900 * dim * 2;
+    EXPECT_EQ(copying.workspace_bytes, 64 + bytes);
+    EXPECT_DOUBLE_EQ(copying.predicted->bytes, plain.predicted->bytes + 2.0 * static_cast<double>(bytes));
+    EXPECT_GT(copying.predicted->seconds, plain.predicted->seconds);
+    EXPECT_THAT(copying.access, ElementsAre(HasSubstr("k is copied into the workspace by each run")));
+    EXPECT_THAT(to_string(copying), HasSubstr("k is copied into the workspace"));
+  }
+}
+
+// Many boxes a block of keys take longer than its products; fewer do not.
+TEST(ForwardSm90Access, PagesOfTmaAreCopiedWhereTheirBoxesBind) {
+  const auto copied = [](std::int64_t dim, std::int64_t page_rows) {
+    const HopperCall call = {.batch = 2, .q_heads = 16, .kv_heads = 16, .q_rows = 4096, .kv_rows = 4096, .dim = dim};
+    const plan::Plan plan = choices_of(call, call.tensors(), page_rows).front().plan;
+    return plan.copies[1].has_value();
+  };
+  EXPECT_TRUE(copied(128, 16));
+  EXPECT_TRUE(copied(64, 8));
+  EXPECT_FALSE(copied(128, 64));
+  EXPECT_FALSE(copied(64, 16));
+}
+
+// Few queries are not worth a copy of all keys; of many it takes little. What was not taken is said.
+TEST(ForwardSm90Access, PagesAreCopiedWhereThatPays) {
+  for (const std::int64_t dim : {64, 128}) {
+    for (const bool many : {false, true}) {
+      const HopperCall call = {
+          .batch = 8, .q_heads = 16, .kv_heads = 16, .q_rows = many ? 4096 : 16, .kv_rows = 16384, .dim = dim};
+      const std::vector<plan::Choice> choices = choices_of(call, call.tensors(), 1);
+      const plan::Plan& first = choices.front().plan;
+      EXPECT_EQ(first.copies[1].has_value(), many);
+      EXPECT_EQ(first.sm90->gathers(), !many);
+      EXPECT_THAT(to_string(first), HasSubstr(many ? ", of gathered rows: predicted" : ", of copied pages: predicted"));
+      EXPECT_THAT(to_string(first), HasSubstr("3 warpgroups: gathers rows"));
     }
-    if (dim != 64) continue;
-    EXPECT_THAT(to_string(choices.front().plan), HasSubstr("192 queries x 128 keys, 3 warpgroups: gathers"));
   }
 }
 

@@ -244,7 +244,9 @@ TEST(ForwardSm90Choice, KernelsOfEightBits) {
     EXPECT_EQ(config.transposed_rows(), 64);
     EXPECT_EQ(config.qk_panels(), 1);
     EXPECT_EQ(config.output_panels(), 1);
-    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (100 + 2 * 36 + 4) + 520 * (100 + 36));
+    // Rows of 100 and 36 bytes are copied: written, and read once more.
+    const double copied = 2.0 * (1000 * 112 + 520 * (112 + 48));
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (100 + 2 * 36 + 4) + 520 * (100 + 36) + copied);
     EXPECT_EQ(config.weight_exponent, 0);
   }
   call.options.weight_mod = mods::dropout(0.6, 7);
@@ -382,7 +384,9 @@ TEST(ForwardSm90Choice, MultipliesAndCountsTrueHeadDims) {
     EXPECT_EQ(config.v_panels(), 1);
     EXPECT_EQ(config.o_panels, 1);
     EXPECT_EQ(choice.plan.predicted->flops, 2.0 * (100 + 36) * 1000 * 520);
-    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (2 * (100 + 36) + 4) + 2.0 * 520 * (100 + 36));
+    // Rows of 200 and 72 bytes are copied: written, and read once more.
+    const double copied = 2.0 * (1000 * 208 + 520 * (208 + 80));
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (2 * (100 + 36) + 4) + 2.0 * 520 * (100 + 36) + copied);
   }
 }
 
@@ -511,15 +515,13 @@ TEST(ForwardSm90Costs, GrowWithTheWork) {
 
 // 80 keys lie in five boxes of a page of 128, 128 in one.
 TEST(ForwardSm90Costs, ManyBoxesOfPagesTakeLongerThanTheirStep) {
-  const auto clocks_of = [](int kv_block, int page_rows, int streamed_bytes = 0, int k_gather = 0, int v_gather = 0) {
+  const auto clocks_of = [](int kv_block, int page_rows, int streamed_bytes = 0) {
     const auto* row = std::ranges::find_if(plan::kForwardSm90Kernels, [&](const plan::ForwardSm90Kernel& kernel) {
       return kernel.qk_dim == 128 && kernel.v_dim == 128 && kernel.kv_block == kv_block;
     });
     ForwardSm90Config config = row->config();
     config.page_rows = page_rows;
     config.streamed_bytes = streamed_bytes;
-    config.k_gather = k_gather;
-    config.v_gather = v_gather;
     return plan::forward_sm90_clocks(config);
   };
   constexpr double kBox = plan::kSm90Rates.page_box_clocks;
@@ -527,11 +529,13 @@ TEST(ForwardSm90Costs, ManyBoxesOfPagesTakeLongerThanTheirStep) {
   EXPECT_GT(clocks_of(80, 128).full_step, clocks_of(80, 0).full_step);
   EXPECT_DOUBLE_EQ(clocks_of(128, 128).full_step, clocks_of(128, 0).full_step);
   EXPECT_DOUBLE_EQ(clocks_of(128, 16).full_step, 8 * 2 * kBox);
-  // Whoever attends the step; by one warp where the other one streams; not of rows that are gathered.
+  // Whoever attends the step; by one warp where the other one streams.
   EXPECT_DOUBLE_EQ(clocks_of(80, 16).loads, 5 * 2 * kBox);
   EXPECT_DOUBLE_EQ(clocks_of(128, 16, 2).full_step, 2 * 8 * 2 * kBox);
-  EXPECT_DOUBLE_EQ(clocks_of(128, 16, 2, 8, 0).full_step, 8 * 2 * kBox);
-  EXPECT_DOUBLE_EQ(clocks_of(128, 16, 0, 8, 8).full_step, clocks_of(128, 0).full_step);
+  // Rows that are gathered, of 256 bytes.
+  constexpr double kRow = plan::kSm90Rates.gather_row_clocks + 16 * plan::kSm90Rates.gather_copy_clocks;
+  EXPECT_DOUBLE_EQ(clocks_of(128, 3).full_step, 2 * 128 * kRow);
+  EXPECT_DOUBLE_EQ(clocks_of(128, 3, 2).full_step, 2 * 2 * 128 * kRow);
 }
 
 }  // namespace

@@ -33,9 +33,11 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
     if (params.item_count > 0) {
-      if constexpr (kConfig.q_gather == 0) ptx::prefetch_map(q_map);
-      if constexpr (kConfig.k_gather == 0) ptx::prefetch_map(k_map);
-      if constexpr (kConfig.v_gather == 0) ptx::prefetch_map(v_map);
+      ptx::prefetch_map(q_map);
+      if constexpr (!kConfig.gathers()) {
+        ptx::prefetch_map(k_map);
+        ptx::prefetch_map(v_map);
+      }
     }
     memory.initialise();
   }

@@ -480,12 +480,8 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
     const TilePlace at = own_place(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
-    // Pairs take fewer registers than elements: products of 8 bits leave none.
-    constexpr bool kPairs = kConfig.o_type != OutputType::same || kConfig.fp8();
-    if constexpr (kPairs && kConfig.stores_o_by_threads()) {
-      store_converted_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
-    } else if constexpr (kConfig.stores_o_by_threads()) {
-      store_odd_output<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
+    if constexpr (kConfig.stores_o_by_threads()) {
+      store_output_by_threads<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
     } else {
       store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.q_len, o_, factor);
     }

@@ -1,14 +1,13 @@
-// What the producer orders instead of loading it: rows whose strides or address TMA does not take, and rows of pages.
+// What the producer orders instead of loading it: keys and values in pages.
 //
 // Two warps of the producer's warpgroup, or one beside a streamer (pieces/streamer.cuh) or a warp that transposes
-// values (pieces/transpose.cuh), copy rows to where TMA would have put them, in its swizzle. What they write is read by
-// products, through the async proxy: so each thread waits for its own copies, fences, and only then does its warp say
-// that the buffer is filled. One order's copies are under way while the next one's begin; where no next one stands
-// there, they are waited for at once, since consumers may need nothing else to go on. Nothing here waits for a
-// consumer: buffers were empty when they were ordered.
-//
-// Rows past a sequence's end and columns past the tensor's become zeros, and are not read. Pages that TMA takes it is
-// asked for here, keys by one of the warps and values by the other; of keys past the end it brings the last ones again.
+// values (pieces/transpose.cuh), bring them. Pages of 8 rows, or multiples, TMA is asked for, keys by one of the warps
+// and values by the other; of keys past the end it brings the last ones again. Of other pages both warps copy rows to
+// where TMA would have put them, in its swizzle. What they write is read by products, through the async proxy: so each
+// thread waits for its own copies, fences, and only then does its warp say that the buffer is filled. One order's
+// copies are under way while the next one's begin; where no next one stands there, they are waited for at once, since
+// consumers may need nothing else to go on. Nothing here waits for a consumer: buffers were empty when they were
+// ordered. Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
 #pragma once
 
 #include "pieces/memory.cuh"
@@ -81,37 +80,29 @@ class Gatherer {
 
   /// False: TMA fills that buffer, and says so itself.
   __device__ __forceinline__ bool begin(ptx::Address order, int tensor) const {
-    constexpr bool kPaged = kConfig.page_rows > 0;
-    if (tensor == shared::kGatherQ) {
-      if constexpr (kConfig.q_gather > 0) {
-        copy<kConfig.q_gather, kConfig.packs() ? kConfig.queries() : 64, kConfig.qk_columns(), kConfig.qk_dim, false,
-             64>(order, params_.gathered[0]);
-      }
-      return true;
-    }
-    if (tensor == shared::kGatherK) {
-      if constexpr (kConfig.k_gather > 0) {
-        copy<kConfig.k_gather, kConfig.kv_block, kConfig.qk_columns(), kConfig.qk_dim, kPaged>(order,
-                                                                                               params_.gathered[1]);
-      } else if constexpr (kPaged) {
-        load_pages<kConfig.qk_panels(), false>(order, k_map_);
-      }
-      return kConfig.k_gather > 0;
-    }
-    if constexpr (kConfig.v_gather > 0) {
+    const bool keys = tensor == shared::kGatherK;
+    if constexpr (kConfig.gathers()) {
       // Transposition reads more columns than products do.
-      constexpr int kColumns = kConfig.fp8() ? kConfig.transposed_rows() : kConfig.v_columns();
-      copy<kConfig.v_gather, kConfig.kv_block, kColumns, kConfig.v_dim, kPaged>(order, params_.gathered[2]);
-    } else if constexpr (kPaged) {
-      load_pages<kConfig.v_panels(), true>(order, v_map_);
+      constexpr int kValueColumns = kConfig.fp8() ? kConfig.transposed_rows() : kConfig.v_columns();
+      if (keys) {
+        copy<kConfig.qk_columns(), kConfig.qk_dim>(order, params_.gathered[shared::kGatherK]);
+      } else {
+        copy<kValueColumns, kConfig.v_dim>(order, params_.gathered[shared::kGatherV]);
+      }
+    } else {
+      if (keys) {
+        load_pages<kConfig.qk_panels(), false>(order, k_map_);
+      } else {
+        load_pages<kConfig.v_panels(), true>(order, v_map_);
+      }
     }
-    return kConfig.v_gather > 0;
+    return kConfig.gathers();
   }
 
-  /// A lane's share of a row that a warp copies together with the 15 after it: kWidth bytes from column `column` on.
-  template <int kWidth, int kColumns>
+  /// A lane's share of a row that a warp copies together with the 15 after it: 16 bytes from column `column` on.
+  template <int kColumns>
   struct Piece {
-    static constexpr int kElements = kWidth / kBytes, kOfRow = kColumns / kElements;
+    static constexpr int kElements = 16 / kBytes, kOfRow = (kColumns + kElements - 1) / kElements;
     static constexpr int kOfRows = shared::kGatherRows * kOfRow, kOfLane = (kOfRows + 31) / 32;
     int number, row, column;  // row: of the 16
 
@@ -123,18 +114,15 @@ class Gatherer {
     }
     /// In the last turn some have none.
     __device__ __forceinline__ bool is_there() const { return kOfRows % 32 == 0 || number < kOfRows; }
-    /// In the buffer [panels][kRows][kPanel]; `first`: the first of the 16 rows.
-    template <int kRows>
+    /// In the buffer [panels][kv_block][kPanel]; `first`: the first of the 16 rows.
     __device__ __forceinline__ ptx::Address place(ptx::Address buffer, int first) const {
-      constexpr int kOf16 = 16 / kBytes;
-      return buffer + column / kPanel * (kRows * 128) + (first + row) * 128 + ((column / kOf16 % 8) ^ (row & 7)) * 16 +
-             column % kOf16 * kBytes;
+      return buffer + column / kPanel * (kConfig.kv_block * 128) + (first + row) * 128 +
+             ((column / kElements % 8) ^ (row & 7)) * 16;
     }
     /// How many bytes the tensor has, if `rows` of the 16 are there.
     template <int kDim>
     __device__ __forceinline__ int bytes(int rows) const {
-      const int of_row =
-          kDim % kElements == 0 && kDim == kColumns ? kWidth : min(kBytes * max(kDim - column, 0), kWidth);
+      const int of_row = kDim % kElements == 0 && kDim == kColumns ? 16 : min(kBytes * max(kDim - column, 0), 16);
       return row < rows ? of_row : 0;
     }
     /// `own`: the row's address, in lane `of` + row.
@@ -145,83 +133,61 @@ class Gatherer {
     }
   };
 
-  /// Rows become [panels][kRows][kPanel] elements in the 128-byte swizzle; kColumns of the kDim that there are, and
-  /// zeros. kPanelRows: of the buffer, where the kRows are a part of it.
-  template <int kWidth, int kRows, int kColumns, int kDim, bool kPaged, int kPanelRows = kRows>
+  /// Rows become [panels][kv_block][kPanel] elements in the 128-byte swizzle; kColumns of the kDim that there are, and
+  /// zeros.
+  template <int kColumns, int kDim>
   __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
+    constexpr int kRows = kConfig.kv_block;
     constexpr int kOn = shared::kGatherRows * kConfig.gather_warps();  // from a warp's 16 rows to its next
-    // The addresses of twice 16 rows are found by a lane each, and passed on: one wait for a table's entries. (Narrow
-    // copies: of 16, since registers are few.) Rows that are not there have that of the last one.
-    constexpr int kAtOnce = kWidth > 2 ? 2 : 1;
+    // The addresses of twice 16 rows are found by a lane each, and passed on: one wait for a table's entries. Rows that
+    // are not there have that of the last one.
 #pragma unroll 1
-    for (int begin = shared::kGatherRows * warp(); begin < kRows; begin += kAtOnce * kOn) {
-      const int ahead = begin + (kAtOnce == 1 ? 0 : lane() / shared::kGatherRows * kOn) + lane() % shared::kGatherRows;
-      const unsigned long long own = row_address<kPaged>(order, from, min(ahead, word(order, shared::kOrderRows) - 1));
+    for (int begin = shared::kGatherRows * warp(); begin < kRows; begin += 2 * kOn) {
+      const int ahead = begin + lane() / shared::kGatherRows * kOn + lane() % shared::kGatherRows;
+      const unsigned long long own = row_address(order, from, min(ahead, word(order, shared::kOrderRows) - 1));
 #pragma unroll 1
-      for (int of = 0; of < kAtOnce * shared::kGatherRows; of += shared::kGatherRows) {
+      for (int of = 0; of < 2 * shared::kGatherRows; of += shared::kGatherRows) {
         const int first = begin + (of == 0 ? 0 : kOn);
         if (first >= kRows) break;
-        copy_rows<kWidth, kPanelRows, kColumns, kDim>(order, own, of, first, word(order, shared::kOrderRows) - first);
+        copy_rows<kColumns, kDim>(order, own, of, first, word(order, shared::kOrderRows) - first);
       }
     }
   }
 
   /// 16 of them from row `first` on, whose addresses the lanes from `of` on have; `rows` are there.
-  template <int kWidth, int kPanelRows, int kColumns, int kDim>
+  template <int kColumns, int kDim>
   __device__ __forceinline__ void copy_rows(ptx::Address order, unsigned long long own, int of, int first,
                                             int rows) const {
-    using Own = Piece<kWidth, kColumns>;
+    using Own = Piece<kColumns>;
     const ptx::Address to = word(order, shared::kOrderTo);
-    if constexpr (kWidth > 2 && kDim == kColumns && 32 % Own::kOfRow == 0 && Own::kOfRow >= 4) {
+    if constexpr (kDim == kColumns && 32 % Own::kOfRow == 0 && Own::kOfRow >= 4) {
       // A turn takes whole rows, and a lane has the same columns in each: of its place the swizzle alone changes.
       constexpr int kStep = 32 / Own::kOfRow;
       const Own piece(0);
-      const ptx::Address place = piece.template place<kPanelRows>(to, first);
+      const ptx::Address place = piece.place(to, first);
 #pragma unroll
       for (int row = 0; row < shared::kGatherRows; row += kStep) {
         const unsigned long long source = piece.template source<kDim>(own, of + row);
-        ptx::gather<kWidth>((place ^ (row & 7) * 16) + row * 128, source, piece.template bytes<kDim>(rows - row));
+        ptx::gather((place ^ (row & 7) * 16) + row * 128, source, piece.template bytes<kDim>(rows - row));
       }
-    } else if constexpr (kWidth > 2) {
+    } else {
 #pragma unroll 2
       for (int turn = 0; turn < Own::kOfLane; ++turn) {
         const Own piece(turn);
         const unsigned long long source = piece.template source<kDim>(own, of);
-        const ptx::Address place = piece.template place<kPanelRows>(to, first);
-        if (piece.is_there()) ptx::gather<kWidth>(place, source, piece.template bytes<kDim>(rows));
-      }
-    } else {
-      constexpr int kAtOnce = 4;  // elements that a lane waits for together: registers allow no more
-      static_assert(Own::kOfRows % (32 * kAtOnce) == 0 && kDim * kBytes % kWidth == 0);
-#pragma unroll 1
-      for (int turn = 0; turn < Own::kOfLane; turn += kAtOnce) {
-        unsigned short element[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const Own piece(turn + i);
-          const unsigned long long source = piece.template source<kDim>(own, of);
-          element[i] = ptx::load_element<kWidth>(source, piece.template bytes<kDim>(rows) > 0);
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          ptx::store_element<kWidth>(Own(turn + i).template place<kPanelRows>(to, first), element[i]);
-        }
+        const ptx::Address place = piece.place(to, first);
+        if (piece.is_there()) ptx::gather(place, source, piece.template bytes<kDim>(rows));
       }
     }
   }
 
   /// Of a row of the order's, which is there.
-  template <bool kPaged>
   __device__ __forceinline__ unsigned long long row_address(ptx::Address order, const GatheredTensor& from,
                                                             int row) const {
     row += word(order, shared::kOrderRow);
-    long long offset = word(order, shared::kOrderHead) * from.stride[1];
-    const int sequence = word(order, shared::kOrderSequence);
-    if constexpr (kPaged) {
-      offset += page_of(sequence, row / kConfig.page_rows) * from.stride[0] + row % kConfig.page_rows * from.stride[2];
-    } else {
-      offset += sequence * from.stride[0] + row * from.stride[2];
-    }
+    const long long offset = page_of(word(order, shared::kOrderSequence), row / kConfig.page_rows) * from.stride[0] +
+                             word(order, shared::kOrderHead) * from.stride[1] +
+                             row % kConfig.page_rows * from.stride[2];
     return reinterpret_cast<unsigned long long>(from.data) + kBytes * offset;
   }
 

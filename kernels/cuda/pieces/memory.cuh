@@ -136,18 +136,16 @@ struct SharedMemory {
   }
   /// Who says of a buffer that it is filled: the producer, of keys for the step beside them, too; or the gathering
   /// warps.
-  static constexpr unsigned kQueryArrivals = kConfig.q_gather > 0 ? kConfig.gather_warps() * kConfig.warpgroup_heads()
-                                                                  : 1;  // an order a head
-  static constexpr unsigned kKeyArrivals = kConfig.k_gather > 0 ? 1 + kConfig.gather_warps() : 1;
-  static constexpr unsigned kValueArrivals = kConfig.v_gather > 0    ? kConfig.gather_warps()
-                                             : kConfig.page_rows > 0 ? 2  // the second of who asks TMA for pages
-                                                                     : 1;
+  static constexpr unsigned kKeyArrivals = kConfig.gathers() ? 1 + kConfig.gather_warps() : 1;
+  static constexpr unsigned kValueArrivals = kConfig.gathers()  ? kConfig.gather_warps()
+                                             : kConfig.orders() ? 2  // the second of who asks TMA for pages
+                                                                : 1;
 
   /// By one thread, before a __syncthreads.
   __device__ __forceinline__ void initialise() const {
     constexpr int kWarps = 4 * kConfig.warpgroups;
     for (int i = 0; i < kQ; ++i) {
-      ptx::barrier_init(barrier(i), kQueryArrivals);
+      ptx::barrier_init(barrier(i), 1);
       ptx::barrier_init(barrier(kQ + i), 128);
     }
     for (int slot = 0; slot < kConfig.stages; ++slot) {

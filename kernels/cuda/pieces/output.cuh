@@ -16,37 +16,14 @@ struct TileSequence {
   int q_begin, q_len;
 };
 
-/// 64 rows of one warpgroup, where TMA does not take o, or 16 bytes do not divide those of its rows: TMA would write
-/// the rest of the last ones, too, past the tensor's end. Every thread stores what it holds.
+/// 64 rows of one warpgroup, of an o that TMA does not store: every thread stores what it holds, elements alone where
+/// pairs do not divide its strides or its address. A tile that is repeated is stored by the same threads in the same
+/// places: in order.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void store_odd_output(const shared::ForwardSm90Params& params, int warpgroup,
-                                                 const TilePlace& place, const TileSequence& sequence,
-                                                 const float (&o)[kConfig.v_columns() / 2], const float (&factor)[2]) {
-  const int lane = threadIdx.x & 31;
-  unsigned short* head =
-      static_cast<unsigned short*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = place.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
-    unsigned short* to = head + (sequence.q_begin + row) * params.o_stride[2];
-#pragma unroll
-    for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
-      const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
-      const unsigned two = ptx::pack<kConfig.f16>(o[i] * factor[r], o[i + 1] * factor[r]);
-      if (row < sequence.q_len && column < kConfig.v_dim) to[column] = static_cast<unsigned short>(two);
-      if (row < sequence.q_len && column + 1 < kConfig.v_dim) to[column + 1] = static_cast<unsigned short>(two >> 16);
-    }
-  }
-}
-
-/// 64 rows of one warpgroup, of an o that is not of the products' type; elements alone where pairs do not divide its
-/// strides or its address. A tile that is repeated is stored by the same
-/// threads in the same places: in order.
-template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void store_converted_output(const shared::ForwardSm90Params& params, int warpgroup,
-                                                       const TilePlace& place, const TileSequence& sequence,
-                                                       const float (&o)[kConfig.v_columns() / 2],
-                                                       const float (&factor)[2]) {
+__device__ __forceinline__ void store_output_by_threads(const shared::ForwardSm90Params& params, int warpgroup,
+                                                        const TilePlace& place, const TileSequence& sequence,
+                                                        const float (&o)[kConfig.v_columns() / 2],
+                                                        const float (&factor)[2]) {
   using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
   using One = typename Elements::One;
   const int lane = threadIdx.x & 31;

@@ -95,7 +95,7 @@ class Producer {
 
       const ptx::Address full = memory_.k_full(k_.slot);
       ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
-      if constexpr (kConfig.orders_k()) {
+      if constexpr (kConfig.orders()) {
         order_block(shared::kGatherK, memory_.keys(k_.slot), full, keys, item());
       } else {
         load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
@@ -109,7 +109,7 @@ class Producer {
                  (next_ < 0 ? shared::kStepListEnd : ptx::load_word(memory_.item(tile_) + shared::kItemBefore));
       }
       write_step(keys << shared::kStepFlagBits | flags);
-      if constexpr (kConfig.k_gather > 0) {
+      if constexpr (kConfig.gathers()) {
         ptx::barrier_arrive(full);
       } else {
         ptx::barrier_arrive_expecting(full, Memory::kKeyBytes);
@@ -144,20 +144,12 @@ class Producer {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
     Queries queries;
-    constexpr bool kHeld = !kConfig.by_sequence && !kConfig.orders_q() && !kConfig.packs();
+    constexpr bool kHeld = !kConfig.by_sequence && !kConfig.packs();
     if constexpr (kHeld) queries = this->queries();
 #pragma unroll 1
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       const ptx::Address full = memory_.q_full(slot, w);
       ptx::barrier_wait(memory_.q_empty(slot, w), (tile / kConfig.q_buffers + 1) & 1);
-      if constexpr (kConfig.orders_q()) {
-        if constexpr (kConfig.packs()) {
-          order_packed(memory_.queries(slot, w), full, w);
-        } else {
-          order_queries(memory_.queries(slot, w), full, w);
-        }
-        continue;
-      }
       ptx::barrier_arrive_expecting(full, Memory::kQueryBytes);
       if constexpr (kConfig.packs()) {
         load_packed(memory_.queries(slot, w), full, w);
@@ -196,8 +188,8 @@ class Producer {
     if (pending_ < 0) return;
     const ptx::Address full = memory_.loaded_full(v_.slot);
     ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
-    if constexpr (kConfig.v_gather == 0) ptx::barrier_arrive_expecting(full, pending_value_bytes());
-    if constexpr (kConfig.orders_v()) {
+    if constexpr (!kConfig.gathers()) ptx::barrier_arrive_expecting(full, pending_value_bytes());
+    if constexpr (kConfig.orders()) {
       order_block(shared::kGatherV, memory_.loaded_values(v_.slot), full, pending_ / shared::kItemPlaces,
                   memory_.item(static_cast<unsigned>(pending_)));
     } else {
@@ -210,7 +202,7 @@ class Producer {
 
   /// Of the pending values those that TMA brings: of pages, boxes of which some row is there.
   __device__ __forceinline__ unsigned pending_value_bytes() const {
-    if constexpr (kConfig.page_rows == 0) return Memory::kLoadedValueBytes;
+    if constexpr (!kConfig.orders()) return Memory::kLoadedValueBytes;
     const int rows = rows_left(pending_ / shared::kItemPlaces, memory_.item(static_cast<unsigned>(pending_)));
     constexpr int kBox = kConfig.page_box();
     return min((rows + kBox - 1) / kBox * kBox, kConfig.kv_block) * (kConfig.v_panels() * 128);
@@ -251,46 +243,20 @@ class Producer {
   }
   __device__ __forceinline__ void order_block(int tensor, ptx::Address to, ptx::Address full, int block,
                                               ptx::Address item) {
-    const int first = block * kConfig.kv_block;
-    const bool begins = kConfig.by_sequence && kConfig.page_rows == 0;  // inside the tensor
     order({.tensor = tensor,
            .to = to,
            .full = full,
            .sequence = ptx::load_word(item + shared::kItemBatch),
            .head = ptx::load_word(item + shared::kItemKvHead),
-           .row = first + (begins ? ptx::load_word(item + kSequence + shared::kSequenceKvBegin) : 0),
+           .row = block * kConfig.kv_block,
            .rows = rows_left(block, item)});
   }
   /// Of the item's keys and values, from the first of a block on.
   __device__ __forceinline__ int rows_left(int block, ptx::Address item) const {
     // A sequence without keys has a step where only the device knows that. Nobody reads what it brings, but there must
     // be a row by which a page is found: the first.
-    constexpr bool kOneAtLeast = kConfig.device_lengths && kConfig.page_rows > 0;
     const int rows = kv_len(item) - block * kConfig.kv_block;
-    return kOneAtLeast ? max(rows, 1) : rows;
-  }
-  /// Of warpgroup w.
-  __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int w) {
-    order_queries(to, full, ptx::load_word(item() + shared::kItemHead), 64 * w);
-  }
-  /// Packed: of its heads.
-  __device__ __forceinline__ void order_packed(ptx::Address to, ptx::Address full, int w) {
-#pragma unroll 1
-    for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
-      order_queries(to + part * (kConfig.queries() * 128), full, packed_head(w, part), 0);
-    }
-  }
-  /// Of a head, from the tile's query `first` on.
-  __device__ __forceinline__ void order_queries(ptx::Address to, ptx::Address full, int head, int first) {
-    first += ptx::load_word(item() + shared::kItemQTile) * kConfig.queries();
-    const int q_len = kConfig.by_sequence ? ptx::load_word(item() + kSequence + shared::kSequenceQLen) : params_.q_len;
-    order({.tensor = shared::kGatherQ,
-           .to = to,
-           .full = full,
-           .sequence = ptx::load_word(item() + shared::kItemBatch),
-           .head = head,
-           .row = first + (kConfig.by_sequence ? ptx::load_word(item() + kSequence + shared::kSequenceQBegin) : 0),
-           .rows = q_len - first});
+    return kConfig.device_lengths ? max(rows, 1) : rows;
   }
 
   __device__ __forceinline__ int kv_len(ptx::Address item) const {

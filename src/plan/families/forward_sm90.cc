@@ -30,6 +30,8 @@ constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 // A packed kernel's predicted time has to be so many times shorter for it to be taken, and where the group's heads
 // leave a warpgroup idle so many times more: neither was measured.
 constexpr double kPackingGain = 1.05, kIdleGain = 1.1;
+// And one that reads copies of pages, for which a caller has to find memory.
+constexpr double kCopyGain = 1.05;
 // And a spare kernel's, where a mask's bits are stored: its finer blocks may leave out more, but the table's partial
 // steps are dearer than these are in any kernel.
 constexpr double kSpareGain = 1.1;
@@ -39,6 +41,13 @@ std::string describe(const ForwardSm90Config& config) {
     return fmt::format("{} x {} keys, {} warpgroups", describe_packed(config), config.kv_block, config.warpgroups);
   }
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
+}
+bool copies_pages(const Plan& plan) { return plan.copies[1] && plan.copies[1]->paged; }
+/// The same, and of pages whether they are copied, or their rows gathered.
+std::string describe(const Plan& plan) {
+  return describe(*plan.sm90) + (copies_pages(plan)     ? ", of copied pages"
+                                 : plan.sm90->gathers() ? ", of gathered rows"
+                                                        : "");
 }
 
 shared::Fp8 fp8_of(DType dtype) {
@@ -64,27 +73,6 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
   return shared::Normalizer::sigmoid;
 }
 
-shared::OutputType output_type(const AttentionProblem& problem) {
-  using shared::OutputType;
-  if (problem.o_dtype == forward_sm90_stored_type(problem.q_dtype)) return OutputType::same;
-  switch (problem.o_dtype) {
-    case DType::f64:
-      return OutputType::f64;
-    case DType::f32:
-      return OutputType::f32;
-    case DType::f16:
-      return OutputType::f16;
-    case DType::bf16:
-      return OutputType::bf16;
-    case DType::e4m3:
-      return OutputType::e4m3;
-    case DType::e5m2:
-      return OutputType::e5m2;
-    default:
-      throw Error(ErrorCode::internal, fmt::format("o is {}", name(problem.o_dtype)));
-  }
-}
-
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
                              const ForwardSm90Mods& mods, const ForwardSm90Access& access, const Bindings& bindings) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
@@ -98,7 +86,6 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   config.device_lengths = problem.device_lengths;
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
-  config.o_type = output_type(problem);
   config = access.in(config_with(config, mods));
   // In 8 bits the warp that would load the tiles transposes values.
   if (!mods.streamed || config.fp8() || !refuses_streaming(mods, bindings).empty()) return config;
@@ -115,8 +102,7 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
   if (bytes > shared::kSm90SharedMemory) {
     return fmt::format("needs {} bytes of shared memory of {}", bytes, shared::kSm90SharedMemory);
   }
-  const bool gathers = config.q_gather + config.k_gather + config.v_gather > 0;
-  if (gathers && config.warpgroups == 3) {
+  if (config.gathers() && config.warpgroups == 3) {
     return fmt::format("gathers rows, which takes more than the {} registers of its producer",
                        config.producer_registers());
   }
@@ -186,15 +172,32 @@ struct Candidate {
   /// That the others' are held against.
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.sm90;
-    if (config.stores_mask() && is_spare(config)) return seconds() * kSpareGain;
-    if (!config.packs()) return seconds();
+    double gain = copies_pages(choice.plan) ? kCopyGain : 1;
+    if (config.stores_mask() && is_spare(config)) return seconds() * gain * kSpareGain;
+    if (!config.packs()) return seconds() * gain;
     const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
-    return seconds() * kPackingGain * (idles ? kIdleGain : 1);
+    return seconds() * gain * kPackingGain * (idles ? kIdleGain : 1);
   }
 };
 
+/// Puts the copies into a plan's workspace and its prediction.
+void add_copies(Plan& plan, const ForwardSm90Access& access) {
+  plan.access = access.reasons;
+  plan.copies = access.copies;
+  const std::int64_t bytes = access.copied_bytes();
+  if (bytes == 0) return;
+  const std::int64_t own = (plan.workspace_bytes + shared::kLineBytes - 1) / shared::kLineBytes * shared::kLineBytes;
+  for (std::optional<TensorCopy>& copy : plan.copies) {
+    if (copy) copy->offset += own;
+  }
+  plan.workspace_bytes = own + bytes;
+  const double moved = 2.0 * static_cast<double>(bytes);
+  plan.predicted->bytes += moved;
+  plan.predicted->seconds += kSm90Rates.copy_seconds + moved / kSm90Rates.memory_bytes_per_second;
+}
+
 Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const ForwardSm90Mods& mods,
-                   const device::CudaCaps& caps, const RowsOf& rows_of) {
+                   const ForwardSm90Access& access, const device::CudaCaps& caps, const RowsOf& rows_of) {
   Candidate candidate;
   Plan& plan = candidate.choice.plan;
   plan.backend = BackendChoice::cuda;
@@ -220,6 +223,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
+  add_copies(plan, access);
   candidate.stored = std::move(schedule.stored);
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
@@ -291,12 +295,14 @@ struct Candidates {
   }
 };
 
-Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods& mods, const ForwardSm90Access& access,
-                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
+                          const std::vector<ForwardSm90Access>& accesses, const AttentionOptions& options,
+                          const device::CudaCaps& caps, const RowsOf& rows_of) {
   Candidates candidates;
-  for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, candidates.rejected)) {
-    candidates.all.push_back(plan_for(problem, config, mods, caps, rows_of));
-    candidates.all.back().choice.plan.access = access.reasons;
+  for (const ForwardSm90Access& access : accesses) {
+    for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, candidates.rejected)) {
+      candidates.all.push_back(plan_for(problem, config, mods, access, caps, rows_of));
+    }
   }
   if (candidates.all.empty()) {
     throw Error(ErrorCode::unsupported,
@@ -323,21 +329,22 @@ void append_left_out(const AttentionProblem& problem, const ForwardSm90Mods& mod
 std::string compare(const Candidate& other, const Candidate& first, const ForwardSm90Mods& mods) {
   const ForwardSm90Config& config = *other.choice.plan.sm90;
   if (other.weighs_each && !first.weighs_each) {
-    return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one", describe(config),
-                       shared::kKeysOfDraw);
+    return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one",
+                       describe(other.choice.plan), shared::kKeysOfDraw);
   }
   if (other.masks_each && !first.masks_each) {
     return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
-                       describe(config));
+                       describe(other.choice.plan));
   }
   if (other.may_spill && !first.may_spill) {
-    return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(config),
+    return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(other.choice.plan),
                        forward_sm90_registers(config, mods), config.consumer_registers());
   }
   if (other.seconds() < first.seconds()) {
-    return fmt::format("{}: predicted {:.4g} ms, too little faster", describe(config), other.seconds() * 1e3);
+    return fmt::format("{}: predicted {:.4g} ms, too little faster", describe(other.choice.plan),
+                       other.seconds() * 1e3);
   }
-  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(config), other.seconds() * 1e3,
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(other.choice.plan), other.seconds() * 1e3,
                      100 * (other.seconds() / first.seconds() - 1));
 }
 
@@ -366,16 +373,16 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
 
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  const ForwardSm90Access access = forward_sm90_access(tensors, problem.page_rows);
+  const std::vector<ForwardSm90Access> accesses = forward_sm90_accesses(tensors, problem);
   ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::string unstored = refuses_storing(problem, options.block_mask.get());
   mods.stores_mask = masks_by_values(mods) && unstored.empty();
   const RowsOf once = remembering(rows_of);
-  Candidates found = candidates_for(problem, mods, access, options, caps, once);
+  Candidates found = candidates_for(problem, mods, accesses, options, caps, once);
   if (std::string reason = refuses_bytes(found.stored_bytes()); !reason.empty()) {
     unstored = std::move(reason);
     mods.stores_mask = false;  // other kernels may then be the better ones
-    found = candidates_for(problem, mods, access, options, caps, once);
+    found = candidates_for(problem, mods, accesses, options, caps, once);
   }
   std::vector<Candidate>& candidates = found.all;
   std::vector<std::string>& rejected = found.rejected;

@@ -2,17 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <numeric>
 #include <string_view>
+#include <utility>
+
+#include "base/environment.h"
+#include "heddle/error.h"
 
 namespace heddle::plan {
 namespace {
 
 constexpr std::int64_t kTmaBytes = 16;                      // addresses and strides of a tensor map are multiples
 constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;  // and strides end there
-constexpr std::int64_t kBoxRows = 8;                        // after which the swizzle repeats
 
 // Why TMA does not take the tensor; empty where it does. Strides of axes with one element say nothing.
 std::string tma_refuses(const ConstTensorView& view) {
@@ -20,8 +22,8 @@ std::string tma_refuses(const ConstTensorView& view) {
     if (view.shape[axis] == 1) continue;
     const std::int64_t stride = view.strides[axis], unit = kTmaBytes / size_of(view.dtype),
                        end = kStrideEnd / size_of(view.dtype);
-    if (stride > 0 && stride % unit == 0 && stride < end) continue;
-    return fmt::format("its strides are {}, and TMA takes positive multiples of {} elements below {}",
+    if (stride >= 0 && stride % unit == 0 && stride < end) continue;
+    return fmt::format("its strides are {}, and TMA takes multiples of {} elements, from 0 on and below {}",
                        to_string(view.strides), unit, end);
   }
   if (reinterpret_cast<std::uintptr_t>(view.data) % kTmaBytes == 0) return {};
@@ -39,59 +41,151 @@ std::string pairs_refused(const ConstTensorView& o) {
   return fmt::format("its address is no multiple of {}, as pairs of elements take", bytes);
 }
 
-// The most bytes, up to 16, that divide the address of every row; and, where they are read one by one (ptx/gather.cuh),
-// the row.
-int copied_bytes(const ConstTensorView& view) {
-  constexpr std::int64_t kSmallestCopy = 4;
-  const std::int64_t element = size_of(view.dtype);
-  std::int64_t bytes = std::gcd(kTmaBytes, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data) % 16));
-  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
-    if (view.shape[axis] > 1) bytes = std::gcd(bytes, std::abs(view.strides[axis] % kTmaBytes) * element);
+constexpr std::int64_t kCopyAlignment = 64;
+
+/// The same tensor, or of pages the rows of each sequence, in rows that TMA takes.
+TensorCopy copy_for(const ConstTensorView& view, const problem::AttentionProblem* paged) {
+  TensorCopy copy;
+  copy.shape = view.shape;
+  if (paged != nullptr) {
+    std::int64_t longest = 0;
+    for (const Sequence& sequence : paged->sequences) longest = std::max(longest, sequence.kv_len);
+    copy.shape[0] = paged->batch;
+    copy.shape[2] = longest;
+    copy.paged = true;
   }
-  if (bytes < kSmallestCopy) bytes = std::gcd(bytes, view.shape[view.rank() - 1] * element);
-  return static_cast<int>(bytes);
+  copy.row_bytes = (view.shape[3] * size_of(view.dtype) + kTmaBytes - 1) / kTmaBytes * kTmaBytes;
+  return copy;
 }
 
-int gather(std::string_view name, const ConstTensorView& view, std::int64_t page_rows,
-           std::vector<std::string>& reasons) {
-  if (view.count() == 0) return 0;
-  std::string reason = tma_refuses(view);
-  if (reason.empty() && page_rows % kBoxRows != 0) {
-    reason = fmt::format("its pages have {} rows, and TMA takes multiples of {}", page_rows, kBoxRows);
+void add_copy(ForwardSm90Access& access, std::size_t tensor, TensorCopy copy) {
+  copy.offset = access.copied_bytes();
+  access.copies[tensor] = copy;
+}
+
+constexpr std::string_view kNames[] = {"q", "k", "v"};
+
+// Why TMA does not store o; empty where it does. It writes 16 bytes of a row, and no less.
+std::string tma_refuses_output(const ConstTensorView& o) {
+  constexpr std::int64_t kColumns = 8;  // of 2 bytes
+  const std::int64_t columns = o.shape[o.rank() - 1];
+  if (columns % kColumns == 0) return tma_refuses(o);
+  return fmt::format("its rows have {} elements, and TMA stores multiples of {}", columns, kColumns);
+}
+
+shared::OutputType type_of(DType dtype) {
+  using shared::OutputType;
+  switch (dtype) {
+    case DType::f64:
+      return OutputType::f64;
+    case DType::f32:
+      return OutputType::f32;
+    case DType::f16:
+      return OutputType::f16;
+    case DType::bf16:
+      return OutputType::bf16;
+    case DType::e4m3:
+      return OutputType::e4m3;
+    case DType::e5m2:
+      return OutputType::e5m2;
+    default:
+      throw Error(ErrorCode::internal, fmt::format("o is {}", name(dtype)));
   }
-  if (reason.empty()) return 0;
-  const int bytes = copied_bytes(view);
-  reasons.push_back(fmt::format("{} is gathered by threads, {} bytes at a time: {}", name, bytes, reason));
-  return bytes;
+}
+
+/// By TMA as products leave it: in q's type, of 8 bits in bf16. Else by threads, in pairs of elements where these
+/// divide its strides and its address.
+void reach_output(ForwardSm90Access& access, const ConstTensorView& o, DType q_dtype) {
+  access.o_type = type_of(o.dtype);
+  const bool stored = o.dtype == (size_of(q_dtype) == 1 ? DType::bf16 : q_dtype);
+  const std::string by_tma = !stored || o.count() == 0 ? std::string() : tma_refuses_output(o);
+  if (stored && by_tma.empty()) access.o_type = shared::OutputType::same;
+  const std::string in_pairs = o.count() == 0 || access.o_type == shared::OutputType::same ? "" : pairs_refused(o);
+  access.odd_o = !in_pairs.empty();
+  if (by_tma.empty() && in_pairs.empty()) return;
+  access.reasons.push_back(fmt::format("o is stored by threads, {} bytes at a time: {}",
+                                       size_of(o.dtype) * (access.odd_o ? 1 : 2), by_tma.empty() ? in_pairs : by_tma));
+}
+
+/// A tensor of rows in their order.
+void reach(ForwardSm90Access& access, std::size_t tensor, const ConstTensorView& view) {
+  const std::string reason = view.count() == 0 ? std::string() : tma_refuses(view);
+  if (reason.empty()) return;
+  add_copy(access, tensor, copy_for(view, nullptr));
+  access.reasons.push_back(fmt::format("{} is copied into the workspace by each run: {}", kNames[tensor], reason));
+}
+
+/// Why pages are none of TMA's wherever they lie; empty where they are.
+std::string tma_refuses_places(const AttentionTensors& tensors) {
+  for (const auto& [name, view] : {std::pair{kNames[1], &tensors.k}, std::pair{kNames[2], &tensors.v}}) {
+    if (view->count() == 0) continue;
+    if (std::string reason = tma_refuses(*view); !reason.empty()) return fmt::format("of {} {}", name, reason);
+  }
+  return {};
+}
+
+/// Pages of keys and values, which are reached in the same way: where they lie, or in a copy, from which whole blocks
+/// of keys come at once.
+std::vector<ForwardSm90Access> with_pages(const ForwardSm90Access& access, const AttentionTensors& tensors,
+                                          const problem::AttentionProblem& problem) {
+  const std::int64_t rows = problem.page_rows;
+  ForwardSm90Access in_place = access, copied = access;
+  in_place.page_rows = static_cast<int>(rows);
+  if (tensors.k.count() == 0) return {in_place};
+  add_copy(copied, 1, copy_for(tensors.k, &problem));
+  add_copy(copied, 2, copy_for(tensors.v, &problem));
+  const auto copied_since = [&](const std::string& reason) {
+    copied.reasons.push_back(fmt::format("the pages of k and v are copied into the workspace by each run: {}", reason));
+  };
+  if (const std::string reason = tma_refuses_places(tensors); !reason.empty()) {
+    copied_since(reason);
+    return {copied};
+  }
+  copied_since(fmt::format("they have {} rows, and a block of keys would come in many parts", rows));
+  std::string gathered;
+  if (rows % shared::kBoxRows != 0) {
+    gathered = fmt::format(
+        "the rows of k and v are gathered by threads, 16 bytes at a time, from their pages: they have {} rows, and TMA "
+        "takes multiples of {}",
+        rows, shared::kBoxRows);
+  }
+  const std::int64_t bytes = copied.copied_bytes() - access.copied_bytes(),
+                     most = base::bytes_of(base::Option::copy_bytes, kMostCopyBytes);
+  if (!gathered.empty() && bytes > most) {
+    gathered += fmt::format("; copied they would take {} bytes, and up to {} are taken ({})", bytes, most,
+                            base::name_of(base::Option::copy_bytes));
+  }
+  if (!gathered.empty()) in_place.reasons.push_back(gathered);
+  if (bytes > most) return {in_place};
+  return {in_place, copied};
 }
 
 }  // namespace
 
 shared::ForwardSm90Config ForwardSm90Access::in(shared::ForwardSm90Config config) const {
-  config.q_gather = q_gather;
-  config.k_gather = k_gather;
-  config.v_gather = v_gather;
   config.page_rows = page_rows;
+  config.o_type = o_type;
   config.odd_o = odd_o;
   return config;
 }
 
-DType forward_sm90_stored_type(DType q) { return size_of(q) == 1 ? DType::bf16 : q; }
-
-ForwardSm90Access forward_sm90_access(const AttentionTensors& tensors, std::int64_t page_rows) {
-  ForwardSm90Access access;
-  access.page_rows = static_cast<int>(page_rows);
-  access.q_gather = gather("q", tensors.q, 0, access.reasons);
-  access.k_gather = gather("k", tensors.k, page_rows, access.reasons);
-  access.v_gather = gather("v", tensors.v, page_rows, access.reasons);
-  const ConstTensorView o = tensors.o;
-  if (o.count() == 0) return access;
-  const bool converted = o.dtype != forward_sm90_stored_type(tensors.q.dtype);
-  if (const std::string reason = converted ? pairs_refused(o) : tma_refuses(o); !reason.empty()) {
-    access.odd_o = true;
-    access.reasons.push_back(fmt::format("o is stored by threads, {} bytes at a time: {}", size_of(o.dtype), reason));
+std::int64_t ForwardSm90Access::copied_bytes() const {
+  std::int64_t bytes = 0;
+  for (const std::optional<TensorCopy>& copy : copies) {
+    if (copy) bytes += (copy->bytes() + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
   }
-  return access;
+  return bytes;
+}
+
+std::vector<ForwardSm90Access> forward_sm90_accesses(const AttentionTensors& tensors,
+                                                     const problem::AttentionProblem& problem) {
+  ForwardSm90Access access;
+  reach_output(access, tensors.o, tensors.q.dtype);
+  reach(access, 0, tensors.q);
+  if (problem.page_rows > 0) return with_pages(access, tensors, problem);
+  reach(access, 1, tensors.k);
+  reach(access, 2, tensors.v);
+  return {access};
 }
 
 }  // namespace heddle::plan

@@ -1,30 +1,38 @@
-// How q, k, v and o are reached by the Hopper forward: by TMA, or by threads where their layout is none of TMA's.
+// How q, k, v and o are reached by the Hopper forward: by TMA where their layout is one of TMA's. Else q, k and v are
+// copied into the workspace first, and o is stored by threads. Pages may be copied though TMA takes them, too; and rows
+// of other pages may be gathered instead, 16 bytes at a time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "plan/plan.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::plan {
 
-/// What a kernel's config says of it, and why.
+/// What copies of pages may take unless HEDDLE_COPY_BYTES says otherwise.
+inline constexpr std::int64_t kMostCopyBytes = std::int64_t{1} << 30;
+
+/// One way to reach them all.
 struct ForwardSm90Access {
-  int q_gather = 0, k_gather = 0, v_gather = 0;  // as in ForwardSm90Config
-  int page_rows = 0;
+  int page_rows = 0;            // of the pages that the kernel walks; 0: it walks none
+  shared::OutputType o_type{};  // `same` only where TMA stores it
   bool odd_o = false;
+  TensorCopies copies;               // their offsets count from the first one's
   std::vector<std::string> reasons;  // a sentence for each tensor that TMA does not take
 
   shared::ForwardSm90Config in(shared::ForwardSm90Config config) const;
+  /// That the copies take of a workspace.
+  std::int64_t copied_bytes() const;
 };
 
-/// The type of an o that kernels store as products leave it, by TMA: q's; of 8 bits bf16.
-DType forward_sm90_stored_type(DType q);
-
-/// By the strides, and by how far the addresses are aligned (null: as far as may be), both of the tensors that are
-/// planned for. A run may bring better aligned ones. `page_rows`: of a page of k and v, which TMA takes in boxes of 8
-/// rows or more; 0: they are not paged.
-ForwardSm90Access forward_sm90_access(const AttentionTensors& tensors, std::int64_t page_rows = 0);
+/// The ways that there are, one at least: by the strides, and by how far the addresses are aligned (null: as far as may
+/// be), both of the tensors that are planned for. A run may bring better aligned ones. Pages TMA takes in boxes of 8
+/// rows or more.
+std::vector<ForwardSm90Access> forward_sm90_accesses(const AttentionTensors& tensors,
+                                                     const problem::AttentionProblem& problem);
 
 }  // namespace heddle::plan

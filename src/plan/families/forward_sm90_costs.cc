@@ -17,7 +17,7 @@ constexpr bool every_kernel_fits(bool fp8) {
     shared::ForwardSm90Config largest = kernel.config();
     largest.by_sequence = true;
     largest.sinks = true;
-    largest.q_gather = 2;
+    largest.page_rows = 1;
     return shared::forward_sm90_memory(largest).bytes <= shared::kSm90SharedMemory;
   });
 }
@@ -56,12 +56,16 @@ double ideal_step(const shared::ForwardSm90Config& config) {
   return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, step_loads(config)});
 }
 
-/// What the warps need that ask for a block's keys and values in pages.
-double step_page_boxes(const shared::ForwardSm90Config& config) {
-  if (config.page_rows == 0) return 0;
+/// What the warps need that bring a block's keys and values from their pages: ask for boxes, or copy rows.
+double step_pages(const shared::ForwardSm90Config& config) {
+  if (!config.orders()) return 0;
+  if (config.gathers()) {
+    const double copies = (config.qk_dim + config.v_dim) * config.element_bytes() / 16.0,
+                 row_pair = 2 * kSm90Rates.gather_row_clocks + copies * kSm90Rates.gather_copy_clocks;
+    return config.kv_block * row_pair * 2 / config.gather_warps();
+  }
   const int boxes = config.kv_block / config.page_box();
-  const int keys = config.k_gather > 0 ? 0 : boxes * config.qk_panels();
-  const int values = config.v_gather > 0 ? 0 : boxes * config.v_panels();
+  const int keys = boxes * config.qk_panels(), values = boxes * config.v_panels();
   return kSm90Rates.page_box_clocks * (config.gather_warps() > 1 ? std::max(keys, values) : keys + values);
 }
 
@@ -74,13 +78,13 @@ std::string to_string(HeadDims dims) {
 ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   const ForwardSm90Kernel& kernel = kernel_of(config);
   const double step =
-      std::max(ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch), step_page_boxes(config));
+      std::max(ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch), step_pages(config));
   // The end of the keys alone costs next to nothing.
   const double partial = config.masked ? kernel.partial_clocks : 0;
   return {.full_step = step,
           .partial_step = step + partial,
           .tile = config.masked ? kernel.masked_tile_clocks : kernel.tile_clocks,
-          .loads = std::max(step_loads(config), step_page_boxes(config))};
+          .loads = std::max(step_loads(config), step_pages(config))};
 }
 
 bool is_spare(const shared::ForwardSm90Config& config) { return kernel_of(config).spare; }

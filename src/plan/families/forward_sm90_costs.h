@@ -25,6 +25,9 @@ struct Sm90Rates {
   double memory_bytes_per_second;  // hopper_rates: copies
   double launch_seconds;           // forward_sm90_costs: what a launch costs beside its tiles
   double page_box_clocks;          // bench/compare.py --mods: of a box of TMA's in pages, for the warp that asks for it
+  double gather_row_clocks;        // likewise: of a row that two warps gather, and of each 16 bytes of it
+  double gather_copy_clocks;
+  double copy_seconds;  // of copies of tensors beside their bytes' way to memory and back: a launch
 };
 inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .wgmma_clocks = 0.5001,
@@ -33,7 +36,10 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .l2_bytes_per_clock = 36.91,
                                          .memory_bytes_per_second = 3.787e12,
                                          .launch_seconds = 10.6e-6,
-                                         .page_box_clocks = 264};
+                                         .page_box_clocks = 264,
+                                         .gather_row_clocks = 12.3,
+                                         .gather_copy_clocks = 0.8,
+                                         .copy_seconds = 4e-6};
 
 /// One kernel of the family, for its head dims; it serves smaller ones that have no kernels of their own. Its costs:
 /// forward_sm90_costs.

@@ -64,11 +64,10 @@ NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& m
   return mods;
 }
 
-shared::ForwardSm90Config gathered(shared::ForwardSm90Config config, int q, int k, int v, bool odd_o) {
-  config.q_gather = q;
-  config.k_gather = k;
-  config.v_gather = v;
+shared::ForwardSm90Config paged(shared::ForwardSm90Config config, int rows, bool odd_o) {
+  config.page_rows = rows;
   config.odd_o = odd_o;
+  if (odd_o) config.o_type = shared::OutputType::bf16;
   return config;
 }
 

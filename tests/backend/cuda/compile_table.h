@@ -55,8 +55,8 @@ NamedMods storing_mask(NamedMods mods);
 NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},
                           const Expr& weight = {});
 
-/// So many bytes at once; 0: by TMA.
-shared::ForwardSm90Config gathered(shared::ForwardSm90Config config, int q, int k, int v, bool odd_o);
+/// Keys and values in pages of so many rows: boxes of TMA's, or gathered.
+shared::ForwardSm90Config paged(shared::ForwardSm90Config config, int rows, bool odd_o = false);
 /// As the planner does it where the tensor's strides allow it.
 shared::ForwardSm90Config streaming(const shared::ForwardSm90Config& config, const NamedMods& named);
 

@@ -1,4 +1,4 @@
-// Kernels of 8 bits, alone, with what others have, and with rows that are gathered or in pages.
+// Kernels of 8 bits, alone, with what others have, and with pages.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -62,42 +62,33 @@ TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
   }
 }
 
-// One warp transposes values, the other one gathers: pages by TMA in all kernels, rows where the producer has registers
-// for it. Copies of one byte are of 8 bits alone.
-TEST_F(CompileTable, KernelsOfEightBitsThatGatherAreAllAccepted) {
+// One warp transposes values, the other one brings pages: by TMA in all kernels, rows where the producer has registers
+// for it.
+TEST_F(CompileTable, KernelsOfEightBitsWithPagesAreAllAccepted) {
   NamedMods causal = named("pages, causal", mods::causal_lower_right()),
-            window = with_sinks(named("pages, window", mods::sliding_window(1024))), plain = named("gathered", {}),
+            window = with_sinks(named("pages, window", mods::sliding_window(1024))),
             lengths = with_sinks(named("pages, window, device lengths", mods::sliding_window(1024)));
   causal.by_sequence = window.by_sequence = lengths.by_sequence = lengths.device_lengths = true;
-  const auto paged = [](shared::ForwardSm90Config config, int rows, int gather) {
-    config.page_rows = rows;
-    return gathered(config, 0, gather, gather, false);
-  };
-  Deck<int> pages({8, 16, 64, 128, 256}, 3), odd_pages({1, 3, 7, 24}, 4), bytes({1, 2, 4, 8, 16}, 5);
+  Deck<int> pages({8, 16, 24, 64, 128, 256}, 3), odd_pages({1, 3, 7}, 4);
   for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
     const shared::ForwardSm90Config config = kernel.config();
     if (reduced() && kernel.spare) continue;
-    expect_accepted(paged(config, pages.deal(), 0), false, lengths);
+    expect_accepted(paged(config, pages.deal()), false, lengths);
     if (some_only() && kernel.spare) continue;
     expect_accepted(config, false, lengths);
-    expect_accepted(paged(config, pages.deal(), 0), false, window);
-    expect_accepted(paged(config, pages.deal(), 0), false, causal);
+    expect_accepted(paged(config, pages.deal()), false, window);
+    expect_accepted(paged(config, pages.deal()), false, causal);
     if (kernel.warpgroups == 3) continue;
-    expect_accepted(paged(config, odd_pages.deal(), bytes.deal()), false, lengths);
-    const int q = bytes.deal(), k = bytes.deal(), v = bytes.deal();
+    expect_accepted(paged(config, odd_pages.deal()), false, lengths);
     const bool odd_o = kernel.v_dim < 256 || kernel.spare;  // 128 x 96 spills there, and the spare one is taken
-    expect_accepted(gathered(config, q, k, v, odd_o), false, plain);
+    expect_accepted(paged(config, odd_pages.deal(), odd_o), false, causal);
   }
   const auto two = std::ranges::find(plan::kForwardSm90Fp8Kernels, 2, &ForwardSm90Kernel::warpgroups);
-  for (const int width : {1, 2, 4, 8, 16}) {
-    expect_accepted(gathered(two->config(62, 42), 0, width, 0, false), false, causal);
-    if (some_only()) continue;
-    expect_accepted(gathered(two->config(), width, 0, 0, true), false, plain);
-    expect_accepted(gathered(two->config(62, 34), 0, 0, width, true), false, causal);
-  }
+  expect_accepted(paged(two->config(62, 42), 3), false, causal);
+  expect_accepted(paged(two->config(48, 31), 1, true), false, causal);
 }
 
-// In 8 bits: reads and a mask by bits, or a weight, and rows of which one warp gathers those of both tensors. At D 192
+// In 8 bits: reads and a mask by bits, or a weight, and pages whose rows one warp gathers of both tensors. At D 192
 // and 256 only blocks of 32 keys leave registers for the worst of it.
 void expect_most_registers_accepted(bool large_dims) {
   using shared::Fp8;
@@ -105,7 +96,7 @@ void expect_most_registers_accepted(bool large_dims) {
   struct Crossing {
     NamedMods mods;
     Fp8 type;
-    int page_rows = 0, gather = 0;
+    int page_rows = 0;
     OutputType o_type = OutputType::same;
     bool odd_o = false;
     int dim = 0;  // where 64 keys are too many
@@ -125,17 +116,16 @@ void expect_most_registers_accepted(bool large_dims) {
   lower_right.by_sequence = near.by_sequence = true;
   const std::vector<Crossing> all = {
       {.mods = named("window, mapped", window, in_cap(f16)), .type = Fp8::e4m3, .dim = 256},
-      {.mods = lower_right, .type = Fp8::e5m2, .page_rows = 1, .gather = 16, .dim = 256},
+      {.mods = lower_right, .type = Fp8::e5m2, .page_rows = 1, .dim = 256},
       {.mods = near, .type = Fp8::e5m2, .page_rows = 24, .dim = 256},
       {.mods = there(with_sinks(named("documents, mapped, dropout", documents, in_cap(f32), dropout))),
        .type = Fp8::e4m3,
        .page_rows = 3,
-       .gather = 1,
        .o_type = OutputType::e4m3,
        .odd_o = true},
       {.mods = there(with_sinks(named("documents, mapped", documents, in_cap(f32)))),
        .type = Fp8::e5m2,
-       .gather = 2,
+       .page_rows = 5,
        .odd_o = true},
       {.mods = there(with_sinks(named("window, added, dropout", window, leaf::score() + read(f32), dropout))),
        .type = Fp8::e4m3,
@@ -148,15 +138,13 @@ void expect_most_registers_accepted(bool large_dims) {
     if ((kernel.v_dim >= 192) != large_dims) continue;
     for (const Crossing& crossing : all) {
       if (some_only() && kernel.v_dim != crossing.dim) continue;
-      if (crossing.gather > 0 && kernel.warpgroups == 3) continue;
-      shared::ForwardSm90Config config = gathered(kernel.config(), 0, crossing.gather, crossing.gather, crossing.odd_o);
+      shared::ForwardSm90Config config = paged(kernel.config(), crossing.page_rows, crossing.odd_o);
+      if (config.gathers() && kernel.warpgroups == 3) continue;
       config.q_fp8 = config.k_fp8 = config.v_fp8 = crossing.type;
-      config.page_rows = crossing.page_rows;
       config.o_type = crossing.o_type;
       config.weight_exponent = crossing.mods.mods.weight.empty() ? 0 : 1;
-      const std::string name =
-          fmt::format("D {}, fp8, {}, pages of {}, gathers {}", plan::to_string(plan::dims_of(kernel)),
-                      crossing.mods.name, crossing.page_rows, crossing.gather);
+      const std::string name = fmt::format("D {}, fp8, {}, pages of {}", plan::to_string(plan::dims_of(kernel)),
+                                           crossing.mods.name, crossing.page_rows);
       bool& found = accepted[name];
       if (found) continue;
       try {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/cuda/compile_table.h"
+#include "backend/cuda/emit/copied_rows.h"
 #include "backend/cuda/emit/sequences.h"
 #include "heddle/mods.h"
 
@@ -68,6 +69,13 @@ TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
   EXPECT_EQ(cubin->spill_bytes, 0);
   EXPECT_EQ(cubin->stack_bytes, 0);
   fmt::print("sequences: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
+}
+
+TEST_F(CompileTable, WhatCopiesRowsIsAccepted) {
+  const auto cubin = jit::build(emit::copied_rows());
+  EXPECT_EQ(cubin->spill_bytes, 0);
+  EXPECT_EQ(cubin->stack_bytes, 0);
+  fmt::print("copy_rows: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
 // Rows that end otherwise, an o that threads store, a thread that follows the steps: all of them fill rows, or pass

@@ -44,16 +44,12 @@ TEST_F(CompileTable, StoredMasksBesideOtherFeaturesAreAccepted) {
     config.o_type = type;
     return config;
   };
-  const auto paged = [](shared::ForwardSm90Config config, int rows) {
-    config.page_rows = rows;
-    return config;
-  };
   const ForwardSm90Kernel &three = kForwardSm90Kernels[0], &two = kForwardSm90Kernels[1];
   const Capture slopes("slopes", DType::f32, 1);
   const NamedMods plain = tree("tree"), alibi = by_sequence(tree("tree, ALiBi", mods::alibi(slopes)));
   EXPECT_TRUE(alibi.mods.descending);
   expect_accepted(three.config(), false, alibi);
-  expect_accepted(gathered(two.config(20, 33), 8, 2, 16, true), false, by_sequence(plain));
+  expect_accepted(paged(two.config(20, 33), 3, true), false, by_sequence(plain));
   expect_accepted(paged(three.config(), 16), false, by_sequence(plain));
   if (some_only()) return;
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
@@ -62,7 +58,7 @@ TEST_F(CompileTable, StoredMasksBesideOtherFeaturesAreAccepted) {
     expect_accepted(kernel.config(), false, alibi);
     expect_accepted(paged(kernel.config(), 16), true, by_sequence(plain));
     expect_accepted(storing(kernel.config(), shared::OutputType::f32), false, plain);
-    if (kernel.warpgroups < 3) expect_accepted(gathered(kernel.config(), 2, 4, 8, false), false, by_sequence(plain));
+    if (kernel.warpgroups < 3) expect_accepted(paged(kernel.config(), 1), false, by_sequence(plain));
   }
   NamedMods none = storing_mask(with_normalizer(Normalizer::none, "tree", mods::tree(kIds, kLast)));
   expect_accepted(three.config(), true, none, false);

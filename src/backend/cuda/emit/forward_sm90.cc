@@ -43,11 +43,10 @@ std::string packed_text(const shared::ForwardSm90Config& config) {
   return config.packs() ? fmt::format(", .packed_queries = {}", config.packed_queries) : std::string();
 }
 
-/// Of rows that TMA alone does not bring; kernels that have none keep their text.
-std::string gather_text(const shared::ForwardSm90Config& config) {
+/// Of rows that TMA alone does not bring or store; kernels that have none keep their text.
+std::string access_text(const shared::ForwardSm90Config& config) {
   if (!config.orders() && !config.odd_o) return {};
-  return fmt::format(", .q_gather = {}, .k_gather = {}, .v_gather = {}, .page_rows = {}, .odd_o = {}", config.q_gather,
-                     config.k_gather, config.v_gather, config.page_rows, config.odd_o);
+  return fmt::format(", .page_rows = {}, .odd_o = {}", config.page_rows, config.odd_o);
 }
 
 /// Kernels whose tiles come whole keep their text.
@@ -71,7 +70,7 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       config.capped, config.weighted, config.dropped, config.safe_headroom, config.by_sequence, config.device_lengths,
       config.streamed_bytes, config.streamed_stages, parts_text(config), config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, gather_text(config), packed_text(config),
+      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, access_text(config), packed_text(config),
       fp8_text(config));
 }
 
@@ -130,13 +129,11 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
   return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
-/// "gathers q2 k16 odd o pages of 16"
+/// "odd o gathers pages of 3"
 template <class Add>
-void add_gathered(const shared::ForwardSm90Config& config, const Add& add) {
-  const std::pair<char, int> tensors[] = {{'q', config.q_gather}, {'k', config.k_gather}, {'v', config.v_gather}};
-  add(config.q_gather + config.k_gather + config.v_gather > 0, "gathers");
-  for (const auto& [tensor, bytes] : tensors) add(bytes > 0, fmt::format("{}{}", tensor, bytes));
+void add_access(const shared::ForwardSm90Config& config, const Add& add) {
   add(config.odd_o, "odd o");
+  add(config.gathers(), "gathers");
   add(config.page_rows > 0, fmt::format("pages of {}", config.page_rows));
 }
 
@@ -162,7 +159,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.dropped, "dropped");
   add(config.by_sequence, "by sequence");
   add(config.device_lengths, "device lengths");
-  add_gathered(config, add);
+  add_access(config, add);
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);
   add(config.o_type != shared::OutputType::same,

@@ -16,6 +16,7 @@
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/copied_rows.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/stored_mask.h"
@@ -121,12 +122,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
       : device_(arguments.plan.device),
         config_(*arguments.plan.sm90),
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
+        paged_(arguments.problem.page_rows > 0),
         grid_(0),
         layout_(emit::layout_of(mods.of_kernel(config_))),
         source_(emit::forward_sm90(config_, mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
+    if (std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
+      copied_.emplace(arguments, config_.by_sequence);
+    }
     set_constants(arguments, mods);
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
@@ -148,33 +153,35 @@ class ForwardSm90Kernel final : public backend::Kernel {
 
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
-    const AttentionTensors& tensors = arguments.tensors;
-    const Reached reached[] = {{"q", tensors.q, config_.q_gather},
-                               {"k", tensors.k, config_.k_gather},
-                               {"v", tensors.v, config_.v_gather},
-                               {"o", tensors.o, bytes_of_o(tensors.o.dtype)}};
-    for (const auto& [name, view, bytes] : reached) check_address(name, view.data, bytes > 0 ? bytes : kTmaBytes);
+    const AttentionTensors tensors = reached(arguments.tensors, arguments.workspace);
+    check_address("q", tensors.q.data, kTmaBytes);
+    check_address("k", tensors.k.data, kTmaBytes);
+    check_address("v", tensors.v.data, kTmaBytes);
+    const int o_bytes = bytes_of_o(tensors.o.dtype);
+    check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : kTmaBytes);
 
     const ContextScope scope(device_);
     ForwardSm90Params params = params_;
     CUtensorMap maps[4] = {};  // not read where no tile has a key
-    for (int i = 0; i < 4 && any_keys_; ++i) {
-      const bool keys = i == 1 || i == 2;
-      if (reached[i].bytes == 0) {
-        maps[i] = map_of(reached[i].view, keys);
-      } else if (i < 3) {
-        params.gathered[i].data = reached[i].view.data;
+    if (any_keys_) {
+      maps[0] = map_of(tensors.q, false);
+      if (config_.gathers()) {
+        params.gathered[shared::kGatherK].data = tensors.k.data;
+        params.gathered[shared::kGatherV].data = tensors.v.data;
+      } else {
+        maps[1] = map_of(tensors.k, true);
+        maps[2] = map_of(tensors.v, true);
       }
+      if (o_bytes == 0) maps[3] = map_of(tensors.o, false);
     }
-    if (config_.page_rows > 0) {
-      params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
-    }
+    if (paged_) params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
     if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     if (sequences_) sequences_->launch(arguments.workspace, arguments.stream, params);
+    if (copied_ && any_keys_) copied_->launch(arguments.tensors, params, arguments.workspace, arguments.stream);
     set_mod_values(layout_, *arguments.bindings, params.mod);
     if (config_.fp8()) {
       params.q_descale = descale_of(arguments.options->q_descale);
@@ -202,6 +209,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     facts["compile ms"] = cubin_->compile_ms;
     facts["registers"] = cubin_->registers;
     facts["list bytes"] = lists_ ? lists_->bytes() : 0;
+    if (copied_) facts["copied bytes"] = copied_->bytes();
     if (stored_mask_) {
       facts["mask bits"] =
           fmt::format("{} bytes, of {} partial blocks", stored_mask_->bytes(), stored_mask_->partial_blocks());
@@ -218,31 +226,28 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
     const int longest = keys ? params_.kv_len : params_.q_len;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
-    if (packed_sequences_ > 0) tensor = by_sequence(tensor, packed_sequences_);
+    if (packed_sequences_ > 0 && !(keys && paged_)) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
   }
 
-  /// A tensor; `bytes`: what threads copy of it at a time; 0: by TMA.
-  struct Reached {
-    std::string_view name;
-    ConstTensorView view;
-    int bytes;
-  };
+  /// As the kernel reaches them.
+  AttentionTensors reached(const AttentionTensors& tensors, void* workspace) const {
+    return copied_ ? copied_->reached(tensors, workspace) : tensors;
+  }
   static constexpr int kTmaBytes = 16;
 
+  /// That threads store at a time; 0: TMA stores it.
   int bytes_of_o(DType dtype) const {
-    const bool same = config_.o_type == shared::OutputType::same;
-    if (same && !config_.odd_o) return 0;
+    if (!config_.stores_o_by_threads()) return 0;
     return static_cast<int>(size_of(dtype)) * (config_.odd_o ? 1 : 2);
   }
 
-  void set_gathered(const AttentionTensors& tensors) {
-    const ConstTensorView* const views[] = {&tensors.q, &tensors.k, &tensors.v};
-    for (int i = 0; i < 3; ++i) {
-      const bool packed = packed_sequences_ > 0 && (i == shared::kGatherQ || config_.page_rows == 0);
-      const bool shared = packed || views[i]->shape[0] == 1;
-      for (int axis = 0; axis < 3; ++axis) params_.gathered[i].stride[axis] = views[i]->strides[axis];
-      if (shared) params_.gathered[i].stride[0] = 0;
+  void set_pages(const AttentionTensors& tensors, const ConstTensorView& table) {
+    params_.page_table = {
+        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(tensors.k.shape[0])};
+    for (int axis = 0; axis < 3; ++axis) {
+      params_.gathered[shared::kGatherK].stride[axis] = tensors.k.strides[axis];
+      params_.gathered[shared::kGatherV].stride[axis] = tensors.v.strides[axis];
     }
   }
 
@@ -265,18 +270,12 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     params_.last_block = (params_.kv_len - 1) / config_.kv_block;
     params_.group = static_cast<int>(problem.group());
-    AttentionTensors tensors = arguments.tensors;
+    AttentionTensors tensors = reached(arguments.tensors, nullptr);
     if (packed_sequences_ > 0) {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
     }
-    set_gathered(tensors);
-    if (config_.page_rows > 0) {
-      const ConstTensorView& table = *arguments.options.page_table;
-      params_.page_table = {.data = nullptr,
-                            .stride = {table.strides[0], table.strides[1]},
-                            .pages = static_cast<int>(tensors.k.shape[0])};
-    }
+    if (paged_) set_pages(arguments.tensors, *arguments.options.page_table);
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;
@@ -308,6 +307,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   int device_;
   ForwardSm90Config config_;
   std::int64_t packed_sequences_;  // 0: the batch is padded
+  bool paged_;                     // k and v are, which a copy of them is not
   int grid_;
   bool any_keys_ = false;
   emit::ModLayout layout_;
@@ -320,6 +320,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   std::optional<DeviceLists> lists_;
   std::optional<StoredMask> stored_mask_;
   std::optional<DeviceSequences> sequences_;  // where lengths are on the device
+  std::optional<CopiedTensors> copied_;       // where TMA does not take some of q, k and v
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "backend/cuda/driver/cuda_abi.h"
+#include "shared/copied_rows.h"
 #include "shared/forward_sm90.h"
 #include "shared/sequences.h"
 #include "shared/stored_mask.h"
@@ -52,6 +53,13 @@ struct FakeStoredLaunch {
   shared::StoredMaskParams params;
 };
 
+/// One launch of copy_rows.
+struct FakeCopiesLaunch {
+  CUlaunchConfig config;
+  int forwards, placings;  // launches of forward_sm90 and of place_sequences before it
+  shared::CopiedRowsParams params;
+};
+
 struct FakeDriver {
   std::atomic<int> inits, retains, pushes, pops;
   std::atomic<int> allocations, frees;     // that went well
@@ -67,6 +75,8 @@ struct FakeDriver {
   FakeSequencesLaunch placed, listed;      // the latest
   std::atomic<int> storings;               // launches of store_mask
   FakeStoredLaunch stored;                 // the latest
+  std::atomic<int> copyings;               // launches of copy_rows
+  FakeCopiesLaunch copied;                 // the latest
 };
 
 /// The fake that this process has loaded; null when it has not. From C: int fake_cuda_launches(void).

@@ -168,6 +168,13 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     std::memcpy(&state.stored.params, parameters[0], sizeof state.stored.params);
     ++state.storings;
   }
+  if (kernel == "copy_rows") {
+    state.copied.config = *config;
+    state.copied.forwards = state.forwards;
+    state.copied.placings = state.placings;
+    std::memcpy(&state.copied.params, parameters[0], sizeof state.copied.params);
+    ++state.copyings;
+  }
   if (kernel != "forward_sm90") return CUDA_SUCCESS;
   FakeLaunch& launch = state.launched[state.forwards++ % kFakeLaunchesKept];
   launch.device = current_device();

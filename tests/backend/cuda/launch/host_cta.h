@@ -16,6 +16,7 @@
 #define __grid_constant__
 #define __launch_bounds__(threads)
 #define __shared__ static  // one CTA at a time
+#define __align__(bytes) alignas(bytes)
 
 namespace heddle::host_cta {
 
@@ -37,9 +38,11 @@ struct Cta {
 }  // namespace heddle::host_cta
 
 inline thread_local heddle::host_cta::Index threadIdx, blockIdx;
+inline heddle::host_cta::Index gridDim;
 inline heddle::host_cta::Cta* cta = nullptr;
 
 inline int max(int x, int y) { return std::max(x, y); }
+inline int min(int x, int y) { return std::min(x, y); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline void __syncthreads() { cta->all.arrive_and_wait(); }
 /// Of the warp's words one for each lane, by `read`, which all of them may do before any goes on.

@@ -104,6 +104,12 @@ const FakeLaunch& launch_of(const CallTensors& call, const AttentionOptions& opt
   return last_launch();
 }
 
+const FakeLaunch& run_in(Tensor& workspace, const AttentionPlan& plan, const AttentionTensors& tensors) {
+  workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
+  plan.run(tensors, {.workspace = workspace.data()});
+  return last_launch();
+}
+
 FakeStream::FakeStream(const Device& device) {
   const ContextScope scope(device.index);
   check(driver().StreamCreate(&handle_, CUstream_flags::non_blocking), "making a stream");

@@ -72,6 +72,9 @@ Planned planned(const AttentionPlan& plan);
 /// Plans, and runs once.
 const FakeLaunch& launch_of(const CallTensors& call, const AttentionOptions& options = {});
 
+/// Runs once in a workspace of the plan's size.
+const FakeLaunch& run_in(Tensor& workspace, const AttentionPlan& plan, const AttentionTensors& tensors);
+
 /// A stream of its own on a device. The fake keeps nothing of it that would have to be freed.
 class FakeStream {
  public:

@@ -42,7 +42,7 @@ TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {
 }
 
 // Maps that end where a sequence does; and queries that TMA does not take.
-TEST_F(LaunchPacked, SequencesAndGatheredQueries) {
+TEST_F(LaunchPacked, SequencesAndCopiedQueries) {
   const CallTensors call(few_queries());
   std::vector<std::int64_t> lengths(40, 7);
   lengths[3] = 10;
@@ -56,12 +56,13 @@ TEST_F(LaunchPacked, SequencesAndGatheredQueries) {
 
   Call odd = few_queries();
   odd.column_gap = 4;
-  const CallTensors gathered(odd);
-  const AttentionPlan plan(gathered.tensors(), {});
-  EXPECT_THAT(plan.explain(), testing::HasSubstr("q is gathered by threads, 8 bytes at a time"));
+  const CallTensors copied(odd);
+  const AttentionPlan plan(copied.tensors(), {});
+  EXPECT_THAT(plan.explain(), testing::HasSubstr("q is copied into the workspace"));
   EXPECT_THAT(plan.explain(), testing::HasSubstr("packs 8 heads a tile"));
-  plan.run(gathered.tensors(), {.workspace = gathered.workspace()});
-  EXPECT_EQ(last_launch().params.gathered[shared::kGatherQ].data, gathered.tensors().q.data);
+  Tensor workspace;
+  run_in(workspace, plan, copied.tensors());
+  EXPECT_EQ(fake().copied.params.tensors[0].from, copied.tensors().q.data);
   EXPECT_EQ(last_launch().params.item_count, 80);
 }
 

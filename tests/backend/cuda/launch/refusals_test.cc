@@ -106,48 +106,37 @@ TEST_F(LaunchRefusals, TheStreamOfAnotherDevice) {
                  StartsWith("launching forward_sm90: "));
 }
 
-// A plan for less aligned tensors takes others that are so, too, and better ones.
+// A plan whose tensors TMA takes refuses others; one that copies takes any.
 TEST_F(LaunchRefusals, AnAddressLessAlignedThanThePlanned) {
   const CallTensors call;
   const Tensor spare = Tensor::empty_on(kFirst, DType::u8, {1 << 20});
   const auto at = [&](int shift) { return static_cast<std::byte*>(spare.data()) + shift; };
   AttentionTensors tensors = call.tensors();
-  tensors.k.data = at(4);
+  const AttentionPlan aligned(tensors, {});
+  tensors.k.data = at(8);
+  expect_refused(aligned, tensors, {}, ErrorCode::invalid_argument,
+                 AllOf(StartsWith(fmt::format("k is at {}", static_cast<void*>(at(8)))), HasSubstr("that 16 divides")));
   const AttentionPlan plan(tensors, {});
-  EXPECT_THAT(plan.explain(), HasSubstr("k is gathered by threads, 4 bytes at a time: its address"));
-  for (const int shift : {4, 8, 16, 12}) {
+  EXPECT_THAT(plan.explain(), HasSubstr("k is copied into the workspace by each run: its address"));
+  for (const int shift : {4, 8, 16, 6}) {
     tensors.k.data = at(shift);
-    plan.run(tensors);
-    EXPECT_EQ(last_launch().params.gathered[shared::kGatherK].data, at(shift));
+    Tensor workspace;
+    run_in(workspace, plan, tensors);
+    EXPECT_EQ(fake().copied.params.tensors[0].from, static_cast<void*>(at(shift)));
+    EXPECT_EQ(fake().copied.params.tensors[0].width, shift == 6 ? 2 : shift);
   }
-  tensors.k.data = at(6);
-  expect_refused(plan, tensors, {}, ErrorCode::invalid_argument,
-                 AllOf(StartsWith(fmt::format("k is at {}", static_cast<void*>(at(6)))), HasSubstr("that 4 divides")));
+  expect_refused(plan, tensors, {}, ErrorCode::invalid_argument, HasSubstr("workspace"));
 }
 
 TEST_F(LaunchRefusals, NoStrides) {
   const CallTensors call;
-  for (const std::int64_t stride : {std::int64_t{132}, std::int64_t{0}, std::int64_t{-128}, std::int64_t{1} << 39}) {
-    AttentionTensors tensors = call.tensors();
-    tensors.k.strides[2] = stride;
-    AttentionPlan(tensors, {}).run(tensors);
-    const shared::ForwardSm90Params& params = last_launch().params;
-    EXPECT_EQ(last_launch().maps[1].rank, 0);  // none was made
-    EXPECT_EQ(last_launch().maps[2].rank, 4);
-    EXPECT_EQ(params.gathered[shared::kGatherK].data, tensors.k.data);
-    for (int axis = 0; axis < 3; ++axis) {
-      EXPECT_EQ(params.gathered[shared::kGatherK].stride[axis], tensors.k.strides[axis]);
-    }
-  }
-  const CallTensors shared({.k_shared = true});
-  AttentionTensors one = shared.tensors();
-  one.k.strides[2] = 132;
-  AttentionPlan(one, {}).run(one);
-  EXPECT_EQ(last_launch().params.gathered[shared::kGatherK].stride[0], 0);
   AttentionTensors tensors = call.tensors();
   tensors.k.strides[1] = (std::int64_t{1} << 39) - 8;  // the longest; the fake's memory is not touched
   EXPECT_NO_THROW(AttentionPlan(tensors, {}).run(tensors));
   EXPECT_EQ(last_launch().maps[1].strides[1], (std::uint64_t{1} << 40) - 16);
+  tensors.k.strides = {0, 0, 0, 1};
+  EXPECT_NO_THROW(AttentionPlan(tensors, {}).run(tensors));
+  EXPECT_THAT(std::span(last_launch().maps[1].strides, 3), testing::Each(0U));
 }
 
 }  // namespace

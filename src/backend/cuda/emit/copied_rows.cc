@@ -1,0 +1,11 @@
+#include "backend/cuda/emit/copied_rows.h"
+
+#include "backend/cuda/emit/embedded.h"
+
+namespace heddle::cuda::emit {
+
+jit::Source copied_rows() {
+  return {.name = "copy_rows", .text = "#include \"families/copied_rows.cuh\"\n", .headers = embedded_headers()};
+}
+
+}  // namespace heddle::cuda::emit

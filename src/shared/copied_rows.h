@@ -1,0 +1,43 @@
+// Tensors whose strides, address or pages are none of TMA's: what host and device pass each other to copy their rows
+// into the workspace, before each run of forward_sm90 that then reads the copies. Read by the launcher, and by the
+// kernel when NVRTC compiles it: no other headers, plain integers only.
+#pragma once
+
+#include "shared/forward_sm90.h"
+
+namespace heddle::shared {
+
+/// Which rows of a sequence there are to copy.
+enum class CopiedSpan : int { all, queries, keys };
+
+/// One tensor, and its copy: [sequences, heads, rows], rows one after the other, filled up with zeros to 16 bytes.
+struct CopiedRows {
+  const char* from;
+  char* to;
+  long long from_step[3];      // bytes from a sequence (or page), head, row to the next
+  long long to_row_step;       // and from a row of the copy: 16 divides it
+  int sequences, heads, rows;  // of the copy
+  int row_bytes;               // of a row there are so many
+  int width;                   // 16, 8, 4, 2 or 1 bytes: they divide every row's address and row_bytes
+  CopiedSpan span;
+  int paged;  // rows stand where the table says
+  long long shares;
+};
+
+struct CopiedRowsParams {
+  CopiedRows tensors[3];
+  long long shares;                // of all
+  const SequencePlace* sequences;  // where they differ and are padded; else all rows are copied
+  PageTable page_table;
+  int page_rows;
+};
+
+inline constexpr int kCopyThreads = 256;  // of a CTA
+inline constexpr int kCopyRows = 64;      // of a head in a share, which one CTA copies
+inline constexpr int kCopyCtas = 8;       // of a multiprocessor
+
+constexpr long long copied_shares(const CopiedRows& tensor) {
+  return static_cast<long long>(tensor.sequences) * tensor.heads * ((tensor.rows + kCopyRows - 1) / kCopyRows);
+}
+
+}  // namespace heddle::shared

@@ -1,0 +1,184 @@
+// What TMA does not take of q, k and v: the launch that copies it into the workspace, and the maps of the copies.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <span>
+
+#include "launch_case.h"
+
+namespace heddle::cuda {
+namespace {
+
+using shared::CopiedRows;
+using shared::CopiedSpan;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class LaunchCopiedTensors : public LaunchCase {};
+
+/// Rows of odd head dims without a gap.
+Call odd_call() { return {.dim = 65, .v_dim = 33}; }
+
+TEST_F(LaunchCopiedTensors, ComeBeforeTheKernelThatReadsTheCopies) {
+  const CallTensors call(odd_call());
+  const AttentionTensors& tensors = call.tensors();
+  const AttentionPlan plan(tensors, {});
+  const int copyings = fake().copyings, forwards = fake().forwards;
+  Tensor workspace;
+  const FakeLaunch& launch = run_in(workspace, plan, tensors);
+  ASSERT_EQ(fake().copyings, copyings + 1);
+  EXPECT_EQ(fake().forwards, forwards + 1);
+  const FakeCopiesLaunch& copied = fake().copied;
+  EXPECT_EQ(copied.forwards, forwards);
+  EXPECT_EQ(copied.config.blockDimX, static_cast<unsigned>(shared::kCopyThreads));
+  const ConstTensorView views[] = {tensors.q, tensors.k, tensors.v};
+  long long shares = 0;
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    const CopiedRows& rows = copied.params.tensors[i];
+    const ConstTensorView& view = views[i];
+    EXPECT_EQ(rows.from, view.data);
+    EXPECT_THAT(rows.from_step, ElementsAre(2 * view.strides[0], 2 * view.strides[1], 2 * view.strides[2]));
+    EXPECT_EQ(rows.to_row_step, i < 2 ? 144 : 80);
+    EXPECT_THAT((std::array{rows.sequences, rows.heads, rows.rows}),
+                ElementsAre(view.shape[0], view.shape[1], view.shape[2]));
+    EXPECT_EQ(rows.row_bytes, 2 * view.shape[3]);
+    EXPECT_EQ(rows.width, 2);
+    EXPECT_EQ(rows.span, CopiedSpan::all);
+    EXPECT_EQ(rows.paged, 0);
+    EXPECT_EQ(rows.shares, rows.sequences * rows.heads * 3);  // of 64 rows, of 150 and of 130
+    shares += rows.shares;
+    const FakeTensorMap& map = launch.maps[i];
+    EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(rows.to));
+    EXPECT_THAT(std::span(map.extents, 4), ElementsAre(view.shape[3], view.shape[2], view.shape[1], view.shape[0]));
+    EXPECT_THAT(std::span(map.strides, 3),
+                ElementsAre(rows.to_row_step, rows.rows * rows.to_row_step, rows.heads * rows.rows * rows.to_row_step));
+    // The whole copy lies in the workspace.
+    const char* begin = static_cast<const char*>(workspace.data());
+    EXPECT_GE(rows.to, begin);
+    EXPECT_LE(rows.to + rows.to_row_step * rows.rows * rows.heads * rows.sequences, begin + plan.workspace_bytes());
+  }
+  EXPECT_EQ(copied.params.shares, shares);
+  EXPECT_EQ(copied.config.gridDimX, static_cast<unsigned>(shares));
+  EXPECT_THAT(plan.explain(), HasSubstr("copied bytes"));
+}
+
+// A head that all share, and a batch: read where they are, and as often as the tensor says.
+TEST_F(LaunchCopiedTensors, StepsOverNothingThatIsShared) {
+  Call call = odd_call();
+  call.k_shared = true;
+  const CallTensors own(call);
+  AttentionTensors tensors = own.tensors();
+  tensors.v.strides[1] = 0;
+  Tensor workspace;
+  const FakeLaunch& launch = run_in(workspace, AttentionPlan(tensors, {}), tensors);
+  const shared::CopiedRowsParams& params = fake().copied.params;
+  EXPECT_EQ(params.tensors[1].sequences, 1);
+  EXPECT_EQ(params.tensors[1].from_step[0], 0);
+  EXPECT_EQ(launch.params.k_batched, 0);
+  EXPECT_EQ(launch.params.v_batched, 1);
+  EXPECT_EQ(params.tensors[2].heads, 2);
+  EXPECT_EQ(params.tensors[2].from_step[1], 0);
+}
+
+// Of padded sequences the rows that there are, as they are known, on the host or after place_sequences; of packed ones
+// all.
+TEST_F(LaunchCopiedTensors, FollowTheLengths) {
+  const CallTensors call(odd_call());
+  const std::int32_t host[] = {100, 7};
+  const Tensor device = Tensor::empty_on(kFirst, DType::i32, {2});
+  for (const bool on_device : {false, true}) {
+    AttentionOptions options;
+    options.kv_lengths = on_device ? ConstTensorView(device) : ConstTensorView(host, DType::i32, {2});
+    const AttentionPlan plan(call.tensors(), options);
+    const int placings = fake().placings;
+    Tensor workspace;
+    const FakeLaunch& launch = run_in(workspace, plan, call.tensors());
+    const FakeCopiesLaunch& copied = fake().copied;
+    EXPECT_EQ(copied.placings, placings + (on_device ? 1 : 0));
+    EXPECT_NE(copied.params.sequences, nullptr);
+    EXPECT_EQ(copied.params.sequences, launch.params.mod.sequences);
+    EXPECT_EQ(copied.params.tensors[0].span, CopiedSpan::queries);
+    EXPECT_EQ(copied.params.tensors[1].span, CopiedSpan::keys);
+    EXPECT_EQ(copied.params.tensors[2].span, CopiedSpan::keys);
+    EXPECT_EQ(launch.maps[1].rank, 5);
+  }
+  Call one = odd_call();
+  one.batch = 1;
+  const CallTensors packed(one);
+  const std::int32_t ends[] = {0, 50, 130};
+  AttentionOptions options;
+  options.cu_seqlens_q = options.cu_seqlens_kv = ConstTensorView(ends, DType::i32, {3});
+  AttentionTensors tensors = packed.tensors();
+  tensors.q = slice(tensors.q, 2, 0, 130);
+  tensors.o = slice(tensors.o, 2, 0, 130);
+  tensors.lse = slice(*tensors.lse, 2, 0, 130);
+  Tensor workspace;
+  const FakeLaunch& launch = run_in(workspace, AttentionPlan(tensors, options), tensors);
+  for (const CopiedRows& rows : fake().copied.params.tensors) {
+    EXPECT_EQ(rows.span, CopiedSpan::all);
+    EXPECT_EQ(rows.sequences, 1);
+    EXPECT_EQ(rows.rows, 130);
+  }
+  EXPECT_EQ(launch.maps[1].extents[4], 2U);  // sequences, which begin at the same address
+  EXPECT_EQ(launch.maps[1].strides[3], 0U);
+}
+
+// Pages become sequences, each with its own rows; by the table of each run.
+TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
+  for (const bool packed : {false, true}) {
+    const CallTensors call({.batch = packed ? 1 : 2}), pages({.batch = 7, .kv_rows = 16, .column_gap = 4});
+    AttentionTensors tensors = call.tensors();
+    tensors.k = pages.tensors().k;
+    tensors.v = pages.tensors().v;
+    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5});
+    const std::int32_t ends[] = {0, 50, 150}, lengths[] = {77, 1};
+    AttentionOptions options;
+    options.page_table = table.view();
+    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+    if (packed) options.cu_seqlens_q = ConstTensorView(ends, DType::i32, {3});
+    const AttentionPlan plan(tensors, options);
+    EXPECT_THAT(plan.explain(), HasSubstr("the pages of k and v are copied into the workspace by each run: of k its "
+                                          "strides are"));
+    Tensor workspace;
+    const FakeLaunch& launch = run_in(workspace, plan, tensors);
+    const shared::CopiedRowsParams& params = fake().copied.params;
+    EXPECT_EQ(params.page_rows, 16);
+    EXPECT_EQ(params.page_table.data, table.data());
+    EXPECT_EQ(params.page_table.pages, 7);
+    EXPECT_THAT(params.page_table.stride, ElementsAre(5, 1));
+    EXPECT_EQ(params.sequences, launch.params.mod.sequences);
+    for (int i = 0; i < 2; ++i) {
+      const CopiedRows& rows = params.tensors[i];
+      const ConstTensorView& view = i == 0 ? tensors.k : tensors.v;
+      EXPECT_EQ(rows.paged, 1);
+      EXPECT_EQ(rows.span, CopiedSpan::keys);
+      EXPECT_EQ(rows.from, view.data);
+      EXPECT_THAT(rows.from_step, ElementsAre(2 * view.strides[0], 2 * view.strides[1], 2 * view.strides[2]));
+      EXPECT_THAT((std::array{rows.sequences, rows.heads, rows.rows}), ElementsAre(2, 2, 77));
+      EXPECT_EQ(rows.width, 8);
+      const FakeTensorMap& map = launch.maps[1 + i];
+      EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(rows.to) - 77 * 256);
+      EXPECT_THAT(std::span(map.extents, 5), ElementsAre(128, 77, 78, 2, 2));
+      EXPECT_THAT(std::span(map.strides, 4), ElementsAre(256, 256, 77 * 256, 2 * 77 * 256));
+    }
+    EXPECT_EQ(launch.params.k_batched, 1);
+    EXPECT_EQ(launch.maps[0].strides[3] == 0, packed);
+  }
+}
+
+// No more CTAs than the device keeps busy.
+TEST_F(LaunchCopiedTensors, LargeOnesHaveFewCtas) {
+  Call call = odd_call();
+  call.batch = 60;
+  const CallTensors own(call);
+  Tensor workspace;
+  run_in(workspace, AttentionPlan(own.tensors(), {}), own.tensors());
+  EXPECT_GT(fake().copied.params.shares, fake().copied.config.gridDimX);
+  EXPECT_EQ(fake().copied.config.gridDimX % shared::kCopyCtas, 0U);
+}
+
+}  // namespace
+}  // namespace heddle::cuda

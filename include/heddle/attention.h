@@ -150,7 +150,9 @@ class AttentionPlan {
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
   /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors; with lengths
-  /// there 128, 32 for each sequence and one more, and 48 for each tile.
+  /// there 128, 32 for each sequence and one more, and 48 for each tile. Besides, what copies take there of q, k and v
+  /// that TMA does not take where they are (strides or addresses that 16 bytes do not divide, negative strides), with
+  /// rows filled up to 16 bytes, and of k and v whose pages are small, up to HEDDLE_COPY_BYTES; explain() names them.
   std::int64_t workspace_bytes() const;
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:

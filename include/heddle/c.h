@@ -270,7 +270,8 @@ HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_a
 /// graphs must be captured again. On a GPU it waits.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
-/// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors.
+/// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors, and more with
+/// lengths there, and for copies of tensors that TMA does not take and of small pages (attention.h); explain names them.
 HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
 /// The backend that was chosen: HEDDLE_BACKEND_CPU ...
 HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);

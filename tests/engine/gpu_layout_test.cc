@@ -10,7 +10,7 @@
 namespace heddle::test {
 namespace {
 
-class GpuGather : public GpuTest {};
+class GpuLayout : public GpuTest {};
 
 struct Dims2 {
   std::int64_t qk, v;
@@ -48,7 +48,7 @@ class Source {
   Deck<std::string> mask_{{"", "", "causal", "by_head"}, 6}, score_{{"", "", "", "alibi", "softcap"}, 7};
 };
 
-TEST_F(GpuGather, EveryLayout) {
+TEST_F(GpuLayout, EveryLayout) {
   std::vector<CaseSpec> specs;
   Source source(100'000);
   for (const Dims2& dims : kDims) {
@@ -63,7 +63,7 @@ TEST_F(GpuGather, EveryLayout) {
 }
 
 // Words of 8, 4 and 2 bytes, of rows that TMA could step over.
-TEST_F(GpuGather, AddressesThat16DoesNotDivide) {
+TEST_F(GpuLayout, AddressesThat16DoesNotDivide) {
   std::vector<CaseSpec> specs;
   Source source(101'000);
   for (const Dims2& dims : kDims) {
@@ -77,7 +77,7 @@ TEST_F(GpuGather, AddressesThat16DoesNotDivide) {
   run_all(specs);
 }
 
-TEST_F(GpuGather, SequencesThatDiffer) {
+TEST_F(GpuLayout, SequencesThatDiffer) {
   std::vector<CaseSpec> specs;
   Source source(102'000);
   Deck<Layout> layouts({Layout::bhsd, Layout::bshd, Layout::gaps, Layout::reversed}, 8);
@@ -101,7 +101,7 @@ TEST_F(GpuGather, SequencesThatDiffer) {
 }
 
 // One CTA brings many tiles, some of them twice.
-TEST_F(GpuGather, ManyTilesOfACta) {
+TEST_F(GpuLayout, ManyTilesOfACta) {
   std::vector<CaseSpec> specs;
   Source source(103'000);
   const std::pair<Dims2, BlockSize> kernels[] = {
@@ -131,7 +131,7 @@ TEST_F(GpuGather, ManyTilesOfACta) {
   run_all(specs);
 }
 
-TEST_F(GpuGather, WithWhatElseAKernelDoes) {
+TEST_F(GpuLayout, WithWhatElseAKernelDoes) {
   std::vector<CaseSpec> specs;
   Source source(104'000);
   Deck<Layout> layouts({Layout::reversed, Layout::padded, Layout::gaps, Layout::bhsd}, 11);

@@ -36,14 +36,20 @@ struct TileOrder {
 
 /// A tensor that each run first copies into its workspace, row after row, since TMA does not take it where it is.
 struct TensorCopy {
-  Dims shape;                  // of pages: sequences, heads, keys of the longest, columns
-  std::int64_t row_bytes = 0;  // from a row to the next: 16 divides it
-  bool paged = false;          // the table says where rows are
-  std::int64_t offset = 0;     // in the workspace
+  Dims shape;                      // of pages: sequences, heads, keys of the longest, columns
+  bool shared[2] = {false, false};  // the first two axes: one entry serves all
+  std::int64_t row_bytes = 0;      // from a row to the next: 16 divides it
+  bool paged = false;              // the table says where rows are
+  std::int64_t offset = 0;         // in the workspace
 
-  std::int64_t bytes() const { return shape[0] * shape[1] * shape[2] * row_bytes; }
+  /// Entries of the first two axes that there are in memory.
+  std::int64_t stored(int axis) const { return shared[axis] ? 1 : shape[axis]; }
+  std::int64_t bytes() const { return stored(0) * stored(1) * shape[2] * row_bytes; }
 };
-using TensorCopies = std::array<std::optional<TensorCopy>, 3>;  // of q, k, v
+using TensorCopies = std::array<std::optional<TensorCopy>, 4>;  // of q, k, v and the capture that is streamed
+inline constexpr std::size_t kCopiedCapture = 3;
+/// The same tensor in rows that TMA takes; what has a stride of 0 stays shared.
+TensorCopy copy_for(const ConstTensorView& tensor);
 /// The copy in that workspace.
 ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace);
 

@@ -25,7 +25,7 @@ struct CopiedRows {
 };
 
 struct CopiedRowsParams {
-  CopiedRows tensors[3];
+  CopiedRows tensors[4];
   long long shares;                // of all
   const SequencePlace* sequences;  // where they differ and are padded; else all rows are copied
   PageTable page_table;

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/environment.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 #include "plan/families/forward_sm90_access.h"
@@ -32,6 +33,8 @@ constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
 constexpr double kPackingGain = 1.05, kIdleGain = 1.1;
 // And one that reads copies of pages, for which a caller has to find memory.
 constexpr double kCopyGain = 1.05;
+// A capture that is read element by element makes a kernel take 3 to 5 times as long; one in tiles 1.3 to 1.7 times.
+constexpr double kElementReads = 2.5;
 // And a spare kernel's, where a mask's bits are stored: its finer blocks may leave out more, but the table's partial
 // steps are dearer than these are in any kernel.
 constexpr double kSpareGain = 1.1;
@@ -55,10 +58,24 @@ shared::Fp8 fp8_of(DType dtype) {
   return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
 }
 
-/// Why the capture that could be streamed is not; empty where it is, or there is none.
-std::string refuses_streaming(const ForwardSm90Mods& mods, const Bindings& bindings) {
-  if (!mods.streamed) return {};
-  return plan::refuses_streaming(*mods.streamed, bindings.captures.at(mods.streamed->capture));
+/// Whether a capture comes in tiles.
+struct Streaming {
+  bool streams = false;
+  std::optional<TensorCopy> copy{};  // of which they come
+  std::string reason{};              // why there is a copy, or why they do not come
+};
+Streaming streaming_of(const AttentionProblem& problem, const ForwardSm90Mods& mods, const Bindings& bindings) {
+  // In 8 bits the warp that would load the tiles transposes values.
+  if (!mods.streamed || size_of(problem.q_dtype) == 1) return {};
+  const ConstTensorView& view = bindings.captures.at(mods.streamed->capture);
+  if (std::string reason = refuses_copy(*mods.streamed, view); !reason.empty()) return {.reason = std::move(reason)};
+  std::string reason = refuses_streaming(*mods.streamed, view);
+  if (reason.empty()) return {.streams = true};
+  const TensorCopy copy = copy_for(in_tiles(*mods.streamed, view));
+  const std::int64_t most = most_copy_bytes();
+  if (copy.bytes() <= most) return {.streams = true, .copy = copy, .reason = std::move(reason)};
+  return {.reason = fmt::format("{}; a copy would take {} bytes, and up to {} are taken ({})", reason, copy.bytes(),
+                                most, base::name_of(base::Option::copy_bytes))};
 }
 
 shared::Normalizer normalizer_of(const AttentionProblem& problem) {
@@ -74,7 +91,7 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
 }
 
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
-                             const ForwardSm90Mods& mods, const ForwardSm90Access& access, const Bindings& bindings) {
+                             const ForwardSm90Mods& mods, const ForwardSm90Access& access, bool streams) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
   config.f16 = problem.q_dtype == DType::f16;
   config.q_fp8 = fp8_of(problem.q_dtype);
@@ -87,9 +104,7 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
   config = access.in(config_with(config, mods));
-  // In 8 bits the warp that would load the tiles transposes values.
-  if (!mods.streamed || config.fp8() || !refuses_streaming(mods, bindings).empty()) return config;
-  return with_streamed_tiles(config, mods.streamed->dtype).value_or(config);
+  return streams ? with_streamed_tiles(config, mods.streamed->dtype).value_or(config) : config;
 }
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the caller's mask, if there is one, a step
@@ -166,6 +181,7 @@ struct Candidate {
   bool may_spill = false;
   bool weighs_each = false;  // though others only drop
   bool masks_each = false;   // though others have its bits stored
+  bool reads_each = false;   // element of a capture, though of others it comes in tiles
   double computing = 0;      // seconds, however long memory takes
   StoredBlocks stored;       // of the mask
   double seconds() const { return choice.plan.predicted->seconds; }
@@ -173,6 +189,7 @@ struct Candidate {
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.sm90;
     double gain = copies_pages(choice.plan) ? kCopyGain : 1;
+    if (reads_each) gain *= kElementReads;
     if (config.stores_mask() && is_spare(config)) return seconds() * gain * kSpareGain;
     if (!config.packs()) return seconds() * gain;
     const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
@@ -197,7 +214,8 @@ void add_copies(Plan& plan, const ForwardSm90Access& access) {
 }
 
 Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const ForwardSm90Mods& mods,
-                   const ForwardSm90Access& access, const device::CudaCaps& caps, const RowsOf& rows_of) {
+                   const ForwardSm90Access& access, const Bindings& bindings, const device::CudaCaps& caps,
+                   const RowsOf& rows_of) {
   Candidate candidate;
   Plan& plan = candidate.choice.plan;
   plan.backend = BackendChoice::cuda;
@@ -206,7 +224,8 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.device = caps.index;
   plan.sm90 = config;
   if (config.packs()) plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
-  plan.order.batch_inside = config.streamed_bytes > 0 && mods.streamed->serves_every_batch();
+  plan.order.batch_inside =
+      config.streamed_bytes > 0 && mods.streamed->serves_every_batch(bindings.captures.at(mods.streamed->capture));
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
 
   TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
@@ -232,10 +251,10 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
 }
 
 /// The table's, and where a capture of f32 is streamed those that are for it alone.
-std::vector<ForwardSm90Kernel> kernels_for(const ForwardSm90Mods& mods, const Bindings& bindings, bool fp8) {
+std::vector<ForwardSm90Kernel> kernels_for(const ForwardSm90Mods& mods, bool streams, bool fp8) {
   const std::span<const ForwardSm90Kernel> table = forward_sm90_kernels(fp8), wide = kForwardSm90WideCaptureKernels;
   std::vector<ForwardSm90Kernel> kernels(table.begin(), table.end());
-  if (!fp8 && mods.streamed && mods.streamed->dtype == DType::f32 && refuses_streaming(mods, bindings).empty()) {
+  if (streams && mods.streamed->dtype == DType::f32) {
     kernels.insert(kernels.end(), wide.begin(), wide.end());
   }
   return kernels;
@@ -245,25 +264,23 @@ std::vector<ForwardSm90Kernel> kernels_for(const ForwardSm90Mods& mods, const Bi
 /// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
 /// way, that the compiler may refuse all others; and where the mask's bits are stored, for their finer blocks.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                                           const ForwardSm90Access& access, const AttentionOptions& options,
-                                           std::vector<std::string>& rejected) {
+                                           const ForwardSm90Access& access, bool streams,
+                                           const AttentionOptions& options, std::vector<std::string>& rejected) {
   const bool fp8 = size_of(problem.k_dtype) == 1;
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   const std::vector<int> packed = packed_queries(problem);
   std::vector<ForwardSm90Config> configs;
-  bool streams = false;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy() && !mods.stores_mask && !(fp8 && access.odd_o)) break;
-    for (const ForwardSm90Kernel& kernel : kernels_for(mods, options.bindings, fp8)) {
+    for (const ForwardSm90Kernel& kernel : kernels_for(mods, streams, fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      ForwardSm90Config config = config_for(kernel, problem, mods, access, options.bindings);
+      ForwardSm90Config config = config_for(kernel, problem, mods, access, streams);
       std::string reason = misfit(config, problem, mods, options.block_mask.get());
       if (!reason.empty()) {
         rejected.push_back(fmt::format("{}: {}", describe(config), reason));
         continue;
       }
       configs.push_back(config);
-      streams = streams || config.streamed_bytes > 0;
       for (const int queries : packed) {
         config.packed_queries = queries;
         if (config.stores_mask()) config = config_with(config, mods);
@@ -276,7 +293,6 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
       }
     }
   }
-  // Element by element, a capture of all pairs costs several times its tiles.
   if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
   return configs;
 }
@@ -299,10 +315,22 @@ Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods
                           const std::vector<ForwardSm90Access>& accesses, const AttentionOptions& options,
                           const device::CudaCaps& caps, const RowsOf& rows_of) {
   Candidates candidates;
-  for (const ForwardSm90Access& access : accesses) {
-    for (const ForwardSm90Config& config : configs_for(problem, mods, access, options, candidates.rejected)) {
-      candidates.all.push_back(plan_for(problem, config, mods, access, caps, rows_of));
+  const Streaming streaming = streaming_of(problem, mods, options.bindings);
+  const auto add = [&](const ForwardSm90Access& access, bool streams) {
+    const std::size_t before = candidates.all.size();
+    for (const ForwardSm90Config& config : configs_for(problem, mods, access, streams, options, candidates.rejected)) {
+      candidates.all.push_back(plan_for(problem, config, mods, access, options.bindings, caps, rows_of));
+      candidates.all.back().reads_each = !streams && streaming.streams;
     }
+    return candidates.all.size() > before;
+  };
+  for (const ForwardSm90Access& access : accesses) {
+    // Element by element, a capture of all pairs costs several times its tiles, but not what any copy of it does.
+    if (streaming.streams && add(streaming.copy ? access.with_copy(*streaming.copy, streaming.reason) : access, true) &&
+        !streaming.copy) {
+      continue;
+    }
+    add(access.because(streaming.reason), false);
   }
   if (candidates.all.empty()) {
     throw Error(ErrorCode::unsupported,
@@ -335,6 +363,10 @@ std::string compare(const Candidate& other, const Candidate& first, const Forwar
   if (other.masks_each && !first.masks_each) {
     return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
                        describe(other.choice.plan));
+  }
+  if (other.reads_each && !first.reads_each) {
+    return fmt::format("{}: would read capture '{}' element by element", describe(other.choice.plan),
+                       mods.streamed->capture);
   }
   if (other.may_spill && !first.may_spill) {
     return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(other.choice.plan),

@@ -45,16 +45,15 @@ constexpr std::int64_t kCopyAlignment = 64;
 
 /// The same tensor, or of pages the rows of each sequence, in rows that TMA takes.
 TensorCopy copy_for(const ConstTensorView& view, const problem::AttentionProblem* paged) {
-  TensorCopy copy;
-  copy.shape = view.shape;
+  TensorCopy copy = plan::copy_for(view);
   if (paged != nullptr) {
     std::int64_t longest = 0;
     for (const Sequence& sequence : paged->sequences) longest = std::max(longest, sequence.kv_len);
     copy.shape[0] = paged->batch;
+    copy.shared[0] = false;  // many sequences may name a page
     copy.shape[2] = longest;
     copy.paged = true;
   }
-  copy.row_bytes = (view.shape[3] * size_of(view.dtype) + kTmaBytes - 1) / kTmaBytes * kTmaBytes;
   return copy;
 }
 
@@ -150,7 +149,7 @@ std::vector<ForwardSm90Access> with_pages(const ForwardSm90Access& access, const
         rows, shared::kBoxRows);
   }
   const std::int64_t bytes = copied.copied_bytes() - access.copied_bytes(),
-                     most = base::bytes_of(base::Option::copy_bytes, kMostCopyBytes);
+                     most = most_copy_bytes();
   if (!gathered.empty() && bytes > most) {
     gathered += fmt::format("; copied they would take {} bytes, and up to {} are taken ({})", bytes, most,
                             base::name_of(base::Option::copy_bytes));
@@ -176,6 +175,21 @@ std::int64_t ForwardSm90Access::copied_bytes() const {
   }
   return bytes;
 }
+
+ForwardSm90Access ForwardSm90Access::with_copy(const TensorCopy& capture, const std::string& reason) const {
+  ForwardSm90Access access = *this;
+  add_copy(access, kCopiedCapture, capture);
+  access.reasons.push_back(fmt::format("a capture is copied into the workspace by each run: {}", reason));
+  return access;
+}
+
+ForwardSm90Access ForwardSm90Access::because(const std::string& reason) const {
+  ForwardSm90Access access = *this;
+  if (!reason.empty()) access.reasons.push_back(fmt::format("a capture is read element by element: {}", reason));
+  return access;
+}
+
+std::int64_t most_copy_bytes() { return base::bytes_of(base::Option::copy_bytes, kMostCopyBytes); }
 
 std::vector<ForwardSm90Access> forward_sm90_accesses(const AttentionTensors& tensors,
                                                      const problem::AttentionProblem& problem) {

@@ -13,8 +13,9 @@
 
 namespace heddle::plan {
 
-/// What copies of pages may take unless HEDDLE_COPY_BYTES says otherwise.
+/// What copies of pages may take, and that of a capture, unless HEDDLE_COPY_BYTES says otherwise.
 inline constexpr std::int64_t kMostCopyBytes = std::int64_t{1} << 30;
+std::int64_t most_copy_bytes();
 
 /// One way to reach them all.
 struct ForwardSm90Access {
@@ -27,6 +28,10 @@ struct ForwardSm90Access {
   shared::ForwardSm90Config in(shared::ForwardSm90Config config) const;
   /// That the copies take of a workspace.
   std::int64_t copied_bytes() const;
+  /// The same, and a copy of the capture that is streamed, since TMA does not take it.
+  ForwardSm90Access with_copy(const TensorCopy& capture, const std::string& reason) const;
+  /// The same, but the capture is read element by element, if there is a reason.
+  ForwardSm90Access because(const std::string& reason) const;
 };
 
 /// The ways that there are, one at least: by the strides, and by how far the addresses are aligned (null: as far as may

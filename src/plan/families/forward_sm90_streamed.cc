@@ -49,8 +49,25 @@ std::optional<StreamedRead> as_streamed(const expr::Node& node) {
 
 }  // namespace
 
-bool StreamedRead::serves_every_batch() const {
-  return std::ranges::none_of(others, [](const Axis& other) { return other.index.node()->uses.has(Leaf::b); });
+bool StreamedRead::serves_every_batch(const ConstTensorView& view) const {
+  return std::ranges::none_of(others, [&](const Axis& other) {
+    const bool steps = view.shape[other.axis] > 1 && view.strides[other.axis] != 0;
+    return steps && other.index.node()->uses.has(Leaf::b);
+  });
+}
+
+ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view) {
+  const int last = view.rank() - 1;
+  ConstTensorView tensor = view;
+  tensor.shape = {1, 1, 0, view.shape[last]};
+  tensor.strides = {0, 0, 0, view.shape[last] == 1 ? 1 : view.strides[last]};
+  const auto take = [&](int to, int from) {
+    tensor.shape[to] = view.shape[from];
+    tensor.strides[to] = view.strides[from];
+  };
+  take(2, read.q_axis);
+  for (std::size_t i = 0; i < read.others.size(); ++i) take(1 - static_cast<int>(i), read.others[i].axis);
+  return tensor;
 }
 
 std::optional<StreamedRead> streamed_read(const Expr& mod) {
@@ -63,17 +80,20 @@ std::optional<StreamedRead> streamed_read(const Expr& mod) {
   return found;
 }
 
+std::string refuses_copy(const StreamedRead& read, const ConstTensorView& view) {
+  const int last = view.rank() - 1;
+  if (view.shape[last] == 1 || view.strides[last] == 1) return {};
+  return fmt::format("capture '{}' has strides {}; a last one of 1 is accepted", read.capture, to_string(view.strides));
+}
+
 std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view) {
+  if (std::string reason = refuses_copy(read, view); !reason.empty()) return reason;
   const std::int64_t bytes = size_of(view.dtype);
   const int last = view.rank() - 1;
-  if (view.shape[last] != 1 && view.strides[last] != 1) {
-    return fmt::format("capture '{}' has strides {}; a last one of 1 is accepted", read.capture,
-                       to_string(view.strides));
-  }
   for (int axis = 0; axis < last; ++axis) {
     const std::int64_t step = view.strides[axis] * bytes;
-    if (view.shape[axis] == 1 || (step > 0 && step % kStepBytes == 0 && step < kStepEnd)) continue;
-    return fmt::format("capture '{}' has strides {}; but for the last, positive multiples of {} elements are accepted",
+    if (view.shape[axis] == 1 || (step >= 0 && step % kStepBytes == 0 && step < kStepEnd)) continue;
+    return fmt::format("capture '{}' has strides {}; but for the last, multiples of {} elements from 0 on are accepted",
                        read.capture, to_string(view.strides), kStepBytes / bytes);
   }
   if (reinterpret_cast<std::uintptr_t>(view.data) % kStepBytes != 0) {

@@ -25,15 +25,20 @@ struct StreamedRead {
   };
   std::vector<Axis> others;
 
-  /// All sequences read the same tiles.
-  bool serves_every_batch() const;
+  /// All sequences read the same tiles of that capture.
+  bool serves_every_batch(const ConstTensorView& view) const;
 };
+/// The capture as its tiles are found in it: [others[1], others[0], q, kv], or 1 for others that there are not.
+ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view);
+
 /// The first of a mod; nothing where there is none.
 std::optional<StreamedRead> streamed_read(const Expr& mod);
 
-/// Empty when TMA takes that tensor; else why not, a sentence: `name` has to have a unit last stride, others that are
-/// positive multiples of 16 bytes, and an address that 16 divides.
+/// Empty when TMA takes that tensor; else why not, a sentence: it has to have a unit last stride, others that are
+/// multiples of 16 bytes from 0 on, and an address that 16 divides.
 std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view);
+/// The same of a copy in rows that TMA takes: a unit last stride alone.
+std::string refuses_copy(const StreamedRead& read, const ConstTensorView& view);
 
 /// The configuration with room for the tiles, in shared memory that other buffers give up; nothing where no room is
 /// left.

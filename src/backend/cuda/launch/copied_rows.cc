@@ -1,22 +1,18 @@
 #include "backend/cuda/launch/copied_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
 #include "backend/cuda/emit/copied_rows.h"
+#include "heddle/error.h"
 
 namespace heddle::cuda {
 namespace {
 
 constexpr std::size_t kQueries = 0;
-
-const ConstTensorView& view_of(const AttentionTensors& tensors, std::size_t number) {
-  return number == kQueries ? tensors.q : number == 1 ? tensors.k : tensors.v;
-}
-ConstTensorView& view_of(AttentionTensors& tensors, std::size_t number) {
-  return number == kQueries ? tensors.q : number == 1 ? tensors.k : tensors.v;
-}
 
 /// The most bytes, up to 16, that divide where each row begins and how long it is.
 int width_of(const shared::CopiedRows& rows) {
@@ -25,6 +21,15 @@ int width_of(const shared::CopiedRows& rows) {
   width = std::gcd(width, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rows.from) % kMost));
   for (const long long step : rows.from_step) width = std::gcd(width, std::abs(step % kMost));
   return static_cast<int>(width);
+}
+
+/// Where the rows of a tensor are.
+void set_source(shared::CopiedRows& rows, const ConstTensorView& tensor) {
+  rows.from = static_cast<const char*>(tensor.data);
+  for (int axis = 0; axis < 3; ++axis) {
+    rows.from_step[axis] = tensor.shape[axis] == 1 ? 0 : tensor.strides[axis] * size_of(tensor.dtype);
+  }
+  rows.width = width_of(rows);
 }
 
 }  // namespace
@@ -40,20 +45,15 @@ CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by
   for (std::size_t number = 0; number < copies_.size(); ++number) {
     if (!copies_[number]) continue;
     const plan::TensorCopy& copy = *copies_[number];
-    const ConstTensorView& view = view_of(arguments.tensors, number);
     shared::CopiedRows& rows = params_.tensors[count++];
-    const std::int64_t element = size_of(view.dtype);
-    for (int axis = 0; axis < 3; ++axis) {
-      rows.from_step[axis] = view.shape[axis] == 1 ? 0 : view.strides[axis] * element;
-    }
     rows.to_row_step = copy.row_bytes;
-    rows.sequences = static_cast<int>(copy.shape[0]);
-    rows.heads = static_cast<int>(copy.shape[1]);
+    rows.sequences = static_cast<int>(copy.stored(0));
+    rows.heads = static_cast<int>(copy.stored(1));
     rows.rows = static_cast<int>(copy.shape[2]);
-    rows.row_bytes = static_cast<int>(copy.shape[3] * element);
     rows.paged = copy.paged;
     // Keys in pages are each sequence's own, though queries may be packed; others may be one batch entry's for all.
-    const bool own = by_sequence && (copy.paged || (!problem.packed && copy.shape[0] == problem.batch));
+    const bool own = by_sequence && number != plan::kCopiedCapture &&
+                     (copy.paged || (!problem.packed && copy.stored(0) == problem.batch));
     if (own) rows.span = number == kQueries ? shared::CopiedSpan::queries : shared::CopiedSpan::keys;
     rows.shares = shared::copied_shares(rows);
     params_.shares += rows.shares;
@@ -61,16 +61,27 @@ CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by
   params_.page_rows = static_cast<int>(problem.page_rows);
 }
 
-AttentionTensors CopiedTensors::reached(AttentionTensors tensors, void* workspace) const {
+CopiedTensors::Tensors CopiedTensors::reached(Tensors tensors, void* workspace) const {
   for (std::size_t number = 0; number < copies_.size(); ++number) {
     if (!copies_[number]) continue;
-    ConstTensorView& view = view_of(tensors, number);
-    view = plan::copy_of(*copies_[number], view.dtype, workspace);
+    tensors.of[number] = plan::copy_of(*copies_[number], tensors.of[number].dtype, workspace);
   }
   return tensors;
 }
 
-void CopiedTensors::launch(const AttentionTensors& tensors, const shared::ForwardSm90Params& params, void* workspace,
+void CopiedTensors::check_capture(const std::string& name, const ConstTensorView& capture) const {
+  const auto& copy = copies_[plan::kCopiedCapture];
+  if (!copy) return;
+  const plan::TensorCopy given = plan::copy_for(capture);
+  const bool same = given.shape == copy->shape && std::ranges::equal(given.shared, copy->shared);
+  if (same && (capture.shape[3] == 1 || capture.strides[3] == 1)) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("capture '{}' is, as its tiles are read, {} with strides {}; the plan copies {}, of which "
+                          "each row is in order, and entries are shared as in the planned one",
+                          name, to_string(capture.shape), to_string(capture.strides), to_string(copy->shape)));
+}
+
+void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace,
                            void* stream) const {
   if (params_.shares == 0) return;
   shared::CopiedRowsParams own = params_;
@@ -78,9 +89,10 @@ void CopiedTensors::launch(const AttentionTensors& tensors, const shared::Forwar
   for (std::size_t number = 0; number < copies_.size(); ++number) {
     if (!copies_[number]) continue;
     shared::CopiedRows& rows = own.tensors[count++];
-    rows.from = static_cast<const char*>(view_of(tensors, number).data);
+    const ConstTensorView& tensor = tensors.of[number];
+    rows.row_bytes = static_cast<int>(tensor.shape[3] * size_of(tensor.dtype));
+    set_source(rows, tensor);
     rows.to = static_cast<char*>(workspace) + copies_[number]->offset;
-    rows.width = width_of(rows);
   }
   own.sequences = params.mod.sequences;
   own.page_table = params.page_table;

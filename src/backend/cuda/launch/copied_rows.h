@@ -13,16 +13,23 @@ namespace heddle::cuda {
 
 class CopiedTensors {
  public:
+  /// What may be copied: q, k, v, and the capture that is streamed, as its tiles are found in it.
+  struct Tensors {
+    ConstTensorView of[4];
+  };
+
   /// Compiles the kernel. `by_sequence`: sequences' places are known. Throws as jit::build.
   CopiedTensors(const backend::PrepareArguments& arguments, bool by_sequence);
 
-  /// q, k, v with the copies in the place of those that are copied; the copies' addresses are in `workspace`.
-  AttentionTensors reached(AttentionTensors tensors, void* workspace) const;
+  /// The same, with the copies in the place of those that are copied; the copies' addresses are in `workspace`.
+  Tensors reached(Tensors tensors, void* workspace) const;
 
-  /// Enqueues the copying of `tensors` on a CUstream of the current context. `params`: of forward_sm90, with the places
-  /// of sequences and the table of pages.
-  void launch(const AttentionTensors& tensors, const shared::ForwardSm90Params& params, void* workspace,
-              void* stream) const;
+  /// Throws Error(invalid_argument) where a run's capture is not of the planned one's shape, or not shared as it was.
+  void check_capture(const std::string& name, const ConstTensorView& capture) const;
+
+  /// Enqueues the copying on a CUstream of the current context. `params`: of forward_sm90, with the places of sequences
+  /// and the table of pages.
+  void launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace, void* stream) const;
 
   std::int64_t bytes() const;
 

@@ -22,6 +22,7 @@
 #include "backend/cuda/launch/stored_mask.h"
 #include "backend/cuda/launch/tensor_map.h"
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_streamed.h"
 
 namespace heddle::cuda {
 namespace {
@@ -123,6 +124,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         config_(*arguments.plan.sm90),
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         paged_(arguments.problem.page_rows > 0),
+        copies_capture_(arguments.plan.copies[plan::kCopiedCapture].has_value()),
         grid_(0),
         layout_(emit::layout_of(mods.of_kernel(config_))),
         source_(emit::forward_sm90(config_, mods, layout_)),
@@ -153,7 +155,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
 
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
-    const AttentionTensors tensors = reached(arguments.tensors, arguments.workspace);
+    const CopiedTensors::Tensors given = given_tensors(arguments.tensors, *arguments.bindings);
+    if (copied_ && streamed_) copied_->check_capture(streamed_->capture, given.of[plan::kCopiedCapture]);
+    const CopiedTensors::Tensors all = copied_ ? copied_->reached(given, arguments.workspace) : given;
+    AttentionTensors tensors = arguments.tensors;
+    tensors.q = all.of[0], tensors.k = all.of[1], tensors.v = all.of[2];
     check_address("q", tensors.q.data, kTmaBytes);
     check_address("k", tensors.k.data, kTmaBytes);
     check_address("v", tensors.v.data, kTmaBytes);
@@ -181,7 +187,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
     if (sequences_) sequences_->launch(arguments.workspace, arguments.stream, params);
-    if (copied_ && any_keys_) copied_->launch(arguments.tensors, params, arguments.workspace, arguments.stream);
+    if (copied_ && any_keys_) copied_->launch(given, params, arguments.workspace, arguments.stream);
     set_mod_values(layout_, *arguments.bindings, params.mod);
     if (config_.fp8()) {
       params.q_descale = descale_of(arguments.options->q_descale);
@@ -189,7 +195,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       params.v_descale = descale_of(arguments.options->v_descale);
     }
     StreamedMaps streamed{};
-    if (streamed_ && any_keys_) streamed = maps_of_streamed(*arguments.bindings);
+    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture]);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
     const Launch launch = {.ctas = static_cast<unsigned>(grid_),
@@ -230,9 +236,17 @@ class ForwardSm90Kernel final : public backend::Kernel {
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
   }
 
-  /// As the kernel reaches them.
-  AttentionTensors reached(const AttentionTensors& tensors, void* workspace) const {
-    return copied_ ? copied_->reached(tensors, workspace) : tensors;
+  /// With the capture that is streamed, if one is. Throws where it is to be read in place, and TMA cannot.
+  CopiedTensors::Tensors given_tensors(const AttentionTensors& tensors, const Bindings& bindings) const {
+    CopiedTensors::Tensors given = {{tensors.q, tensors.k, tensors.v, {}}};
+    if (!streamed_) return given;
+    const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
+    given.of[plan::kCopiedCapture] = plan::in_tiles(*streamed_, capture);
+    if (copies_capture_) return given;
+    const std::string reason = plan::refuses_streaming(*streamed_, capture);
+    if (reason.empty()) return given;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
   }
   static constexpr int kTmaBytes = 16;
 
@@ -251,16 +265,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
   }
 
-  StreamedMaps maps_of_streamed(const Bindings& bindings) const {
-    const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
-    const std::string reason = plan::refuses_streaming(*streamed_, capture);
-    if (!reason.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
-    }
-    return streamed_maps(capture, *streamed_);
-  }
-
   void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
     if (problem.sequences.empty()) return;
@@ -270,7 +274,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     params_.last_block = (params_.kv_len - 1) / config_.kv_block;
     params_.group = static_cast<int>(problem.group());
-    AttentionTensors tensors = reached(arguments.tensors, nullptr);
+    AttentionTensors tensors = arguments.tensors;
+    const auto& copies = arguments.plan.copies;
+    if (copies[0]) tensors.q = plan::copy_of(*copies[0], tensors.q.dtype, nullptr);
+    if (copies[1]) tensors.k = plan::copy_of(*copies[1], tensors.k.dtype, nullptr);
+    if (copies[2]) tensors.v = plan::copy_of(*copies[2], tensors.v.dtype, nullptr);
     if (packed_sequences_ > 0) {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
@@ -308,6 +316,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   ForwardSm90Config config_;
   std::int64_t packed_sequences_;  // 0: the batch is padded
   bool paged_;                     // k and v are, which a copy of them is not
+  bool copies_capture_;            // the one that is streamed
   int grid_;
   bool any_keys_ = false;
   emit::ModLayout layout_;

@@ -91,19 +91,10 @@ CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* ad
                     {steps.row, steps.row, steps.head, steps.batch}, {.rows = box_rows});
 }
 
-StreamedMaps streamed_maps(const ConstTensorView& capture, const plan::StreamedRead& read) {
-  ConstTensorView tensor = capture;
-  tensor.shape = {1, 1, 0, capture.shape[capture.rank() - 1]};
-  tensor.strides = {0, 0, 0, 1};
-  const auto take = [&](int to, int from) {
-    tensor.shape[to] = capture.shape[from];
-    tensor.strides[to] = capture.strides[from];
-  };
-  take(2, read.q_axis);
-  for (std::size_t i = 0; i < read.others.size(); ++i) take(1 - static_cast<int>(i), read.others[i].axis);
-  return {four_axes(tensor, tensor.data, {.rows = shared::kWarpgroupRows, .bytes = kPanelBytes}),
-          four_axes(tensor, tensor.data,
-                    {.rows = shared::kWarpgroupRows, .bytes = shared::kStreamedRestColumns * size_of(tensor.dtype)})};
+StreamedMaps streamed_maps(const ConstTensorView& capture) {
+  return {four_axes(capture, capture.data, {.rows = shared::kWarpgroupRows, .bytes = kPanelBytes}),
+          four_axes(capture, capture.data,
+                    {.rows = shared::kWarpgroupRows, .bytes = shared::kStreamedRestColumns * size_of(capture.dtype)})};
 }
 
 void check_address(std::string_view name, const void* address, int bytes) {

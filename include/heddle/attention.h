@@ -152,11 +152,13 @@ class AttentionPlan {
   /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors; with lengths
   /// there 128, 32 for each sequence and one more, and 48 for each tile. Besides, what copies take there of q, k and v
   /// that TMA does not take where they are (strides or addresses that 16 bytes do not divide, negative strides), with
-  /// rows filled up to 16 bytes, and of k and v whose pages are small, up to HEDDLE_COPY_BYTES; explain() names them.
+  /// rows filled up to 16 bytes; and where it is faster, of captures alike and of k and v from their pages, up to
+  /// HEDDLE_COPY_BYTES each. explain() names them.
   std::int64_t workspace_bytes() const;
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
-  /// it allocates, copies, compiles and waits for nothing, so a CUDA graph may capture it. On the CPU it returns when o
+  /// it allocates, compiles and waits for nothing, and copies nothing from or to the host, so a CUDA graph may capture
+  /// it. On the CPU it returns when o
   /// and lse are written. What captures on a GPU hold is not compared with what a mask's rows were built from, and a
   /// kernel may have kept what the mask says: update() follows a change.
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;

@@ -260,9 +260,9 @@ HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tens
 HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 
 /// Runs. Shapes, strides, dtypes and devices must be the planned ones. On a GPU it enqueues on the stream and returns;
-/// it allocates, copies, compiles and waits for nothing, so a CUDA graph may capture it. On the CPU it returns when o
-/// and lse are written. One plan may run on several threads
-/// and streams at once, each run with its own workspace. `options` may be NULL.
+/// it allocates, compiles and waits for nothing, and copies nothing from or to the host, so a CUDA graph may capture
+/// it. On the CPU it returns when o and lse are written. One plan may run on several threads and streams at once, each
+/// run with its own workspace. `options` may be NULL.
 HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
                                          const heddle_run_options* options);
 /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
@@ -271,7 +271,8 @@ HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_a
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
 /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors, and more with
-/// lengths there, and for copies of tensors that TMA does not take and of small pages (attention.h); explain names them.
+/// lengths there, and for copies of tensors that TMA does not take and of small pages (attention.h); explain names
+/// them.
 HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
 /// The backend that was chosen: HEDDLE_BACKEND_CPU ...
 HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);

@@ -1,6 +1,6 @@
-// Tensors whose strides, address or pages are none of TMA's: what host and device pass each other to copy their rows
-// into the workspace, before each run of forward_sm90 that then reads the copies. Read by the launcher, and by the
-// kernel when NVRTC compiles it: no other headers, plain integers only.
+// Tensors that forward_sm90 reads from copies, since their strides, address or pages are none of TMA's, or their pages
+// small: what host and device pass each other to copy their rows into the workspace, before each run. Read by the
+// launcher, and by the kernel when NVRTC compiles it: no other headers, plain integers only.
 #pragma once
 
 #include "shared/forward_sm90.h"
@@ -34,10 +34,13 @@ struct CopiedRowsParams {
 
 inline constexpr int kCopyThreads = 256;  // of a CTA
 inline constexpr int kCopyRows = 64;      // of a head in a share, which one CTA copies
-inline constexpr int kCopyCtas = 8;       // of a multiprocessor
+inline constexpr int kCopyCtas = 4;       // of a multiprocessor, whose registers hold no more
 
+constexpr long long copied_shares_of_head(const CopiedRows& tensor) {
+  return (static_cast<long long>(tensor.rows) + kCopyRows - 1) / kCopyRows;
+}
 constexpr long long copied_shares(const CopiedRows& tensor) {
-  return static_cast<long long>(tensor.sequences) * tensor.heads * ((tensor.rows + kCopyRows - 1) / kCopyRows);
+  return copied_shares_of_head(tensor) * tensor.sequences * tensor.heads;
 }
 
 }  // namespace heddle::shared

@@ -89,7 +89,7 @@ const std::vector<std::string>& weight_names() {
 
 std::string CaseSpec::text() const {
   const char* normalizers[] = {"softmax", "none", "sigmoid"};
-  const char* layouts[] = {"bhsd", "bshd", "gaps", "sliced", "padded", "reversed", "expanded"};
+  const char* layouts[] = {"bhsd", "bshd", "gaps", "sliced", "padded", "reversed", "expanded", "one_row"};
   return fmt::format(
       "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
       "sequences {} "
@@ -119,7 +119,8 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   fill(k, spread);
   fill(v, 1);
   const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view(), spec.page_rows > 0);
-  const Layout layout = spec.layout == Layout::expanded ? Layout::bhsd : spec.layout;
+  const bool overlaps = spec.layout == Layout::expanded || spec.layout == Layout::one_row;
+  const Layout layout = overlaps ? Layout::bhsd : spec.layout;
   o = GuardedTensor(spec.o_dtype.value_or(outputs.o_dtype), {batch, spec.q_heads(), spec.q_rows, spec.v_dim}, layout,
                     side());
   lse_rows = GuardedTensor(outputs.lse_dtype, {batch, spec.q_heads(), 1, spec.q_rows}, layout, side());

@@ -78,6 +78,38 @@ Expr streamed_bias_f32(AttentionCase& c) {
   return leaf::score() + 0.5 * bias + to_f32(leaf::q_idx() % 3);
 }
 
+// Rows of an odd number of elements, which TMA does not take; what lies past the keys is NaN.
+Tensor odd_values(AttentionCase& c, DType dtype, std::int64_t slices) {
+  const std::int64_t keys = c.spec().kv_rows, columns = c.most_keys() | 1;
+  Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
+  }
+  return tensor.to(dtype);
+}
+
+Expr odd_bias(AttentionCase& c) {
+  c.capture("bias", odd_values(c, DType::bf16, c.spec().q_heads()));
+  return leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+}
+
+Expr odd_bias_f32(AttentionCase& c) {
+  c.capture("bias", odd_values(c, DType::f32, std::max<std::int64_t>(1, c.sequences())));
+  return leaf::score() + 0.5 * Capture("bias", DType::f32, 3)(leaf::b(), leaf::q_idx(), leaf::kv_idx());
+}
+
+/// A row of each head, which all sequences and queries share; `columns` apart.
+Expr shared_row(AttentionCase& c, std::int64_t columns) {
+  c.capture("bias", random_reals(c, DType::bf16, {c.spec().q_heads(), columns}));
+  ConstTensorView& view = c.options().bindings.captures["bias"];
+  view.shape = {std::max<std::int64_t>(1, c.sequences()), c.spec().q_heads(), std::max<std::int64_t>(1, c.positions()),
+                columns};
+  view.strides = {0, columns, 0, 1};
+  return leaf::score() + Capture("bias", DType::bf16, 4)(leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+}
+Expr shared_bias(AttentionCase& c) { return shared_row(c, (c.most_keys() + 7) / 8 * 8); }
+Expr odd_shared_bias(AttentionCase& c) { return shared_row(c, c.most_keys() | 1); }
+
 // Of positions that there are, wherever the queries begin.
 Expr streamed_inside(AttentionCase& c) {
   c.capture("bias", streamed_values(c, DType::bf16, c.spec().q_heads()));
@@ -256,6 +288,10 @@ const std::vector<NamedMod>& score_mods() {
       {"streamed_bias", streamed_bias},
       {"streamed_bias_f32", streamed_bias_f32},
       {"streamed_in_cap", streamed_in_cap},
+      {"odd_bias", odd_bias},
+      {"odd_bias_f32", odd_bias_f32},
+      {"shared_bias", shared_bias},
+      {"odd_shared_bias", odd_shared_bias},
       {"streamed_inside", streamed_inside},
       {"blind_rows_poisoned", blind_rows_poisoned},
       {"blind_slopes_poisoned", blind_slopes_poisoned},

@@ -149,9 +149,18 @@ AttentionOptions GpuCase::options_there() {
   AttentionOptions there = options();
   if (!on_gpu()) return there;
   const auto move = [&](ConstTensorView& view) {
-    const TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
+    TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      if (view.strides[axis] == 0) host.shape[axis] = std::min<std::int64_t>(1, view.shape[axis]);
+    }
     copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
-    view = copies_of_small_.back();
+    // What entries share they share there, too.
+    ConstTensorView there_view = copies_of_small_.back();
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      if (view.strides[axis] == 0) there_view.strides[axis] = 0;
+    }
+    there_view.shape = view.shape;
+    view = there_view;
   };
   for (auto& [name, view] : there.bindings.captures) move(view);
   for (auto member : {&AttentionOptions::page_table, &AttentionOptions::q_descale, &AttentionOptions::k_descale,

@@ -52,8 +52,8 @@ TEST_F(GpuLayout, EveryLayout) {
   std::vector<CaseSpec> specs;
   Source source(100'000);
   for (const Dims2& dims : kDims) {
-    for (const Layout layout :
-         {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::sliced, Layout::reversed, Layout::expanded}) {
+    for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::gaps, Layout::sliced, Layout::reversed,
+                                Layout::expanded, Layout::one_row}) {
       CaseSpec spec = source.draw(dims);
       spec.layout = layout;
       specs.push_back(spec);
@@ -148,6 +148,36 @@ TEST_F(GpuLayout, WithWhatElseAKernelDoes) {
     }
   }
   run_all(specs);
+}
+
+// Biases in rows that TMA does not take, which are copied; and some that all queries share, in rows that it does.
+TEST_F(GpuLayout, CapturesAtOddPlaces) {
+  std::vector<CaseSpec> specs;
+  Source source(105'000);
+  Deck<std::string> masks({"", "causal", "by_head"}, 13), sequences({"whole", "lengths", "packed"}, 14),
+      starts({"none", "ahead"}, 15);
+  for (const std::int64_t dim : {64, 128, 256, 100}) {
+    for (const char* score : {"odd_bias", "odd_bias_f32", "shared_bias", "odd_shared_bias"}) {
+      for (int i = 0; i < 3; ++i) {
+        CaseSpec spec = source.draw({dim, dim});
+        spec.score = score;
+        spec.mask = masks.deal();
+        spec.sequences = sequences.deal();
+        spec.q_start = starts.deal();
+        spec.layout = i == 2 ? Layout::gaps : Layout::bshd;
+        spec.batch = 2 + i;
+        specs.push_back(spec);
+      }
+    }
+  }
+  run_all(specs);
+  if (gpu_backend() == BackendChoice::cpu) return;
+  for (const CaseSpec& spec : specs) {
+    GpuCase c(spec);
+    const std::string text = AttentionPlan(c.tensors(), c.options_there()).explain();
+    EXPECT_EQ(text.find("a capture is copied") != std::string::npos, spec.score != "shared_bias") << text;
+    EXPECT_EQ(text.find("element by element:"), std::string::npos) << text;
+  }
 }
 
 }  // namespace

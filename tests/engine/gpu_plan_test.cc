@@ -144,31 +144,41 @@ void run_at_once(const AttentionPlan& plan, std::vector<std::unique_ptr<GpuCase>
 }
 
 TEST_F(GpuPlan, RunsOnSeveralStreamsAndThreadsAtOnce) {
-  for (const bool drawn : {false, true}) {
+  for (const auto& [drawn, layout] : {std::pair(false, Layout::bshd), {true, Layout::bshd}, {true, Layout::gaps}}) {
     std::vector<std::unique_ptr<GpuCase>> cases;
     for (std::uint64_t seed = 10; seed < 14; ++seed) {
-      cases.push_back(std::make_unique<GpuCase>(drawn ? many_tiles(seed) : spec_of(seed)));
+      CaseSpec spec = drawn ? many_tiles(seed) : spec_of(seed);
+      spec.layout = layout;
+      cases.push_back(std::make_unique<GpuCase>(spec));
     }
     const AttentionPlan plan(cases[0]->tensors(), cases[0]->options());
     EXPECT_EQ(plan.workspace_bytes() > 0, drawn);
+    EXPECT_EQ(plan.explain().find("is copied into the workspace") != std::string::npos, layout == Layout::gaps);
     for (const bool one_thread : {true, false}) run_at_once(plan, cases, one_thread);
   }
 }
 
 // Late scores make tiles run twice: that too must need no host.
 TEST_F(GpuPlan, IsCapturedInAGraphAndReplayed) {
-  for (const auto& [drawn, late] : {std::pair(false, 1.0), {false, 100.0}, {true, 1.0}, {true, 100.0}}) {
+  for (const auto& [drawn, late, layout] : {std::tuple(false, 1.0, Layout::bshd),
+                                            {false, 100.0, Layout::bshd},
+                                            {true, 1.0, Layout::bshd},
+                                            {true, 100.0, Layout::bshd},
+                                            {true, 100.0, Layout::gaps}}) {
     CaseSpec spec = drawn ? many_tiles(20) : spec_of(20), changed = drawn ? many_tiles(21) : spec_of(21);
     spec.late = changed.late = late;
+    spec.layout = changed.layout = layout;
     GpuCase c(spec), other(changed);
     const AttentionPlan plan(c.tensors(), c.options());
+    EXPECT_EQ(plan.explain().find("is copied into the workspace") != std::string::npos, layout == Layout::gaps);
+    void* const workspace = c.workspace(plan.workspace_bytes());
     const Stream stream;
     const cuda::ContextScope scope(0);
     const cuda::Driver& cu = cuda::driver();
     cuda::CUgraph graph = nullptr;
     cuda::CUgraphExec executable = nullptr;
     cuda::check(cu.StreamBeginCapture(stream.handle(), cuda::CUstreamCaptureMode::global), "beginning a capture");
-    plan.run(c.tensors(), {.workspace = c.workspace(), .stream = stream.handle()});
+    plan.run(c.tensors(), {.workspace = workspace, .stream = stream.handle()});
     cuda::check(cu.StreamEndCapture(stream.handle(), &graph), "ending a capture");
     cuda::check(cu.GraphInstantiate(&executable, graph, 0), "making a graph");
     const auto replay = [&] {

@@ -58,6 +58,7 @@ enum class Layout : std::uint8_t {
   padded,    // as gaps, in multiples of 16 elements
   reversed,  // row-major, the last row of a head first
   expanded,  // all batch entries and heads are the same memory (for inputs)
+  one_row,   // all rows of a head are (for inputs)
 };
 
 /// Strides of [B, H, S, D], the elements that they span, and where among these the first element is.
@@ -83,6 +84,8 @@ inline Dims strides_of(Layout layout, const Dims& shape) {
       return {heads * rows * columns, rows * columns, -columns, 1};
     case Layout::expanded:
       return {0, 0, columns, 1};
+    case Layout::one_row:
+      return {heads * wide, wide, 0, 1};
   }
   return contiguous_strides(shape);
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_access.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
 
@@ -24,9 +23,9 @@ HopperCall call() { return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 1
 AttentionTensors tensors() { return call().tensors(); }
 /// Of tensors that are no pages.
 ForwardSm90Access access(const AttentionTensors& given) {
-  const std::vector<ForwardSm90Access> accesses = plan::forward_sm90_accesses(given, call().problem());
-  EXPECT_EQ(accesses.size(), 1);
-  return accesses.front();
+  const std::vector<ForwardSm90Access> ways = plan::forward_sm90_accesses(given, call().problem()).ways;
+  EXPECT_EQ(ways.size(), 1);
+  return ways.front();
 }
 ForwardSm90Access access_of_k(const Dims& strides, std::uintptr_t address = 0) {
   AttentionTensors given = tensors();
@@ -60,10 +59,10 @@ TEST(ForwardSm90Access, OthersAreCopied) {
 // Row after row, rows at multiples of 16 bytes, tensors at multiples of 64.
 TEST(ForwardSm90Access, CopiesStandOneBehindTheOther) {
   HopperCall odd = {.batch = 3, .q_heads = 2, .kv_heads = 1, .q_rows = 5, .kv_rows = 7, .dim = 65, .v_dim = 33};
-  const std::vector<ForwardSm90Access> accesses = plan::forward_sm90_accesses(odd.tensors(), odd.problem());
+  const std::vector<ForwardSm90Access> accesses = plan::forward_sm90_accesses(odd.tensors(), odd.problem()).ways;
   ASSERT_EQ(accesses.size(), 1);
   const plan::TensorCopies& copies = accesses.front().copies;
-  for (const auto& copy : copies) ASSERT_TRUE(copy);
+  ASSERT_TRUE(copies[0] && copies[1] && copies[2] && !copies[plan::kCopiedCapture]);
   EXPECT_THAT(copies[0]->shape, Dims({3, 2, 5, 65}));
   EXPECT_EQ(copies[0]->row_bytes, 144);
   EXPECT_EQ(copies[0]->offset, 0);
@@ -90,7 +89,8 @@ TEST(ForwardSm90Access, SaysWhichAndWhy) {
   EXPECT_THAT(
       found.reasons,
       ElementsAre("o is stored by threads, 2 bytes at a time: its strides are [25700, 6425, 66, 1], and TMA "
-                  "takes multiples of 8 elements, from 0 on and below 549755813888",
+                  "takes multiples of 8 elements, from 0 on and below 549755813888; its strides are [25700, 6425, 66, "
+                  "1], and pairs of elements take multiples of 2",
                   "q is copied into the workspace by each run: its address is no multiple of 16, as TMA takes",
                   "v is copied into the workspace by each run: its strides are [6400, 3200, -64, 1], and TMA takes "
                   "multiples of 8 elements, from 0 on and below 549755813888"));
@@ -105,7 +105,8 @@ struct Paged {
     given.k = ConstTensorView(nullptr, DType::bf16, Dims{5, 2, page_rows, 64});
     given.v = given.k;
   }
-  std::vector<ForwardSm90Access> accesses() const { return plan::forward_sm90_accesses(given, problem); }
+  plan::ForwardSm90Accesses all() const { return plan::forward_sm90_accesses(given, problem); }
+  std::vector<ForwardSm90Access> accesses() const { return all().ways; }
 };
 
 // Those of 8 rows, or multiples, are TMA's, of others rows are gathered.
@@ -126,8 +127,8 @@ TEST(ForwardSm90Access, PagesAreReadWhereTheyLieOrCopied) {
     }
     EXPECT_EQ(accesses[1].page_rows, 0);
     EXPECT_THAT(accesses[1].reasons,
-                ElementsAre(fmt::format("the pages of k and v are copied into the workspace by each run: they have {} "
-                                        "rows, and a block of keys would come in many parts",
+                ElementsAre(fmt::format("the pages of k and v are copied into the workspace by each run, sequence by "
+                                        "sequence: they have {} rows, and a block of keys would come in many parts",
                                         rows)));
     EXPECT_FALSE(accesses[1].copies[0]);
     for (const int tensor : {1, 2}) {
@@ -139,42 +140,64 @@ TEST(ForwardSm90Access, PagesAreReadWhereTheyLieOrCopied) {
   }
 }
 
-// Also of pages whose rows are whole boxes, and both of keys and values.
+// Those of one tensor, which stay pages; or the sequences of both.
 TEST(ForwardSm90Access, PagesAtOddPlacesAreCopied) {
   for (const std::int64_t rows : {1, 16}) {
     Paged paged(rows);
     paged.given.v.strides[1] += 4;
     const std::vector<ForwardSm90Access> accesses = paged.accesses();
-    ASSERT_EQ(accesses.size(), 1);
-    EXPECT_EQ(accesses[0].page_rows, 0);
-    EXPECT_TRUE(accesses[0].copies[1] && accesses[0].copies[2]);
-    EXPECT_THAT(accesses[0].reasons,
-                ElementsAre(fmt::format("the pages of k and v are copied into the workspace by each run: of v its "
-                                        "strides are [{}, {}, 64, 1], and TMA takes multiples of 8 elements, from 0 on "
-                                        "and below 549755813888",
-                                        128 * rows, 64 * rows + 4)));
+    ASSERT_EQ(accesses.size(), 2);
+    EXPECT_EQ(accesses[0].page_rows, rows);
+    EXPECT_FALSE(accesses[0].copies[1]);
+    ASSERT_TRUE(accesses[0].copies[2]);
+    EXPECT_FALSE(accesses[0].copies[2]->paged);
+    EXPECT_THAT(accesses[0].copies[2]->shape, Dims({5, 2, rows, 64}));
+    EXPECT_EQ(accesses[0].reasons.size(), rows == 1 ? 2 : 1);
+    EXPECT_EQ(accesses[0].reasons[0],
+              fmt::format("all pages of v are copied into the workspace by each run: its strides are [{}, {}, 64, 1], "
+                          "and TMA takes multiples of 8 elements, from 0 on and below 549755813888",
+                          128 * rows, 64 * rows + 4));
+    EXPECT_EQ(accesses[1].page_rows, 0);
+    EXPECT_TRUE(accesses[1].copies[1]->paged && accesses[1].copies[2]->paged);
   }
+}
+
+// What all share is copied once.
+TEST(ForwardSm90Access, CopiesShareWhatTensorsShare) {
+  const ForwardSm90Access found = access_of_k({0, 0, 65, 1});
+  ASSERT_TRUE(found.copies[1]);
+  EXPECT_EQ(found.copies[1]->bytes(), 50 * 128);
+  const ConstTensorView view = plan::copy_of(*found.copies[1], DType::bf16, nullptr);
+  EXPECT_THAT(view.shape, Dims({2, 2, 50, 64}));
+  EXPECT_THAT(view.strides, Dims({0, 0, 64, 1}));
+  const ConstTensorView heads = plan::copy_of(*access_of_k({6400, 0, 65, 1}).copies[1], DType::bf16, nullptr);
+  EXPECT_THAT(heads.strides, Dims({3200, 0, 64, 1}));
 }
 
 TEST(ForwardSm90Access, CopiesOfPagesHaveALimit) {
   const Paged paged(3);
   const ScopedVariable exactly("HEDDLE_COPY_BYTES", "51200");
   EXPECT_EQ(paged.accesses().size(), 2);
+  EXPECT_THAT(paged.all().rejected, IsEmpty());
   const ScopedVariable less("HEDDLE_COPY_BYTES", "51199");
-  const std::vector<ForwardSm90Access> accesses = paged.accesses();
-  ASSERT_EQ(accesses.size(), 1);
-  EXPECT_EQ(accesses[0].page_rows, 3);
-  EXPECT_THAT(accesses[0].reasons,
-              ElementsAre(HasSubstr("multiples of 8; copied they would take 51200 bytes, and up to "
-                                    "51199 are taken (HEDDLE_COPY_BYTES)")));
-  const std::vector<ForwardSm90Access> boxes = Paged(16).accesses();
-  ASSERT_EQ(boxes.size(), 1);
-  EXPECT_THAT(boxes[0].reasons, IsEmpty());
-  // What has no other way is copied.
-  Paged odd(3);
-  odd.given.k.strides[2] = 66;
+  for (const std::int64_t rows : {3, 16}) {
+    const plan::ForwardSm90Accesses accesses = Paged(rows).all();
+    ASSERT_EQ(accesses.ways.size(), 1);
+    EXPECT_EQ(accesses.ways[0].page_rows, rows);
+    EXPECT_THAT(accesses.rejected,
+                ElementsAre("copies of pages, sequence by sequence, would take 51200 bytes; up to 51199 are taken "
+                            "(HEDDLE_COPY_BYTES)"));
+  }
+  // Pages that must be copied: the smaller of both copies has no limit.
+  Paged odd(3);  // all five pages: 5 * 2 * 3 rows of 128 bytes, aligned to 64
+  odd.given.k.strides[2] = odd.given.v.strides[2] = 66;
   ASSERT_EQ(odd.accesses().size(), 1);
-  EXPECT_EQ(odd.accesses()[0].page_rows, 0);
+  EXPECT_EQ(odd.accesses()[0].page_rows, 3);
+  EXPECT_EQ(odd.accesses()[0].copied_bytes(), 2 * 30 * 128);
+  odd.given.k.shape[0] = odd.given.v.shape[0] = 1000;
+  ASSERT_EQ(odd.accesses().size(), 2);
+  EXPECT_EQ(odd.accesses()[1].page_rows, 0);
+  EXPECT_EQ(odd.accesses()[1].copied_bytes(), 51200);
 }
 
 // Threads store it: two elements at a time where these divide its strides and its address.
@@ -274,7 +297,7 @@ TEST(ForwardSm90Access, EightBitsLeaveOneWarpToPages) {
     const std::vector<plan::Choice> paged = choices_of(call, given, 16);
     expect_all(paged);
     EXPECT_TRUE(dim > 128 || std::ranges::any_of(paged, [](const plan::Choice& choice) {
-                  return choice.plan.sm90->warpgroups == 3;  // TMA brings them
+                  return choice.plan.sm90->warpgroups == 3 && choice.plan.sm90->page_rows == 16;  // TMA brings them
                 }));
     expect_all(choices_of(call, given, 3));
     given.q.strides[2] += 1;
@@ -338,6 +361,55 @@ TEST(ForwardSm90Access, PagesOfTmaAreCopiedWhereTheirBoxesBind) {
   EXPECT_TRUE(copied(64, 8));
   EXPECT_FALSE(copied(128, 64));
   EXPECT_FALSE(copied(64, 16));
+}
+
+// The rows that there are count, not the room for them: one sequence of many is long.
+TEST(ForwardSm90Access, CopiesTakeTheTimeOfTheirRows) {
+  std::vector<std::int32_t> lengths(64, 512);
+  lengths[0] = 16000;
+  HopperCall call = {.batch = 64, .q_heads = 2, .kv_heads = 2, .q_rows = 2048, .kv_rows = 16000};
+  call.options.kv_lengths = ConstTensorView(lengths.data(), DType::i32, {64});
+  const plan::Plan plan = choices_of(call, call.tensors(), 1).front().plan;
+  ASSERT_TRUE(plan.copies[1]);
+  const double room = static_cast<double>(plan.copies[1]->bytes() + plan.copies[2]->bytes());
+  EXPECT_EQ(room, 2.0 * 64 * 2 * 16000 * 256);
+  const double rows = 63 * 512 + 16000, read = 64.0 * 2 * 2048 * (2 * 256 + 4) + 2 * rows * 2 * 256;
+  EXPECT_EQ(plan.predicted->bytes, read + 2 * 2 * rows * 2 * 256);
+}
+
+// Of a bias whose rows TMA does not take: a copy where sequences share it; else, for one sequence, its elements.
+TEST(ForwardSm90Access, CapturesAreCopiedWhereThatPays) {
+  const auto plan_of = [](std::int64_t batch, std::int64_t keys, const Dims& strides) {
+    HopperCall call = {.batch = batch, .q_heads = 16, .kv_heads = 16, .q_rows = keys, .kv_rows = keys, .dim = 64};
+    call.options.score_mod = leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+    call.options.bindings.captures["bias"] =
+        ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::f32, Dims{16, keys, keys}, strides);
+    return choices_of(call, call.tensors()).front().plan;
+  };
+  const plan::Plan plain = plan_of(8, 1024, {1024 * 1024, 1024, 1});
+  EXPECT_FALSE(plain.copies[plan::kCopiedCapture]);
+  EXPECT_EQ(plain.sm90->streamed_bytes, 4);
+  EXPECT_THAT(plain.access, IsEmpty());
+  const plan::Plan odd = plan_of(8, 1023, {1023 * 1023, 1023, 1});
+  ASSERT_TRUE(odd.copies[plan::kCopiedCapture]);
+  EXPECT_EQ(odd.copies[plan::kCopiedCapture]->bytes(), 16 * 1023 * 4096);
+  EXPECT_EQ(odd.sm90->streamed_bytes, 4);
+  EXPECT_THAT(odd.access, ElementsAre("a capture is copied into the workspace by each run: capture 'bias' has strides "
+                                      "[1046529, 1023, 1]; but for the last, multiples of 4 elements from 0 on are "
+                                      "accepted"));
+  EXPECT_THAT(to_string(odd), HasSubstr("would read capture 'bias' element by element"));
+  const plan::Plan alone = plan_of(1, 4095, {4095 * 4095, 4095, 1});
+  EXPECT_FALSE(alone.copies[plan::kCopiedCapture]);
+  EXPECT_EQ(alone.sm90->streamed_bytes, 0);
+  EXPECT_THAT(alone.access, ElementsAre(HasSubstr("a capture is read element by element: capture 'bias'")));
+  const plan::Plan shared = plan_of(8, 1023, {0, 0, 1});
+  EXPECT_FALSE(shared.copies[plan::kCopiedCapture]);
+  EXPECT_EQ(shared.sm90->streamed_bytes, 4);
+  const ScopedVariable less("HEDDLE_COPY_BYTES", "1M");
+  const plan::Plan large = plan_of(8, 1023, {1023 * 1023, 1023, 1});
+  EXPECT_EQ(large.sm90->streamed_bytes, 0);
+  EXPECT_THAT(large.access, ElementsAre(HasSubstr("; a copy would take 67043328 bytes, and up to 1048576 are taken "
+                                                  "(HEDDLE_COPY_BYTES)")));
 }
 
 // Few queries are not worth a copy of all keys; of many it takes little. What was not taken is said.

@@ -54,8 +54,7 @@ struct Share {
   int sequence, head, first, count;
 };
 __device__ __forceinline__ Share share_of(const CopiedRowsParams& params, const CopiedRows& tensor, long long number) {
-  const int of_head = (tensor.rows + shared::kCopyRows - 1) / shared::kCopyRows;
-  const long long heads = number / of_head;
+  const long long of_head = shared::copied_shares_of_head(tensor), heads = number / of_head;
   Share share = {.sequence = static_cast<int>(heads / tensor.heads),
                  .head = static_cast<int>(heads % tensor.heads),
                  .first = static_cast<int>(number % of_head) * shared::kCopyRows,

@@ -182,13 +182,14 @@ struct Candidate {
   bool weighs_each = false;  // though others only drop
   bool masks_each = false;   // though others have its bits stored
   bool reads_each = false;   // element of a capture, though of others it comes in tiles
+  bool copies_more = false;  // of pages than others
   double computing = 0;      // seconds, however long memory takes
   StoredBlocks stored;       // of the mask
   double seconds() const { return choice.plan.predicted->seconds; }
   /// That the others' are held against.
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.sm90;
-    double gain = copies_pages(choice.plan) ? kCopyGain : 1;
+    double gain = copies_more ? kCopyGain : 1;
     if (reads_each) gain *= kElementReads;
     if (config.stores_mask() && is_spare(config)) return seconds() * gain * kSpareGain;
     if (!config.packs()) return seconds() * gain;
@@ -197,8 +198,17 @@ struct Candidate {
   }
 };
 
+/// That a copy is made of, in each run: of padded sequences the rows that there are, as far as the host knows.
+double copied_bytes(const AttentionProblem& problem, const TensorCopy& copy, bool queries) {
+  const bool own = copy.paged || (problem.page_rows == 0 && !problem.packed && copy.stored(0) == problem.batch);
+  if (!own || problem.device_lengths) return static_cast<double>(copy.bytes());
+  std::int64_t rows = 0;
+  for (const Sequence& sequence : problem.sequences) rows += queries ? sequence.q_len : sequence.kv_len;
+  return static_cast<double>(rows * copy.stored(1) * copy.row_bytes);
+}
+
 /// Puts the copies into a plan's workspace and its prediction.
-void add_copies(Plan& plan, const ForwardSm90Access& access) {
+void add_copies(Plan& plan, const AttentionProblem& problem, const ForwardSm90Access& access) {
   plan.access = access.reasons;
   plan.copies = access.copies;
   const std::int64_t bytes = access.copied_bytes();
@@ -208,7 +218,12 @@ void add_copies(Plan& plan, const ForwardSm90Access& access) {
     if (copy) copy->offset += own;
   }
   plan.workspace_bytes = own + bytes;
-  const double moved = 2.0 * static_cast<double>(bytes);
+  double moved = 0;
+  for (std::size_t i = 0; i < plan.copies.size(); ++i) {
+    const std::optional<TensorCopy>& copy = plan.copies[i];
+    if (!copy) continue;
+    moved += 2 * (i == kCopiedCapture ? static_cast<double>(copy->bytes()) : copied_bytes(problem, *copy, i == 0));
+  }
   plan.predicted->bytes += moved;
   plan.predicted->seconds += kSm90Rates.copy_seconds + moved / kSm90Rates.memory_bytes_per_second;
 }
@@ -242,7 +257,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
-  add_copies(plan, access);
+  add_copies(plan, problem, access);
   candidate.stored = std::move(schedule.stored);
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
@@ -312,19 +327,22 @@ struct Candidates {
 };
 
 Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                          const std::vector<ForwardSm90Access>& accesses, const AttentionOptions& options,
+                          const ForwardSm90Accesses& accesses, const AttentionOptions& options,
                           const device::CudaCaps& caps, const RowsOf& rows_of) {
-  Candidates candidates;
+  Candidates candidates = {.all = {}, .rejected = accesses.rejected};
   const Streaming streaming = streaming_of(problem, mods, options.bindings);
+  bool copies_more = false;
   const auto add = [&](const ForwardSm90Access& access, bool streams) {
     const std::size_t before = candidates.all.size();
     for (const ForwardSm90Config& config : configs_for(problem, mods, access, streams, options, candidates.rejected)) {
       candidates.all.push_back(plan_for(problem, config, mods, access, options.bindings, caps, rows_of));
       candidates.all.back().reads_each = !streams && streaming.streams;
+      candidates.all.back().copies_more = copies_more;
     }
     return candidates.all.size() > before;
   };
-  for (const ForwardSm90Access& access : accesses) {
+  for (const ForwardSm90Access& access : accesses.ways) {
+    copies_more = access.copied_bytes() > accesses.ways.front().copied_bytes();
     // Element by element, a capture of all pairs costs several times its tiles, but not what any copy of it does.
     if (streaming.streams && add(streaming.copy ? access.with_copy(*streaming.copy, streaming.reason) : access, true) &&
         !streaming.copy) {
@@ -332,6 +350,12 @@ Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods
     }
     add(access.because(streaming.reason), false);
   }
+  // Ways that differ in what is read reject the same tiles.
+  std::vector<std::string> once;
+  for (std::string& reason : candidates.rejected) {
+    if (std::ranges::find(once, reason) == once.end()) once.push_back(std::move(reason));
+  }
+  candidates.rejected = std::move(once);
   if (candidates.all.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(candidates.rejected, "; ")));
@@ -405,7 +429,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const ForwardSm90Mod
 
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  const std::vector<ForwardSm90Access> accesses = forward_sm90_accesses(tensors, problem);
+  const ForwardSm90Accesses accesses = forward_sm90_accesses(tensors, problem);
   ForwardSm90Mods mods = forward_sm90_mods(problem);
   std::string unstored = refuses_storing(problem, options.block_mask.get());
   mods.stores_mask = masks_by_values(mods) && unstored.empty();

@@ -68,7 +68,7 @@ constexpr std::string_view kNames[] = {"q", "k", "v"};
 std::string tma_refuses_output(const ConstTensorView& o) {
   constexpr std::int64_t kColumns = 8;  // of 2 bytes
   const std::int64_t columns = o.shape[o.rank() - 1];
-  if (columns % kColumns == 0) return tma_refuses(o);
+  if (columns % kColumns == 0) return o.count() == 0 ? std::string() : tma_refuses(o);
   return fmt::format("its rows have {} elements, and TMA stores multiples of {}", columns, kColumns);
 }
 
@@ -97,13 +97,15 @@ shared::OutputType type_of(DType dtype) {
 void reach_output(ForwardSm90Access& access, const ConstTensorView& o, DType q_dtype) {
   access.o_type = type_of(o.dtype);
   const bool stored = o.dtype == (size_of(q_dtype) == 1 ? DType::bf16 : q_dtype);
-  const std::string by_tma = !stored || o.count() == 0 ? std::string() : tma_refuses_output(o);
-  if (stored && by_tma.empty()) access.o_type = shared::OutputType::same;
-  const std::string in_pairs = o.count() == 0 || access.o_type == shared::OutputType::same ? "" : pairs_refused(o);
+  std::string reason = stored ? tma_refuses_output(o) : std::string();
+  if (stored && reason.empty()) access.o_type = shared::OutputType::same;
+  const bool by_threads = access.o_type != shared::OutputType::same;
+  const std::string in_pairs = by_threads && o.count() > 0 ? pairs_refused(o) : std::string();
   access.odd_o = !in_pairs.empty();
-  if (by_tma.empty() && in_pairs.empty()) return;
-  access.reasons.push_back(fmt::format("o is stored by threads, {} bytes at a time: {}",
-                                       size_of(o.dtype) * (access.odd_o ? 1 : 2), by_tma.empty() ? in_pairs : by_tma));
+  if (reason.empty() && in_pairs.empty()) return;
+  reason += (reason.empty() || in_pairs.empty() ? "" : "; ") + in_pairs;
+  access.reasons.push_back(
+      fmt::format("o is stored by threads, {} bytes at a time: {}", size_of(o.dtype) * (access.odd_o ? 1 : 2), reason));
 }
 
 /// A tensor of rows in their order.
@@ -114,49 +116,53 @@ void reach(ForwardSm90Access& access, std::size_t tensor, const ConstTensorView&
   access.reasons.push_back(fmt::format("{} is copied into the workspace by each run: {}", kNames[tensor], reason));
 }
 
-/// Why pages are none of TMA's wherever they lie; empty where they are.
-std::string tma_refuses_places(const AttentionTensors& tensors) {
-  for (const auto& [name, view] : {std::pair{kNames[1], &tensors.k}, std::pair{kNames[2], &tensors.v}}) {
-    if (view->count() == 0) continue;
-    if (std::string reason = tma_refuses(*view); !reason.empty()) return fmt::format("of {} {}", name, reason);
+/// In the order of their pages: what TMA does not take in rows that it does. Then boxes, or gathered rows.
+ForwardSm90Access in_pages(const ForwardSm90Access& access, const AttentionTensors& tensors, std::int64_t rows) {
+  ForwardSm90Access own = access;
+  own.page_rows = static_cast<int>(rows);
+  for (const std::size_t tensor : {1, 2}) {
+    const ConstTensorView& view = tensor == 1 ? tensors.k : tensors.v;
+    const std::string reason = view.count() == 0 ? std::string() : tma_refuses(view);
+    if (reason.empty()) continue;
+    add_copy(own, tensor, copy_for(view, nullptr));
+    own.reasons.push_back(
+        fmt::format("all pages of {} are copied into the workspace by each run: {}", kNames[tensor], reason));
   }
-  return {};
+  if (rows % shared::kBoxRows != 0) {
+    own.reasons.push_back(
+        fmt::format("the rows of k and v are gathered by threads, 16 bytes at a time, from their pages: they have {} "
+                    "rows, and TMA takes multiples of {}",
+                    rows, shared::kBoxRows));
+  }
+  return own;
 }
 
-/// Pages of keys and values, which are reached in the same way: where they lie, or in a copy, from which whole blocks
-/// of keys come at once.
-std::vector<ForwardSm90Access> with_pages(const ForwardSm90Access& access, const AttentionTensors& tensors,
-                                          const problem::AttentionProblem& problem) {
-  const std::int64_t rows = problem.page_rows;
-  ForwardSm90Access in_place = access, copied = access;
-  in_place.page_rows = static_cast<int>(rows);
-  if (tensors.k.count() == 0) return {in_place};
-  add_copy(copied, 1, copy_for(tensors.k, &problem));
-  add_copy(copied, 2, copy_for(tensors.v, &problem));
-  const auto copied_since = [&](const std::string& reason) {
-    copied.reasons.push_back(fmt::format("the pages of k and v are copied into the workspace by each run: {}", reason));
-  };
-  if (const std::string reason = tma_refuses_places(tensors); !reason.empty()) {
-    copied_since(reason);
-    return {copied};
-  }
-  copied_since(fmt::format("they have {} rows, and a block of keys would come in many parts", rows));
-  std::string gathered;
-  if (rows % shared::kBoxRows != 0) {
-    gathered = fmt::format(
-        "the rows of k and v are gathered by threads, 16 bytes at a time, from their pages: they have {} rows, and TMA "
-        "takes multiples of {}",
-        rows, shared::kBoxRows);
-  }
-  const std::int64_t bytes = copied.copied_bytes() - access.copied_bytes(),
-                     most = most_copy_bytes();
-  if (!gathered.empty() && bytes > most) {
-    gathered += fmt::format("; copied they would take {} bytes, and up to {} are taken ({})", bytes, most,
-                            base::name_of(base::Option::copy_bytes));
-  }
-  if (!gathered.empty()) in_place.reasons.push_back(gathered);
-  if (bytes > most) return {in_place};
-  return {in_place, copied};
+/// In the order of their sequences, whole blocks of keys from a copy.
+ForwardSm90Access in_sequences(const ForwardSm90Access& access, const AttentionTensors& tensors,
+                               const problem::AttentionProblem& problem) {
+  ForwardSm90Access own = access;
+  add_copy(own, 1, copy_for(tensors.k, &problem));
+  add_copy(own, 2, copy_for(tensors.v, &problem));
+  own.reasons.push_back(
+      fmt::format("the pages of k and v are copied into the workspace by each run, sequence by sequence: they have {} "
+                  "rows, and a block of keys would come in many parts",
+                  problem.page_rows));
+  return own;
+}
+
+/// Pages of keys and values, which are reached in the same way.
+ForwardSm90Accesses with_pages(const ForwardSm90Access& access, const AttentionTensors& tensors,
+                               const problem::AttentionProblem& problem) {
+  const ForwardSm90Access pages = in_pages(access, tensors, problem.page_rows);
+  if (tensors.k.count() == 0) return {.ways = {pages}};
+  const ForwardSm90Access sequences = in_sequences(access, tensors, problem);
+  const std::int64_t bytes = sequences.copied_bytes() - access.copied_bytes(), most = most_copy_bytes();
+  // Where the pages must be copied anyway, no limit holds: the smaller copy is offered at least.
+  if (bytes <= most || bytes <= pages.copied_bytes() - access.copied_bytes()) return {.ways = {pages, sequences}};
+  return {
+      .ways = {pages},
+      .rejected = {fmt::format("copies of pages, sequence by sequence, would take {} bytes; up to {} are taken ({})",
+                               bytes, most, base::name_of(base::Option::copy_bytes))}};
 }
 
 }  // namespace
@@ -191,15 +197,14 @@ ForwardSm90Access ForwardSm90Access::because(const std::string& reason) const {
 
 std::int64_t most_copy_bytes() { return base::bytes_of(base::Option::copy_bytes, kMostCopyBytes); }
 
-std::vector<ForwardSm90Access> forward_sm90_accesses(const AttentionTensors& tensors,
-                                                     const problem::AttentionProblem& problem) {
+ForwardSm90Accesses forward_sm90_accesses(const AttentionTensors& tensors, const problem::AttentionProblem& problem) {
   ForwardSm90Access access;
   reach_output(access, tensors.o, tensors.q.dtype);
   reach(access, 0, tensors.q);
   if (problem.page_rows > 0) return with_pages(access, tensors, problem);
   reach(access, 1, tensors.k);
   reach(access, 2, tensors.v);
-  return {access};
+  return {.ways = {access}};
 }
 
 }  // namespace heddle::plan

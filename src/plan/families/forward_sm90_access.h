@@ -1,6 +1,6 @@
 // How q, k, v and o are reached by the Hopper forward: by TMA where their layout is one of TMA's. Else q, k and v are
-// copied into the workspace first, and o is stored by threads. Pages may be copied though TMA takes them, too; and rows
-// of other pages may be gathered instead, 16 bytes at a time.
+// copied into the workspace first, and o is stored by threads. Pages come in boxes, or their rows are gathered, 16
+// bytes at a time; or they are copied sequence by sequence.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace heddle::plan {
 
-/// What copies of pages may take, and that of a capture, unless HEDDLE_COPY_BYTES says otherwise.
+/// What copies that need not be may take (of pages sequence by sequence; of a capture), unless HEDDLE_COPY_BYTES says
+/// otherwise.
 inline constexpr std::int64_t kMostCopyBytes = std::int64_t{1} << 30;
 std::int64_t most_copy_bytes();
 
@@ -34,10 +35,13 @@ struct ForwardSm90Access {
   ForwardSm90Access because(const std::string& reason) const;
 };
 
-/// The ways that there are, one at least: by the strides, and by how far the addresses are aligned (null: as far as may
-/// be), both of the tensors that are planned for. A run may bring better aligned ones. Pages TMA takes in boxes of 8
-/// rows or more.
-std::vector<ForwardSm90Access> forward_sm90_accesses(const AttentionTensors& tensors,
-                                                     const problem::AttentionProblem& problem);
+/// The ways that there are, one at least, and why another is not.
+struct ForwardSm90Accesses {
+  std::vector<ForwardSm90Access> ways;
+  std::vector<std::string> rejected{};
+};
+/// By the strides, and by how far the addresses are aligned (null: as far as may be), both of the tensors that are
+/// planned for. A run may bring better aligned ones. Pages TMA takes in boxes of 8 rows or more.
+ForwardSm90Accesses forward_sm90_accesses(const AttentionTensors& tensors, const problem::AttentionProblem& problem);
 
 }  // namespace heddle::plan

@@ -26,8 +26,9 @@ NamedMods of_sequences(std::string name, const Expr& mask) {
 TEST_F(CompileTable, KernelsThatGatherAreAllAccepted) {
   const NamedMods causal = of_sequences("gathered, causal", mods::causal_lower_right()),
                   plain = of_sequences("gathered", {});
-  const ForwardSm90Kernel& two = kForwardSm90Kernels[1];
+  const ForwardSm90Kernel &two = kForwardSm90Kernels[1], &three = kForwardSm90Kernels[0];
   expect_accepted(paged(two.config(20, 33), 1, true), false, causal);
+  expect_accepted(paged(three.config(65, 65), 0, true), false, named("odd o", mods::causal()));
   expect_accepted(paged(two.config(), 3), true, plain);
   if (some_only()) return;
   Deck<int> rows({1, 3, 7, 12}, 2);
@@ -48,6 +49,7 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
   Deck<int> rows({8, 16, 24, 64, 128, 256}, 2);
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     expect_accepted(paged(kernel.config(), rows.deal()), false, causal);
+    expect_accepted(paged(kernel.config(), 0, true), false, named("odd o", {}));
   }
 }
 
@@ -144,7 +146,7 @@ void expect_crossings_accepted(bool device_lengths) {
       if (config.gathers() && kernel.warpgroups == 3) continue;
       crossing.mods.by_sequence = true;
       crossing.mods.device_lengths = device_lengths;
-      config.o_type = crossing.o_type;
+      if (!crossing.odd_o || crossing.o_type != shared::OutputType::same) config.o_type = crossing.o_type;
       config.by_sequence = true;
       config.sinks = crossing.mods.sinks;
       if (crossing.mods.mods.streamed) {

@@ -51,9 +51,11 @@ CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by
     rows.heads = static_cast<int>(copy.stored(1));
     rows.rows = static_cast<int>(copy.shape[2]);
     rows.paged = copy.paged;
-    // Keys in pages are each sequence's own, though queries may be packed; others may be one batch entry's for all.
-    const bool own = by_sequence && number != plan::kCopiedCapture &&
-                     (copy.paged || (!problem.packed && copy.stored(0) == problem.batch));
+    // Keys from pages are each sequence's own, though queries may be packed; others may be one batch entry's for all.
+    // Pages that stay pages are copied whole.
+    const bool pages = problem.page_rows > 0 && number != kQueries,
+               own = by_sequence && number != plan::kCopiedCapture &&
+                     (pages ? copy.paged : !problem.packed && copy.stored(0) == problem.batch);
     if (own) rows.span = number == kQueries ? shared::CopiedSpan::queries : shared::CopiedSpan::keys;
     rows.shares = shared::copied_shares(rows);
     params_.shares += rows.shares;
@@ -73,12 +75,16 @@ void CopiedTensors::check_capture(const std::string& name, const ConstTensorView
   const auto& copy = copies_[plan::kCopiedCapture];
   if (!copy) return;
   const plan::TensorCopy given = plan::copy_for(capture);
-  const bool same = given.shape == copy->shape && std::ranges::equal(given.shared, copy->shared);
-  if (same && (capture.shape[3] == 1 || capture.strides[3] == 1)) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("capture '{}' is, as its tiles are read, {} with strides {}; the plan copies {}, of which "
-                          "each row is in order, and entries are shared as in the planned one",
-                          name, to_string(capture.shape), to_string(capture.strides), to_string(copy->shape)));
+  bool fits = capture.shape[3] == 1 || capture.strides[3] == 1;
+  for (int axis = 0; axis < 4; ++axis) fits = fits && given.shape[axis] >= copy->shape[axis];
+  for (const int axis : {0, 1}) fits = fits && given.shared[axis] == copy->shared[axis];
+  if (fits) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("capture '{}' has, as its tiles are read, shape {} and strides {}; the plan copies {} of it, rows in "
+                  "order, {} and {} in the first two axes",
+                  name, to_string(capture.shape), to_string(capture.strides), to_string(copy->shape),
+                  copy->shared[0] ? "one entry for all" : "each entry", copy->shared[1] ? "one for all" : "each"));
 }
 
 void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace,
@@ -90,7 +96,7 @@ void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Para
     if (!copies_[number]) continue;
     shared::CopiedRows& rows = own.tensors[count++];
     const ConstTensorView& tensor = tensors.of[number];
-    rows.row_bytes = static_cast<int>(tensor.shape[3] * size_of(tensor.dtype));
+    rows.row_bytes = static_cast<int>(copies_[number]->shape[3] * size_of(tensor.dtype));
     set_source(rows, tensor);
     rows.to = static_cast<char*>(workspace) + copies_[number]->offset;
   }

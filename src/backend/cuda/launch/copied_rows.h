@@ -24,7 +24,7 @@ class CopiedTensors {
   /// The same, with the copies in the place of those that are copied; the copies' addresses are in `workspace`.
   Tensors reached(Tensors tensors, void* workspace) const;
 
-  /// Throws Error(invalid_argument) where a run's capture is not of the planned one's shape, or not shared as it was.
+  /// Throws Error(invalid_argument) where a run's capture is smaller than the planned one, or not shared as it was.
   void check_capture(const std::string& name, const ConstTensorView& capture) const;
 
   /// Enqueues the copying on a CUstream of the current context. `params`: of forward_sm90, with the places of sequences

@@ -256,9 +256,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
     return static_cast<int>(size_of(dtype)) * (config_.odd_o ? 1 : 2);
   }
 
-  void set_pages(const AttentionTensors& tensors, const ConstTensorView& table) {
+  /// `tensors`: as the kernel reads them.
+  void set_pages(std::int64_t pages, const ConstTensorView& table, const AttentionTensors& tensors) {
     params_.page_table = {
-        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(tensors.k.shape[0])};
+        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(pages)};
     for (int axis = 0; axis < 3; ++axis) {
       params_.gathered[shared::kGatherK].stride[axis] = tensors.k.strides[axis];
       params_.gathered[shared::kGatherV].stride[axis] = tensors.v.strides[axis];
@@ -283,7 +284,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
     }
-    if (paged_) set_pages(arguments.tensors, *arguments.options.page_table);
+    if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
     params_.q_batched = tensors.q.shape[0] > 1;
     params_.k_batched = tensors.k.shape[0] > 1;
     params_.v_batched = tensors.v.shape[0] > 1;

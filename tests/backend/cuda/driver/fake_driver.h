@@ -37,6 +37,7 @@ struct FakeLaunch {
   CUlaunchConfig config;
   FakeTensorMap maps[4];  // q, k, v, o
   shared::ForwardSm90Params params;
+  FakeTensorMap streamed;  // a capture's panels
 };
 inline constexpr int kFakeLaunchesKept = 512;
 

@@ -181,6 +181,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   launch.config = *config;
   for (int i = 0; i < 4; ++i) std::memcpy(&launch.maps[i], parameters[i], sizeof launch.maps[i]);
   std::memcpy(&launch.params, parameters[4], sizeof launch.params);
+  std::memcpy(&launch.streamed, parameters[5], sizeof launch.streamed);
   return CUDA_SUCCESS;
 }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <span>
 
+#include "heddle/error.h"
 #include "launch_case.h"
+#include "scoped_environment.h"
 
 namespace heddle::cuda {
 namespace {
@@ -65,7 +67,7 @@ TEST_F(LaunchCopiedTensors, ComeBeforeTheKernelThatReadsTheCopies) {
   EXPECT_THAT(plan.explain(), HasSubstr("copied bytes"));
 }
 
-// A head that all share, and a batch: read where they are, and as often as the tensor says.
+// A head that all share, and a batch: copied once.
 TEST_F(LaunchCopiedTensors, StepsOverNothingThatIsShared) {
   Call call = odd_call();
   call.k_shared = true;
@@ -79,8 +81,9 @@ TEST_F(LaunchCopiedTensors, StepsOverNothingThatIsShared) {
   EXPECT_EQ(params.tensors[1].from_step[0], 0);
   EXPECT_EQ(launch.params.k_batched, 0);
   EXPECT_EQ(launch.params.v_batched, 1);
-  EXPECT_EQ(params.tensors[2].heads, 2);
-  EXPECT_EQ(params.tensors[2].from_step[1], 0);
+  EXPECT_EQ(params.tensors[2].heads, 1);
+  EXPECT_EQ(launch.maps[2].extents[2], 2U);
+  EXPECT_EQ(launch.maps[2].strides[1], 0U);
 }
 
 // Of padded sequences the rows that there are, as they are known, on the host or after place_sequences; of packed ones
@@ -117,7 +120,7 @@ TEST_F(LaunchCopiedTensors, FollowTheLengths) {
   tensors.lse = slice(*tensors.lse, 2, 0, 130);
   Tensor workspace;
   const FakeLaunch& launch = run_in(workspace, AttentionPlan(tensors, options), tensors);
-  for (const CopiedRows& rows : fake().copied.params.tensors) {
+  for (const CopiedRows& rows : std::span(fake().copied.params.tensors).first<3>()) {
     EXPECT_EQ(rows.span, CopiedSpan::all);
     EXPECT_EQ(rows.sequences, 1);
     EXPECT_EQ(rows.rows, 130);
@@ -129,7 +132,7 @@ TEST_F(LaunchCopiedTensors, FollowTheLengths) {
 // Pages become sequences, each with its own rows; by the table of each run.
 TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
   for (const bool packed : {false, true}) {
-    const CallTensors call({.batch = packed ? 1 : 2}), pages({.batch = 7, .kv_rows = 16, .column_gap = 4});
+    const CallTensors call({.batch = packed ? 1 : 2}), pages({.batch = 200, .kv_rows = 16, .column_gap = 4});
     AttentionTensors tensors = call.tensors();
     tensors.k = pages.tensors().k;
     tensors.v = pages.tensors().v;
@@ -140,14 +143,14 @@ TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
     options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
     if (packed) options.cu_seqlens_q = ConstTensorView(ends, DType::i32, {3});
     const AttentionPlan plan(tensors, options);
-    EXPECT_THAT(plan.explain(), HasSubstr("the pages of k and v are copied into the workspace by each run: of k its "
-                                          "strides are"));
+    EXPECT_THAT(plan.explain(), HasSubstr("the pages of k and v are copied into the workspace by each run, sequence "
+                                          "by sequence"));
     Tensor workspace;
     const FakeLaunch& launch = run_in(workspace, plan, tensors);
     const shared::CopiedRowsParams& params = fake().copied.params;
     EXPECT_EQ(params.page_rows, 16);
     EXPECT_EQ(params.page_table.data, table.data());
-    EXPECT_EQ(params.page_table.pages, 7);
+    EXPECT_EQ(params.page_table.pages, 200);
     EXPECT_THAT(params.page_table.stride, ElementsAre(5, 1));
     EXPECT_EQ(params.sequences, launch.params.mod.sequences);
     for (int i = 0; i < 2; ++i) {
@@ -167,6 +170,83 @@ TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
     EXPECT_EQ(launch.params.k_batched, 1);
     EXPECT_EQ(launch.maps[0].strides[3] == 0, packed);
   }
+}
+
+// Pages that stay pages: all of them, where the table finds them.
+TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
+  for (const std::int64_t rows : {16, 3}) {
+    const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
+    const CallTensors call, pages({.batch = 2, .kv_rows = rows, .column_gap = 4});  // as many as sequences
+    AttentionTensors tensors = call.tensors();
+    tensors.k = pages.tensors().k;
+    tensors.v = pages.tensors().v;
+    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 50});
+    const std::int32_t lengths[] = {47, 1};
+    AttentionOptions options;
+    options.page_table = table.view();
+    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+    const AttentionPlan plan(tensors, options);
+    EXPECT_THAT(plan.explain(), HasSubstr("all pages of k are copied into the workspace by each run: its strides are"));
+    Tensor workspace;
+    const FakeLaunch& launch = run_in(workspace, plan, tensors);
+    EXPECT_EQ(launch.params.page_table.pages, 2);
+    for (int i = 0; i < 2; ++i) {
+      const CopiedRows& copied = fake().copied.params.tensors[i];
+      EXPECT_EQ(copied.paged, 0);
+      EXPECT_EQ(copied.span, CopiedSpan::all);
+      EXPECT_THAT((std::array{copied.sequences, copied.heads, copied.rows}), ElementsAre(2, 2, rows));
+      if (rows == 16) {
+        EXPECT_EQ(launch.maps[1 + i].address, reinterpret_cast<std::uintptr_t>(copied.to) - 16 * 256);
+        EXPECT_THAT(std::span(launch.maps[1 + i].extents, 5), ElementsAre(128, 16, 17, 2, 2));
+      } else {
+        EXPECT_EQ(launch.params.gathered[i].data, copied.to);
+        EXPECT_THAT(launch.params.gathered[i].stride, ElementsAre(2 * 3 * 128, 3 * 128, 128));
+      }
+    }
+  }
+}
+
+// A bias whose rows TMA does not take: of each run its own, wherever that lies; of a larger one what was planned.
+TEST_F(LaunchCopiedTensors, ACaptureThatIsStreamed) {
+  const CallTensors call({.batch = 6, .q_rows = 131, .kv_rows = 131, .dim = 64});
+  const Tensor first = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 131}),
+               second = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 140}),
+               longer = Tensor::empty_on(kFirst, DType::bf16, {5, 140, 133});
+  AttentionOptions options;
+  options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  options.bindings.captures["bias"] = first.view();
+  const AttentionPlan plan(call.tensors(), options);
+  EXPECT_THAT(plan.explain(), HasSubstr("a capture is copied into the workspace by each run: capture 'bias' has"));
+  const Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
+  Bindings bindings = options.bindings;
+  const auto run = [&](const ConstTensorView& bias) {
+    bindings.captures["bias"] = bias;
+    plan.run(call.tensors(), {.workspace = workspace.data(), .bindings = &bindings});
+  };
+  for (const TensorView& bias : {first.view(), slice(second.view(), 2, 1, 132), longer.view()}) {
+    run(bias);
+    const CopiedRows& rows = fake().copied.params.tensors[0];
+    EXPECT_EQ(rows.from, bias.data);
+    EXPECT_THAT(rows.from_step, ElementsAre(0, 2 * bias.strides[0], 2 * bias.strides[1]));
+    EXPECT_THAT((std::array{rows.sequences, rows.heads, rows.rows, rows.row_bytes}), ElementsAre(1, 4, 131, 262));
+    EXPECT_EQ(rows.to_row_step, 272);
+    EXPECT_EQ(rows.width, 2);
+    EXPECT_EQ(rows.span, CopiedSpan::all);
+    EXPECT_EQ(last_launch().streamed.address, reinterpret_cast<std::uintptr_t>(rows.to));
+    EXPECT_THAT(std::span(last_launch().streamed.extents, 4), ElementsAre(131, 131, 4, 1));
+  }
+  const int launches = fake().launches;
+  try {
+    ConstTensorView one_head = first;
+    one_head.strides[0] = 0;
+    run(one_head);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(error.what(),
+                testing::StartsWith("capture 'bias' has, as its tiles are read, shape [1, 4, 131, 131] and "));
+  }
+  EXPECT_EQ(fake().launches, launches);
 }
 
 // No more CTAs than the device keeps busy.

@@ -36,15 +36,15 @@ struct TileOrder {
 
 /// A tensor that each run first copies into its workspace, row after row, since TMA does not take it where it is.
 struct TensorCopy {
-  Dims shape;                      // of pages: sequences, heads, keys of the longest, columns
-  bool shared[2] = {false, false};  // the first two axes: one entry serves all
-  std::int64_t row_bytes = 0;      // from a row to the next: 16 divides it
-  bool paged = false;              // the table says where rows are
-  std::int64_t offset = 0;         // in the workspace
+  Dims shape;                    // of pages: sequences, heads, keys of the longest, columns
+  std::array<bool, 3> shared{};  // the first three axes: one entry serves all
+  std::int64_t row_bytes = 0;    // from a row to the next: 16 divides it
+  bool paged = false;            // the table says where rows are
+  std::int64_t offset = 0;       // in the workspace
 
-  /// Entries of the first two axes that there are in memory.
-  std::int64_t stored(int axis) const { return shared[axis] ? 1 : shape[axis]; }
-  std::int64_t bytes() const { return stored(0) * stored(1) * shape[2] * row_bytes; }
+  /// Entries of one of the first three axes that there are in memory.
+  std::int64_t stored(int axis) const { return shared[static_cast<std::size_t>(axis)] ? 1 : shape[axis]; }
+  std::int64_t bytes() const { return stored(0) * stored(1) * stored(2) * row_bytes; }
 };
 using TensorCopies = std::array<std::optional<TensorCopy>, 4>;  // of q, k, v and the capture that is streamed
 inline constexpr std::size_t kCopiedCapture = 3;

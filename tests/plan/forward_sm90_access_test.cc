@@ -172,6 +172,9 @@ TEST(ForwardSm90Access, CopiesShareWhatTensorsShare) {
   EXPECT_THAT(view.strides, Dims({0, 0, 64, 1}));
   const ConstTensorView heads = plan::copy_of(*access_of_k({6400, 0, 65, 1}).copies[1], DType::bf16, nullptr);
   EXPECT_THAT(heads.strides, Dims({3200, 0, 64, 1}));
+  const plan::TensorCopy rows = *access_of_k({130, 65, 0, 1}).copies[1];
+  EXPECT_EQ(rows.bytes(), 4 * 128);
+  EXPECT_THAT(plan::copy_of(rows, DType::bf16, nullptr).strides, Dims({128, 64, 0, 1}));
 }
 
 TEST(ForwardSm90Access, CopiesOfPagesHaveALimit) {

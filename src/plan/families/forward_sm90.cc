@@ -201,7 +201,7 @@ struct Candidate {
 /// That a copy is made of, in each run: of padded sequences the rows that there are, as far as the host knows.
 double copied_bytes(const AttentionProblem& problem, const TensorCopy& copy, bool queries) {
   const bool own = copy.paged || (problem.page_rows == 0 && !problem.packed && copy.stored(0) == problem.batch);
-  if (!own || problem.device_lengths) return static_cast<double>(copy.bytes());
+  if (!own || problem.device_lengths || copy.shared[2]) return static_cast<double>(copy.bytes());
   std::int64_t rows = 0;
   for (const Sequence& sequence : problem.sequences) rows += queries ? sequence.q_len : sequence.kv_len;
   return static_cast<double>(rows * copy.stored(1) * copy.row_bytes);

@@ -50,7 +50,7 @@ TensorCopy copy_for(const ConstTensorView& view, const problem::AttentionProblem
     std::int64_t longest = 0;
     for (const Sequence& sequence : paged->sequences) longest = std::max(longest, sequence.kv_len);
     copy.shape[0] = paged->batch;
-    copy.shared[0] = false;  // many sequences may name a page
+    copy.shared[0] = copy.shared[2] = false;  // sequences have their own
     copy.shape[2] = longest;
     copy.paged = true;
   }

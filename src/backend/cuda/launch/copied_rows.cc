@@ -49,7 +49,7 @@ CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by
     rows.to_row_step = copy.row_bytes;
     rows.sequences = static_cast<int>(copy.stored(0));
     rows.heads = static_cast<int>(copy.stored(1));
-    rows.rows = static_cast<int>(copy.shape[2]);
+    rows.rows = static_cast<int>(copy.stored(2));
     rows.paged = copy.paged;
     // Keys from pages are each sequence's own, though queries may be packed; others may be one batch entry's for all.
     // Pages that stay pages are copied whole.
@@ -75,16 +75,13 @@ void CopiedTensors::check_capture(const std::string& name, const ConstTensorView
   const auto& copy = copies_[plan::kCopiedCapture];
   if (!copy) return;
   const plan::TensorCopy given = plan::copy_for(capture);
-  bool fits = capture.shape[3] == 1 || capture.strides[3] == 1;
+  bool fits = (capture.shape[3] == 1 || capture.strides[3] == 1) && given.shared == copy->shared;
   for (int axis = 0; axis < 4; ++axis) fits = fits && given.shape[axis] >= copy->shape[axis];
-  for (const int axis : {0, 1}) fits = fits && given.shared[axis] == copy->shared[axis];
   if (fits) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("capture '{}' has, as its tiles are read, shape {} and strides {}; the plan copies {} of it, rows in "
-                  "order, {} and {} in the first two axes",
-                  name, to_string(capture.shape), to_string(capture.strides), to_string(copy->shape),
-                  copy->shared[0] ? "one entry for all" : "each entry", copy->shared[1] ? "one for all" : "each"));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("capture '{}' has, as its tiles are read, shape {} and strides {}; the plan copies {} of it, "
+                          "whose strides are 0 where those of the planned one were, and the last one 1",
+                          name, to_string(capture.shape), to_string(capture.strides), to_string(copy->shape)));
 }
 
 void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace,

@@ -1,5 +1,5 @@
 """Head dims that have no kernel of their own, or no power of two, batches whose lengths differ, on the host and on the
-device, keys in pages, and rows that TMA does not bring: the time for each product, beside that of plain attentions of
+device, keys in pages, and tensors that TMA does not take: the time for each product, beside that of plain attentions of
 the same run, of equal lengths.
 
 A product is one multiplication of a query's and a key's numbers, or of a weight and a value's: Sq * Skv * (Dqk + Dv).

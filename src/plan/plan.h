@@ -34,7 +34,7 @@ struct TileOrder {
   bool batch_inside = false;  // the same tile of all sequences, then the next: they read the same of a streamed capture
 };
 
-/// A tensor that each run first copies into its workspace, row after row, since TMA does not take it where it is.
+/// A tensor that each run first copies into its workspace, row after row, and reads there.
 struct TensorCopy {
   Dims shape;                    // of pages: sequences, heads, keys of the longest, columns
   std::array<bool, 3> shared{};  // the first three axes: one entry serves all
@@ -68,7 +68,7 @@ struct Plan {
   std::optional<Prediction> predicted{};
   std::string mask{};  // where reads or long work decide it: whether its bits are stored, or why not
   TensorCopies copies{};
-  std::vector<std::string> access{};  // of tensors that TMA does not take: how they are reached, and why
+  std::vector<std::string> access{};  // of tensors that TMA does not bring from where they are: how, and why
   std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };
 

@@ -1,4 +1,4 @@
-// Copies rows that TMA does not take to where it does (shared/copied_rows.h). A CTA takes one share after the other: up
+// Copies rows to where TMA takes them (shared/copied_rows.h). A CTA takes one share after the other: up
 // to 64 rows of one head.
 #pragma once
 

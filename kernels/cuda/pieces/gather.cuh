@@ -102,7 +102,7 @@ class Gatherer {
   /// A lane's share of a row that a warp copies together with the 15 after it: 16 bytes from column `column` on.
   template <int kColumns>
   struct Piece {
-    static constexpr int kElements = 16 / kBytes, kOfRow = (kColumns + kElements - 1) / kElements;
+    static constexpr int kElements = 16 / kBytes, kOfRow = kColumns / kElements;
     static constexpr int kOfRows = shared::kGatherRows * kOfRow, kOfLane = (kOfRows + 31) / 32;
     int number, row, column;  // row: of the 16
 

@@ -1,4 +1,4 @@
-// The kernel that copies rows which TMA does not take, before forward_sm90: text that depends on nothing.
+// The kernel that copies rows before forward_sm90 reads them: text that depends on nothing.
 #pragma once
 
 #include "backend/cuda/jit/jit.h"

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <string_view>
-#include <utility>
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
@@ -43,7 +42,7 @@ std::string packed_text(const shared::ForwardSm90Config& config) {
   return config.packs() ? fmt::format(", .packed_queries = {}", config.packed_queries) : std::string();
 }
 
-/// Of rows that TMA alone does not bring or store; kernels that have none keep their text.
+/// Of pages, and rows that TMA does not store; kernels that have none keep their text.
 std::string access_text(const shared::ForwardSm90Config& config) {
   if (!config.orders() && !config.odd_o) return {};
   return fmt::format(", .page_rows = {}, .odd_o = {}", config.page_rows, config.odd_o);

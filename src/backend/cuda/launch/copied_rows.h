@@ -1,4 +1,4 @@
-// Before a run of forward_sm90 with tensors that TMA does not take: copies of them, in the run's workspace.
+// Before a run of forward_sm90 that reads tensors from copies: these, in the run's workspace.
 #pragma once
 
 #include <cstdint>

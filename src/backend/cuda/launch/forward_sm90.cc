@@ -131,15 +131,15 @@ class ForwardSm90Kernel final : public backend::Kernel {
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
-    if (std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
-      copied_.emplace(arguments, config_.by_sequence);
-    }
     set_constants(arguments, mods);
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
                                                                     caps_of(arguments.plan), arguments.plan.order);
     grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty() && params_.kv_len > 0;
+    if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
+      copied_.emplace(arguments, config_.by_sequence);
+    }
     std::vector<shared::SequencePlace> places;
     if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
     if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
@@ -330,7 +330,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   std::optional<DeviceLists> lists_;
   std::optional<StoredMask> stored_mask_;
   std::optional<DeviceSequences> sequences_;  // where lengths are on the device
-  std::optional<CopiedTensors> copied_;       // where TMA does not take some of q, k and v
+  std::optional<CopiedTensors> copied_;       // where some of them are read from copies
 };
 
 }  // namespace

@@ -88,12 +88,12 @@ Tensor odd_values(AttentionCase& c, DType dtype, std::int64_t slices) {
   return tensor.to(dtype);
 }
 
-Expr odd_bias(AttentionCase& c) {
+Expr streamed_odd(AttentionCase& c) {
   c.capture("bias", odd_values(c, DType::bf16, c.spec().q_heads()));
   return leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
 }
 
-Expr odd_bias_f32(AttentionCase& c) {
+Expr streamed_odd_f32(AttentionCase& c) {
   c.capture("bias", odd_values(c, DType::f32, std::max<std::int64_t>(1, c.sequences())));
   return leaf::score() + 0.5 * Capture("bias", DType::f32, 3)(leaf::b(), leaf::q_idx(), leaf::kv_idx());
 }
@@ -107,8 +107,8 @@ Expr shared_row(AttentionCase& c, std::int64_t columns) {
   view.strides = {0, columns, 0, 1};
   return leaf::score() + Capture("bias", DType::bf16, 4)(leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
 }
-Expr shared_bias(AttentionCase& c) { return shared_row(c, (c.most_keys() + 7) / 8 * 8); }
-Expr odd_shared_bias(AttentionCase& c) { return shared_row(c, c.most_keys() | 1); }
+Expr streamed_shared(AttentionCase& c) { return shared_row(c, (c.most_keys() + 7) / 8 * 8); }
+Expr streamed_odd_shared(AttentionCase& c) { return shared_row(c, c.most_keys() | 1); }
 
 // Of positions that there are, wherever the queries begin.
 Expr streamed_inside(AttentionCase& c) {
@@ -288,10 +288,10 @@ const std::vector<NamedMod>& score_mods() {
       {"streamed_bias", streamed_bias},
       {"streamed_bias_f32", streamed_bias_f32},
       {"streamed_in_cap", streamed_in_cap},
-      {"odd_bias", odd_bias},
-      {"odd_bias_f32", odd_bias_f32},
-      {"shared_bias", shared_bias},
-      {"odd_shared_bias", odd_shared_bias},
+      {"streamed_odd", streamed_odd},
+      {"streamed_odd_f32", streamed_odd_f32},
+      {"streamed_shared", streamed_shared},
+      {"streamed_odd_shared", streamed_odd_shared},
       {"streamed_inside", streamed_inside},
       {"blind_rows_poisoned", blind_rows_poisoned},
       {"blind_slopes_poisoned", blind_slopes_poisoned},

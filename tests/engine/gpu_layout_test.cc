@@ -157,7 +157,7 @@ TEST_F(GpuLayout, CapturesAtOddPlaces) {
   Deck<std::string> masks({"", "causal", "by_head"}, 13), sequences({"whole", "lengths", "packed"}, 14),
       starts({"none", "ahead"}, 15);
   for (const std::int64_t dim : {64, 128, 256, 100}) {
-    for (const char* score : {"odd_bias", "odd_bias_f32", "shared_bias", "odd_shared_bias"}) {
+    for (const char* score : {"streamed_odd", "streamed_odd_f32", "streamed_shared", "streamed_odd_shared"}) {
       for (int i = 0; i < 3; ++i) {
         CaseSpec spec = source.draw({dim, dim});
         spec.score = score;
@@ -176,7 +176,8 @@ TEST_F(GpuLayout, CapturesAtOddPlaces) {
     GpuCase c(spec);
     const std::string text = AttentionPlan(c.tensors(), c.options_there()).explain();
     // A single row is where TMA takes it.
-    const bool in_place = spec.score == "shared_bias" || (spec.score == "odd_shared_bias" && spec.q_heads() == 1);
+    const bool in_place =
+        spec.score == "streamed_shared" || (spec.score == "streamed_odd_shared" && spec.q_heads() == 1);
     EXPECT_EQ(text.find("a capture is copied") == std::string::npos, in_place) << text;
     EXPECT_EQ(text.find("element by element:"), std::string::npos) << text;
   }

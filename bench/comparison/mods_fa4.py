@@ -9,34 +9,34 @@ BLOCK = 128  # queries and keys of its block masks
 
 
 @cute.jit
-def alibi(s, b, h, q, k, info, aux):
+def alibi(s, b, h, q_idx, kv_idx, seqlen_info, aux_tensors):
     head = cute.make_rmem_tensor(1, cutlass.Int32)
     head.store(h)
     slope = cute.make_rmem_tensor(1, cutlass.Float32)
-    slope[0] = aux[0][head[0]]
-    return s + slope.load() * (k - q).to(cutlass.Float32)
+    slope[0] = aux_tensors[0][head[0]]
+    return s + slope.load() * (kv_idx - q_idx).to(cutlass.Float32)
 
 
 @cute.jit
-def relative_position(s, b, h, q, k, info, aux):
-    return s + (q - k).to(cutlass.Float32)
+def relative_position(s, b, h, q_idx, kv_idx, seqlen_info, aux_tensors):
+    return s + (q_idx - kv_idx).to(cutlass.Float32)
 
 
 @cute.jit
-def softcap(s, b, h, q, k, info, aux):
+def softcap(s, b, h, q_idx, kv_idx, seqlen_info, aux_tensors):
     return 20.0 * cute.math.tanh(s / 20.0, fastmath=True)
 
 
 @cute.jit
-def bias(s, b, h, q, k, info, aux):
+def bias(s, b, h, q_idx, kv_idx, seqlen_info, aux_tensors):
     head = cute.make_rmem_tensor(1, cutlass.Int32)
     head.store(h)
     row = cute.make_rmem_tensor(1, cutlass.Int32)
-    row.store(q)
+    row.store(q_idx)
     key = cute.make_rmem_tensor(1, cutlass.Int32)
-    key.store(k)
-    term = cute.make_rmem_tensor(1, aux[0].element_type)
-    term[0] = aux[0][head[0], row[0], key[0]]
+    key.store(kv_idx)
+    term = cute.make_rmem_tensor(1, aux_tensors[0].element_type)
+    term[0] = aux_tensors[0][head[0], row[0], key[0]]
     return s + term.load().to(cutlass.Float32)
 
 

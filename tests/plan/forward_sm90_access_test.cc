@@ -203,6 +203,21 @@ TEST(ForwardSm90Access, CopiesOfPagesHaveALimit) {
   EXPECT_EQ(odd.accesses()[1].copied_bytes(), 51200);
 }
 
+// TMA writes 16 bytes of a row, and no less: of an o of q's type, whatever its strides.
+TEST(ForwardSm90Access, OutputsWhoseRowsEndInsideOf16Bytes) {
+  AttentionTensors given = tensors();
+  EXPECT_EQ(access(given).o_type, shared::OutputType::same);
+  for (const std::int64_t columns : {60, 57}) {
+    given.o = TensorView(nullptr, DType::bf16, {2, 4, 100, columns}, {25600, 6400, 64, 1});
+    const ForwardSm90Access found = access(given);
+    EXPECT_EQ(found.o_type, shared::OutputType::bf16);
+    EXPECT_FALSE(found.odd_o);
+    EXPECT_THAT(found.reasons, ElementsAre(fmt::format("o is stored by threads, 4 bytes at a time: its rows have {} "
+                                                       "elements, and TMA stores multiples of 8",
+                                                       columns)));
+  }
+}
+
 // Threads store it: two elements at a time where these divide its strides and its address.
 TEST(ForwardSm90Access, OutputsOfOtherTypesAsk) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::e4m3}) {

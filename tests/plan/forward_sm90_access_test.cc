@@ -191,13 +191,12 @@ TEST(ForwardSm90Access, CopiesOfPagesHaveALimit) {
                 ElementsAre("copies of pages, sequence by sequence, would take 51200 bytes; up to 51199 are taken "
                             "(HEDDLE_COPY_BYTES)"));
   }
-  // Pages that must be copied: the smaller of both copies has no limit.
+  // Pages that must be copied.
   Paged odd(3);  // all five pages: 5 * 2 * 3 rows of 128 bytes, aligned to 64
   odd.given.k.strides[2] = odd.given.v.strides[2] = 66;
-  ASSERT_EQ(odd.accesses().size(), 1);
+  ASSERT_EQ(odd.accesses().size(), 2);
   EXPECT_EQ(odd.accesses()[0].page_rows, 3);
   EXPECT_EQ(odd.accesses()[0].copied_bytes(), 2 * 30 * 128);
-  odd.given.k.shape[0] = odd.given.v.shape[0] = 1000;
   ASSERT_EQ(odd.accesses().size(), 2);
   EXPECT_EQ(odd.accesses()[1].page_rows, 0);
   EXPECT_EQ(odd.accesses()[1].copied_bytes(), 51200);
@@ -420,6 +419,14 @@ TEST(ForwardSm90Access, CapturesAreCopiedWhereThatPays) {
   EXPECT_FALSE(alone.copies[plan::kCopiedCapture]);
   EXPECT_EQ(alone.sm90->streamed_bytes, 0);
   EXPECT_THAT(alone.access, ElementsAre(HasSubstr("a capture is read element by element: capture 'bias'")));
+  // Of a buffer that has more rows than there are queries, these.
+  HopperCall call = {.batch = 8, .q_heads = 16, .kv_heads = 16, .q_rows = 64, .kv_rows = 1023, .dim = 64};
+  call.options.score_mod = leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  call.options.bindings.captures["bias"] =
+      ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::f32, Dims{16, 2047, 2047});
+  const plan::Plan few = choices_of(call, call.tensors()).front().plan;
+  ASSERT_TRUE(few.copies[plan::kCopiedCapture]);
+  EXPECT_EQ(few.copies[plan::kCopiedCapture]->bytes(), 16 * 64 * 4096);
   const plan::Plan shared = plan_of(8, 1023, {0, 0, 1});
   EXPECT_FALSE(shared.copies[plan::kCopiedCapture]);
   EXPECT_EQ(shared.sm90->streamed_bytes, 4);

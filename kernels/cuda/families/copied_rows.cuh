@@ -93,7 +93,7 @@ __device__ __forceinline__ void copy(const CopiedRowsParams& params, const Copie
   const int thread = static_cast<int>(threadIdx.x);
   int row = thread / chunks, number = thread % chunks;
   char* const to =
-      tensor.to + (static_cast<long long>(share.sequence * tensor.heads + share.head) * tensor.rows + share.first) *
+      tensor.to + ((static_cast<long long>(share.sequence) * tensor.heads + share.head) * tensor.rows + share.first) *
                       tensor.to_row_step;
   while (row < share.count) {
     Chunk moved[kAtOnce];

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -18,6 +19,7 @@
 #include "plan/families/forward_sm90_packed.h"
 #include "plan/families/forward_sm90_stored.h"
 #include "plan/families/forward_sm90_streamed.h"
+#include "shared/copied_rows.h"
 #include "shared/sequences.h"
 
 namespace heddle::plan {
@@ -68,10 +70,11 @@ Streaming streaming_of(const AttentionProblem& problem, const ForwardSm90Mods& m
   // In 8 bits the warp that would load the tiles transposes values.
   if (!mods.streamed || size_of(problem.q_dtype) == 1) return {};
   const ConstTensorView& view = bindings.captures.at(mods.streamed->capture);
+  if (view.count() == 0) return {};
   if (std::string reason = refuses_copy(*mods.streamed, view); !reason.empty()) return {.reason = std::move(reason)};
   std::string reason = refuses_streaming(*mods.streamed, view);
   if (reason.empty()) return {.streams = true};
-  const TensorCopy copy = copy_for(in_tiles(*mods.streamed, view));
+  const TensorCopy copy = copy_for(in_tiles(*mods.streamed, view, tile_reach(problem)));
   const std::int64_t most = most_copy_bytes();
   if (copy.bytes() <= most) return {.streams = true, .copy = copy, .reason = std::move(reason)};
   return {.reason = fmt::format("{}; a copy would take {} bytes, and up to {} are taken ({})", reason, copy.bytes(),
@@ -189,8 +192,7 @@ struct Candidate {
   /// That the others' are held against.
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.sm90;
-    double gain = copies_more ? kCopyGain : 1;
-    if (reads_each) gain *= kElementReads;
+    const double gain = copies_more ? kCopyGain : 1;
     if (config.stores_mask() && is_spare(config)) return seconds() * gain * kSpareGain;
     if (!config.packs()) return seconds() * gain;
     const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
@@ -200,7 +202,8 @@ struct Candidate {
 
 /// That a copy is made of, in each run: of padded sequences the rows that there are, as far as the host knows.
 double copied_bytes(const AttentionProblem& problem, const TensorCopy& copy, bool queries) {
-  const bool own = copy.paged || (problem.page_rows == 0 && !problem.packed && copy.stored(0) == problem.batch);
+  const bool pages = problem.page_rows > 0 && !queries,
+             own = pages ? copy.paged : !problem.packed && copy.stored(0) == problem.batch;
   if (!own || problem.device_lengths || copy.shared[2]) return static_cast<double>(copy.bytes());
   std::int64_t rows = 0;
   for (const Sequence& sequence : problem.sequences) rows += queries ? sequence.q_len : sequence.kv_len;
@@ -218,14 +221,17 @@ void add_copies(Plan& plan, const AttentionProblem& problem, const ForwardSm90Ac
     if (copy) copy->offset += own;
   }
   plan.workspace_bytes = own + bytes;
-  double moved = 0;
+  double moved = 0, shares = 0;
   for (std::size_t i = 0; i < plan.copies.size(); ++i) {
     const std::optional<TensorCopy>& copy = plan.copies[i];
     if (!copy) continue;
+    const std::int64_t of_head = (copy->stored(2) + shared::kCopyRows - 1) / shared::kCopyRows;
+    shares += static_cast<double>(copy->stored(0) * copy->stored(1) * of_head);
     moved += 2 * (i == kCopiedCapture ? static_cast<double>(copy->bytes()) : copied_bytes(problem, *copy, i == 0));
   }
   plan.predicted->bytes += moved;
-  plan.predicted->seconds += kSm90Rates.copy_seconds + moved / kSm90Rates.memory_bytes_per_second;
+  plan.predicted->seconds += kSm90Rates.copy_seconds + std::max(moved / kSm90Rates.memory_bytes_per_second,
+                                                                shares * kSm90Rates.copied_share_seconds);
 }
 
 Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const ForwardSm90Mods& mods,
@@ -247,6 +253,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   const double bytes =
       moved_bytes(problem) + static_cast<double>(shared::stored_bytes(schedule.stored.places, config.warpgroups));
   candidate.computing = forward_sm90_seconds(schedule);
+  if (mods.streamed && config.streamed_bytes == 0) candidate.computing *= kElementReads;
   plan.grid = schedule.grid;
   plan.multiprocessors = caps.multiprocessors;
   // Other bindings may make any tile attend something.
@@ -331,6 +338,8 @@ Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods
                           const device::CudaCaps& caps, const RowsOf& rows_of) {
   Candidates candidates = {.all = {}, .rejected = accesses.rejected};
   const Streaming streaming = streaming_of(problem, mods, options.bindings);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();  // that some way copies of q, k and v
+  for (const ForwardSm90Access& access : accesses.ways) least = std::min(least, access.copied_bytes());
   bool copies_more = false;
   const auto add = [&](const ForwardSm90Access& access, bool streams) {
     const std::size_t before = candidates.all.size();
@@ -342,7 +351,7 @@ Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods
     return candidates.all.size() > before;
   };
   for (const ForwardSm90Access& access : accesses.ways) {
-    copies_more = access.copied_bytes() > accesses.ways.front().copied_bytes();
+    copies_more = access.copied_bytes() > least;
     // Element by element, a capture of all pairs costs several times its tiles, but not what any copy of it does.
     if (streaming.streams && add(streaming.copy ? access.with_copy(*streaming.copy, streaming.reason) : access, true) &&
         !streaming.copy) {

@@ -157,8 +157,9 @@ ForwardSm90Accesses with_pages(const ForwardSm90Access& access, const AttentionT
   if (tensors.k.count() == 0) return {.ways = {pages}};
   const ForwardSm90Access sequences = in_sequences(access, tensors, problem);
   const std::int64_t bytes = sequences.copied_bytes() - access.copied_bytes(), most = most_copy_bytes();
-  // Where the pages must be copied anyway, no limit holds: the smaller copy is offered at least.
-  if (bytes <= most || bytes <= pages.copied_bytes() - access.copied_bytes()) return {.ways = {pages, sequences}};
+  // Where the pages must be copied anyway, no limit holds.
+  const bool must_copy = pages.copied_bytes() > access.copied_bytes();
+  if (bytes <= most || must_copy) return {.ways = {pages, sequences}};
   return {
       .ways = {pages},
       .rejected = {fmt::format("copies of pages, sequence by sequence, would take {} bytes; up to {} are taken ({})",

@@ -27,7 +27,8 @@ struct Sm90Rates {
   double page_box_clocks;          // bench/compare.py --mods: of a box of TMA's in pages, for the warp that asks for it
   double gather_row_clocks;        // likewise: of a row that two warps gather, and of each 16 bytes of it
   double gather_copy_clocks;
-  double copy_seconds;  // of copies of tensors beside their bytes' way to memory and back: a launch
+  double copy_seconds;          // of copies of tensors beside their bytes' way to memory and back: a launch
+  double copied_share_seconds;  // and of a share of one at least, however small (not measured)
 };
 inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .wgmma_clocks = 0.5001,
@@ -39,7 +40,8 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .page_box_clocks = 264,
                                          .gather_row_clocks = 12.3,
                                          .gather_copy_clocks = 0.8,
-                                         .copy_seconds = 4e-6};
+                                         .copy_seconds = 4e-6,
+                                         .copied_share_seconds = 2e-9};
 
 /// One kernel of the family, for its head dims; it serves smaller ones that have no kernels of their own. Its costs:
 /// forward_sm90_costs.

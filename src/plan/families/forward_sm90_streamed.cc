@@ -56,7 +56,17 @@ bool StreamedRead::serves_every_batch(const ConstTensorView& view) const {
   });
 }
 
-ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view) {
+TileReach tile_reach(const problem::AttentionProblem& problem) {
+  TileReach reach = {0, 0};
+  for (const Sequence& sequence : problem.sequences) {
+    reach.q = std::max(reach.q, sequence.q_start + sequence.q_len);
+    reach.kv = std::max(reach.kv, sequence.kv_len);
+  }
+  if (problem.device_lengths || problem.device_starts) reach.q = TileReach().q;
+  return reach;
+}
+
+ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view, const TileReach& reach) {
   const int last = view.rank() - 1;
   ConstTensorView tensor = view;
   tensor.shape = {1, 1, 0, view.shape[last]};
@@ -67,6 +77,11 @@ ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view) 
   };
   take(2, read.q_axis);
   for (std::size_t i = 0; i < read.others.size(); ++i) take(1 - static_cast<int>(i), read.others[i].axis);
+  const auto cut = [&](int axis, std::int64_t end) {
+    tensor.shape[axis] = std::min(tensor.shape[axis], std::max<std::int64_t>(end, 1));
+  };
+  cut(2, reach.q);
+  cut(3, reach.kv);
   return tensor;
 }
 

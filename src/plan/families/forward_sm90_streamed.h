@@ -2,12 +2,15 @@
 // instead of being read element by element.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "heddle/expr.h"
 #include "heddle/tensor.h"
+#include "problem/problem.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::plan {
@@ -28,8 +31,14 @@ struct StreamedRead {
   /// All sequences read the same tiles of that capture.
   bool serves_every_batch(const ConstTensorView& view) const;
 };
-/// The capture as its tiles are found in it: [others[1], others[0], q, kv], or 1 for others that there are not.
-ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view);
+/// Rows and columns of a capture that tiles may hold, as far as the host knows: q_idx and kv_idx end here.
+struct TileReach {
+  std::int64_t q = std::numeric_limits<std::int64_t>::max(), kv = q;
+};
+TileReach tile_reach(const problem::AttentionProblem& problem);
+/// The part of the capture in which its tiles are found: [others[1], others[0], q, kv], or 1 for others that there are
+/// not.
+ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view, const TileReach& reach);
 
 /// The first of a mod; nothing where there is none.
 std::optional<StreamedRead> streamed_read(const Expr& mod);

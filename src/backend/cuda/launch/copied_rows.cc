@@ -23,6 +23,15 @@ int width_of(const shared::CopiedRows& rows) {
   return static_cast<int>(width);
 }
 
+void set_extents(shared::CopiedRows& rows, const plan::TensorCopy& copy, std::int64_t element) {
+  rows.to_row_step = copy.row_bytes;
+  rows.sequences = static_cast<int>(copy.stored(0));
+  rows.heads = static_cast<int>(copy.stored(1));
+  rows.rows = static_cast<int>(copy.stored(2));
+  rows.row_bytes = static_cast<int>(copy.shape[3] * element);
+  rows.shares = shared::copied_shares(rows);
+}
+
 /// Where the rows of a tensor are.
 void set_source(shared::CopiedRows& rows, const ConstTensorView& tensor) {
   rows.from = static_cast<const char*>(tensor.data);
@@ -46,10 +55,6 @@ CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by
     if (!copies_[number]) continue;
     const plan::TensorCopy& copy = *copies_[number];
     shared::CopiedRows& rows = params_.tensors[count++];
-    rows.to_row_step = copy.row_bytes;
-    rows.sequences = static_cast<int>(copy.stored(0));
-    rows.heads = static_cast<int>(copy.stored(1));
-    rows.rows = static_cast<int>(copy.stored(2));
     rows.paged = copy.paged;
     // Keys from pages are each sequence's own, though queries may be packed; others may be one batch entry's for all.
     // Pages that stay pages are copied whole.
@@ -57,46 +62,57 @@ CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by
                own = by_sequence && number != plan::kCopiedCapture &&
                      (pages ? copy.paged : !problem.packed && copy.stored(0) == problem.batch);
     if (own) rows.span = number == kQueries ? shared::CopiedSpan::queries : shared::CopiedSpan::keys;
-    rows.shares = shared::copied_shares(rows);
-    params_.shares += rows.shares;
   }
   params_.page_rows = static_cast<int>(problem.page_rows);
+}
+
+plan::TensorCopy CopiedTensors::copy_of(std::size_t number, const ConstTensorView& tensor) const {
+  plan::TensorCopy copy = *copies_[number];
+  if (number != plan::kCopiedCapture) return copy;
+  const std::int64_t offset = copy.offset;
+  copy = plan::copy_for(tensor);
+  copy.offset = offset;
+  return copy;
 }
 
 CopiedTensors::Tensors CopiedTensors::reached(Tensors tensors, void* workspace) const {
   for (std::size_t number = 0; number < copies_.size(); ++number) {
     if (!copies_[number]) continue;
-    tensors.of[number] = plan::copy_of(*copies_[number], tensors.of[number].dtype, workspace);
+    ConstTensorView& tensor = tensors.of[number];
+    tensor = plan::copy_of(copy_of(number, tensor), tensor.dtype, workspace);
   }
   return tensors;
 }
 
-void CopiedTensors::check_capture(const std::string& name, const ConstTensorView& capture) const {
-  const auto& copy = copies_[plan::kCopiedCapture];
-  if (!copy) return;
-  const plan::TensorCopy given = plan::copy_for(capture);
-  bool fits = (capture.shape[3] == 1 || capture.strides[3] == 1) && given.shared == copy->shared;
-  for (int axis = 0; axis < 4; ++axis) fits = fits && given.shape[axis] >= copy->shape[axis];
-  if (fits) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("capture '{}' has, as its tiles are read, shape {} and strides {}; the plan copies {} of it, "
-                          "whose strides are 0 where those of the planned one were, and the last one 1",
-                          name, to_string(capture.shape), to_string(capture.strides), to_string(copy->shape)));
+void CopiedTensors::check_capture(const plan::StreamedRead& read, const ConstTensorView& capture,
+                                  const ConstTensorView& in_tiles) const {
+  const auto& planned = copies_[plan::kCopiedCapture];
+  if (!planned) return;
+  std::string reason = plan::refuses_copy(read, capture);
+  const std::int64_t bytes = copy_of(plan::kCopiedCapture, in_tiles).bytes();
+  if (reason.empty() && bytes <= planned->bytes()) return;
+  if (reason.empty()) {
+    reason = fmt::format("capture '{}' is {} with strides {}, of which a copy takes {} bytes; up to {} are accepted",
+                         read.capture, to_string(capture.shape), to_string(capture.strides), bytes, planned->bytes());
+  }
+  throw Error(ErrorCode::invalid_argument, fmt::format("{} (the plan copies it, as the planned one)", reason));
 }
 
 void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace,
                            void* stream) const {
-  if (params_.shares == 0) return;
   shared::CopiedRowsParams own = params_;
   int count = 0;
+  own.shares = 0;
   for (std::size_t number = 0; number < copies_.size(); ++number) {
     if (!copies_[number]) continue;
     shared::CopiedRows& rows = own.tensors[count++];
     const ConstTensorView& tensor = tensors.of[number];
-    rows.row_bytes = static_cast<int>(copies_[number]->shape[3] * size_of(tensor.dtype));
+    set_extents(rows, copy_of(number, tensor), size_of(tensor.dtype));
     set_source(rows, tensor);
     rows.to = static_cast<char*>(workspace) + copies_[number]->offset;
+    own.shares += rows.shares;
   }
+  if (own.shares == 0) return;
   own.sequences = params.mod.sequences;
   own.page_table = params.page_table;
   const Launch launch = {.ctas = static_cast<unsigned>(std::min<long long>(own.shares, most_ctas_)),

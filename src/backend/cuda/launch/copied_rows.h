@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/jit/jit.h"
+#include "plan/families/forward_sm90_streamed.h"
 #include "shared/copied_rows.h"
 
 namespace heddle::cuda {
@@ -24,8 +25,9 @@ class CopiedTensors {
   /// The same, with the copies in the place of those that are copied; the copies' addresses are in `workspace`.
   Tensors reached(Tensors tensors, void* workspace) const;
 
-  /// Throws Error(invalid_argument) where a run's capture is smaller than the planned one, or not shared as it was.
-  void check_capture(const std::string& name, const ConstTensorView& capture) const;
+  /// Throws Error(invalid_argument) where a run's capture cannot be copied, or its copy has no room.
+  void check_capture(const plan::StreamedRead& read, const ConstTensorView& capture,
+                     const ConstTensorView& in_tiles) const;
 
   /// Enqueues the copying on a CUstream of the current context. `params`: of forward_sm90, with the places of sequences
   /// and the table of pages.
@@ -34,12 +36,15 @@ class CopiedTensors {
   std::int64_t bytes() const;
 
  private:
+  /// As planned; of a capture that of this run's, at the planned one's place.
+  plan::TensorCopy copy_of(std::size_t number, const ConstTensorView& tensor) const;
+
   plan::TensorCopies copies_;
   std::shared_ptr<const jit::Cubin> cubin_;
   Module module_;
   CUfunction copy_;
   unsigned most_ctas_;
-  shared::CopiedRowsParams params_{};  // but for addresses and widths
+  shared::CopiedRowsParams params_{};  // but for addresses, widths, and a capture's extents
 };
 
 }  // namespace heddle::cuda

@@ -125,6 +125,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         paged_(arguments.problem.page_rows > 0),
         copies_capture_(arguments.plan.copies[plan::kCopiedCapture].has_value()),
+        reach_(copies_capture_ ? plan::tile_reach(arguments.problem) : plan::TileReach()),
         grid_(0),
         layout_(emit::layout_of(mods.of_kernel(config_))),
         source_(emit::forward_sm90(config_, mods, layout_)),
@@ -156,13 +157,14 @@ class ForwardSm90Kernel final : public backend::Kernel {
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
     const CopiedTensors::Tensors given = given_tensors(arguments.tensors, *arguments.bindings);
-    if (copied_ && streamed_) copied_->check_capture(streamed_->capture, given.of[plan::kCopiedCapture]);
-    const CopiedTensors::Tensors all = copied_ ? copied_->reached(given, arguments.workspace) : given;
+    const CopiedTensors::Tensors all = copied_ && any_keys_ ? copied_->reached(given, arguments.workspace) : given;
     AttentionTensors tensors = arguments.tensors;
     tensors.q = all.of[0], tensors.k = all.of[1], tensors.v = all.of[2];
-    check_address("q", tensors.q.data, kTmaBytes);
-    check_address("k", tensors.k.data, kTmaBytes);
-    check_address("v", tensors.v.data, kTmaBytes);
+    if (any_keys_) {
+      check_address("q", tensors.q.data, kTmaBytes);
+      check_address("k", tensors.k.data, kTmaBytes);
+      check_address("v", tensors.v.data, kTmaBytes);
+    }
     const int o_bytes = bytes_of_o(tensors.o.dtype);
     check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : kTmaBytes);
 
@@ -239,11 +241,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
   /// With the capture that is streamed, if one is. Throws where it is to be read in place, and TMA cannot.
   CopiedTensors::Tensors given_tensors(const AttentionTensors& tensors, const Bindings& bindings) const {
     CopiedTensors::Tensors given = {{tensors.q, tensors.k, tensors.v, {}}};
-    if (!streamed_) return given;
+    if (!streamed_ || !any_keys_) return given;
     const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
-    given.of[plan::kCopiedCapture] = plan::in_tiles(*streamed_, capture);
-    if (copies_capture_) return given;
-    const std::string reason = plan::refuses_streaming(*streamed_, capture);
+    ConstTensorView& in_tiles = given.of[plan::kCopiedCapture];
+    in_tiles = plan::in_tiles(*streamed_, capture, reach_);
+    std::string reason = capture.count() > 0 ? "" : fmt::format("capture '{}' has no elements", streamed_->capture);
+    if (reason.empty() && copies_capture_) {
+      copied_->check_capture(*streamed_, capture, in_tiles);
+      return given;
+    }
+    if (reason.empty()) reason = plan::refuses_streaming(*streamed_, capture);
     if (reason.empty()) return given;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
@@ -318,6 +325,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   std::int64_t packed_sequences_;  // 0: the batch is padded
   bool paged_;                     // k and v are, which a copy of them is not
   bool copies_capture_;            // the one that is streamed
+  plan::TileReach reach_;          // of its copy
   int grid_;
   bool any_keys_ = false;
   emit::ModLayout layout_;

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include "heddle/error.h"
 #include "launch_case.h"
-#include "scoped_environment.h"
 
 namespace heddle::cuda {
 namespace {
@@ -172,19 +172,20 @@ TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
   }
 }
 
-// Pages that stay pages: all of them, where the table finds them.
+// Pages that many sequences read stay pages: all of them are copied, where the table finds them.
 TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
-  for (const std::int64_t rows : {16, 3}) {
-    const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
-    const CallTensors call, pages({.batch = 2, .kv_rows = rows, .column_gap = 4});  // as many as sequences
+  for (const std::int64_t rows : {128, 3}) {
+    const std::int64_t batch = rows == 3 ? 64 : 2;
+    const CallTensors call({.batch = batch, .q_heads = 2, .q_rows = 16});
+    const CallTensors pages({.batch = 2, .kv_rows = rows, .column_gap = 4});
     AttentionTensors tensors = call.tensors();
     tensors.k = pages.tensors().k;
     tensors.v = pages.tensors().v;
-    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 50});
-    const std::int32_t lengths[] = {47, 1};
+    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {batch, 700});
+    const std::vector<std::int32_t> lengths(static_cast<std::size_t>(batch), 2000);
     AttentionOptions options;
     options.page_table = table.view();
-    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+    options.kv_lengths = ConstTensorView(lengths.data(), DType::i32, {batch});
     const AttentionPlan plan(tensors, options);
     EXPECT_THAT(plan.explain(), HasSubstr("all pages of k are copied into the workspace by each run: its strides are"));
     Tensor workspace;
@@ -195,9 +196,9 @@ TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
       EXPECT_EQ(copied.paged, 0);
       EXPECT_EQ(copied.span, CopiedSpan::all);
       EXPECT_THAT((std::array{copied.sequences, copied.heads, copied.rows}), ElementsAre(2, 2, rows));
-      if (rows == 16) {
-        EXPECT_EQ(launch.maps[1 + i].address, reinterpret_cast<std::uintptr_t>(copied.to) - 16 * 256);
-        EXPECT_THAT(std::span(launch.maps[1 + i].extents, 5), ElementsAre(128, 16, 17, 2, 2));
+      if (rows == 128) {
+        EXPECT_EQ(launch.maps[1 + i].address, reinterpret_cast<std::uintptr_t>(copied.to) - 128 * 256);
+        EXPECT_THAT(std::span(launch.maps[1 + i].extents, 5), ElementsAre(128, 128, 129, 2, 2));
       } else {
         EXPECT_EQ(launch.params.gathered[i].data, copied.to);
         EXPECT_THAT(launch.params.gathered[i].stride, ElementsAre(2 * 3 * 128, 3 * 128, 128));
@@ -206,47 +207,93 @@ TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
   }
 }
 
-// A bias whose rows TMA does not take: of each run its own, wherever that lies; of a larger one what was planned.
-TEST_F(LaunchCopiedTensors, ACaptureThatIsStreamed) {
-  const CallTensors call({.batch = 6, .q_rows = 131, .kv_rows = 131, .dim = 64});
-  const Tensor first = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 131}),
-               second = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 140}),
-               longer = Tensor::empty_on(kFirst, DType::bf16, {5, 140, 133});
+/// Four sequences of four heads, and a bias that they share.
+struct Biased {
+  CallTensors call{{.batch = 6, .q_rows = 131, .kv_rows = 131, .dim = 64}};
   AttentionOptions options;
-  options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
-  options.bindings.captures["bias"] = first.view();
-  const AttentionPlan plan(call.tensors(), options);
-  EXPECT_THAT(plan.explain(), HasSubstr("a capture is copied into the workspace by each run: capture 'bias' has"));
-  const Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
-  Bindings bindings = options.bindings;
-  const auto run = [&](const ConstTensorView& bias) {
+  explicit Biased(const ConstTensorView& planned) {
+    options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+    options.bindings.captures["bias"] = planned;
+  }
+  void run(const AttentionPlan& plan, const Tensor& workspace, const ConstTensorView& bias) const {
+    Bindings bindings = options.bindings;
     bindings.captures["bias"] = bias;
     plan.run(call.tensors(), {.workspace = workspace.data(), .bindings = &bindings});
-  };
-  for (const TensorView& bias : {first.view(), slice(second.view(), 2, 1, 132), longer.view()}) {
-    run(bias);
+  }
+};
+
+// A bias whose rows TMA does not take: of each run its own, wherever that lies, as far as queries and keys go.
+TEST_F(LaunchCopiedTensors, ACaptureThatIsStreamed) {
+  const Tensor first = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 131}),
+               second = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 140}),
+               longer = Tensor::empty_on(kFirst, DType::bf16, {4, 140, 133});
+  ConstTensorView one_head = first;
+  one_head.strides[0] = 0;
+  const Biased biased(first);
+  const AttentionPlan plan(biased.call.tensors(), biased.options);
+  EXPECT_THAT(plan.explain(), HasSubstr("a capture is copied into the workspace by each run: capture 'bias' has"));
+  const Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
+  for (const ConstTensorView& bias :
+       {ConstTensorView(first), ConstTensorView(slice(second.view(), 2, 1, 132)), ConstTensorView(longer), one_head}) {
+    biased.run(plan, workspace, bias);
     const CopiedRows& rows = fake().copied.params.tensors[0];
+    const bool shared = bias.strides[0] == 0;
     EXPECT_EQ(rows.from, bias.data);
     EXPECT_THAT(rows.from_step, ElementsAre(0, 2 * bias.strides[0], 2 * bias.strides[1]));
-    EXPECT_THAT((std::array{rows.sequences, rows.heads, rows.rows, rows.row_bytes}), ElementsAre(1, 4, 131, 262));
+    EXPECT_THAT((std::array{rows.sequences, rows.heads, rows.rows, rows.row_bytes}),
+                ElementsAre(1, shared ? 1 : 4, 131, 262));
+    EXPECT_EQ(fake().copied.params.shares, shared ? 3 : 12);
     EXPECT_EQ(rows.to_row_step, 272);
     EXPECT_EQ(rows.width, 2);
     EXPECT_EQ(rows.span, CopiedSpan::all);
-    EXPECT_EQ(last_launch().streamed.address, reinterpret_cast<std::uintptr_t>(rows.to));
-    EXPECT_THAT(std::span(last_launch().streamed.extents, 4), ElementsAre(131, 131, 4, 1));
+    const FakeTensorMap& map = last_launch().streamed;
+    EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(rows.to));
+    EXPECT_THAT(std::span(map.extents, 4), ElementsAre(131, 131, 4, 1));
+    EXPECT_EQ(map.strides[1], shared ? 0U : 131U * 272);
   }
+}
+
+// A copy that has no room, and one that cannot be made: before anything is enqueued.
+TEST_F(LaunchCopiedTensors, ACaptureThatThePlanHasNoRoomFor) {
+  const Tensor all = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 131}),
+               more = Tensor::empty_on(kFirst, DType::bf16, {5, 131, 131});
+  ConstTensorView one_head = all;
+  one_head.strides[0] = 0;
+  const Biased biased(one_head);
+  const AttentionPlan plan(biased.call.tensors(), biased.options);
+  const Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes()});
+  biased.run(plan, workspace, one_head);
   const int launches = fake().launches;
-  try {
-    ConstTensorView one_head = first;
-    one_head.strides[0] = 0;
-    run(one_head);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(),
-                testing::StartsWith("capture 'bias' has, as its tiles are read, shape [1, 4, 131, 131] and "));
+  const auto expect_refused = [&](const ConstTensorView& bias, const auto& sentence) {
+    try {
+      biased.run(plan, workspace, bias);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.what(), sentence);
+    }
+    EXPECT_EQ(fake().launches, launches);
+  };
+  expect_refused(all, testing::StartsWith("capture 'bias' is [4, 131, 131] with strides [17161, 131, 1], of which a "
+                                          "copy takes 142528 bytes; up to 35632 are accepted (the plan copies it"));
+  expect_refused(more, HasSubstr("of which a copy takes 178160 bytes"));
+}
+
+// Behind copies of q, k and v.
+TEST_F(LaunchCopiedTensors, ACaptureBesideTensors) {
+  const Tensor bias = Tensor::empty_on(kFirst, DType::bf16, {4, 131, 131});
+  Biased biased(bias);
+  const CallTensors odd({.batch = 6, .q_rows = 131, .kv_rows = 131, .dim = 65, .v_dim = 33});
+  const AttentionPlan plan(odd.tensors(), biased.options);
+  Tensor workspace;
+  const FakeLaunch& launch = run_in(workspace, plan, odd.tensors());
+  const CopiedRows* const rows = fake().copied.params.tensors;
+  EXPECT_EQ(rows[3].from, bias.data());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LE(rows[i].to + rows[i].to_row_step * rows[i].rows * rows[i].heads * rows[i].sequences, rows[i + 1].to);
   }
-  EXPECT_EQ(fake().launches, launches);
+  EXPECT_LE(rows[3].to + 4 * 131 * 272, static_cast<const char*>(workspace.data()) + plan.workspace_bytes());
+  EXPECT_EQ(launch.streamed.address, reinterpret_cast<std::uintptr_t>(rows[3].to));
 }
 
 // No more CTAs than the device keeps busy.

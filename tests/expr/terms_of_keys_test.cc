@@ -62,9 +62,10 @@ Element element(std::int32_t h, std::int32_t q, std::int32_t kv) {
 
 TEST(SlopeOverKeys, IsWhatTheTermGrowsBy) {
   const Values values;
-  for (const char* text : {"slopes[h] * (kv_idx - q_idx)", "f32(q_idx - kv_idx)", "2.5 * f32(3 * kv_idx + 7)",
-                           "-f32(kv_idx) / 4.0 + a", "f32(kv_idx - q_idx) * a - f32(2 * kv_idx) * slopes[h]",
-                           "f32(kv_token - q_token) + a", "f32(kv_idx) * 0.5 if q_idx > 10 else 1.0", "f32(q_idx)"}) {
+  for (const char* text :
+       {"slopes[h] * (kv_idx - q_idx)", "f32(q_idx - kv_idx)", "2.5 * f32(3 * kv_idx + 7)", "-f32(kv_idx) / 4.0 + a",
+        "f32(q_idx - kv_idx) / a", "f32(kv_idx - q_idx) * a - f32(2 * kv_idx) * slopes[h]",
+        "f32(kv_token - q_token) + a", "f32(kv_idx) * 0.5 if q_idx > 10 else 1.0", "f32(q_idx)"}) {
     SCOPED_TRACE(text);
     const Expr e = read(text);
     const std::optional<Expr> slope = slope_over_keys(e, ranges());
@@ -176,6 +177,7 @@ TEST(TermOfDistance, RepeatsWherePeriodsDivideThoseOfTiles) {
   expect_repeats("f32((q_idx - kv_idx) % 16 + (3 * kv_idx - 3 * q_idx) % 8)", kKeys - 1);
   expect_repeats("f32((3 * kv_idx - 3 * q_idx) % 24)", kKeys - 1);
   expect_repeats("f32((q_idx - kv_idx) % 3)", 1 - kQueries);
+  expect_repeats("f32((kv_idx - q_idx) % 3)", 1 - kQueries);
   expect_repeats("f32((q_idx - kv_idx) % 32)", 1 - kQueries);
   expect_repeats("f32((q_idx - kv_idx) // 4)", 4 - kQueries);
   expect_repeats("f32(abs(kv_idx - q_idx) % 8)", 1 - kQueries);  // abs is not linear

@@ -513,6 +513,18 @@ TEST(ForwardSm90Costs, GrowWithTheWork) {
   EXPECT_GT(plan::forward_sm90_clocks(other).full_step, 1792);
 }
 
+// Kernels with a mask are other code, with a stretch of their own.
+TEST(ForwardSm90Costs, KernelsWithAMaskHaveTheirOwn) {
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    ForwardSm90Config config = kernel.config();
+    const double plain = plan::forward_sm90_clocks(config).full_step;
+    config.masked = true;
+    const plan::ForwardSm90Clocks masked = plan::forward_sm90_clocks(config);
+    EXPECT_NEAR(masked.full_step / plain, kernel.masked_stretch / kernel.stretch, 1e-12);
+    EXPECT_EQ(masked.partial_step, masked.full_step + kernel.partial_clocks);
+  }
+}
+
 // 80 keys lie in five boxes of a page of 128, 128 in one.
 TEST(ForwardSm90Costs, ManyBoxesOfPagesTakeLongerThanTheirStep) {
   const auto clocks_of = [](int kv_block, int page_rows, int streamed_bytes = 0) {

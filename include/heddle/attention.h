@@ -124,7 +124,8 @@ struct RunOptions {
   /// on a GPU is an error unless workspace_bytes() is 0. Of one run at a time, a CUDA graph that captured one included.
   void* workspace = nullptr;
   /// Null: the planned ones. A param or capture of the mask whose content differs from the planned one is an error that
-  /// names it.
+  /// names it; on a GPU also a capture of the score that the plan reads in tiles, and this one's strides or address do
+  /// not allow it, or that it copies, and this one's copy has no room where the planned one's had.
   const Bindings* bindings = nullptr;
   void* stream = nullptr;  // CUDA: as AttentionOptions::stream
 };

@@ -358,7 +358,7 @@ TEST(ForwardSm90Access, CopiesArePartOfThePlan) {
     EXPECT_TRUE(!copying.copies[0] && copying.copies[1] && !copying.copies[2]);
     EXPECT_EQ(plain.workspace_bytes, 64);
     EXPECT_EQ(copying.copies[1]->offset, 64);
-    const std::int64_t bytes = 2 * 20 * 900 * dim * 2;
+    const std::int64_t bytes = 2L * 20 * 900 * dim * 2;
     EXPECT_EQ(copying.workspace_bytes, 64 + bytes);
     EXPECT_DOUBLE_EQ(copying.predicted->bytes, plain.predicted->bytes + 2.0 * static_cast<double>(bytes));
     EXPECT_GT(copying.predicted->seconds, plain.predicted->seconds);
@@ -403,11 +403,11 @@ TEST(ForwardSm90Access, CapturesAreCopiedWhereThatPays) {
         ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::f32, Dims{16, keys, keys}, strides);
     return choices_of(call, call.tensors()).front().plan;
   };
-  const plan::Plan plain = plan_of(8, 1024, {1024 * 1024, 1024, 1});
+  const plan::Plan plain = plan_of(8, 1024, {1024L * 1024, 1024, 1});
   EXPECT_FALSE(plain.copies[plan::kCopiedCapture]);
   EXPECT_EQ(plain.sm90->streamed_bytes, 4);
   EXPECT_THAT(plain.access, IsEmpty());
-  const plan::Plan odd = plan_of(8, 1023, {1023 * 1023, 1023, 1});
+  const plan::Plan odd = plan_of(8, 1023, {1023L * 1023, 1023, 1});
   ASSERT_TRUE(odd.copies[plan::kCopiedCapture]);
   EXPECT_EQ(odd.copies[plan::kCopiedCapture]->bytes(), 16 * 1023 * 4096);
   EXPECT_EQ(odd.sm90->streamed_bytes, 4);
@@ -415,7 +415,7 @@ TEST(ForwardSm90Access, CapturesAreCopiedWhereThatPays) {
                                       "[1046529, 1023, 1]; but for the last, multiples of 4 elements from 0 on are "
                                       "accepted"));
   EXPECT_THAT(to_string(odd), HasSubstr("would read capture 'bias' element by element"));
-  const plan::Plan alone = plan_of(1, 4095, {4095 * 4095, 4095, 1});
+  const plan::Plan alone = plan_of(1, 4095, {4095L * 4095, 4095, 1});
   EXPECT_FALSE(alone.copies[plan::kCopiedCapture]);
   EXPECT_EQ(alone.sm90->streamed_bytes, 0);
   EXPECT_THAT(alone.access, ElementsAre(HasSubstr("a capture is read element by element: capture 'bias'")));
@@ -431,7 +431,7 @@ TEST(ForwardSm90Access, CapturesAreCopiedWhereThatPays) {
   EXPECT_FALSE(shared.copies[plan::kCopiedCapture]);
   EXPECT_EQ(shared.sm90->streamed_bytes, 4);
   const ScopedVariable less("HEDDLE_COPY_BYTES", "1M");
-  const plan::Plan large = plan_of(8, 1023, {1023 * 1023, 1023, 1});
+  const plan::Plan large = plan_of(8, 1023, {1023L * 1023, 1023, 1});
   EXPECT_EQ(large.sm90->streamed_bytes, 0);
   EXPECT_THAT(large.access, ElementsAre(HasSubstr("; a copy would take 67043328 bytes, and up to 1048576 are taken "
                                                   "(HEDDLE_COPY_BYTES)")));

@@ -36,7 +36,7 @@ struct Rows {
     rows = {.from = reinterpret_cast<const char*>(from.data() + width % 16),
             .to = nullptr,
             .from_step = {1LL * heads * rows_there * step, 1LL * rows_there * step, step},
-            .to_row_step = (row_bytes + 15) / 16 * 16,
+            .to_row_step = (row_bytes + 15) / 16 * 16LL,
             .sequences = outer,
             .heads = heads,
             .rows = rows_there,
@@ -111,13 +111,13 @@ TEST(CopyRows, AtStepsOfTheirOwn) {
   std::mt19937 random(2);
   Rows all(2, 4, 130, 34, 36, 2, random);
   all.make_room();
-  all.rows.from += 129 * 36;
+  all.rows.from += 129LL * 36;
   all.rows.from_step[1] = 0;
   all.rows.from_step[2] = -36;
   launch({}, {all.rows}, 3);
   expect_copied(
       all, [](int) { return 130; },
-      [&](int sequence, int, int row) { return all.rows.from + sequence * all.rows.from_step[0] - row * 36; });
+      [&](int sequence, int, int row) { return all.rows.from + sequence * all.rows.from_step[0] - row * 36LL; });
 }
 
 // No more than its sequence has, which may be nothing, or more than there is room for.
@@ -165,16 +165,16 @@ TEST(CopyRows, FromPages) {
     std::vector<int> table(static_cast<std::size_t>(kSequences) * kColumns * 3 * 2);
     for (int& entry : table) entry = static_cast<int>(random() % kPages);
     table[0] = -7;
-    table[2 * kColumns * 6] = kPages + 1000;
+    table[2LL * kColumns * 6] = kPages + 1000;
     CopiedRowsParams params{};
     params.sequences = places;
     params.page_rows = page_rows;
-    params.page_table = {.data = table.data(), .stride = {kColumns * 6, 2}, .pages = kPages};
+    params.page_table = {.data = table.data(), .stride = {kColumns * 6LL, 2}, .pages = kPages};
     launch(params, {pages.rows}, 2);
     expect_copied(
         pages, [&](int i) { return lengths[i]; },
         [&](int sequence, int head, int row) {
-          const int entry = table[static_cast<std::size_t>(sequence * kColumns * 6 + row / page_rows * 2)];
+          const int entry = table[static_cast<std::size_t>(sequence) * kColumns * 6 + row / page_rows * 2UL];
           const long long* step = pages.rows.from_step;
           return pages.rows.from + std::clamp(entry, 0, kPages - 1) * step[0] + head * step[1] +
                  row % page_rows * step[2];

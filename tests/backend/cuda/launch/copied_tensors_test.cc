@@ -56,7 +56,7 @@ TEST_F(LaunchCopiedTensors, ComeBeforeTheKernelThatReadsTheCopies) {
     EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(rows.to));
     EXPECT_THAT(std::span(map.extents, 4), ElementsAre(view.shape[3], view.shape[2], view.shape[1], view.shape[0]));
     EXPECT_THAT(std::span(map.strides, 3),
-                ElementsAre(rows.to_row_step, rows.rows * rows.to_row_step, rows.heads * rows.rows * rows.to_row_step));
+                ElementsAre(rows.to_row_step, rows.rows * rows.to_row_step, rows.to_row_step * rows.heads * rows.rows));
     // The whole copy lies in the workspace.
     const char* begin = static_cast<const char*>(workspace.data());
     EXPECT_GE(rows.to, begin);
@@ -163,7 +163,7 @@ TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
       EXPECT_THAT((std::array{rows.sequences, rows.heads, rows.rows}), ElementsAre(2, 2, 77));
       EXPECT_EQ(rows.width, 8);
       const FakeTensorMap& map = launch.maps[1 + i];
-      EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(rows.to) - 77 * 256);
+      EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(rows.to) - 77UL * 256);
       EXPECT_THAT(std::span(map.extents, 5), ElementsAre(128, 77, 78, 2, 2));
       EXPECT_THAT(std::span(map.strides, 4), ElementsAre(256, 256, 77 * 256, 2 * 77 * 256));
     }
@@ -197,7 +197,7 @@ TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
       EXPECT_EQ(copied.span, CopiedSpan::all);
       EXPECT_THAT((std::array{copied.sequences, copied.heads, copied.rows}), ElementsAre(2, 2, rows));
       if (rows == 128) {
-        EXPECT_EQ(launch.maps[1 + i].address, reinterpret_cast<std::uintptr_t>(copied.to) - 128 * 256);
+        EXPECT_EQ(launch.maps[1 + i].address, reinterpret_cast<std::uintptr_t>(copied.to) - 128UL * 256);
         EXPECT_THAT(std::span(launch.maps[1 + i].extents, 5), ElementsAre(128, 128, 129, 2, 2));
       } else {
         EXPECT_EQ(launch.params.gathered[i].data, copied.to);
@@ -292,7 +292,7 @@ TEST_F(LaunchCopiedTensors, ACaptureBesideTensors) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_LE(rows[i].to + rows[i].to_row_step * rows[i].rows * rows[i].heads * rows[i].sequences, rows[i + 1].to);
   }
-  EXPECT_LE(rows[3].to + 4 * 131 * 272, static_cast<const char*>(workspace.data()) + plan.workspace_bytes());
+  EXPECT_LE(rows[3].to + 4L * 131 * 272, static_cast<const char*>(workspace.data()) + plan.workspace_bytes());
   EXPECT_EQ(launch.streamed.address, reinterpret_cast<std::uintptr_t>(rows[3].to));
 }
 

@@ -124,8 +124,8 @@ struct RunOptions {
   /// on a GPU is an error unless workspace_bytes() is 0. Of one run at a time, a CUDA graph that captured one included.
   void* workspace = nullptr;
   /// Null: the planned ones. A param or capture of the mask whose content differs from the planned one is an error that
-  /// names it; on a GPU also a capture of the score that the plan reads in tiles, and this one's strides or address do
-  /// not allow it, or that it copies, and this one's copy has no room where the planned one's had.
+  /// names it. On a GPU so is a capture that the plan streams whose strides or address do not allow it, and one that it
+  /// copies whose copy takes more room than the planned one's.
   const Bindings* bindings = nullptr;
   void* stream = nullptr;  // CUDA: as AttentionOptions::stream
 };
@@ -159,9 +159,8 @@ class AttentionPlan {
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
   /// it allocates, compiles and waits for nothing, and copies nothing from or to the host, so a CUDA graph may capture
-  /// it. On the CPU it returns when o
-  /// and lse are written. What captures on a GPU hold is not compared with what a mask's rows were built from, and a
-  /// kernel may have kept what the mask says: update() follows a change.
+  /// it. On the CPU it returns when o and lse are written. What captures on a GPU hold is not compared with what a
+  /// mask's rows were built from, and a kernel may have kept what the mask says: update() follows a change.
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the

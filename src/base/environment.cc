@@ -27,8 +27,7 @@ constexpr std::array kOptions{
               "what a plan on a GPU may take to store the bits of a mask that reads: 64M; default: 256M; 0: nothing"},
     OptionRow{Option::copy_bytes, "HEDDLE_COPY_BYTES",
               "what a plan on a GPU may add to its workspace for copies of pages and captures that could be read where "
-              "they are: 64M; default: 1G; "
-              "0: nothing"},
+              "they are: 64M; default: 1G; 0: nothing"},
 };
 
 constexpr bool in_order() {

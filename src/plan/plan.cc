@@ -66,23 +66,6 @@ std::string describe_cpu(const Plan& plan) {
 
 }  // namespace
 
-TensorCopy copy_for(const ConstTensorView& tensor) {
-  constexpr std::int64_t kTmaBytes = 16;
-  const auto shared = [&](int axis) { return tensor.shape[axis] > 1 && tensor.strides[axis] == 0; };
-  const std::int64_t bytes = tensor.shape[3] * size_of(tensor.dtype);
-  return {.shape = tensor.shape,
-          .shared = {shared(0), shared(1), shared(2)},
-          .row_bytes = (bytes + kTmaBytes - 1) / kTmaBytes * kTmaBytes};
-}
-
-ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace) {
-  const std::int64_t row = copy.row_bytes / size_of(dtype), head = copy.stored(2) * row,
-                     sequence = copy.stored(1) * head;
-  const char* data = workspace == nullptr ? nullptr : static_cast<const char*>(workspace) + copy.offset;
-  return {data, dtype, copy.shape,
-          Dims{copy.shared[0] ? 0 : sequence, copy.shared[1] ? 0 : head, copy.shared[2] ? 0 : row, 1}};
-}
-
 std::string to_string(const Plan& plan) {
   std::string text = plan.sm90 ? describe_sm90(plan) : describe_cpu(plan);
   if (plan.predicted) {

@@ -13,6 +13,7 @@
 #include "device/caps.h"
 #include "heddle/attention.h"
 #include "problem/problem.h"
+#include "shared/copied_rows.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::plan {
@@ -40,6 +41,7 @@ struct TensorCopy {
   std::array<bool, 3> shared{};  // the first three axes: one entry serves all
   std::int64_t row_bytes = 0;    // from a row to the next: 16 divides it
   bool paged = false;            // the table says where rows are
+  shared::CopiedSpan span{};     // of padded sequences the rows that they have
   std::int64_t offset = 0;       // in the workspace
 
   /// Entries of one of the first three axes that there are in memory.
@@ -48,10 +50,6 @@ struct TensorCopy {
 };
 using TensorCopies = std::array<std::optional<TensorCopy>, 4>;  // of q, k, v and the capture that is streamed
 inline constexpr std::size_t kCopiedCapture = 3;
-/// The same tensor in rows that TMA takes; what has a stride of 0 stays shared.
-TensorCopy copy_for(const ConstTensorView& tensor);
-/// The copy in that workspace.
-ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace);
 
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;

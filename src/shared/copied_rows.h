@@ -7,7 +7,7 @@
 
 namespace heddle::shared {
 
-/// Which rows of a sequence there are to copy.
+/// Which rows of a sequence there are to copy; where sequences do not differ all.
 enum class CopiedSpan : int { all, queries, keys };
 
 /// One tensor, and its copy: [sequences, heads, rows], rows one after the other, filled up with zeros to 16 bytes.
@@ -36,11 +36,9 @@ inline constexpr int kCopyThreads = 256;  // of a CTA
 inline constexpr int kCopyRows = 64;      // of a head in a share, which one CTA copies
 inline constexpr int kCopyCtas = 4;       // of a multiprocessor, whose registers hold no more
 
-constexpr long long copied_shares_of_head(const CopiedRows& tensor) {
-  return (static_cast<long long>(tensor.rows) + kCopyRows - 1) / kCopyRows;
-}
-constexpr long long copied_shares(const CopiedRows& tensor) {
-  return copied_shares_of_head(tensor) * tensor.sequences * tensor.heads;
+constexpr long long copied_shares_of_head(long long rows) { return (rows + kCopyRows - 1) / kCopyRows; }
+constexpr long long copied_shares(long long sequences, long long heads, long long rows) {
+  return sequences * heads * copied_shares_of_head(rows);
 }
 
 }  // namespace heddle::shared

@@ -57,14 +57,19 @@ Expr full_bias(AttentionCase& c) {
   return leaf::score() + bias.at({leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()}, 0.0);
 }
 
-// Rows that TMA takes; what lies past the keys is NaN.
-Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
-  const std::int64_t keys = c.spec().kv_rows, columns = (c.most_keys() + 7) / 8 * 8 + 8;
+// Rows of so many elements; what lies past the keys is NaN.
+Tensor bias_values(AttentionCase& c, DType dtype, std::int64_t slices, std::int64_t columns) {
+  const std::int64_t keys = c.spec().kv_rows;
   Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
   }
   return tensor.to(dtype);
+}
+
+// Rows that TMA takes.
+Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
+  return bias_values(c, dtype, slices, (c.most_keys() + 7) / 8 * 8 + 8);
 }
 
 Expr streamed_bias(AttentionCase& c) {
@@ -78,14 +83,9 @@ Expr streamed_bias_f32(AttentionCase& c) {
   return leaf::score() + 0.5 * bias + to_f32(leaf::q_idx() % 3);
 }
 
-// Rows of an odd number of elements, which TMA does not take; what lies past the keys is NaN.
+// Rows that it does not take.
 Tensor odd_values(AttentionCase& c, DType dtype, std::int64_t slices) {
-  const std::int64_t keys = c.spec().kv_rows, columns = c.most_keys() | 1;
-  Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
-  for (std::int64_t i = 0; i < tensor.count(); ++i) {
-    if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
-  }
-  return tensor.to(dtype);
+  return bias_values(c, dtype, slices, c.most_keys() | 1);
 }
 
 Expr streamed_odd(AttentionCase& c) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_copies.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
 
@@ -70,7 +71,7 @@ TEST(ForwardSm90Access, CopiesStandOneBehindTheOther) {
   EXPECT_EQ(copies[1]->row_bytes, 144);
   EXPECT_EQ(copies[2]->offset, 4352 + 3072);  // 21 rows
   EXPECT_EQ(copies[2]->row_bytes, 80);
-  EXPECT_EQ(accesses.front().copied_bytes(), 4352 + 3072 + 1728);
+  EXPECT_EQ(plan::room_of(accesses.front().copies), 4352 + 3072 + 1728);
   const char* workspace = reinterpret_cast<const char*>(std::uintptr_t{4096});
   const ConstTensorView view = plan::copy_of(*copies[2], DType::bf16, workspace);
   EXPECT_EQ(view.data, workspace + 4352 + 3072);
@@ -115,7 +116,7 @@ TEST(ForwardSm90Access, PagesAreReadWhereTheyLieOrCopied) {
     const std::vector<ForwardSm90Access> accesses = Paged(rows).accesses();
     ASSERT_EQ(accesses.size(), 2);
     EXPECT_EQ(accesses[0].page_rows, rows);
-    EXPECT_EQ(accesses[0].copied_bytes(), 0);
+    EXPECT_EQ(plan::room_of(accesses[0].copies), 0);
     if (rows % 8 == 0) {
       EXPECT_THAT(accesses[0].reasons, IsEmpty());
     } else {
@@ -196,10 +197,10 @@ TEST(ForwardSm90Access, CopiesOfPagesHaveALimit) {
   odd.given.k.strides[2] = odd.given.v.strides[2] = 66;
   ASSERT_EQ(odd.accesses().size(), 2);
   EXPECT_EQ(odd.accesses()[0].page_rows, 3);
-  EXPECT_EQ(odd.accesses()[0].copied_bytes(), 2 * 30 * 128);
+  EXPECT_EQ(plan::room_of(odd.accesses()[0].copies), 2 * 30 * 128);
   ASSERT_EQ(odd.accesses().size(), 2);
   EXPECT_EQ(odd.accesses()[1].page_rows, 0);
-  EXPECT_EQ(odd.accesses()[1].copied_bytes(), 51200);
+  EXPECT_EQ(plan::room_of(odd.accesses()[1].copies), 51200);
 }
 
 // TMA writes 16 bytes of a row, and no less: of an o of q's type, whatever its strides.
@@ -411,9 +412,9 @@ TEST(ForwardSm90Access, CapturesAreCopiedWhereThatPays) {
   ASSERT_TRUE(odd.copies[plan::kCopiedCapture]);
   EXPECT_EQ(odd.copies[plan::kCopiedCapture]->bytes(), 16 * 1023 * 4096);
   EXPECT_EQ(odd.sm90->streamed_bytes, 4);
-  EXPECT_THAT(odd.access, ElementsAre("a capture is copied into the workspace by each run: capture 'bias' has strides "
-                                      "[1046529, 1023, 1]; but for the last, multiples of 4 elements from 0 on are "
-                                      "accepted"));
+  EXPECT_THAT(odd.access, ElementsAre("a capture is copied into the workspace by each run: capture 'bias': its strides "
+                                      "are [1046529, 1023, 1], and TMA takes multiples of 4 elements, from 0 on and "
+                                      "below 274877906944"));
   EXPECT_THAT(to_string(odd), HasSubstr("would read capture 'bias' element by element"));
   const plan::Plan alone = plan_of(1, 4095, {4095L * 4095, 4095, 1});
   EXPECT_FALSE(alone.copies[plan::kCopiedCapture]);

@@ -1,30 +1,14 @@
-// Copies rows to where TMA takes them (shared/copied_rows.h). A CTA takes one share after the other: up
-// to 64 rows of one head.
+// Copies rows to where TMA takes them (shared/copied_rows.h). A CTA takes one share after the other: up to 64 rows of
+// one head.
 #pragma once
 
+#include "ptx/bits.cuh"
 #include "shared/copied_rows.h"
 
 namespace heddle::copied_rows {
 
 using shared::CopiedRows;
 using shared::CopiedRowsParams;
-
-template <int kBytes>
-struct UnsignedOf;
-template <>
-struct UnsignedOf<4> {
-  using Type = unsigned;
-};
-template <>
-struct UnsignedOf<2> {
-  using Type = unsigned short;
-};
-template <>
-struct UnsignedOf<1> {
-  using Type = unsigned char;
-};
-template <int kBytes>
-using Unsigned = typename UnsignedOf<kBytes>::Type;
 
 /// What a thread writes at a time.
 struct __align__(16) Chunk {
@@ -37,7 +21,7 @@ __device__ __forceinline__ Chunk load(const char* from, int bytes) {
   if constexpr (kWidth == 16) {
     return *reinterpret_cast<const Chunk*>(from);
   } else {
-    using Word = Unsigned<kWidth>;
+    using Word = ptx::Bits<kWidth>;
     constexpr int kOfWord = 4 / kWidth, kCount = 16 / kWidth;
     Chunk chunk = {};
 #pragma unroll
@@ -54,7 +38,7 @@ struct Share {
   int sequence, head, first, count;
 };
 __device__ __forceinline__ Share share_of(const CopiedRowsParams& params, const CopiedRows& tensor, long long number) {
-  const long long of_head = shared::copied_shares_of_head(tensor), heads = number / of_head;
+  const long long of_head = shared::copied_shares_of_head(tensor.rows), heads = number / of_head;
   Share share = {.sequence = static_cast<int>(heads / tensor.heads),
                  .head = static_cast<int>(heads % tensor.heads),
                  .first = static_cast<int>(number % of_head) * shared::kCopyRows,

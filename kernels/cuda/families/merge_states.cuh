@@ -10,6 +10,7 @@
 
 #include "mods/captures.cuh"
 #include "pieces/output_elements.cuh"
+#include "ptx/bits.cuh"
 #include "shared/merge_states.h"
 
 namespace heddle::merge {
@@ -75,29 +76,12 @@ __device__ __forceinline__ void with_type(StorageType type, Body&& body) {
   }
 }
 
-template <int kBytes>
-struct BitsOf {
-  using Type = unsigned;
-};
-template <>
-struct BitsOf<8> {
-  using Type = unsigned long long;
-};
-template <>
-struct BitsOf<2> {
-  using Type = unsigned short;
-};
-template <>
-struct BitsOf<1> {
-  using Type = unsigned char;
-};
-
 /// Eight neighbours; those from `left` on are 0 and not read.
 template <StorageType kType>
 __device__ __forceinline__ void load(const void* from, long long offset, bool wide, int left,
                                      double (&x)[kMergeColumns]) {
   constexpr int kBytes = Stored<kType>::kBytes;
-  using Bits = typename BitsOf<kBytes>::Type;
+  using Bits = ptx::Bits<kBytes>;
   const Bits* at = static_cast<const Bits*>(from) + offset;
   if (wide && left >= kMergeColumns) {
     constexpr int kWords = 2 * kBytes;

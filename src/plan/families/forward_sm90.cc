@@ -14,12 +14,12 @@
 #include "expr/node.h"
 #include "heddle/error.h"
 #include "plan/families/forward_sm90_access.h"
+#include "plan/families/forward_sm90_copies.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_mods.h"
 #include "plan/families/forward_sm90_packed.h"
 #include "plan/families/forward_sm90_stored.h"
 #include "plan/families/forward_sm90_streamed.h"
-#include "shared/copied_rows.h"
 #include "shared/sequences.h"
 
 namespace heddle::plan {
@@ -47,12 +47,11 @@ std::string describe(const ForwardSm90Config& config) {
   }
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
-bool copies_pages(const Plan& plan) { return plan.copies[1] && plan.copies[1]->paged; }
 /// The same, and of pages whether they are copied, or their rows gathered.
 std::string describe(const Plan& plan) {
-  return describe(*plan.sm90) + (copies_pages(plan)     ? ", of copied pages"
-                                 : plan.sm90->gathers() ? ", of gathered rows"
-                                                        : "");
+  const bool copied = plan.copies[1] && plan.copies[1]->paged;
+  const std::string_view rows = copied ? ", of copied pages" : plan.sm90->gathers() ? ", of gathered rows" : "";
+  return fmt::format("{}{}", describe(*plan.sm90), rows);
 }
 
 shared::Fp8 fp8_of(DType dtype) {
@@ -200,40 +199,6 @@ struct Candidate {
   }
 };
 
-/// That a copy is made of, in each run: of padded sequences the rows that there are, as far as the host knows.
-double copied_bytes(const AttentionProblem& problem, const TensorCopy& copy, bool queries) {
-  const bool pages = problem.page_rows > 0 && !queries,
-             own = pages ? copy.paged : !problem.packed && copy.stored(0) == problem.batch;
-  if (!own || problem.device_lengths || copy.shared[2]) return static_cast<double>(copy.bytes());
-  std::int64_t rows = 0;
-  for (const Sequence& sequence : problem.sequences) rows += queries ? sequence.q_len : sequence.kv_len;
-  return static_cast<double>(rows * copy.stored(1) * copy.row_bytes);
-}
-
-/// Puts the copies into a plan's workspace and its prediction.
-void add_copies(Plan& plan, const AttentionProblem& problem, const ForwardSm90Access& access) {
-  plan.access = access.reasons;
-  plan.copies = access.copies;
-  const std::int64_t bytes = access.copied_bytes();
-  if (bytes == 0) return;
-  const std::int64_t own = (plan.workspace_bytes + shared::kLineBytes - 1) / shared::kLineBytes * shared::kLineBytes;
-  for (std::optional<TensorCopy>& copy : plan.copies) {
-    if (copy) copy->offset += own;
-  }
-  plan.workspace_bytes = own + bytes;
-  double moved = 0, shares = 0;
-  for (std::size_t i = 0; i < plan.copies.size(); ++i) {
-    const std::optional<TensorCopy>& copy = plan.copies[i];
-    if (!copy) continue;
-    const std::int64_t of_head = (copy->stored(2) + shared::kCopyRows - 1) / shared::kCopyRows;
-    shares += static_cast<double>(copy->stored(0) * copy->stored(1) * of_head);
-    moved += 2 * (i == kCopiedCapture ? static_cast<double>(copy->bytes()) : copied_bytes(problem, *copy, i == 0));
-  }
-  plan.predicted->bytes += moved;
-  plan.predicted->seconds += kSm90Rates.copy_seconds + std::max(moved / kSm90Rates.memory_bytes_per_second,
-                                                                shares * kSm90Rates.copied_share_seconds);
-}
-
 Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const ForwardSm90Mods& mods,
                    const ForwardSm90Access& access, const Bindings& bindings, const device::CudaCaps& caps,
                    const RowsOf& rows_of) {
@@ -264,7 +229,8 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
       .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
-  add_copies(plan, problem, access);
+  plan.access = access.reasons;
+  add_copies(plan, problem, access.copies);
   candidate.stored = std::move(schedule.stored);
   candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
@@ -339,7 +305,7 @@ Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods
   Candidates candidates = {.all = {}, .rejected = accesses.rejected};
   const Streaming streaming = streaming_of(problem, mods, options.bindings);
   std::int64_t least = std::numeric_limits<std::int64_t>::max();  // that some way copies of q, k and v
-  for (const ForwardSm90Access& access : accesses.ways) least = std::min(least, access.copied_bytes());
+  for (const ForwardSm90Access& access : accesses.ways) least = std::min(least, room_of(access.copies));
   bool copies_more = false;
   const auto add = [&](const ForwardSm90Access& access, bool streams) {
     const std::size_t before = candidates.all.size();
@@ -351,7 +317,7 @@ Candidates candidates_for(const AttentionProblem& problem, const ForwardSm90Mods
     return candidates.all.size() > before;
   };
   for (const ForwardSm90Access& access : accesses.ways) {
-    copies_more = access.copied_bytes() > least;
+    copies_more = room_of(access.copies) > least;
     // Element by element, a capture of all pairs costs several times its tiles, but not what any copy of it does.
     if (streaming.streams && add(streaming.copy ? access.with_copy(*streaming.copy, streaming.reason) : access, true) &&
         !streaming.copy) {

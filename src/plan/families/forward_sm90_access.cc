@@ -9,26 +9,10 @@
 
 #include "base/environment.h"
 #include "heddle/error.h"
+#include "plan/families/forward_sm90_copies.h"
 
 namespace heddle::plan {
 namespace {
-
-constexpr std::int64_t kTmaBytes = 16;                      // addresses and strides of a tensor map are multiples
-constexpr std::int64_t kStrideEnd = std::int64_t{1} << 40;  // and strides end there
-
-// Why TMA does not take the tensor; empty where it does. Strides of axes with one element say nothing.
-std::string tma_refuses(const ConstTensorView& view) {
-  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
-    if (view.shape[axis] == 1) continue;
-    const std::int64_t stride = view.strides[axis], unit = kTmaBytes / size_of(view.dtype),
-                       end = kStrideEnd / size_of(view.dtype);
-    if (stride >= 0 && stride % unit == 0 && stride < end) continue;
-    return fmt::format("its strides are {}, and TMA takes multiples of {} elements, from 0 on and below {}",
-                       to_string(view.strides), unit, end);
-  }
-  if (reinterpret_cast<std::uintptr_t>(view.data) % kTmaBytes == 0) return {};
-  return fmt::format("its address is no multiple of {}, as TMA takes", kTmaBytes);
-}
 
 // Why threads cannot store two elements of an o of another type at a time; empty where they can.
 std::string pairs_refused(const ConstTensorView& o) {
@@ -41,24 +25,21 @@ std::string pairs_refused(const ConstTensorView& o) {
   return fmt::format("its address is no multiple of {}, as pairs of elements take", bytes);
 }
 
-constexpr std::int64_t kCopyAlignment = 64;
-
-/// The same tensor, or of pages the rows of each sequence, in rows that TMA takes.
-TensorCopy copy_for(const ConstTensorView& view, const problem::AttentionProblem* paged) {
-  TensorCopy copy = plan::copy_for(view);
-  if (paged != nullptr) {
-    std::int64_t longest = 0;
-    for (const Sequence& sequence : paged->sequences) longest = std::max(longest, sequence.kv_len);
-    copy.shape[0] = paged->batch;
-    copy.shared[0] = copy.shared[2] = false;  // sequences have their own
-    copy.shape[2] = longest;
-    copy.paged = true;
-  }
+/// The rows of each sequence, in their order.
+TensorCopy copy_for_sequences(const ConstTensorView& pages, const problem::AttentionProblem& problem) {
+  TensorCopy copy = copy_for(pages);
+  std::int64_t longest = 0;
+  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.kv_len);
+  copy.shape[0] = problem.batch;
+  copy.shape[2] = longest;
+  copy.shared[0] = copy.shared[2] = false;  // sequences have their own
+  copy.paged = true;
+  copy.span = shared::CopiedSpan::keys;
   return copy;
 }
 
 void add_copy(ForwardSm90Access& access, std::size_t tensor, TensorCopy copy) {
-  copy.offset = access.copied_bytes();
+  copy.offset = room_of(access.copies);
   access.copies[tensor] = copy;
 }
 
@@ -108,11 +89,15 @@ void reach_output(ForwardSm90Access& access, const ConstTensorView& o, DType q_d
       fmt::format("o is stored by threads, {} bytes at a time: {}", size_of(o.dtype) * (access.odd_o ? 1 : 2), reason));
 }
 
-/// A tensor of rows in their order.
-void reach(ForwardSm90Access& access, std::size_t tensor, const ConstTensorView& view) {
+/// A tensor of rows in their order; `own`: which of them a padded sequence has.
+void reach(ForwardSm90Access& access, std::size_t tensor, const ConstTensorView& view, shared::CopiedSpan own,
+           const problem::AttentionProblem& problem) {
   const std::string reason = view.count() == 0 ? std::string() : tma_refuses(view);
   if (reason.empty()) return;
-  add_copy(access, tensor, copy_for(view, nullptr));
+  TensorCopy copy = copy_for(view);
+  // Else sequences have them one behind the other, or all have the same.
+  if (!problem.packed && copy.stored(0) == problem.batch && !copy.shared[2]) copy.span = own;
+  add_copy(access, tensor, copy);
   access.reasons.push_back(fmt::format("{} is copied into the workspace by each run: {}", kNames[tensor], reason));
 }
 
@@ -124,7 +109,7 @@ ForwardSm90Access in_pages(const ForwardSm90Access& access, const AttentionTenso
     const ConstTensorView& view = tensor == 1 ? tensors.k : tensors.v;
     const std::string reason = view.count() == 0 ? std::string() : tma_refuses(view);
     if (reason.empty()) continue;
-    add_copy(own, tensor, copy_for(view, nullptr));
+    add_copy(own, tensor, copy_for(view));
     own.reasons.push_back(
         fmt::format("all pages of {} are copied into the workspace by each run: {}", kNames[tensor], reason));
   }
@@ -141,8 +126,8 @@ ForwardSm90Access in_pages(const ForwardSm90Access& access, const AttentionTenso
 ForwardSm90Access in_sequences(const ForwardSm90Access& access, const AttentionTensors& tensors,
                                const problem::AttentionProblem& problem) {
   ForwardSm90Access own = access;
-  add_copy(own, 1, copy_for(tensors.k, &problem));
-  add_copy(own, 2, copy_for(tensors.v, &problem));
+  add_copy(own, 1, copy_for_sequences(tensors.k, problem));
+  add_copy(own, 2, copy_for_sequences(tensors.v, problem));
   own.reasons.push_back(
       fmt::format("the pages of k and v are copied into the workspace by each run, sequence by sequence: they have {} "
                   "rows, and a block of keys would come in many parts",
@@ -156,9 +141,9 @@ ForwardSm90Accesses with_pages(const ForwardSm90Access& access, const AttentionT
   const ForwardSm90Access pages = in_pages(access, tensors, problem.page_rows);
   if (tensors.k.count() == 0) return {.ways = {pages}};
   const ForwardSm90Access sequences = in_sequences(access, tensors, problem);
-  const std::int64_t bytes = sequences.copied_bytes() - access.copied_bytes(), most = most_copy_bytes();
+  const std::int64_t bytes = room_of(sequences.copies) - room_of(access.copies), most = most_copy_bytes();
   // Where the pages must be copied anyway, no limit holds.
-  const bool must_copy = pages.copied_bytes() > access.copied_bytes();
+  const bool must_copy = room_of(pages.copies) > room_of(access.copies);
   if (bytes <= most || must_copy) return {.ways = {pages, sequences}};
   return {
       .ways = {pages},
@@ -173,14 +158,6 @@ shared::ForwardSm90Config ForwardSm90Access::in(shared::ForwardSm90Config config
   config.o_type = o_type;
   config.odd_o = odd_o;
   return config;
-}
-
-std::int64_t ForwardSm90Access::copied_bytes() const {
-  std::int64_t bytes = 0;
-  for (const std::optional<TensorCopy>& copy : copies) {
-    if (copy) bytes += (copy->bytes() + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
-  }
-  return bytes;
 }
 
 ForwardSm90Access ForwardSm90Access::with_copy(const TensorCopy& capture, const std::string& reason) const {
@@ -201,10 +178,10 @@ std::int64_t most_copy_bytes() { return base::bytes_of(base::Option::copy_bytes,
 ForwardSm90Accesses forward_sm90_accesses(const AttentionTensors& tensors, const problem::AttentionProblem& problem) {
   ForwardSm90Access access;
   reach_output(access, tensors.o, tensors.q.dtype);
-  reach(access, 0, tensors.q);
+  reach(access, 0, tensors.q, shared::CopiedSpan::queries, problem);
   if (problem.page_rows > 0) return with_pages(access, tensors, problem);
-  reach(access, 1, tensors.k);
-  reach(access, 2, tensors.v);
+  reach(access, 1, tensors.k, shared::CopiedSpan::keys, problem);
+  reach(access, 2, tensors.v, shared::CopiedSpan::keys, problem);
   return {.ways = {access}};
 }
 

@@ -27,8 +27,6 @@ struct ForwardSm90Access {
   std::vector<std::string> reasons;  // a sentence for each tensor that TMA does not bring from where it is
 
   shared::ForwardSm90Config in(shared::ForwardSm90Config config) const;
-  /// That the copies take of a workspace.
-  std::int64_t copied_bytes() const;
   /// The same, and a copy of the capture that is streamed.
   ForwardSm90Access with_copy(const TensorCopy& capture, const std::string& reason) const;
   /// The same, but the capture is read element by element, if there is a reason.

@@ -6,15 +6,13 @@
 #include <array>
 
 #include "expr/node.h"
+#include "plan/families/forward_sm90_copies.h"
 
 namespace heddle::plan {
 namespace {
 
 using expr::Leaf;
 using shared::ForwardSm90Config;
-
-constexpr std::int64_t kStepBytes = 16;                   // what TMA's strides and addresses are multiples of
-constexpr std::int64_t kStepEnd = std::int64_t{1} << 40;  // and where strides end
 
 bool is_leaf(const expr::Node& node, Leaf leaf) { return node.op == expr::Op::leaf && node.leaf() == leaf; }
 
@@ -103,19 +101,8 @@ std::string refuses_copy(const StreamedRead& read, const ConstTensorView& view) 
 
 std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view) {
   if (std::string reason = refuses_copy(read, view); !reason.empty()) return reason;
-  const std::int64_t bytes = size_of(view.dtype);
-  const int last = view.rank() - 1;
-  for (int axis = 0; axis < last; ++axis) {
-    const std::int64_t step = view.strides[axis] * bytes;
-    if (view.shape[axis] == 1 || (step >= 0 && step % kStepBytes == 0 && step < kStepEnd)) continue;
-    return fmt::format("capture '{}' has strides {}; but for the last, multiples of {} elements from 0 on are accepted",
-                       read.capture, to_string(view.strides), kStepBytes / bytes);
-  }
-  if (reinterpret_cast<std::uintptr_t>(view.data) % kStepBytes != 0) {
-    return fmt::format("capture '{}' is at {}; an address that {} divides is accepted", read.capture,
-                       fmt::ptr(view.data), kStepBytes);
-  }
-  return {};
+  const std::string reason = tma_refuses(view);
+  return reason.empty() ? reason : fmt::format("capture '{}': {}", read.capture, reason);
 }
 
 std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, DType dtype) {

@@ -12,8 +12,6 @@
 namespace heddle::cuda {
 namespace {
 
-constexpr std::size_t kQueries = 0;
-
 /// The most bytes, up to 16, that divide where each row begins and how long it is.
 int width_of(const shared::CopiedRows& rows) {
   constexpr std::int64_t kMost = 16;
@@ -29,7 +27,7 @@ void set_extents(shared::CopiedRows& rows, const plan::TensorCopy& copy, std::in
   rows.heads = static_cast<int>(copy.stored(1));
   rows.rows = static_cast<int>(copy.stored(2));
   rows.row_bytes = static_cast<int>(copy.shape[3] * element);
-  rows.shares = shared::copied_shares(rows);
+  rows.shares = shared::copied_shares(rows.sequences, rows.heads, rows.rows);
 }
 
 /// Where the rows of a tensor are.
@@ -43,30 +41,23 @@ void set_source(shared::CopiedRows& rows, const ConstTensorView& tensor) {
 
 }  // namespace
 
-CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments, bool by_sequence)
+CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments)
     : copies_(arguments.plan.copies),
       cubin_(jit::build(emit::copied_rows())),
       module_(arguments.plan.device, cubin_->bytes, jit::compiler_number()),
       copy_(module_.function("copy_rows", 0)),
       most_ctas_(static_cast<unsigned>(arguments.plan.multiprocessors * shared::kCopyCtas)) {
-  const problem::AttentionProblem& problem = arguments.problem;
   int count = 0;
-  for (std::size_t number = 0; number < copies_.size(); ++number) {
-    if (!copies_[number]) continue;
-    const plan::TensorCopy& copy = *copies_[number];
+  for (const std::optional<plan::TensorCopy>& copy : copies_) {
+    if (!copy) continue;
     shared::CopiedRows& rows = params_.tensors[count++];
-    rows.paged = copy.paged;
-    // Keys from pages are each sequence's own, though queries may be packed; others may be one batch entry's for all.
-    // Pages that stay pages are copied whole.
-    const bool pages = problem.page_rows > 0 && number != kQueries,
-               own = by_sequence && number != plan::kCopiedCapture &&
-                     (pages ? copy.paged : !problem.packed && copy.stored(0) == problem.batch);
-    if (own) rows.span = number == kQueries ? shared::CopiedSpan::queries : shared::CopiedSpan::keys;
+    rows.paged = copy->paged;
+    rows.span = copy->span;
   }
-  params_.page_rows = static_cast<int>(problem.page_rows);
+  params_.page_rows = static_cast<int>(arguments.problem.page_rows);
 }
 
-plan::TensorCopy CopiedTensors::copy_of(std::size_t number, const ConstTensorView& tensor) const {
+plan::TensorCopy CopiedTensors::own_copy(std::size_t number, const ConstTensorView& tensor) const {
   plan::TensorCopy copy = *copies_[number];
   if (number != plan::kCopiedCapture) return copy;
   const std::int64_t offset = copy.offset;
@@ -79,21 +70,20 @@ CopiedTensors::Tensors CopiedTensors::reached(Tensors tensors, void* workspace) 
   for (std::size_t number = 0; number < copies_.size(); ++number) {
     if (!copies_[number]) continue;
     ConstTensorView& tensor = tensors.of[number];
-    tensor = plan::copy_of(copy_of(number, tensor), tensor.dtype, workspace);
+    tensor = plan::copy_of(own_copy(number, tensor), tensor.dtype, workspace);
   }
   return tensors;
 }
 
 void CopiedTensors::check_capture(const plan::StreamedRead& read, const ConstTensorView& capture,
                                   const ConstTensorView& in_tiles) const {
-  const auto& planned = copies_[plan::kCopiedCapture];
-  if (!planned) return;
+  const std::int64_t room = copies_[plan::kCopiedCapture]->bytes();
   std::string reason = plan::refuses_copy(read, capture);
-  const std::int64_t bytes = copy_of(plan::kCopiedCapture, in_tiles).bytes();
-  if (reason.empty() && bytes <= planned->bytes()) return;
+  const std::int64_t bytes = own_copy(plan::kCopiedCapture, in_tiles).bytes();
+  if (reason.empty() && bytes <= room) return;
   if (reason.empty()) {
     reason = fmt::format("capture '{}' is {} with strides {}, of which a copy takes {} bytes; up to {} are accepted",
-                         read.capture, to_string(capture.shape), to_string(capture.strides), bytes, planned->bytes());
+                         read.capture, to_string(capture.shape), to_string(capture.strides), bytes, room);
   }
   throw Error(ErrorCode::invalid_argument, fmt::format("{} (the plan copies it, as the planned one)", reason));
 }
@@ -107,7 +97,7 @@ void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Para
     if (!copies_[number]) continue;
     shared::CopiedRows& rows = own.tensors[count++];
     const ConstTensorView& tensor = tensors.of[number];
-    set_extents(rows, copy_of(number, tensor), size_of(tensor.dtype));
+    set_extents(rows, own_copy(number, tensor), size_of(tensor.dtype));
     set_source(rows, tensor);
     rows.to = static_cast<char*>(workspace) + copies_[number]->offset;
     own.shares += rows.shares;

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/jit/jit.h"
+#include "plan/families/forward_sm90_copies.h"
 #include "plan/families/forward_sm90_streamed.h"
 #include "shared/copied_rows.h"
 
@@ -19,8 +20,11 @@ class CopiedTensors {
     ConstTensorView of[4];
   };
 
-  /// Compiles the kernel. `by_sequence`: sequences' places are known. Throws as jit::build.
-  CopiedTensors(const backend::PrepareArguments& arguments, bool by_sequence);
+  /// Compiles the kernel. Throws as jit::build.
+  explicit CopiedTensors(const backend::PrepareArguments& arguments);
+
+  /// The capture is among them.
+  bool has_capture() const { return copies_[plan::kCopiedCapture].has_value(); }
 
   /// The same, with the copies in the place of those that are copied; the copies' addresses are in `workspace`.
   Tensors reached(Tensors tensors, void* workspace) const;
@@ -37,7 +41,7 @@ class CopiedTensors {
 
  private:
   /// As planned; of a capture that of this run's, at the planned one's place.
-  plan::TensorCopy copy_of(std::size_t number, const ConstTensorView& tensor) const;
+  plan::TensorCopy own_copy(std::size_t number, const ConstTensorView& tensor) const;
 
   plan::TensorCopies copies_;
   std::shared_ptr<const jit::Cubin> cubin_;

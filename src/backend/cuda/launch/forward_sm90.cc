@@ -124,8 +124,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
         config_(*arguments.plan.sm90),
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         paged_(arguments.problem.page_rows > 0),
-        copies_capture_(arguments.plan.copies[plan::kCopiedCapture].has_value()),
-        reach_(copies_capture_ ? plan::tile_reach(arguments.problem) : plan::TileReach()),
         grid_(0),
         layout_(emit::layout_of(mods.of_kernel(config_))),
         source_(emit::forward_sm90(config_, mods, layout_)),
@@ -139,7 +137,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty() && params_.kv_len > 0;
     if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
-      copied_.emplace(arguments, config_.by_sequence);
+      copied_.emplace(arguments);
+      if (copied_->has_capture()) reach_ = plan::tile_reach(arguments.problem);
     }
     std::vector<shared::SequencePlace> places;
     if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
@@ -161,12 +160,12 @@ class ForwardSm90Kernel final : public backend::Kernel {
     AttentionTensors tensors = arguments.tensors;
     tensors.q = all.of[0], tensors.k = all.of[1], tensors.v = all.of[2];
     if (any_keys_) {
-      check_address("q", tensors.q.data, kTmaBytes);
-      check_address("k", tensors.k.data, kTmaBytes);
-      check_address("v", tensors.v.data, kTmaBytes);
+      check_address("q", tensors.q.data, plan::kTmaBytes);
+      check_address("k", tensors.k.data, plan::kTmaBytes);
+      check_address("v", tensors.v.data, plan::kTmaBytes);
     }
     const int o_bytes = bytes_of_o(tensors.o.dtype);
-    check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : kTmaBytes);
+    check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : plan::kTmaBytes);
 
     const ContextScope scope(device_);
     ForwardSm90Params params = params_;
@@ -182,6 +181,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
       }
       if (o_bytes == 0) maps[3] = map_of(tensors.o, false);
     }
+    StreamedMaps streamed{};
+    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture]);
     if (paged_) params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
@@ -196,8 +197,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
       params.k_descale = descale_of(arguments.options->k_descale);
       params.v_descale = descale_of(arguments.options->v_descale);
     }
-    StreamedMaps streamed{};
-    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture]);
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
     const Launch launch = {.ctas = static_cast<unsigned>(grid_),
@@ -246,7 +245,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     ConstTensorView& in_tiles = given.of[plan::kCopiedCapture];
     in_tiles = plan::in_tiles(*streamed_, capture, reach_);
     std::string reason = capture.count() > 0 ? "" : fmt::format("capture '{}' has no elements", streamed_->capture);
-    if (reason.empty() && copies_capture_) {
+    if (reason.empty() && copied_ && copied_->has_capture()) {
       copied_->check_capture(*streamed_, capture, in_tiles);
       return given;
     }
@@ -255,7 +254,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
   }
-  static constexpr int kTmaBytes = 16;
 
   /// That threads store at a time; 0: TMA stores it.
   int bytes_of_o(DType dtype) const {
@@ -324,8 +322,6 @@ class ForwardSm90Kernel final : public backend::Kernel {
   ForwardSm90Config config_;
   std::int64_t packed_sequences_;  // 0: the batch is padded
   bool paged_;                     // k and v are, which a copy of them is not
-  bool copies_capture_;            // the one that is streamed
-  plan::TileReach reach_;          // of its copy
   int grid_;
   bool any_keys_ = false;
   emit::ModLayout layout_;
@@ -339,6 +335,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   std::optional<StoredMask> stored_mask_;
   std::optional<DeviceSequences> sequences_;  // where lengths are on the device
   std::optional<CopiedTensors> copied_;       // where some of them are read from copies
+  plan::TileReach reach_;                     // of a capture's copy
 };
 
 }  // namespace

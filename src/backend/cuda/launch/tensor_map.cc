@@ -97,7 +97,7 @@ StreamedMaps streamed_maps(const ConstTensorView& capture) {
                     {.rows = shared::kWarpgroupRows, .bytes = shared::kStreamedRestColumns * size_of(capture.dtype)})};
 }
 
-void check_address(std::string_view name, const void* address, int bytes) {
+void check_address(std::string_view name, const void* address, std::int64_t bytes) {
   if (reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0) return;
   throw Error(
       ErrorCode::invalid_argument,

@@ -29,6 +29,6 @@ StreamedMaps streamed_maps(const ConstTensorView& capture);
 
 /// Throws Error(invalid_argument) unless `bytes` divides the address: 16 where TMA reaches it, else what the plan was
 /// made for.
-void check_address(std::string_view name, const void* address, int bytes);
+void check_address(std::string_view name, const void* address, std::int64_t bytes);
 
 }  // namespace heddle::cuda

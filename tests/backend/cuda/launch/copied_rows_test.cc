@@ -52,7 +52,7 @@ struct Rows {
               kUnwritten);
     const std::size_t to_16 = (16 - reinterpret_cast<std::uintptr_t>(to.data()) % 16) % 16;
     rows.to = reinterpret_cast<char*>(to.data() + kGuard / 2 + to_16);
-    rows.shares = shared::copied_shares(rows);
+    rows.shares = shared::copied_shares(rows.sequences, rows.heads, rows.rows);
   }
 };
 

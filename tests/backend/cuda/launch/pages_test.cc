@@ -1,0 +1,101 @@
+// Keys and values in pages: what a launch hands over of them and of their table, where they are read in place.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <span>
+
+#include "launch_case.h"
+#include "scoped_environment.h"
+
+namespace heddle::cuda {
+namespace {
+
+class LaunchPages : public LaunchCase {};
+
+// Pages of 8 bits: as many elements as bytes.
+TEST_F(LaunchPages, OfEightBits) {
+  const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
+  for (const std::int64_t rows : {64, 3}) {
+    const CallTensors call({.batch = 2, .kv_rows = rows, .dtype = DType::e4m3});
+    const CallTensors pages({.batch = 7, .kv_rows = rows, .dtype = DType::e4m3});
+    AttentionTensors tensors = call.tensors();
+    tensors.k = pages.tensors().k;
+    tensors.v = pages.tensors().v;
+    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5}),
+                 factors = Tensor::empty_on(kFirst, DType::f32, {2, 2});
+    AttentionOptions options;
+    options.page_table = table.view();
+    options.k_descale = factors;
+    const std::int32_t lengths[] = {static_cast<std::int32_t>(4 * rows + 1), 1};
+    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+    const AttentionPlan plan(tensors, options);
+    plan.run(tensors);
+    const FakeLaunch& launch = last_launch();
+    EXPECT_EQ(launch.params.page_table.data, table.data());
+    EXPECT_EQ(launch.params.k_descale.factors, factors.data());  // of a sequence, not of a page
+    EXPECT_EQ(launch.params.k_descale.stride[0], 2);
+    for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
+      const ConstTensorView& view = tensor == shared::kGatherK ? tensors.k : tensors.v;
+      if (rows == 64) {
+        const FakeTensorMap& map = launch.maps[1 + tensor];
+        EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(view.data) - 64 * 128);
+        EXPECT_THAT(std::span(map.box, 2), testing::ElementsAre(128, std::gcd(64, planned(plan).kv_block)));
+        EXPECT_THAT(std::span(map.extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
+      } else {
+        EXPECT_EQ(launch.maps[1 + tensor].rank, 0);
+        EXPECT_EQ(launch.params.gathered[tensor].data, view.data);
+        EXPECT_EQ(launch.params.gathered[tensor].stride[2], view.strides[2]);
+      }
+    }
+    EXPECT_EQ(launch.maps[3].type, static_cast<int>(CUtensorMapDataType::bfloat16));
+  }
+}
+
+// Pages of 64 rows come by TMA, in boxes of what a block of keys has of them, of a map that ends inside of a page;
+// pages of 3 rows are gathered.
+TEST_F(LaunchPages, AndTheirTable) {
+  const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
+  for (const std::int64_t rows : {64, 3}) {
+    const CallTensors call({.batch = 2, .kv_rows = rows});
+    const CallTensors pages({.batch = 7, .kv_rows = rows});
+    AttentionTensors tensors = call.tensors();
+    tensors.k = pages.tensors().k;
+    tensors.v = pages.tensors().v;
+    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5});
+    AttentionOptions options;
+    options.page_table = table.view();
+    const std::int32_t lengths[] = {static_cast<std::int32_t>(4 * rows + 1), 1};
+    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+    const AttentionPlan plan(tensors, options);
+    plan.run(tensors);
+    const FakeLaunch& launch = last_launch();
+    EXPECT_EQ(launch.params.page_table.data, table.data());
+    EXPECT_EQ(launch.params.page_table.stride[0], 5);
+    EXPECT_EQ(launch.params.page_table.stride[1], 1);
+    EXPECT_EQ(launch.params.page_table.pages, 7);
+    EXPECT_EQ(launch.params.kv_len, 4 * rows + 1);
+    for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
+      const ConstTensorView& view = tensor == shared::kGatherK ? tensors.k : tensors.v;
+      if (rows == 64) {
+        const FakeTensorMap& map = launch.maps[1 + tensor];
+        ASSERT_EQ(map.rank, 5);
+        EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(view.data) - 64 * 256);
+        EXPECT_EQ(std::gcd(64, planned(plan).kv_block), map.box[1]);
+        EXPECT_THAT(std::span(map.extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
+      } else {
+        EXPECT_EQ(launch.maps[1 + tensor].rank, 0);
+        EXPECT_EQ(launch.params.gathered[tensor].data, view.data);
+        EXPECT_EQ(launch.params.gathered[tensor].stride[0], view.strides[0]);
+      }
+    }
+    EXPECT_EQ(launch.maps[0].rank, 5);
+    if (rows == 64) continue;
+    EXPECT_THAT(plan.explain(),
+                testing::HasSubstr("the rows of k and v are gathered by threads, 16 bytes at a time, from their pages: "
+                                   "they have 3 rows"));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::cuda

@@ -118,6 +118,8 @@ struct ForwardSm90Config {
   constexpr int streamed_rest_panels() const {
     return streamed_columns() % streamed_panel_columns() / kStreamedRestColumns;
   }
+  /// Rows of it that are one head's: a box of TMA's.
+  constexpr int streamed_box() const { return packs() ? packed_queries : kWarpgroupRows; }
   constexpr int streamed_part_bytes() const { return kWarpgroupRows * streamed_columns() * streamed_bytes; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits

@@ -151,7 +151,7 @@ TEST_F(GpuPacked, SequencesThatDiffer) {
 
 bool streams(const CaseSpec& spec) { return spec.score.starts_with("streamed"); }
 
-// Streamed biases come in tiles of one head: these kernels are not packed.
+// Biases in tiles take room that not every kernel has.
 TEST_F(GpuPacked, WithWhatElseAKernelDoes) {
   std::vector<CaseSpec> specs;
   Source source(123'000);
@@ -172,6 +172,33 @@ TEST_F(GpuPacked, WithWhatElseAKernelDoes) {
       }
     }
   }
+  run_all_packed(std::move(specs));
+}
+
+// A box of the bias for each head, of a group that does not fill the tile, too.
+TEST_F(GpuPacked, BiasesInTiles) {
+  std::vector<CaseSpec> specs;
+  Source source(126'000);
+  Deck<std::string> masks({"", "causal_lower_right", "dilated_documents", "by_head"}, 25),
+      sequences({"whole", "lengths", "packed"}, 26);
+  Deck<int> ctas({0, 1, 3}, 27);
+  const auto add = [&](const plan::ForwardSm90Kernel& kernel, const std::vector<std::string>& scores) {
+    for (const int packed : {16, 32, 64}) {
+      for (std::size_t n = 0; n < 4; ++n) {
+        CaseSpec spec = source.draw(packed, kernel);
+        spec.rows = "built";
+        spec.block.reset();
+        spec.score = scores[n % scores.size()];
+        spec.mask = masks.deal();
+        spec.sequences = sequences.deal();
+        spec.ctas = ctas.deal();
+        specs.push_back(spec);
+      }
+    }
+  };
+  for (const std::size_t i : {0, 4, 7, 8}) add(plan::kForwardSm90Kernels[i], {"streamed_bias", "streamed_odd"});
+  add(plan::kForwardSm90Kernels[1], {"streamed_bias_f32", "streamed_in_cap", "streamed_odd_f32"});
+  add(plan::kForwardSm90WideCaptureKernels[0], {"streamed_bias_f32"});
   run_all_packed(std::move(specs));
 }
 

@@ -108,17 +108,30 @@ TEST(ForwardSm90Packed, TriesNoMoreRowsThanTheGroupHas) {
   EXPECT_THAT(tried(8, 65), IsEmpty());
 }
 
-TEST(ForwardSm90Packed, SaysWhatItDoesNotPack) {
-  HopperCall streamed = few(16);
-  streamed.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 2)(leaf::q_idx(), leaf::kv_idx());
-  streamed.options.bindings.captures["bias"] =
-      ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::bf16, Dims{16, 8192});
-  const std::vector<Choice> choices = choices_of(streamed);
-  for (const Choice& choice : choices) EXPECT_FALSE(choice.plan.sm90->packs());
-  EXPECT_THAT(choices.front().plan.rejected,
-              Contains("16 queries of 8 heads x 128 keys, 2 warpgroups: packs no heads, since capture 'bias' comes in "
-                       "tiles of one"));
+// A box of each head's rows; with all that packing adds to shared memory the tiles still have room.
+TEST(ForwardSm90Packed, BiasesComeInTilesOfSeveralHeads) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    HopperCall streamed = few(16);
+    streamed.options.score_mod =
+        leaf::score() + Capture("bias", dtype, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+    streamed.options.bindings.captures["bias"] =
+        ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), dtype, Dims{32, 16, 8192});
+    for (const int packed : {16, 32, 64}) {
+      for (const Choice& choice : choices_of(streamed)) {
+        const ForwardSm90Config& config = *choice.plan.sm90;
+        EXPECT_EQ(config.streamed_bytes, size_of(dtype));
+        EXPECT_EQ(config.streamed_box(), config.packs() ? config.packed_queries : 64);
+        EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+      }
+      EXPECT_THAT(choices_of(streamed), Contains(testing::Truly([&](const Choice& choice) {
+                    return choice.plan.sm90->packed_queries == packed;
+                  })));
+    }
+    EXPECT_EQ(packed_by_first(streamed), 16);
+  }
+}
 
+TEST(ForwardSm90Packed, SaysWhatItDoesNotPack) {
   HopperCall distant = few(16);
   const Tensor table = Tensor::zeros(DType::bf16, {32, 32});
   distant.options.score_mod = mods::t5_bias(Capture("table", DType::bf16, 2), 32, 128, true);

@@ -43,8 +43,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   // warp transposes values.
   static_assert(!kConfig.fp8() || (kSoftmax && !kConfig.dropped && !kStreams));
   static_assert(!kMaskedByBits || kN <= 128);  // two rows of a thread are two words
-  // A streamed tile and a table of distances are of a warpgroup's 64 queries of one head.
-  static_assert(!kConfig.packs() || !kStreams);
+  // A table of distances is of a warpgroup's 64 queries of one head.
   static_assert(!kConfig.packs() || kConfig.queries() == 64 || kConfig.scores != ScoreForm::distant);
   using RowWeights = RowWeightsOf<kConfig, kAsArray, kHoles>;
 

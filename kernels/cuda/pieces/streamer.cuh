@@ -29,19 +29,31 @@ class Streamer {
       k_.advance(kConfig.stages);
       load(step);
       new_tile = (step & shared::kStepLast) != 0;
+      if (new_tile) ++tile_;
     }
   }
 
  private:
   __device__ __forceinline__ void begin_tile() {
     const ptx::Address place = memory_.place(tile_);
-    const int head = ptx::load_word(place + shared::kPlaceHead), batch = ptx::load_word(place + shared::kPlaceBatch);
     const int q_start =
         kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
     q_idx_ = q_start + ptx::load_word(place);
+    if constexpr (!kConfig.packs()) find_axes(ptx::load_word(place + shared::kPlaceHead));
+  }
+
+  /// Where the tile of a head stands in the capture's other axes.
+  __device__ __forceinline__ void find_axes(int head) {
+    const int batch = ptx::load_word(memory_.place(tile_) + shared::kPlaceBatch);
     axes_[0] = streamed_axis(params_.mod, 0, batch, head);
     axes_[1] = streamed_axis(params_.mod, 1, batch, head);
-    ++tile_;
+  }
+
+  /// Packed: the head of part `part` of warpgroup w's rows; of rows that are no head's the last one, whose queries they
+  /// have. (What a tile is stays in its place while it is in work, and is read where it is used: registers are few.)
+  __device__ __forceinline__ int packed_head(int w, int part) const {
+    return min(ptx::load_word(memory_.place(tile_) + shared::kPlaceHead) + w * kConfig.warpgroup_heads() + part,
+               ptx::load_word(memory_.heads_end(tile_)) - 1);
   }
 
   /// For the warpgroups that attend the step. The others get theirs unfilled: one count of tiles serves all.
@@ -95,10 +107,17 @@ class Streamer {
 
   template <int kPanels, int kColumns>
   __device__ __forceinline__ void load_panels(ptx::Address to, const ptx::TensorMap& map, ptx::Address full,
-                                              int kv_first, int w) const {
-    for (int panel = 0; panel < kPanels; ++panel) {
-      ptx::tma_load(to + panel * (64 * kColumns * kConfig.streamed_bytes), map, full, kv_first + panel * kColumns,
-                    q_idx_ + 64 * w, axes_[0], axes_[1], ptx::kEvictNormal);
+                                              int kv_first, int w) {
+    constexpr int kRow = kColumns * kConfig.streamed_bytes, kRows = kConfig.streamed_box();
+    const int q_idx = kConfig.packs() ? q_idx_ : q_idx_ + 64 * w;
+#pragma unroll 1
+    for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
+      if constexpr (kConfig.packs()) find_axes(packed_head(w, part));
+#pragma unroll(kConfig.packs() ? 1 : kPanels)
+      for (int panel = 0; panel < kPanels; ++panel) {
+        ptx::tma_load(to + panel * (64 * kRow) + part * (kRows * kRow), map, full, kv_first + panel * kColumns, q_idx,
+                      axes_[0], axes_[1], ptx::kEvictNormal);
+      }
     }
   }
 
@@ -106,9 +125,9 @@ class Streamer {
   const ptx::TensorMap &map_, &rest_map_;
   const shared::ForwardSm90Params& params_;
   ptx::Ring k_{0}, streamed_{1};
-  unsigned tile_ = 0;  // tiles begun
+  unsigned tile_ = 0;  // number of the tile in work
   int q_idx_ = 0;      // of the tile's first row
-  int axes_[2] = {};   // where the tile stands in the capture's other axes
+  int axes_[2] = {};
 };
 
 }  // namespace heddle

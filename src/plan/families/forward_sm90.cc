@@ -92,9 +92,11 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
   return shared::Normalizer::sigmoid;
 }
 
+/// `packed`: queries of each of several heads; or 0.
 ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
-                             const ForwardSm90Mods& mods, const ForwardSm90Access& access, bool streams) {
+                             const ForwardSm90Mods& mods, const ForwardSm90Access& access, bool streams, int packed) {
   ForwardSm90Config config = kernel.config(static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim));
+  config.packed_queries = packed;
   config.f16 = problem.q_dtype == DType::f16;
   config.q_fp8 = fp8_of(problem.q_dtype);
   config.k_fp8 = fp8_of(problem.k_dtype);
@@ -111,8 +113,7 @@ ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionPro
 
 // Empty when a warpgroup's queries and the tile's keys divide the blocks of the caller's mask, if there is one, a step
 // has bits for the number of any block of keys, and shared memory has room for what the mods tabulate.
-std::string misfit(const ForwardSm90Config& config, const AttentionProblem& problem, const ForwardSm90Mods& mods,
-                   const BlockMask* callers) {
+std::string misfit(const ForwardSm90Config& config, const AttentionProblem& problem, const BlockMask* callers) {
   const std::int64_t last_key = std::int64_t{shared::kMaxKvBlocks} * config.kv_block;
   if (problem.kv_rows > last_key) return fmt::format("takes up to {} rows of k", last_key);
   const int bytes = shared::forward_sm90_memory(config).bytes;
@@ -124,7 +125,7 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
                        config.producer_registers());
   }
   if (config.packs()) {
-    if (std::string reason = refuses_packing(config, problem, mods, callers); !reason.empty()) return reason;
+    if (std::string reason = refuses_packing(config, problem, callers); !reason.empty()) return reason;
   }
   if (callers == nullptr) return {};
   const BlockSize block = callers->block();
@@ -256,27 +257,21 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
                                            const AttentionOptions& options, std::vector<std::string>& rejected) {
   const bool fp8 = size_of(problem.k_dtype) == 1;
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
-  const std::vector<int> packed = packed_queries(problem);
+  std::vector<int> packed = packed_queries(problem);
+  packed.insert(packed.begin(), 0);  // one head's
   std::vector<ForwardSm90Config> configs;
   for (const bool spare : {false, true}) {
     if (spare && !configs.empty() && !mods.heavy() && !mods.stores_mask && !(fp8 && access.odd_o)) break;
     for (const ForwardSm90Kernel& kernel : kernels_for(mods, streams, fp8)) {
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
-      ForwardSm90Config config = config_for(kernel, problem, mods, access, streams);
-      std::string reason = misfit(config, problem, mods, options.block_mask.get());
-      if (!reason.empty()) {
-        rejected.push_back(fmt::format("{}: {}", describe(config), reason));
-        continue;
-      }
-      configs.push_back(config);
       for (const int queries : packed) {
-        config.packed_queries = queries;
-        if (config.stores_mask()) config = config_with(config, mods);
-        reason = misfit(config, problem, mods, options.block_mask.get());
+        const ForwardSm90Config config = config_for(kernel, problem, mods, access, streams, queries);
+        const std::string reason = misfit(config, problem, options.block_mask.get());
         if (reason.empty()) {
           configs.push_back(config);
         } else {
           rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+          if (queries == 0) break;
         }
       }
     }

@@ -40,10 +40,7 @@ std::vector<int> packed_queries(const problem::AttentionProblem& problem) {
 }
 
 std::string refuses_packing(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
-                            const ForwardSm90Mods& mods, const BlockMask* callers) {
-  if (config.streamed_bytes > 0) {
-    return fmt::format("packs no heads, since capture '{}' comes in tiles of one", mods.streamed->capture);
-  }
+                            const BlockMask* callers) {
   if (config.fp8()) return "packs no heads, since q_descale is each head's own";
   if (problem.device_lengths) return "packs no heads, since only the device knows which queries there are";
   if (config.warpgroup_heads() > 1) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "heddle/block_mask.h"
-#include "plan/families/forward_sm90_mods.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
 
@@ -26,7 +25,7 @@ std::vector<int> packed_queries(const problem::AttentionProblem& problem);
 /// Empty where the packed configuration computes this; else what does not let it, a sentence. `callers`: the caller's
 /// block mask, or null.
 std::string refuses_packing(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
-                            const ForwardSm90Mods& mods, const BlockMask* callers);
+                            const BlockMask* callers);
 
 /// Tiles that the query heads of one kv head take: as many as there are, or fewer where tiles are packed.
 std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config);

@@ -182,7 +182,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       if (o_bytes == 0) maps[3] = map_of(tensors.o, false);
     }
     StreamedMaps streamed{};
-    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture]);
+    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture], config_.streamed_box());
     if (paged_) params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
     params.o = tensors.o.data;
     if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);

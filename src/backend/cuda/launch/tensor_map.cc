@@ -91,10 +91,10 @@ CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* ad
                     {steps.row, steps.row, steps.head, steps.batch}, {.rows = box_rows});
 }
 
-StreamedMaps streamed_maps(const ConstTensorView& capture) {
-  return {four_axes(capture, capture.data, {.rows = shared::kWarpgroupRows, .bytes = kPanelBytes}),
+StreamedMaps streamed_maps(const ConstTensorView& capture, int box_rows) {
+  return {four_axes(capture, capture.data, {.rows = box_rows, .bytes = kPanelBytes}),
           four_axes(capture, capture.data,
-                    {.rows = shared::kWarpgroupRows, .bytes = shared::kStreamedRestColumns * size_of(capture.dtype)})};
+                    {.rows = box_rows, .bytes = shared::kStreamedRestColumns * size_of(capture.dtype)})};
 }
 
 void check_address(std::string_view name, const void* address, std::int64_t bytes) {

@@ -20,12 +20,12 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
 
-/// Of a capture that is streamed, as its tiles are found in it (plan/families/forward_sm90_streamed.h): in boxes of 64
-/// rows and 128 bytes, and of 64 rows and 16 columns in the swizzle of their width.
+/// Of a capture that is streamed, as its tiles are found in it (plan/families/forward_sm90_streamed.h): in boxes of so
+/// many rows and 128 bytes, or 16 columns in the swizzle of their width.
 struct StreamedMaps {
   CUtensorMap panels, rest;
 };
-StreamedMaps streamed_maps(const ConstTensorView& capture);
+StreamedMaps streamed_maps(const ConstTensorView& capture, int box_rows);
 
 /// Throws Error(invalid_argument) unless `bytes` divides the address: 16 where TMA reaches it, else what the plan was
 /// made for.

@@ -41,6 +41,21 @@ TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {
   EXPECT_EQ(tiles.size(), 80U);
 }
 
+TEST_F(LaunchPacked, TilesOfABiasHaveTheRowsOfAHead) {
+  const CallTensors call(few_queries());
+  const Tensor bias = Tensor::empty_on(kFirst, DType::f32, {16, 10, 304});
+  AttentionOptions options;
+  options.score_mod = leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  options.bindings.captures["bias"] = bias;
+  const AttentionPlan plan(call.tensors(), options);
+  EXPECT_THAT(plan.explain(), testing::HasSubstr(" packed 16 "));
+  plan.run(call.tensors(), {.workspace = call.workspace()});
+  const FakeTensorMap& map = last_launch().streamed;
+  EXPECT_EQ(map.address, reinterpret_cast<std::uintptr_t>(bias.data()));
+  EXPECT_THAT(std::span(map.box, 2), testing::ElementsAre(32, 16));
+  EXPECT_THAT(std::span(map.extents, 3), testing::ElementsAre(304, 10, 16));
+}
+
 // Maps that end where a sequence does; and queries that TMA does not take.
 TEST_F(LaunchPacked, SequencesAndCopiedQueries) {
   const CallTensors call(few_queries());

@@ -47,7 +47,7 @@ struct SequencesParams {
   int item_count;
   const KvRun* runs;
   const unsigned* steps_before;  // of each run, and of their end: key blocks in all runs before it, modulo 2^32
-  int kv_block, q_tile_rows;     // keys of a step, queries of a tile
+  int kv_block, tile_queries;    // keys of a step, queries of a tile
   int warpgroups;
   int descending;
   WorkItem* left;

@@ -68,6 +68,40 @@ TEST_F(GpuLengths, GiveTheBitsOfTheHosts) {
   });
 }
 
+// Query heads that share a tile: sequences that end inside of a head's rows, or before a tile's first query; heads and
+// warpgroups that attend nothing.
+TEST_F(GpuLengths, OfHeadsThatArePacked) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 500;
+  Deck<int> ctas({0, 1, 3}, 33);
+  Deck<std::int64_t> groups({3, 4, 5, 8, 9}, 34), rows({1, 16, 17, 33, 64}, 35);
+  Deck<std::string> masks({"", "causal", "causal_lower_right", "by_head", "some_queries_blind", "nothing"}, 36),
+      sinks({"none", "normal", "mixed"}, 37), scores({"", "alibi", "softcap"}, 38);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    if (kernel.spare) continue;
+    for (const int packed : {16, 32, 64}) {
+      for (const char* sequences : {"lengths", "packed"}) {
+        CaseSpec spec = spec_of(++seed);
+        spec.qk_dim = kernel.qk_dim;
+        spec.v_dim = kernel.v_dim;
+        spec.group = groups.deal();
+        spec.q_rows = rows.deal();
+        spec.kv_rows = 2 * kernel.kv_block + 30;
+        spec.sequences = sequences;
+        spec.mask = masks.deal();
+        spec.score = scores.deal();
+        spec.sinks = sinks.deal();
+        spec.tile = {kernel.config().rows(), kernel.kv_block};
+        spec.packed = packed;
+        spec.ctas = ctas.deal();
+        if (seed % 4 == 0) spec.o_dtype = DType::f32;
+        specs.push_back(spec);
+      }
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 9), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 // Masks that blocks are classified by, and those that only the device can decide; scores of each form; starts.
 TEST_F(GpuLengths, WithModsAndStarts) {
   std::vector<CaseSpec> specs;

@@ -120,6 +120,32 @@ TEST_F(GpuPagedLengths, GiveTheBitsOfTheHosts) {
   });
 }
 
+// Decoding as an engine has it: few queries of many heads, a table, and lengths that only the device knows.
+TEST_F(GpuPagedLengths, OfHeadsThatArePacked) {
+  std::vector<CaseSpec> specs;
+  Source source(124'000);
+  Deck<std::int64_t> pages({16, 1, 64, 3, 128, 8}, 16), groups({4, 8, 3, 5}, 17), rows({1, 16, 4, 40}, 18);
+  Deck<std::string> scores({"", "streamed_inside", "softcap"}, 19), sinks({"none", "normal"}, 20);
+  for (const std::size_t i : {0, 1, 7, 8, 14}) {
+    const plan::ForwardSm90Kernel& kernel = plan::kForwardSm90Kernels[i];
+    for (const int packed : {16, 32, 64}) {
+      for (int n = 0; n < 2; ++n) {
+        CaseSpec spec = source.draw(kernel.warpgroups == 3 ? 16 : pages.deal(), kernel.qk_dim, kernel.v_dim);
+        spec.layout = Layout::bshd;
+        spec.batch = 8;  // of which some have queries, or there is nothing to pack
+        spec.group = groups.deal();
+        spec.q_rows = rows.deal();
+        spec.score = i == 14 ? "" : scores.deal();
+        spec.sinks = sinks.deal();
+        spec.tile = {kernel.config().rows(), kernel.kv_block};
+        spec.packed = packed;
+        specs.push_back(spec);
+      }
+    }
+  }
+  run_all_and_in_place(std::move(specs));
+}
+
 TEST_F(GpuPagedLengths, WithWhatElseAKernelDoes) {
   std::vector<CaseSpec> specs;
   Source source(123'000);

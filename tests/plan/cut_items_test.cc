@@ -21,7 +21,7 @@ using plan::TileSchedule;
 using shared::ForwardSm90Config;
 using shared::WorkItem;
 
-ForwardSm90Config config_of(int warpgroups, int kv_block, bool masked, bool descending) {
+ForwardSm90Config config_of(int warpgroups, int kv_block, bool masked, bool descending, int packed) {
   return {.qk_dim = 128,
           .v_dim = 128,
           .warpgroups = warpgroups,
@@ -33,7 +33,8 @@ ForwardSm90Config config_of(int warpgroups, int kv_block, bool masked, bool desc
           .lse = true,
           .masked = masked,
           .descending = descending,
-          .by_sequence = true};
+          .by_sequence = true,
+          .packed_queries = packed};
 }
 
 int blocks(std::int64_t length, std::int64_t block) { return static_cast<int>((length + block - 1) / block); }
@@ -97,7 +98,7 @@ struct Longest {
     params.runs = schedule.runs.data();
     params.steps_before = steps_before.data();
     params.kv_block = config.kv_block;
-    params.q_tile_rows = config.rows();
+    params.tile_queries = config.queries();
     params.warpgroups = config.warpgroups;
     params.descending = config.descending;
   }
@@ -136,7 +137,7 @@ void expect_cut(const Longest& longest, const problem::AttentionProblem& lengths
   for (const auto& [key, item] : items) EXPECT_TRUE(all.contains(key)) << "a tile is missing";
   for (const auto& [key, item] : all) {
     const Sequence& sequence = lengths.sequences.at(static_cast<std::size_t>(item->batch));
-    const int first = item->q_tile * config.rows();
+    const int first = item->q_tile * config.queries();
     if (first >= sequence.q_len) continue;
     const WorkItem cut = shared::cut_item(longest.params, *item, static_cast<int>(sequence.kv_len));
     ASSERT_GE(cut.steps, 1);
@@ -146,7 +147,7 @@ void expect_cut(const Longest& longest, const problem::AttentionProblem& lengths
     const int last = blocks(longest.params.max_kv_len, config.kv_block) - 1;
     const auto found = items.find(key);
     for (int w = 0; w < config.warpgroups; ++w) {
-      if (first + 64 * w >= sequence.q_len) continue;
+      if (!config.packs() && first + 64 * w >= sequence.q_len) continue;
       std::string expected(static_cast<std::size_t>(count), '.');
       if (found != items.end()) {
         expected = classes_of(steps_of(*found->second, own.runs), w, count, config.descending ? count - 1 : -1);
@@ -163,8 +164,12 @@ TEST(CutItems, AreWhatTheHostWouldHaveListed) {
     RandomMasks random(seed);
     const auto below = [&](int bound) { return random.below(bound); };
     const auto length = [&] { return lengths[static_cast<std::size_t>(below(lengths.size()))]; };
-    HopperCall call = {
-        .batch = 1 + below(4), .q_heads = 2, .kv_heads = 1 + below(2), .q_rows = length(), .kv_rows = length()};
+    const std::int64_t kv_heads = 1 + below(2);
+    HopperCall call = {.batch = 1 + below(4),
+                       .q_heads = kv_heads * (1 + below(static_cast<int>(4 / kv_heads))),
+                       .kv_heads = kv_heads,
+                       .q_rows = length(),
+                       .kv_rows = length()};
     const bool masked = below(4) > 0;
     problem::AttentionProblem most = call.problem();
     most.device_lengths = true;
@@ -172,7 +177,9 @@ TEST(CutItems, AreWhatTheHostWouldHaveListed) {
       if (masked) call.mask = random.draw();
     } while (problem::reads_device_lengths(most, call.mask));
     call.options.bindings = random.bindings();
-    const ForwardSm90Config config = config_of(1 + below(3), 16 * (1 + below(8)), masked, below(2) == 0);
+    constexpr std::array<int, 6> packed{0, 0, 0, 16, 32, 64};
+    const ForwardSm90Config config = config_of(1 + below(3), 16 * (1 + below(8)), masked, below(2) == 0,
+                                               packed[static_cast<std::size_t>(below(packed.size()))]);
     const BlockSize block = {64 * (1 + below(2)), config.kv_block * (1 + below(3))};
     most = call.problem();
     most.device_lengths = true;

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kListThreads)
   if (left) {
     item = params.items[i];
     const shared::SequencePlace& place = params.places[item.batch];
-    left = item.q_tile * params.q_tile_rows < place.q_len;
+    left = item.q_tile * params.tile_queries < place.q_len;
     kv_len = place.kv_len;
   }
   const unsigned vote = __ballot_sync(~0U, left);

@@ -133,6 +133,10 @@ class Consumer : DropsOf<kConfig.dropped> {
     return own;
   }
 
+  __device__ __forceinline__ float own_sink(unsigned tile) const {
+    return load_shared(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
+  }
+
   __device__ __forceinline__ void release(ptx::Address empty) const {
     __syncwarp();  // all its threads have read
     if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
@@ -237,8 +241,8 @@ class Consumer : DropsOf<kConfig.dropped> {
     } else if constexpr (kConfig.device_lengths) {
       // Else the host has listed such rows.
       float lse = -ptx::infinity();
-      if constexpr (kConfig.sinks) lse = lse_of_sink(load_shared(memory_.sink(tile_)));
-      fill_rows_of_warpgroup<kConfig>(params_, place(tile_), sequence(tile_), warpgroup_, lse);
+      if constexpr (kConfig.sinks) lse = lse_of_sink(own_sink(tile_));
+      fill_rows_of_warp<kConfig>(params_, own_place(tile_), own_sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
     ++tile_;
@@ -447,7 +451,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     const TilePlace at = own_place(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if constexpr (kConfig.sinks) {
-      const float sink = load_shared(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
+      const float sink = own_sink(tile);
       const RowEnd ends[2] = {end_with_sink(softmax_.rows.m[0], l[0], sink),
                               end_with_sink(softmax_.rows.m[1], l[1], sink)};
       const float largest[2] = {ends[0].sunk ? kSuspicious : RowWeights::kLargestSum,

@@ -9,12 +9,18 @@ namespace heddle {
 
 using shared::ForwardSm90Config;
 
-/// The query of the thread's first row, counted from the tile's first one; its other row is 8 further down.
+/// The query of a warp's first row, counted from the tile's first one.
+template <ForwardSm90Config kConfig>
+__device__ __forceinline__ int query_of_warp(int warpgroup) {
+  const int warp = (threadIdx.x >> 5) & 3;
+  if constexpr (kConfig.packs()) return 16 * warp % kConfig.queries();
+  return 64 * warpgroup + 16 * warp;
+}
+
+/// Of the thread's first row; its other row is 8 further down.
 template <ForwardSm90Config kConfig>
 __device__ __forceinline__ int query_of_thread(int warpgroup) {
-  const int warp = (threadIdx.x >> 5) & 3, row = (threadIdx.x & 31) >> 2;
-  if constexpr (kConfig.packs()) return 16 * warp % kConfig.queries() + row;
-  return 64 * warpgroup + 16 * warp + row;
+  return query_of_warp<kConfig>(warpgroup) + static_cast<int>((threadIdx.x & 31) >> 2);
 }
 
 /// The head of a warp's rows, counted from the tile's first one.

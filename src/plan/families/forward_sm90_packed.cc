@@ -42,7 +42,6 @@ std::vector<int> packed_queries(const problem::AttentionProblem& problem) {
 std::string refuses_packing(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
                             const BlockMask* callers) {
   if (config.fp8()) return "packs no heads, since q_descale is each head's own";
-  if (problem.device_lengths) return "packs no heads, since only the device knows which queries there are";
   if (config.warpgroup_heads() > 1) {
     if (config.scores == shared::ScoreForm::distant) {
       return fmt::format(

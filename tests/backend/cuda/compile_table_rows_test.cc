@@ -86,8 +86,9 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     config.o_type = type;
     return config;
   };
-  NamedMods lengths = with_sinks(named("packed, by sequence, causal", mods::causal_lower_right()));
-  lengths.by_sequence = true;
+  NamedMods lengths = with_sinks(named("packed, by sequence, causal", mods::causal_lower_right())),
+            there = with_sinks(named("packed, device lengths, causal", mods::causal_lower_right()));
+  lengths.by_sequence = there.by_sequence = there.device_lengths = true;
   NamedMods plain = named("packed", {}), pages = named("packed, pages, causal", mods::causal_lower_right());
   pages.by_sequence = true;
   HeadDims last = {0, 0};
@@ -97,6 +98,7 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     if (kernel.spare && some_only()) continue;
     expect_accepted(packed(kernel.config(), 16), false, lengths);
     if (kernel.spare) continue;
+    if (first || !some_only()) expect_accepted(packed(kernel.config(), 16), false, there);
     if (first || !some_only()) expect_accepted(packed(kernel.config(), 32), true, plain);
     if (first || !some_only()) expect_accepted(packed(kernel.config(), 64), false, plain);
     if (some_only()) continue;
@@ -104,6 +106,8 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     expect_accepted(packed(kernel.config(), 64), false, lengths);
     expect_accepted(with_pages(kernel.config(), 64, 64), true, pages);
     expect_accepted(with_output(kernel.config(), 16, shared::OutputType::f32), false, lengths);
+    expect_accepted(with_output(kernel.config(), 32, shared::OutputType::f32), false, there);
+    expect_accepted(with_pages(kernel.config(), 16, 16), false, there);
     if (kernel.warpgroups < 3) expect_accepted(with_pages(kernel.config(), 32, 3), false, pages);
   }
   const NamedMods dropout = named("packed, dropout", {}, {}, mods::dropout(0.1, 1)),

@@ -48,7 +48,7 @@ DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const
              .runs = params.runs,
              .steps_before = static_cast<const unsigned*>(steps_before_.data()),
              .kv_block = config.kv_block,
-             .q_tile_rows = config.rows(),
+             .tile_queries = config.queries(),
              .warpgroups = config.warpgroups,
              .descending = config.descending,
              .left = nullptr,

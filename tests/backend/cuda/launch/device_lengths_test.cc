@@ -69,7 +69,7 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
               std::tuple(0, 0, 2, 150, 130, 150, 100));
     EXPECT_EQ(params.item_count, tiles);
     EXPECT_EQ(params.kv_block, planned(plan).kv_block);
-    EXPECT_EQ(params.q_tile_rows, rows);
+    EXPECT_EQ(params.tile_queries, rows);
     EXPECT_EQ(params.steps_before[0], 0U);
     const auto* base = static_cast<const char*>(workspace.data());
     EXPECT_EQ(reinterpret_cast<const char*>(params.places), base + memory.places);
@@ -91,6 +91,24 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
   EXPECT_EQ(static_cast<void*>(launch.params.tickets), workspace.data());
   EXPECT_EQ(launch.maps[1].rank, 5);
   EXPECT_EQ(launch.maps[1].extents[1], 100U);
+}
+
+// 8 heads that read one, of so many sequences that packed tiles fill the device: a tile has 16 queries of each.
+TEST_F(LaunchDeviceLengths, OfFewQueriesOfHeadsThatArePacked) {
+  const CallTensors call({.batch = 40, .q_heads = 16, .kv_heads = 2, .q_rows = 10, .kv_rows = 300});
+  const Tensor kv = Tensor::zeros(DType::i32, {40}).to(kFirst);
+  AttentionOptions options;
+  options.kv_lengths = kv.view();
+  const AttentionPlan plan(call.tensors(), options);
+  EXPECT_THAT(plan.explain(), testing::HasSubstr(" packed 16 "));
+  Tensor workspace;
+  const FakeLaunch& launch = run(plan, call, workspace);
+  const shared::SequencesParams& params = fake().listed.params;
+  EXPECT_EQ(params.tile_queries, 16);
+  EXPECT_EQ(params.item_count, 40 * 2);
+  EXPECT_EQ(plan.workspace_bytes(), shared::sequences_memory(40, params.item_count).bytes);
+  EXPECT_EQ(launch.maps[0].box[1], 16);
+  EXPECT_EQ(launch.params.group, 8);
 }
 
 TEST_F(LaunchDeviceLengths, OfPackedBatches) {

@@ -204,7 +204,7 @@ TEST(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
   params.q = q.view(false);
   params.kv = kv.view(false);
   params.kv_block = 16;
-  params.q_tile_rows = kRows;
+  params.tile_queries = kRows;
   params.warpgroups = 2;
   params.items = items.data();
   params.item_count = static_cast<int>(items.size());

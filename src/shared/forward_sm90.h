@@ -210,15 +210,15 @@ inline constexpr unsigned kPlaceHead = 4, kPlaceBatch = 8, kPlaceItem = 12;  // 
 inline constexpr int kTilePlaces = 8;
 inline constexpr int kItemPlaces = 4;  // the tile, the next, the one before; rounded up for a cheap modulo
 
-/// What a tile's products are multiplied by, where storage has 8 bits: scores by q's and k's factor, o by v's.
-struct TileFactors {
+/// What a head's products are multiplied by, where storage has 8 bits: scores by q's and k's factor, o by v's.
+struct HeadFactors {
   float scores, values;
-  float unused[2];
 };
-static_assert(sizeof(TileFactors) % 16 == 0);
 inline constexpr unsigned kFactorOfScores = 0, kFactorOfValues = 4;  // offsets in bytes
+/// Of each of the tile's heads, and room that keeps the next ones aligned.
 constexpr int factor_bytes(const ForwardSm90Config& config) {
-  return config.fp8() ? static_cast<int>(sizeof(TileFactors)) : 0;
+  const int factors = static_cast<int>(sizeof(HeadFactors)) * config.heads();
+  return config.fp8() ? (factors + 15) / 16 * 16 : 0;
 }
 
 /// With a stored mask both have the number of the tile's words before these, and room that keeps the next ones aligned.
@@ -232,7 +232,7 @@ constexpr int sink_bytes(const ForwardSm90Config& config) {
 constexpr int heads_end_bytes(const ForwardSm90Config& config) { return config.packs() ? 16 : 0; }
 
 /// In shared memory an item has its sequence behind it, where sequences differ, and a tile's place has what consumers
-/// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the tile's factors.
+/// need of it: what stands before kv_begin. Behind these, where storage has 8 bits, both have the factors.
 constexpr int item_stored_mask(const ForwardSm90Config& config) {
   return static_cast<int>(sizeof(WorkItem)) + (config.by_sequence ? static_cast<int>(sizeof(SequencePlace)) : 0);
 }

@@ -202,6 +202,39 @@ TEST_F(GpuPacked, BiasesInTiles) {
   run_all_packed(std::move(specs));
 }
 
+// A factor for each query head.
+TEST_F(GpuPacked, OfEightBits) {
+  std::vector<CaseSpec> specs;
+  Source source(127'000);
+  Deck<std::string> masks({"", "causal_lower_right", "by_head", "sliding_window"}, 28), scores({"", "softcap", "alibi"}, 29),
+      sequences({"whole", "lengths", "packed"}, 30), sinks({"none", "normal"}, 31);
+  Deck<std::int64_t> pages({0, 16, 0, 64}, 32);
+  Deck<DType> types({DType::e4m3, DType::e4m3, DType::e5m2}, 33);
+  Deck<int> ctas({0, 1, 3}, 34);
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    if (kernel.spare) continue;
+    for (const int packed : {16, 32, 64}) {
+      for (const bool device : {false, true}) {
+        CaseSpec spec = source.draw(packed, kernel);
+        spec.rows = "built";
+        spec.block.reset();
+        spec.q_dtype = types.deal();
+        spec.k_dtype = spec.v_dtype = DType::e4m3;
+        spec.descale = true;
+        spec.mask = masks.deal();
+        spec.score = scores.deal();
+        spec.sinks = sinks.deal();
+        spec.sequences = sequences.deal();
+        spec.device_lengths = device && spec.sequences != "whole";
+        spec.page_rows = pages.deal();
+        spec.ctas = ctas.deal();
+        specs.push_back(spec);
+      }
+    }
+  }
+  run_all_packed(std::move(specs));
+}
+
 // Score, mask and weight mods that ask for their head, where a warpgroup has several, of which some attend nothing.
 TEST_F(GpuPacked, ModsOfTheirOwnHead) {
   const std::vector<Expr> masks = {leaf::h() % 3 != 1, (leaf::kv_idx() / 64 + leaf::h()) % 3 == 0,

@@ -133,6 +133,10 @@ class Consumer : DropsOf<kConfig.dropped> {
     return own;
   }
 
+  /// 8 bits: of this warp's head.
+  __device__ __forceinline__ ptx::Address own_factors(unsigned tile) const {
+    return memory_.factors(tile) + static_cast<int>(sizeof(shared::HeadFactors)) * head_of_warp<kConfig>(warpgroup_);
+  }
   __device__ __forceinline__ float own_sink(unsigned tile) const {
     return load_shared(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
   }
@@ -437,7 +441,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       for (int r = 0; r < 2; ++r) factor[r] *= this->drops.factor();
     }
     if constexpr (kConfig.fp8()) {
-      const float values = load_shared(memory_.factors(tile) + shared::kFactorOfValues);
+      const float values = load_shared(own_factors(tile) + shared::kFactorOfValues);
       factor[0] *= values;
       factor[1] *= values;
     }
@@ -494,7 +498,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   /// held it would be one too many.
   __device__ __forceinline__ float factor() const {
     if constexpr (!kConfig.fp8()) return 1;
-    return load_shared(memory_.factors(tile_) + shared::kFactorOfScores);
+    return load_shared(own_factors(tile_) + shared::kFactorOfScores);
   }
 
   /// Of products.

@@ -72,7 +72,7 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address item_mask_place(unsigned tile) const {
     return item(tile) + static_cast<unsigned>(shared::item_stored_mask(kConfig));
   }
-  /// 8 bits: the tile's factors.
+  /// 8 bits: the factors of the tile's first head.
   __device__ __forceinline__ ptx::Address factors(unsigned tile) const {
     return place(tile) + static_cast<unsigned>(shared::place_factors(kConfig));
   }

@@ -178,8 +178,8 @@ class Producer {
       const int head = packed_head(w, part);
 #pragma unroll 1
       for (int panel = 0; panel < kConfig.qk_panels(); ++panel) {
-        load(to + panel * 64 * 128 + part * (kConfig.queries() * 128), q_map_, full, panel * 64, queries.rows, head,
-             queries.batch, ptx::kEvictFirst);
+        load(to + panel * 64 * 128 + part * (kConfig.queries() * 128), q_map_, full, panel * kConfig.panel_columns(),
+             queries.rows, head, queries.batch, ptx::kEvictFirst);
       }
     }
   }
@@ -327,8 +327,10 @@ class Producer {
     if constexpr (kConfig.fp8()) {
       const ptx::Address from = item() + static_cast<unsigned>(shared::item_factors(kConfig));
       const ptx::Address to = memory_.factors(tile_ - 1);
-      ptx::store_word(to + shared::kFactorOfScores, ptx::load_word(from + shared::kFactorOfScores));
-      ptx::store_word(to + shared::kFactorOfValues, ptx::load_word(from + shared::kFactorOfValues));
+#pragma unroll(kConfig.packs() ? 1 : 2)
+      for (unsigned i = 0; i < sizeof(shared::HeadFactors) * kConfig.heads(); i += 4) {
+        ptx::store_word(to + i, ptx::load_word(from + i));
+      }
     }
     if constexpr (kConfig.packs()) {
       const int end = (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group;

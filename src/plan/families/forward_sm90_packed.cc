@@ -41,7 +41,6 @@ std::vector<int> packed_queries(const problem::AttentionProblem& problem) {
 
 std::string refuses_packing(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
                             const BlockMask* callers) {
-  if (config.fp8()) return "packs no heads, since q_descale is each head's own";
   if (config.warpgroup_heads() > 1) {
     if (config.scores == shared::ScoreForm::distant) {
       return fmt::format(

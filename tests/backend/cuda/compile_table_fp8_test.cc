@@ -88,6 +88,31 @@ TEST_F(CompileTable, KernelsOfEightBitsWithPagesAreAllAccepted) {
   expect_accepted(paged(two->config(48, 31), 1, true), false, causal);
 }
 
+// A factor for each head.
+TEST_F(CompileTable, KernelsOfEightBitsThatPackHeadsAreAllAccepted) {
+  const auto packed = [](shared::ForwardSm90Config config, int queries) {
+    config.packed_queries = queries;
+    return config;
+  };
+  NamedMods plain = named("packed", {}), pages = named("packed, pages, causal", mods::causal_lower_right()),
+            there = with_sinks(named("packed, device lengths, window", mods::sliding_window(1024)));
+  pages.by_sequence = there.by_sequence = there.device_lengths = true;
+  Deck<int> rows({8, 16, 24, 64, 128, 256}, 5);
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (kernel.spare || (some_only() && !first)) continue;
+    if (reduced() && kernel.qk_dim > 64) return;
+    expect_accepted(packed(kernel.config(), 16), false, there);
+    if (some_only()) continue;
+    expect_accepted(packed(kernel.config(), 32), false, plain);
+    const bool next = kernel.warpgroups == 3 && kernel.qk_dim == 192;  // it spills 4 bytes, and 128 x 128 is taken
+    if (!next) expect_accepted(paged(packed(kernel.config(), 16), rows.deal()), false, pages);
+    expect_accepted(paged(packed(kernel.config(), 64), rows.deal()), false, there);
+    if (kernel.warpgroups < 3) expect_accepted(paged(packed(kernel.config(), 16), 3), false, pages);
+  }
+}
+
 // In 8 bits: reads and a mask by bits, or a weight, and pages whose rows one warp gathers of both tensors. At D 192
 // and 256 only blocks of 32 keys leave registers for the worst of it.
 void expect_most_registers_accepted(bool large_dims) {

@@ -69,8 +69,8 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       config.capped, config.weighted, config.dropped, config.safe_headroom, config.by_sequence, config.device_lengths,
       config.streamed_bytes, config.streamed_stages, parts_text(config), config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, access_text(config), packed_text(config),
-      fp8_text(config));
+      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, access_text(config), fp8_text(config),
+      packed_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.

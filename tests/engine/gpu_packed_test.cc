@@ -206,8 +206,9 @@ TEST_F(GpuPacked, BiasesInTiles) {
 TEST_F(GpuPacked, OfEightBits) {
   std::vector<CaseSpec> specs;
   Source source(127'000);
-  Deck<std::string> masks({"", "causal_lower_right", "by_head", "sliding_window"}, 28), scores({"", "softcap", "alibi"}, 29),
-      sequences({"whole", "lengths", "packed"}, 30), sinks({"none", "normal"}, 31);
+  Deck<std::string> masks({"", "causal_lower_right", "by_head", "sliding_window"}, 28),
+      scores({"", "softcap", "alibi"}, 29), sequences({"whole", "lengths", "packed"}, 30),
+      sinks({"none", "normal"}, 31);
   Deck<std::int64_t> pages({0, 16, 0, 64}, 32);
   Deck<DType> types({DType::e4m3, DType::e4m3, DType::e5m2}, 33);
   Deck<int> ctas({0, 1, 3}, 34);

@@ -52,6 +52,25 @@ TEST(ForwardSm90Packed, PacksWhereQueriesAreFew) {
   EXPECT_THAT(plan.rejected, Contains(HasSubstr("32 queries of 4 heads x 128 keys, 2 warpgroups: predicted")));
 }
 
+// By the longest sequences that there may be; and with a factor for each head.
+TEST(ForwardSm90Packed, LengthsOnTheDeviceAndEightBits) {
+  const HopperCall call = few(16);
+  problem::AttentionProblem there = call.problem();
+  there.device_lengths = true;
+  const Choice of_longest = plan::forward_sm90(there, call.tensors(), call.options, h200(), [](BlockSize) {
+                              return std::shared_ptr<const BlockMask>();
+                            }).front();
+  EXPECT_TRUE(of_longest.plan.sm90->device_lengths);
+  EXPECT_EQ(of_longest.plan.sm90->packed_queries, 16);
+  HopperCall eight_bits = few(16);
+  eight_bits.dtype = DType::e4m3;
+  EXPECT_EQ(packed_by_first(eight_bits), 16);
+  ForwardSm90Config config = *choices_of(eight_bits).front().plan.sm90;
+  EXPECT_EQ(shared::factor_bytes(config), 8 * config.heads());
+  config.packed_queries = 0;
+  EXPECT_EQ(shared::factor_bytes(config), 16);
+}
+
 TEST(ForwardSm90Packed, DoesNotWhereItWouldGainNothing) {
   HopperCall alone = few(16);
   alone.kv_heads = 32;
@@ -112,8 +131,7 @@ TEST(ForwardSm90Packed, TriesNoMoreRowsThanTheGroupHas) {
 TEST(ForwardSm90Packed, BiasesComeInTilesOfSeveralHeads) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
     HopperCall streamed = few(16);
-    streamed.options.score_mod =
-        leaf::score() + Capture("bias", dtype, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+    streamed.options.score_mod = leaf::score() + Capture("bias", dtype, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
     streamed.options.bindings.captures["bias"] =
         ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), dtype, Dims{32, 16, 8192});
     for (const int packed : {16, 32, 64}) {
@@ -123,9 +141,9 @@ TEST(ForwardSm90Packed, BiasesComeInTilesOfSeveralHeads) {
         EXPECT_EQ(config.streamed_box(), config.packs() ? config.packed_queries : 64);
         EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
       }
-      EXPECT_THAT(choices_of(streamed), Contains(testing::Truly([&](const Choice& choice) {
-                    return choice.plan.sm90->packed_queries == packed;
-                  })));
+      EXPECT_THAT(
+          choices_of(streamed),
+          Contains(testing::Truly([&](const Choice& choice) { return choice.plan.sm90->packed_queries == packed; })));
     }
     EXPECT_EQ(packed_by_first(streamed), 16);
   }

@@ -201,7 +201,8 @@ inline constexpr int kStepNextUneven = 1024;  // the next step is not attended b
 inline constexpr int kStepStop = 2048;        // no key block: the end
 inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
 
-/// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished.
+/// And with the first of a tile. The producer is never more than stages + 1 tiles ahead of one that is being finished,
+/// or whose tiles of a capture are being asked for.
 struct TilePlace {
   int q_first, head, batch;  // first query; query head, the first one; sequence
   int item;                  // its number

@@ -230,11 +230,19 @@ void GpuCase::run_kernel(BlockSize tile) {
   download();
 }
 
+namespace {
+std::atomic<int> asked = 0, refused = 0;
+}  // namespace
+
+AskedKernels asked_kernels() { return {asked, refused}; }
+
 void GpuCase::run() {
   if (host_.spec().tile && on_gpu()) {
+    ++asked;
     try {
       return run_kernel(*host_.spec().tile);
     } catch (const cuda::jit::Rejected&) {  // the mask takes too many registers for it: any kernel then
+      ++refused;
     }
   }
   const AttentionPlan plan(tensors(), options_there());

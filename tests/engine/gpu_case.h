@@ -83,6 +83,13 @@ class GpuCase {
   std::vector<Tensor> copies_of_small_;
 };
 
+/// Cases that asked for a kernel of some tile, and those of them that took another one, since the compiler refused it:
+/// of this process, until now.
+struct AskedKernels {
+  int asked, refused;
+};
+AskedKernels asked_kernels();
+
 /// Calls body(spec) for each on as many threads as there are cores; what it throws is a failure of its case.
 void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body);
 

@@ -95,6 +95,11 @@ TEST_F(GpuLengths, OfHeadsThatArePacked) {
         spec.packed = packed;
         spec.ctas = ctas.deal();
         if (seed % 4 == 0) spec.o_dtype = DType::f32;
+        if (seed % 5 == 0) spec.late = 100;
+        if (seed % 7 == 0) {
+          spec.v_dim = kernel.v_dim - 3;
+          spec.layout = Layout::padded;
+        }
         specs.push_back(spec);
       }
     }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -18,7 +19,18 @@ class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
+    before_ = asked_kernels();
   }
+  /// A case whose kernel the compiler refuses takes another one: few may, or the test says little of those it names.
+  void TearDown() override {
+    const AskedKernels now = asked_kernels();
+    const int asked = now.asked - before_.asked, refused = now.refused - before_.refused;
+    if (refused > 0) std::printf("%d of %d cases took another kernel than the one asked for\n", refused, asked);
+    EXPECT_LE(2 * refused, asked);
+  }
+
+ private:
+  AskedKernels before_{};
 };
 
 /// HEDDLE_TEST_REDUCED: few and small cases, for compute-sanitizer.

@@ -494,7 +494,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  /// What makes scores of products beside params_.scale: of the tile, in 8 bits. Read for each step: a register that
+  /// What makes scores of products beside params_.scale: in 8 bits, of this warp's head. Read for each step: a register that
   /// held it would be one too many.
   __device__ __forceinline__ float factor() const {
     if constexpr (!kConfig.fp8()) return 1;

@@ -114,7 +114,15 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
                   dilated = named("packed, dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),
                   alibi = named("packed, ALiBi", mods::causal(), mods::alibi(Capture("slopes", DType::f32, 1))),
                   distant = named("packed, T5", {}, mods::t5_bias(Capture("table", DType::bf16, 2), 32, 128, true));
+  NamedMods biased =
+      with_sinks(named("packed, bias, device lengths, causal", mods::causal(),
+                       leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx())));
+  biased.by_sequence = biased.device_lengths = true;
   const ForwardSm90Kernel &three = kForwardSm90Kernels[0], &two = kForwardSm90Kernels[1];
+  for (const ForwardSm90Kernel& kernel : {three, two}) {
+    expect_accepted(streaming(packed(kernel.config(), 16), biased), false, biased);
+    if (!some_only()) expect_accepted(streaming(with_pages(kernel.config(), 32, 16), biased), false, biased);
+  }
   expect_accepted(with_pages(two.config(20, 33), 16, 1), false, pages);
   expect_accepted(with_output(three.config(), 32, shared::OutputType::e4m3), false, lengths);
   for (const NamedMods& mods : {dropout, dilated, alibi}) expect_accepted(packed(two.config(), 16), false, mods);

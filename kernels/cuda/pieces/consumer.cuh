@@ -246,7 +246,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       // Else the host has listed such rows.
       float lse = -ptx::infinity();
       if constexpr (kConfig.sinks) lse = lse_of_sink(own_sink(tile_));
-      fill_rows_of_warp<kConfig>(params_, own_place(tile_), own_sequence(tile_), warpgroup_, lse);
+      fill_own_rows<kConfig>(params_, own_place(tile_), own_sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
     ++tile_;

@@ -274,22 +274,23 @@ __device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned
       : "memory");
 }
 
-/// o = 0 and lse for those of a warp's rows in a tile that its sequence has; `place` and `sequence` are of their head.
-/// Every lane goes through the same instructions, and stores or does not: lanes that part inside the loop over tiles
-/// would cost addresses their one value a warp.
+/// o = 0 and lse for those of a warpgroup's rows in a tile that its sequence has; packed, of a warp's, `place` and
+/// `sequence` being of their head. Every lane goes through the same instructions, and stores or does not: lanes that
+/// part inside the loop over tiles would cost addresses their one value a warp.
 template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void fill_rows_of_warp(const shared::ForwardSm90Params& params, const TilePlace& place,
-                                                  const TileSequence& sequence, int warpgroup, float lse) {
+__device__ __forceinline__ void fill_own_rows(const shared::ForwardSm90Params& params, const TilePlace& place,
+                                              const TileSequence& sequence, int warpgroup, float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
-  constexpr int kRows = 16;
-  const int lane = threadIdx.x & 31, first = place.q_first + query_of_warp<kConfig>(warpgroup);
+  constexpr int kRows = kConfig.packs() ? 16 : 64, kThreads = 2 * kRows;
+  const int thread = threadIdx.x & (kThreads - 1),
+            first = place.q_first + (kConfig.packs() ? query_of_warp<kConfig>(warpgroup) : 64 * warpgroup);
   Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1] +
                (sequence.q_begin + first) * params.o_stride[2];
   const int rows = sequence.q_len - first;
 #pragma unroll 1
-  for (int n = 0; n < (kRows * Empty::kWords + 31) / 32; ++n) {
-    const int i = 32 * n + lane, row = i / Empty::kWords;
+  for (int n = 0; n < (kRows * Empty::kWords + kThreads - 1) / kThreads; ++n) {
+    const int i = kThreads * n + thread, row = i / Empty::kWords;
     Element* to = o + row * params.o_stride[2] + Empty::kWidth * (i % Empty::kWords);
     const int stores = row < kRows && row < rows;
     if constexpr (Empty::kWide) {
@@ -299,7 +300,7 @@ __device__ __forceinline__ void fill_rows_of_warp(const shared::ForwardSm90Param
     }
   }
   if constexpr (kConfig.lse) {
-    if (lane < kRows && lane < rows) store_lse(params, place, sequence.q_begin + first + lane, lse);
+    if (thread < kRows && thread < rows) store_lse(params, place, sequence.q_begin + first + thread, lse);
   }
 }
 

@@ -29,22 +29,29 @@ class Streamer {
       k_.advance(kConfig.stages);
       load(step);
       new_tile = (step & shared::kStepLast) != 0;
-      if (new_tile) ++tile_;
+      if (kConfig.packs() && new_tile) ++tile_;
     }
   }
 
  private:
   __device__ __forceinline__ void begin_tile() {
     const ptx::Address place = memory_.place(tile_);
+    int head = 0, batch = 0;
+    if constexpr (!kConfig.packs()) {
+      head = ptx::load_word(place + shared::kPlaceHead);
+      batch = ptx::load_word(place + shared::kPlaceBatch);
+    }
     const int q_start =
         kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
     q_idx_ = q_start + ptx::load_word(place);
-    if constexpr (!kConfig.packs()) find_axes(ptx::load_word(place + shared::kPlaceHead));
+    if constexpr (!kConfig.packs()) {
+      find_axes(batch, head);
+      ++tile_;
+    }
   }
 
   /// Where the tile of a head stands in the capture's other axes.
-  __device__ __forceinline__ void find_axes(int head) {
-    const int batch = ptx::load_word(memory_.place(tile_) + shared::kPlaceBatch);
+  __device__ __forceinline__ void find_axes(int batch, int head) {
     axes_[0] = streamed_axis(params_.mod, 0, batch, head);
     axes_[1] = streamed_axis(params_.mod, 1, batch, head);
   }
@@ -108,15 +115,22 @@ class Streamer {
   template <int kPanels, int kColumns>
   __device__ __forceinline__ void load_panels(ptx::Address to, const ptx::TensorMap& map, ptx::Address full,
                                               int kv_first, int w) {
-    constexpr int kRow = kColumns * kConfig.streamed_bytes, kRows = kConfig.streamed_box();
-    const int q_idx = kConfig.packs() ? q_idx_ : q_idx_ + 64 * w;
+    constexpr int kRow = kColumns * kConfig.streamed_bytes;
+    if constexpr (kConfig.packs()) {
 #pragma unroll 1
-    for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
-      if constexpr (kConfig.packs()) find_axes(packed_head(w, part));
-#pragma unroll(kConfig.packs() ? 1 : kPanels)
+      for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
+        const int head = packed_head(w, part);
+        find_axes(ptx::load_word(memory_.place(tile_) + shared::kPlaceBatch), head);
+#pragma unroll 1
+        for (int panel = 0; panel < kPanels; ++panel) {
+          ptx::tma_load(to + panel * (64 * kRow) + part * (kConfig.streamed_box() * kRow), map, full,
+                        kv_first + panel * kColumns, q_idx_, axes_[0], axes_[1], ptx::kEvictNormal);
+        }
+      }
+    } else {
       for (int panel = 0; panel < kPanels; ++panel) {
-        ptx::tma_load(to + panel * (64 * kRow) + part * (kRows * kRow), map, full, kv_first + panel * kColumns, q_idx,
-                      axes_[0], axes_[1], ptx::kEvictNormal);
+        ptx::tma_load(to + panel * (64 * kRow), map, full, kv_first + panel * kColumns, q_idx_ + 64 * w, axes_[0],
+                      axes_[1], ptx::kEvictNormal);
       }
     }
   }
@@ -125,7 +139,7 @@ class Streamer {
   const ptx::TensorMap &map_, &rest_map_;
   const shared::ForwardSm90Params& params_;
   ptx::Ring k_{0}, streamed_{1};
-  unsigned tile_ = 0;  // number of the tile in work
+  unsigned tile_ = 0;  // tiles begun; packed: ended, so that it is the number of the one in work
   int q_idx_ = 0;      // of the tile's first row
   int axes_[2] = {};
 };

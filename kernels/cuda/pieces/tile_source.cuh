@@ -103,16 +103,19 @@ class TileSource {
     if constexpr (kConfig.fp8()) {
       const int head = words[0].y, batch = words[0].z, kv_head = words[0].w;
       static_assert(shared::kItemHead == 4 && shared::kItemBatch == 8 && shared::kItemKvHead == 12);
-      const float keys = factor(params.k_descale, batch, kv_head), values = factor(params.v_descale, batch, kv_head);
       const ptx::Address to = memory.item(tile) + static_cast<unsigned>(shared::item_factors(kConfig));
-#pragma unroll 1
-      for (int i = 0; i < kConfig.heads(); ++i) {
+      if constexpr (kConfig.packs()) {
         // Of each of the tile's heads; of those that are not there, the last one's.
-        const int of_head = kConfig.packs() ? min(head + i, (kv_head + 1) * params.group - 1) : head;
-        static_assert(shared::kFactorOfScores == 0 && shared::kFactorOfValues == 4);
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + i * static_cast<int>(sizeof(shared::HeadFactors))),
-                     "f"(factor(params.q_descale, batch, of_head) * keys), "f"(values)
-                     : "memory");
+        const float keys = factor(params.k_descale, batch, kv_head), values = factor(params.v_descale, batch, kv_head);
+#pragma unroll 1
+        for (int i = 0; i < kConfig.heads(); ++i) {
+          const int of_head = min(head + i, (kv_head + 1) * params.group - 1);
+          store_factors(to + i * static_cast<int>(sizeof(shared::HeadFactors)),
+                        factor(params.q_descale, batch, of_head) * keys, values);
+        }
+      } else {
+        const float scores = factor(params.q_descale, batch, head) * factor(params.k_descale, batch, kv_head);
+        store_factors(to, scores, factor(params.v_descale, batch, kv_head));
       }
     }
     if constexpr (kConfig.sinks && kConfig.packs()) {
@@ -133,6 +136,10 @@ class TileSource {
     }
   }
 
+  __device__ __forceinline__ static void store_factors(ptx::Address to, float scores, float values) {
+    static_assert(shared::kFactorOfScores == 0 && shared::kFactorOfValues == 4);
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(scores), "f"(values) : "memory");
+  }
   __device__ __forceinline__ static float factor(const shared::Descale& of, int batch, int head) {
     return of.factors == nullptr ? 1.0F : of.factors[batch * of.stride[0] + head * of.stride[1]];
   }

@@ -494,8 +494,8 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  /// What makes scores of products beside params_.scale: in 8 bits, of this warp's head. Read for each step: a register that
-  /// held it would be one too many.
+  /// What makes scores of products beside params_.scale: in 8 bits, of this warp's head. Read for each step: a register
+  /// that held it would be one too many.
   __device__ __forceinline__ float factor() const {
     if constexpr (!kConfig.fp8()) return 1;
     return load_shared(own_factors(tile_) + shared::kFactorOfScores);

@@ -141,7 +141,7 @@ class Streamer {
   ptx::Ring k_{0}, streamed_{1};
   unsigned tile_ = 0;  // tiles begun; packed: ended, so that it is the number of the one in work
   int q_idx_ = 0;      // of the tile's first row
-  int axes_[2] = {};
+  int axes_[2] = {};   // where its head stands in the capture's other axes
 };
 
 }  // namespace heddle

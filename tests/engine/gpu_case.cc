@@ -25,6 +25,8 @@ constexpr std::int64_t kGuard = 1024;  // bytes before and behind
 
 bool on_gpu() { return gpu_backend() == BackendChoice::cuda; }
 
+std::atomic<int> asked = 0, refused = 0;  // AskedKernels
+
 }  // namespace
 
 BackendChoice gpu_backend() {
@@ -229,10 +231,6 @@ void GpuCase::run_kernel(BlockSize tile) {
   stream.wait();
   download();
 }
-
-namespace {
-std::atomic<int> asked = 0, refused = 0;
-}  // namespace
 
 AskedKernels asked_kernels() { return {asked, refused}; }
 

@@ -13,26 +13,37 @@ namespace {
 
 class LaunchPages : public LaunchCase {};
 
+/// Two sequences, of five pages at most and of one key, in seven pages of so many rows.
+struct PagedCall {
+  CallTensors call, pages;
+  Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5});
+  std::int32_t lengths[2];
+  AttentionTensors tensors = call.tensors();
+  AttentionOptions options;
+
+  PagedCall(std::int64_t rows, DType dtype)
+      : call({.batch = 2, .kv_rows = rows, .dtype = dtype}),
+        pages({.batch = 7, .kv_rows = rows, .dtype = dtype}),
+        lengths{static_cast<std::int32_t>(4 * rows + 1), 1} {
+    tensors.k = pages.tensors().k;
+    tensors.v = pages.tensors().v;
+    options.page_table = table.view();
+    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
+  }
+};
+
 // Pages of 8 bits: as many elements as bytes.
 TEST_F(LaunchPages, OfEightBits) {
   const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
   for (const std::int64_t rows : {64, 3}) {
-    const CallTensors call({.batch = 2, .kv_rows = rows, .dtype = DType::e4m3});
-    const CallTensors pages({.batch = 7, .kv_rows = rows, .dtype = DType::e4m3});
-    AttentionTensors tensors = call.tensors();
-    tensors.k = pages.tensors().k;
-    tensors.v = pages.tensors().v;
-    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5}),
-                 factors = Tensor::empty_on(kFirst, DType::f32, {2, 2});
-    AttentionOptions options;
-    options.page_table = table.view();
-    options.k_descale = factors;
-    const std::int32_t lengths[] = {static_cast<std::int32_t>(4 * rows + 1), 1};
-    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
-    const AttentionPlan plan(tensors, options);
+    PagedCall paged(rows, DType::e4m3);
+    const AttentionTensors& tensors = paged.tensors;
+    const Tensor factors = Tensor::empty_on(kFirst, DType::f32, {2, 2});
+    paged.options.k_descale = factors;
+    const AttentionPlan plan(tensors, paged.options);
     plan.run(tensors);
     const FakeLaunch& launch = last_launch();
-    EXPECT_EQ(launch.params.page_table.data, table.data());
+    EXPECT_EQ(launch.params.page_table.data, paged.table.data());
     EXPECT_EQ(launch.params.k_descale.factors, factors.data());  // of a sequence, not of a page
     EXPECT_EQ(launch.params.k_descale.stride[0], 2);
     for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
@@ -57,20 +68,12 @@ TEST_F(LaunchPages, OfEightBits) {
 TEST_F(LaunchPages, AndTheirTable) {
   const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
   for (const std::int64_t rows : {64, 3}) {
-    const CallTensors call({.batch = 2, .kv_rows = rows});
-    const CallTensors pages({.batch = 7, .kv_rows = rows});
-    AttentionTensors tensors = call.tensors();
-    tensors.k = pages.tensors().k;
-    tensors.v = pages.tensors().v;
-    const Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5});
-    AttentionOptions options;
-    options.page_table = table.view();
-    const std::int32_t lengths[] = {static_cast<std::int32_t>(4 * rows + 1), 1};
-    options.kv_lengths = ConstTensorView(lengths, DType::i32, {2});
-    const AttentionPlan plan(tensors, options);
+    const PagedCall paged(rows, DType::bf16);
+    const AttentionTensors& tensors = paged.tensors;
+    const AttentionPlan plan(tensors, paged.options);
     plan.run(tensors);
     const FakeLaunch& launch = last_launch();
-    EXPECT_EQ(launch.params.page_table.data, table.data());
+    EXPECT_EQ(launch.params.page_table.data, paged.table.data());
     EXPECT_EQ(launch.params.page_table.stride[0], 5);
     EXPECT_EQ(launch.params.page_table.stride[1], 1);
     EXPECT_EQ(launch.params.page_table.pages, 7);

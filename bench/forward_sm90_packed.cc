@@ -2,6 +2,10 @@
 // kernel on as many products over the same keys (4 heads, 128 queries each).
 //
 //   bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...
+//                             [--with bias|bias-f32|lengths|e4m3]
+//
+// --with: all of them add a bias [heads, queries, keys] (bf16 or f32), read lengths of keys on the device, or have q, k
+// and v of 8 bits.
 //
 // For head dims 64 and 128 and 8192 to 65536 keys: the plain kernel, each packed one that the planner offers, and the
 // best that does not pack, all of them in each of N rounds of S seconds each. Printed are milliseconds, their ratio to
@@ -10,11 +14,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -30,6 +37,19 @@ namespace {
 
 constexpr std::int64_t kKvHeads = 4, kGroup = 8, kQueries = 16;
 
+/// What all contenders do besides.
+struct Feature {
+  std::string_view name;
+  DType dtype = DType::bf16;  // of q, k and v
+  std::optional<DType> bias{};
+  bool lengths_on_device = false;
+};
+constexpr Feature kNone = {""};
+const std::array<Feature, 4> kFeatures = {{{"bias", DType::bf16, DType::bf16},
+                                           {"bias-f32", DType::bf16, DType::f32},
+                                           {"lengths", DType::bf16, {}, true},
+                                           {"e4m3", DType::e4m3}}};
+
 /// Random normal values, repeated with an odd period, for each of three tensors from elsewhere on: no rows near each
 /// other are alike, nor keys and queries.
 constexpr std::int64_t kPeriod = (1 << 21) - 1, kApart = 1'000'003, kPool = kPeriod + 2 * kApart;
@@ -41,28 +61,36 @@ void fill(const cuda::DeviceMemory& memory, int device, const Tensor& pool, std:
   }
 }
 
-/// q, k, v, o and lse of one size, which both problems share.
+/// q, k, v, o, lse, bias and lengths of one size, which both problems share. Room for 16 bits of each number, for 32 of
+/// the bias'.
 struct Memory {
-  Memory(int device, std::int64_t batch, std::int64_t dim, std::int64_t keys, const Tensor& pool)
+  Memory(int device, std::int64_t batch, std::int64_t dim, std::int64_t keys, const Feature& feature,
+         const Tensor& pool)
       : q(device, bytes(batch * kGroup * kQueries * dim)),
         k(device, bytes(batch * keys * dim)),
         v(device, bytes(batch * keys * dim)),
         o(device, bytes(batch * kGroup * kQueries * dim)),
         lse(device, 2 * bytes(batch * kGroup * kQueries)),
-        workspace(device, 64) {
+        bias(device, feature.bias ? 2 * bytes(kGroup * kQueries * keys) : 4),
+        lengths(device, 4 * static_cast<std::size_t>(batch)) {
     fill(q, device, pool, 0);
     fill(k, device, pool, 1);
     fill(v, device, pool, 2);
+    fill(bias, device, pool, 2);
+    const std::vector<std::int32_t> all(static_cast<std::size_t>(batch), static_cast<std::int32_t>(keys));
+    cuda::copy_and_wait(device, lengths.data(), all.data(), lengths.bytes());
   }
   static std::size_t bytes(std::int64_t elements) { return static_cast<std::size_t>(elements * kKvHeads * 2); }
 
-  cuda::DeviceMemory q, k, v, o, lse, workspace;
+  cuda::DeviceMemory q, k, v, o, lse, bias, lengths;
 };
 
 struct Contender {
   std::string name;
   plan::Plan plan;
   AttentionTensors tensors;
+  AttentionOptions options;
+  cuda::DeviceMemory workspace;
   std::unique_ptr<backend::Kernel> kernel{};
   std::vector<double> seconds{};
   int times = 1;
@@ -83,15 +111,16 @@ std::string name_of(const shared::ForwardSm90Config& config, bool plain) {
 
 class Bench {
  public:
-  Bench(int device, std::int64_t batch, std::int64_t dim, std::int64_t keys, const Tensor& pool)
+  Bench(int device, std::int64_t batch, std::int64_t dim, std::int64_t keys, const Feature& feature, const Tensor& pool)
       : device_(device),
         batch_(batch),
         dim_(dim),
         keys_(keys),
-        memory_(device, batch, dim, keys, pool),
+        feature_(feature),
+        memory_(device, batch, dim, keys, feature, pool),
         timer_(device) {
-    add(tensors_of(kKvHeads, kGroup * kQueries), true);
-    add(tensors_of(kKvHeads * kGroup, kQueries), false);
+    add(tensors_of(kKvHeads, kGroup * kQueries), options_of(kKvHeads, kGroup * kQueries), true);
+    add(tensors_of(kKvHeads * kGroup, kQueries), options_of(kKvHeads * kGroup, kQueries), false);
   }
 
   void measure(int rounds, double seconds) {
@@ -120,27 +149,47 @@ class Bench {
  private:
   AttentionTensors tensors_of(std::int64_t heads, std::int64_t queries) const {
     const Device place = {DeviceKind::cuda, device_};
-    const auto view = [&](const cuda::DeviceMemory& memory, const Dims& shape, DType dtype = DType::bf16) {
+    const auto view = [&](const cuda::DeviceMemory& memory, const Dims& shape, DType dtype) {
       return TensorView(memory.data(), dtype, shape, place);
     };
-    return {view(memory_.q, {batch_, heads, queries, dim_}), view(memory_.k, {batch_, kKvHeads, keys_, dim_}),
-            view(memory_.v, {batch_, kKvHeads, keys_, dim_}), view(memory_.o, {batch_, heads, queries, dim_}),
+    const DType dtype = feature_.dtype;
+    return {view(memory_.q, {batch_, heads, queries, dim_}, dtype),
+            view(memory_.k, {batch_, kKvHeads, keys_, dim_}, dtype),
+            view(memory_.v, {batch_, kKvHeads, keys_, dim_}, dtype),
+            view(memory_.o, {batch_, heads, queries, dim_}, DType::bf16),
             view(memory_.lse, {batch_, heads, queries}, DType::f32)};
+  }
+  AttentionOptions options_of(std::int64_t heads, std::int64_t queries) const {
+    const Device place = {DeviceKind::cuda, device_};
+    AttentionOptions options;
+    if (feature_.bias) {
+      options.score_mod = leaf::score() + Capture("bias", *feature_.bias, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+      options.bindings.captures["bias"] =
+          TensorView(memory_.bias.data(), *feature_.bias, Dims{heads, queries, keys_}, place);
+    }
+    if (feature_.lengths_on_device) {
+      options.kv_lengths = TensorView(memory_.lengths.data(), DType::i32, Dims{batch_}, place);
+    }
+    return options;
   }
 
   /// The planner's first for the plain problem; else all that it packs, and the first that it does not.
-  void add(const AttentionTensors& tensors, bool plain) {
-    const problem::AttentionProblem problem = problem::validate(tensors, options_);
+  void add(const AttentionTensors& tensors, const AttentionOptions& options, bool plain) {
+    const problem::AttentionProblem problem = problem::validate(tensors, options);
     bool unpacked = false;
     const std::vector<plan::Choice> choices =
-        plan::choose(problem, tensors, options_, engine::machine(), [](BlockSize) { return nullptr; });
+        plan::choose(problem, tensors, options, engine::machine(), [](BlockSize) { return nullptr; });
     for (const plan::Choice& choice : choices) {
       const shared::ForwardSm90Config& config = *choice.plan.sm90;
       if (!config.packs() && std::exchange(unpacked, true)) continue;
-      Contender contender{.name = name_of(config, plain), .plan = choice.plan, .tensors = tensors};
+      Contender contender{.name = name_of(config, plain),
+                          .plan = choice.plan,
+                          .tensors = tensors,
+                          .options = options,
+                          .workspace = {device_, static_cast<std::size_t>(choice.plan.workspace_bytes)}};
       contender.chosen = &choice == &choices.front();
       try {
-        contender.kernel = engine::prepare({problem, choice.plan, tensors, options_, options_.bindings, nullptr});
+        contender.kernel = engine::prepare({problem, choice.plan, tensors, options, options.bindings, nullptr});
       } catch (const Error& error) {
         fmt::print(stderr, "D {}, {}: {}\n", dim_, contender.name, error.what());
         continue;
@@ -152,38 +201,38 @@ class Bench {
   double once(const Contender& contender, int times) {
     return timer_.seconds(times, [&] {
       contender.kernel->launch({.tensors = contender.tensors,
-                                .options = &options_,
-                                .bindings = &options_.bindings,
+                                .options = &contender.options,
+                                .bindings = &contender.options.bindings,
                                 .block_mask = nullptr,
-                                .workspace = memory_.workspace.data(),
+                                .workspace = contender.workspace.data(),
                                 .stream = timer_.stream()});
     });
   }
 
   int device_;
   std::int64_t batch_, dim_, keys_;
+  Feature feature_;
   Memory memory_;
   GpuTimer timer_;
-  AttentionOptions options_{};
   std::vector<Contender> contenders_;
 };
 
-int run(int rounds, double seconds, int device, const std::vector<std::int64_t>& batches) {
+int run(int rounds, double seconds, int device, const Feature& feature, const std::vector<std::int64_t>& batches) {
   if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
     fmt::print(stderr, "no CUDA device: {}\n", reason);
     return 2;
   }
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  const Tensor drawn = Tensor::empty(DType::f32, {kPool});
+  const Tensor drawn = Tensor::empty(DType::f32, {2 * kPool / size_of(feature.dtype)});
   for (std::int64_t i = 0; i < drawn.count(); ++i) static_cast<float*>(drawn.data())[i] = normal(random);
-  const Tensor pool = drawn.to(DType::bf16);
+  const Tensor pool = drawn.to(feature.dtype);
   fmt::print("{:>4} {:>6} {:>6} {:>36}  {:>9} {:>9} {:>7}\n", "D", "keys", "batch", "kernel", "ms", "predicted",
              "x plain");
   for (const std::int64_t batch : batches) {
     for (const std::int64_t dim : {64, 128}) {
       for (const std::int64_t keys : {8192, 16384, 65536}) {
-        Bench bench(device, batch, dim, keys, pool);
+        Bench bench(device, batch, dim, keys, feature, pool);
         bench.measure(rounds, seconds);
         bench.print();
       }
@@ -198,6 +247,7 @@ int run(int rounds, double seconds, int device, const std::vector<std::int64_t>&
 int main(int argc, char** argv) {
   int rounds = 7, device = 0;
   double seconds = 0.02;
+  const heddle::bench::Feature* feature = &heddle::bench::kNone;
   std::vector<std::int64_t> batches;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
@@ -209,14 +259,21 @@ int main(int argc, char** argv) {
       device = std::atoi(argv[++i]);
     } else if (argument == "--batch" && i + 1 < argc) {
       batches.push_back(std::max(1, std::atoi(argv[++i])));
+    } else if (const auto named = std::ranges::find(heddle::bench::kFeatures, i + 1 < argc ? argv[i + 1] : "",
+                                                    &heddle::bench::Feature::name);
+               argument == "--with" && named != heddle::bench::kFeatures.end()) {
+      feature = &*named;
+      ++i;
     } else {
-      fmt::print(stderr, "usage: bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...\n");
+      fmt::print(stderr,
+                 "usage: bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...\n"
+                 "                                 [--with bias|bias-f32|lengths|e4m3]\n");
       return 2;
     }
   }
   if (batches.empty()) batches = {1, 33};
   try {
-    return heddle::bench::run(rounds, seconds, device, batches);
+    return heddle::bench::run(rounds, seconds, device, *feature, batches);
   } catch (const heddle::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -46,10 +46,10 @@ WITHOUT_PUBLIC_HEADERS = {"shared"}
 KERNELS_MAY_INCLUDE = {
     "ptx": (),
     "mods": ("ptx",),
-    "tile": ("ptx",),
-    "pieces": ("ptx", "mods", "tile"),
-    "families": ("ptx", "mods", "tile", "pieces"),
-    "": ("ptx", "mods", "tile", "pieces", "families"),
+    "fragments": ("ptx", "mods"),
+    "sm90": ("ptx", "mods", "fragments"),
+    "families": ("ptx", "mods", "fragments", "sm90"),
+    "": ("ptx", "mods", "fragments", "sm90", "families"),
 }
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.

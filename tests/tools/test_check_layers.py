@@ -136,18 +136,18 @@ class CheckLayers(unittest.TestCase):
     def test_kernels(self):
         self.write("kernels/cuda/ptx/barrier.cuh", '#include "shared/rows.h"\n')
         self.write("kernels/cuda/mods/operations.cuh", "")
-        self.write("kernels/cuda/pieces/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
-        self.write("kernels/cuda/families/forward.cuh", '#include "pieces/softmax.cuh"\n')
+        self.write("kernels/cuda/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
+        self.write("kernels/cuda/families/forward.cuh", '#include "fragments/softmax.cuh"\n')
         self.write("kernels/cuda/all.cuh", '#include "families/forward.cuh"\n')
         result = self.run_tool()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        tile = "kernels/cuda/tile/a.cuh"
-        self.assert_breach(tile, '#include "mods/operations.cuh"\n', f"{tile}:1", "it may include kernels/cuda/ptx")
-        self.assert_breach(tile, '#include "all.cuh"\n', f"{tile}:1", "kernels/cuda/tile may not include 'all.cuh'")
-        self.assert_breach(tile, "#include <cuda_bf16.h>\n", f"{tile}:1", "without headers of the system")
-        self.assert_breach(tile, '#include "base/shape.h"\n', f"{tile}:1", "is no file of kernels/cuda")
-        self.assert_breach(tile, '#include "../ptx/barrier.cuh"\n', f"{tile}:1", "is no file of kernels/cuda")
-        self.assert_breach(tile, '#include "shared/nowhere.h"\n', f"{tile}:1", "there is no header src/shared/nowhere.h")
+        mods = "kernels/cuda/mods/a.cuh"
+        self.assert_breach(mods, '#include "fragments/softmax.cuh"\n', f"{mods}:1", "it may include kernels/cuda/ptx")
+        self.assert_breach(mods, '#include "all.cuh"\n', f"{mods}:1", "kernels/cuda/mods may not include 'all.cuh'")
+        self.assert_breach(mods, "#include <cuda_bf16.h>\n", f"{mods}:1", "without headers of the system")
+        self.assert_breach(mods, '#include "base/shape.h"\n', f"{mods}:1", "is no file of kernels/cuda")
+        self.assert_breach(mods, '#include "../ptx/barrier.cuh"\n', f"{mods}:1", "is no file of kernels/cuda")
+        self.assert_breach(mods, '#include "shared/nowhere.h"\n', f"{mods}:1", "there is no header src/shared/nowhere.h")
 
     def test_kernels_in_an_unlisted_folder(self):
         self.write("kernels/cuda/ptx/barrier.cuh", "")

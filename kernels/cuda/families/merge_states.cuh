@@ -8,8 +8,8 @@
 // Included last by a generated source, which defines kPartsType and kOutputType.
 #pragma once
 
+#include "fragments/output_elements.cuh"
 #include "mods/captures.cuh"
-#include "pieces/output_elements.cuh"
 #include "ptx/bits.cuh"
 #include "shared/merge_states.h"
 

@@ -13,6 +13,14 @@ __device__ __forceinline__ int load_word(Address from) {
 __device__ __forceinline__ void store_word(Address to, int word) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+__device__ __forceinline__ float load_float(Address from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_float(Address to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
 __device__ __forceinline__ void store_zeros(Address to) {
   asm volatile("st.shared.v4.s32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }

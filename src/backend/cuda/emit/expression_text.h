@@ -68,7 +68,7 @@ struct Streamed {
 ///
 /// which computes each column once a warp and passes it on where that is long work, a read above all, and otherwise
 /// calls mask_column. All threads of the warp must make these calls together. MaskMod is a class with all but the
-/// element function, for templates (kernels/cuda/pieces/elements.cuh).
+/// element function, for templates (kernels/cuda/fragments/elements.cuh).
 ///
 /// The text includes the headers of kernels/cuda/mods that it needs. It needs the compiler's option -default-device,
 /// and neither -use_fast_math nor -ftz=true.

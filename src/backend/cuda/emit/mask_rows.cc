@@ -75,7 +75,7 @@ RowMask row_mask(const Expr& mask) {
 
 jit::Source mask_rows(const RowMask& mask, const std::string& architecture) {
   return {.name = "mask_rows",
-          .text = fmt::format("#include \"pieces/zone_map.cuh\"\n\n"
+          .text = fmt::format("#include \"mods/zone_map.cuh\"\n\n"
                               "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
                               "#include \"families/mask_rows.cuh\"\n",
                               mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),

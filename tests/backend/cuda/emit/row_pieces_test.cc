@@ -22,13 +22,13 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// After the mods' text.
 constexpr const char* kText = R"(
-#include "pieces/element_weights.cuh"
-#include "pieces/sink.cuh"
-#include "pieces/tile_rows.cuh"
+#include "fragments/element_weights.cuh"
+#include "fragments/sink.cuh"
+#include "fragments/tile_rows.cuh"
 
 template <int kPacked>
 void find_row(int warpgroup, int* row) {
-  constexpr heddle::ForwardSm90Config kConfig = {.warpgroups = 3, .packed_queries = kPacked};
+  constexpr heddle::shared::ForwardSm90Config kConfig = {.warpgroups = 3, .packed_queries = kPacked};
   row[0] = heddle::head_of_warp<kConfig>(warpgroup);
   row[1] = heddle::query_of_thread<kConfig>(warpgroup);
 }

@@ -7,9 +7,7 @@
 
 namespace heddle {
 
-using shared::ForwardSm90Config;
-
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 struct SharedMemory {
   static constexpr shared::ForwardSm90Memory kLayout = shared::forward_sm90_memory(kConfig);
   static constexpr unsigned kQueryBytes = 64 * kConfig.qk_panels() * 128;              // of a warpgroup's queries

@@ -1,13 +1,13 @@
 // The producer: one thread that walks the CTA's tiles and their runs of key blocks, and loads what the consumers read.
 #pragma once
 
-#include "pieces/memory.cuh"
-#include "pieces/tile_source.cuh"
 #include "ptx/tma.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/tile_source.cuh"
 
 namespace heddle {
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class Producer {
  public:
   using Memory = SharedMemory<kConfig>;

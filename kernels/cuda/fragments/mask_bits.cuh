@@ -13,23 +13,21 @@
 // Or it was found before any run (shared/stored_mask.h): then a thread loads its words as soon as it knows the block.
 #pragma once
 
-#include "pieces/elements.cuh"
+#include "fragments/elements.cuh"
 #include "ptx/math.cuh"
 #include "shared/mask_bits.h"
 #include "shared/stored_mask.h"
 
 namespace heddle {
 
-using shared::ForwardSm90Config;
-
 /// A kernel that masks its scores otherwise has none.
-template <ForwardSm90Config kConfig, bool kUsed>
+template <auto kConfig, bool kUsed>
 class MaskBits {
  public:
   static constexpr bool kRemembers = false;
 };
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class MaskBits<kConfig, true> {
  public:
   static constexpr int kN = kConfig.kv_block;

@@ -1,7 +1,7 @@
 // What the producer orders instead of loading it: keys and values in pages.
 //
-// Two warps of the producer's warpgroup, or one beside a streamer (pieces/streamer.cuh) or a warp that transposes
-// values (pieces/transpose.cuh), bring them. Pages of 8 rows, or multiples, TMA is asked for, keys by one of the warps
+// Two warps of the producer's warpgroup, or one beside a streamer (sm90/streamer.cuh) or a warp that transposes
+// values (sm90/transpose.cuh), bring them. Pages of 8 rows, or multiples, TMA is asked for, keys by one of the warps
 // and values by the other; of keys past the end it brings the last ones again. Of other pages both warps copy rows to
 // where TMA would have put them, in its swizzle. What they write is read by products, through the async proxy: so each
 // thread waits for its own copies, fences, and only then does its warp say that the buffer is filled. One order's
@@ -10,15 +10,15 @@
 // ordered. Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
 #pragma once
 
-#include "pieces/memory.cuh"
 #include "ptx/gather.cuh"
 #include "ptx/tma.cuh"
+#include "sm90/memory.cuh"
 
 namespace heddle {
 
 using shared::GatheredTensor;
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class Gatherer {
  public:
   using Memory = SharedMemory<kConfig>;

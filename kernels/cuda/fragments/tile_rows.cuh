@@ -7,10 +7,8 @@
 
 namespace heddle {
 
-using shared::ForwardSm90Config;
-
 /// The query of a warp's first row, counted from the tile's first one.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ int query_of_warp(int warpgroup) {
   const int warp = (threadIdx.x >> 5) & 3;
   if constexpr (kConfig.packs()) return 16 * warp % kConfig.queries();
@@ -18,13 +16,13 @@ __device__ __forceinline__ int query_of_warp(int warpgroup) {
 }
 
 /// Of the thread's first row; its other row is 8 further down.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ int query_of_thread(int warpgroup) {
   return query_of_warp<kConfig>(warpgroup) + static_cast<int>((threadIdx.x & 31) >> 2);
 }
 
 /// The head of a warp's rows, counted from the tile's first one.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ int head_of_warp(int warpgroup) {
   if constexpr (!kConfig.packs()) return 0;
   const int warp = (threadIdx.x >> 5) & 3;

@@ -5,21 +5,26 @@
 // references to them, give unmasked kernels other machine code.
 #pragma once
 
-#include "pieces/drops.cuh"
-#include "pieces/mask_bits.cuh"
-#include "pieces/memory.cuh"
-#include "pieces/output.cuh"
-#include "pieces/products.cuh"
-#include "pieces/row_weights.cuh"
-#include "pieces/scores.cuh"
-#include "pieces/sink.cuh"
-#include "pieces/tile_rows.cuh"
+#include "fragments/cap.cuh"
+#include "fragments/distances.cuh"
+#include "fragments/drops.cuh"
+#include "fragments/empty_rows.cuh"
+#include "fragments/mask_bits.cuh"
+#include "fragments/row_weights.cuh"
+#include "fragments/scores.cuh"
+#include "fragments/sink.cuh"
+#include "fragments/stored_rows.cuh"
+#include "fragments/tile_rows.cuh"
+#include "fragments/tilt.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/output.cuh"
+#include "sm90/products.cuh"
 
 namespace heddle {
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class Consumer : DropsOf<kConfig.dropped> {
  public:
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
@@ -138,7 +143,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     return memory_.factors(tile) + static_cast<int>(sizeof(shared::HeadFactors)) * head_of_warp<kConfig>(warpgroup_);
   }
   __device__ __forceinline__ float own_sink(unsigned tile) const {
-    return load_shared(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
+    return ptx::load_float(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
   }
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
@@ -441,7 +446,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       for (int r = 0; r < 2; ++r) factor[r] *= this->drops.factor();
     }
     if constexpr (kConfig.fp8()) {
-      const float values = load_shared(own_factors(tile) + shared::kFactorOfValues);
+      const float values = ptx::load_float(own_factors(tile) + shared::kFactorOfValues);
       factor[0] *= values;
       factor[1] *= values;
     }
@@ -498,7 +503,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   /// that held it would be one too many.
   __device__ __forceinline__ float factor() const {
     if constexpr (!kConfig.fp8()) return 1;
-    return load_shared(own_factors(tile_) + shared::kFactorOfScores);
+    return ptx::load_float(own_factors(tile_) + shared::kFactorOfScores);
   }
 
   /// Of products.

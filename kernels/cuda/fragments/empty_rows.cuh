@@ -1,121 +1,10 @@
-// A finished tile's way out: o through shared memory and TMA, lse by ordinary stores; and queries that attend nothing.
+// Queries that attend nothing, stored by threads: o = 0, and lse is that of no keys.
 #pragma once
 
-#include "pieces/memory.cuh"
-#include "pieces/output_elements.cuh"
-#include "pieces/tile_rows.cuh"
+#include "fragments/stored_rows.cuh"
 #include "ptx/math.cuh"
-#include "ptx/tma.cuh"
 
 namespace heddle {
-
-using shared::TilePlace;
-
-/// The sequence of a tile, for what is written of it.
-struct TileSequence {
-  int q_begin, q_len;
-};
-
-/// 64 rows of one warpgroup, of an o that TMA does not store: every thread stores what it holds, elements alone where
-/// pairs do not divide its strides or its address. A tile that is repeated is stored by the same threads in the same
-/// places: in order.
-template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void store_output_by_threads(const shared::ForwardSm90Params& params, int warpgroup,
-                                                        const TilePlace& place, const TileSequence& sequence,
-                                                        const float (&o)[kConfig.v_columns() / 2],
-                                                        const float (&factor)[2]) {
-  using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
-  using One = typename Elements::One;
-  const int lane = threadIdx.x & 31;
-  One* head = static_cast<One*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = place.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
-    One* to = head + (sequence.q_begin + row) * params.o_stride[2] + 2 * (lane & 3);
-#pragma unroll
-    for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
-      const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
-      const typename Elements::Pair two = Elements::pair(o[i] * factor[r], o[i + 1] * factor[r]);
-      if (row < sequence.q_len && (8 * j + 8 <= kConfig.v_dim || column + 1 < kConfig.v_dim)) {
-        if constexpr (kConfig.odd_o) {
-          to[8 * j] = Elements::first(two);
-          to[8 * j + 1] = Elements::second(two);
-        } else {
-          *reinterpret_cast<typename Elements::Pair*>(to + 8 * j) = two;
-        }
-      }
-      if constexpr (kConfig.v_dim % 2 != 0) {
-        if (row < sequence.q_len && column + 1 == kConfig.v_dim) to[8 * j] = Elements::first(two);
-      }
-    }
-  }
-}
-
-/// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows. `longest`:
-/// queries of the longest sequence. Packed: `place` and `sequence` are of the head of this warp's rows; the first warp
-/// of each head stores it, if it has queries.
-template <ForwardSm90Config kConfig>
-__device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory, const ptx::TensorMap& map,
-                                             int warpgroup, const TilePlace& place, const TileSequence& sequence,
-                                             int longest, const float (&o)[kConfig.v_columns() / 2],
-                                             const float (&factor)[2]) {
-  const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
-  const ptx::Address staged = memory.output(warpgroup);  // shared, [o_panels][64][64], 128-byte swizzle
-  const int row = warp * 16 + (lane & 7) + 8 * ((lane >> 3) & 1);
-  // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
-  // named.
-  bool waits = thread == 0,
-       stores = thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len);
-  if constexpr (kConfig.packs()) {
-    waits = lane == 0;
-    stores = lane == 0 && 16 * warp % kConfig.queries() == 0 && sequence.q_len > 0;
-  }
-#pragma unroll
-  for (int first_panel = 0; first_panel < kConfig.output_panels(); first_panel += kConfig.o_panels) {
-    // A tile that is repeated overwrites what it wrote before, so that has to be written.
-    if (waits && first_panel == 0) ptx::tma_store_wait();
-    if (waits && first_panel > 0) ptx::tma_store_wait_read();
-    ptx::named_barrier(1 + warpgroup, 128);
-#pragma unroll
-    for (int c = 0; c < kConfig.o_panels * 4; ++c) {
-      const int d = 8 * (first_panel * 4 + c);  // registers of 16 columns
-      const int chunk = (c % 4) * 2 + (lane >> 4);
-      const ptx::Address to = staged + (c / 4) * 64 * 128 + row * 128 + ((chunk ^ (row & 7)) * 16);
-      const auto two = [&](int i) {  // of one row
-        return ptx::pack<kConfig.f16>(o[d + i] * factor[i / 2 % 2], o[d + i + 1] * factor[i / 2 % 2]);
-      };
-      if (2 * d + 16 <= kConfig.v_columns()) {
-        asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(two(0)),
-                     "r"(two(2)), "r"(two(4)), "r"(two(6))
-                     : "memory");
-      } else if (2 * d < kConfig.v_columns()) {  // the last 8 columns
-        asm volatile("stmatrix.sync.aligned.x2.m8n8.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(two(0)), "r"(two(2))
-                     : "memory");
-      }
-    }
-    ptx::fence_for_tma();
-    ptx::named_barrier(1 + warpgroup, 128);
-    if (stores) {
-      for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.output_panels(); ++panel) {
-        const ptx::Address from = staged + panel * 64 * 128 + (kConfig.packs() ? 16 * warp * 128 : 0);
-        const int column = (first_panel + panel) * 64;
-        const int first = place.q_first + (kConfig.packs() ? 0 : 64 * warpgroup);
-        if constexpr (kConfig.by_sequence) {
-          ptx::tma_store_before(sequence.q_begin + sequence.q_len, map, from, column, first + longest - sequence.q_len,
-                                place.head, place.batch);
-        } else {
-          ptx::tma_store(map, from, column, first, place.head, place.batch);
-        }
-      }
-      ptx::tma_store_commit();
-    }
-  }
-}
-
-__device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& params, const TilePlace& place, int row,
-                                          float lse) {
-  params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
-}
 
 /// lse of a row that attends nothing but a sink, whose o is then 0; NaN, as o is, where the sink is +inf or NaN.
 __device__ __forceinline__ float lse_of_sink(float sink) {
@@ -124,7 +13,7 @@ __device__ __forceinline__ float lse_of_sink(float sink) {
 
 /// The o of a row that attends nothing: 8 columns at once, where the rows end with the last of them; what stands behind
 /// a row is not ours.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 struct EmptyRow {
   using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
   using Element = typename Elements::One;
@@ -143,7 +32,7 @@ struct EmptyRow {
 };
 
 /// o = 0 and lse for queries of one head, by all consumer threads of the CTA, of which this is number `thread`.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& params, int thread,
                                            const shared::RowFill at, float lse) {
   using Empty = EmptyRow<kConfig>;
@@ -168,7 +57,7 @@ __device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& para
 }
 
 /// lse of the rows of a fill: of queries of their sequence, or of those that no sequence has.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ float lse_of_fill(const shared::ForwardSm90Params& params, int head, bool of_sequence) {
   if constexpr (kConfig.sinks) {
     if (of_sequence) return lse_of_sink(params.sinks[head * params.sink_stride]);
@@ -177,7 +66,7 @@ __device__ __forceinline__ float lse_of_fill(const shared::ForwardSm90Params& pa
 }
 
 /// With lengths on the device, by all CTAs: the rows that no sequence has, or those that one has.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void store_fills_by_place(const shared::ForwardSm90Params& params, int thread,
                                                      bool of_sequence) {
   const shared::ListedTiles& listed = params.listed;
@@ -207,7 +96,7 @@ __device__ __forceinline__ void store_fills_by_place(const shared::ForwardSm90Pa
 /// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for those
 /// inside of their sequence. With lengths on the device, for the rows that no sequence has; and where no sequence may
 /// have a key, so that there are no tiles, for all others.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
   const int thread = threadIdx.x - 128;
   if constexpr (kConfig.device_lengths) {
@@ -277,7 +166,7 @@ __device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned
 /// o = 0 and lse for those of a warpgroup's rows in a tile that its sequence has; packed, of a warp's, `place` and
 /// `sequence` being of their head. Every lane goes through the same instructions, and stores or does not: lanes that
 /// part inside the loop over tiles would cost addresses their one value a warp.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void fill_own_rows(const shared::ForwardSm90Params& params, const TilePlace& place,
                                               const TileSequence& sequence, int warpgroup, float lse) {
   using Empty = EmptyRow<kConfig>;

@@ -2,7 +2,7 @@
 // producer goes on loading. Both take about half a step of the consumers'.
 #pragma once
 
-#include "pieces/memory.cuh"
+#include "sm90/memory.cuh"
 
 namespace heddle {
 
@@ -13,7 +13,7 @@ inline constexpr int kNoMoreTiles = -3;  // wish: the thread may end
 inline constexpr int kSafely = 1 << 30;  // with an item's number, in a wish and its answer: with the running maximum
 static_assert(kSafely >= shared::kMaxTiles);
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class TileSource {
  public:
   using Memory = SharedMemory<kConfig>;

@@ -8,10 +8,8 @@
 
 namespace heddle {
 
-using shared::ForwardSm90Config;
-
 /// S = Q K^T, in flight. `q`: where the queries are, in units of 16 bytes.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void issue_qk(float (&s)[kConfig.kv_block / 2], unsigned q, ptx::Address keys) {
   constexpr int kN = kConfig.kv_block;
   const unsigned k = keys >> 4;
@@ -26,7 +24,7 @@ __device__ __forceinline__ void issue_qk(float (&s)[kConfig.kv_block / 2], unsig
 }
 
 /// O = P V, or O += P V, in flight.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void issue_pv(float (&o)[kConfig.v_columns() / 2],
                                          unsigned (&p)[kConfig.kv_block * kConfig.element_bytes() / 8],
                                          ptx::Address values, int accumulate) {

@@ -9,8 +9,8 @@
 //   so is o then: the tile is computed again, safely, where the power follows the largest element so far.
 #pragma once
 
-#include "pieces/scores.cuh"
-#include "pieces/softmax.cuh"
+#include "fragments/softmax.cuh"
+#include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 
 namespace heddle {

@@ -16,7 +16,7 @@
 // that eight equal weights may still pass together (safely 8, where none is larger).
 #pragma once
 
-#include "pieces/scores.cuh"
+#include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 
 namespace heddle {
@@ -34,7 +34,7 @@ struct WeightRange {
   float largest;        // eight together may grow to this before m moves
   float safe_headroom;  // the same in a tile where every step sets m
 };
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 constexpr WeightRange weight_range() {
   if (!kConfig.fp8() && !kConfig.f16) return {false, 0, 1, 0, 0};
   if (!kConfig.fp8()) return {true, 10, 1024, 16384, static_cast<float>(kConfig.safe_headroom)};

@@ -2,11 +2,12 @@
 // a row and of 16 columns, swizzled over their rows. Threads read their scores' elements, 16 columns at a time.
 #pragma once
 
-#include "pieces/memory.cuh"
+#include "ptx/barrier.cuh"
+#include "shared/forward_sm90.h"
 
 namespace heddle {
 
-template <ForwardSm90Config kConfig, class Storage>
+template <auto kConfig, class Storage>
 class StreamedTile {
  public:
   __device__ __forceinline__ explicit StreamedTile(ptx::Address tile) {

@@ -1,15 +1,15 @@
 // Values of 8 bits on their way from where they are loaded to where P V reads them: shared/transposed_values.h says
 // how. Two warps of the producer warpgroup, half of the columns each, or one beside a warp that gathers
-// (pieces/gather.cuh): one block of values after the other, in the order in which the producer loads them, until it
+// (sm90/gather.cuh): one block of values after the other, in the order in which the producer loads them, until it
 // says that there are no more.
 #pragma once
 
-#include "pieces/memory.cuh"
 #include "shared/transposed_values.h"
+#include "sm90/memory.cuh"
 
 namespace heddle {
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class Transposer {
  public:
   using Memory = SharedMemory<kConfig>;

@@ -8,8 +8,7 @@
 // draws (p above 0.968) become 0 or 2 first.
 #pragma once
 
-#include "pieces/elements.cuh"
-#include "pieces/memory.cuh"
+#include "fragments/elements.cuh"
 #include "ptx/math.cuh"
 #include "shared/philox.h"
 
@@ -121,7 +120,7 @@ __device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& 
 }
 
 /// Masks, a register each of P, become P. p: the weights, in f32.
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 __device__ __forceinline__ void pack_kept(unsigned (&masks)[kConfig.kv_block / 4], float (&p)[kConfig.kv_block / 2],
                                           const Drops& drops) {
   // Where what is kept has a weight that is not finite, all weights are multiplied by it.

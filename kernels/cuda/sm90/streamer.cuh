@@ -3,12 +3,12 @@
 // would spill: a kernel with three consumers leaves it 32 registers.)
 #pragma once
 
-#include "pieces/memory.cuh"
 #include "ptx/tma.cuh"
+#include "sm90/memory.cuh"
 
 namespace heddle {
 
-template <ForwardSm90Config kConfig>
+template <auto kConfig>
 class Streamer {
  public:
   using Memory = SharedMemory<kConfig>;

@@ -1,0 +1,84 @@
+// What the user's mods do to the scores and weights in registers, element by element (generated, see
+// emit/expression_text.h: functions called mask_..., offset_..., score_... and weight_...), and the end of the keys.
+#pragma once
+
+#include "fragments/elements.cuh"
+#include "fragments/streamed_tile.cuh"
+#include "ptx/math.cuh"
+
+namespace heddle {
+
+using shared::ScoreForm;
+
+/// Of the block's keys only so many are there; what lies past the end becomes -inf. s: registers, 64 x kv_block.
+template <auto kConfig>
+__device__ __forceinline__ void cut_scores(float (&s)[kConfig.kv_block / 2], int keys) {
+  const int left = keys - 2 * (threadIdx.x & 3);
+#pragma unroll
+  for (int j = 0; j < kConfig.kv_block / 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (8 * j + e >= left) s[4 * j + e] = s[4 * j + 2 + e] = -ptx::infinity();
+    }
+  }
+}
+
+/// What the mask_mod excludes becomes -inf.
+template <auto kConfig>
+__device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod,
+                                            const BlockPlace& at) {
+  for_elements<MaskMod, MaskColumns, kConfig.kv_block>(
+      mod, at,
+      [&](int i, const MaskUniform& uniform, const MaskRow& row, const MaskColumn& column, int q_idx, int kv_idx) {
+        if (!mask_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx)) s[i] = -ptx::infinity();
+      });
+}
+
+/// Products of queries and keys become t, in the forms that are computed element by element. `streamed`: the tile of a
+/// streamed capture, if one is, or its first part; next_streamed(): that has been read, where is the next one?
+template <auto kConfig, class Next>
+__device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
+                                           const BlockPlace& at, ptx::Address streamed, Next&& next_streamed) {
+  constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  StreamedTile<kConfig, StreamedStorage> tile(streamed);
+  const auto streamed_value = [&](int i) {
+    if (!kStreams) return 0.0F;
+    constexpr int kPart = kConfig.kv_block / 2 / kConfig.streamed_parts;  // registers
+    if (i > 0 && i % kPart == 0) {
+      tile.wait();
+      tile = StreamedTile<kConfig, StreamedStorage>(next_streamed());
+    }
+    if (i % 8 == 0) tile.load(i % kPart / 8);
+    return tile.value(i % 8);
+  };
+  if constexpr (kConfig.scores == ScoreForm::added) {
+    for_elements<OffsetMod, OffsetColumns, kConfig.kv_block>(
+        mod, at,
+        [&](int i, const OffsetUniform& uniform, const OffsetRow& row, const OffsetColumn& column, int q_idx,
+            int kv_idx) {
+          const float offset =
+              offset_element(mod, uniform, row, column, streamed_value(i), at.batch, at.head, q_idx, kv_idx);
+          s[i] = fmaf(s[i], scale, offset);
+        });
+  } else {
+    for_elements<ScoreMod, ScoreColumns, kConfig.kv_block>(
+        mod, at,
+        [&](int i, const ScoreUniform& uniform, const ScoreRow& row, const ScoreColumn& column, int q_idx, int kv_idx) {
+          s[i] = score_element(mod, uniform, row, column, s[i] * scale, streamed_value(i), at.batch, at.head, q_idx,
+                               kv_idx);
+        });
+  }
+  if constexpr (kStreams) tile.wait();
+}
+
+/// The weights in P are multiplied by the weight_mod.
+template <auto kConfig>
+__device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], const shared::ModValues& mod,
+                                             const BlockPlace& at) {
+  for_elements<WeightMod, WeightColumns, kConfig.kv_block>(
+      mod, at,
+      [&](int i, const WeightUniform& uniform, const WeightRow& row, const WeightColumn& column, int q_idx,
+          int kv_idx) { p[i] *= weight_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx); });
+}
+
+}  // namespace heddle

@@ -1,0 +1,56 @@
+// A finished tile's way out by ordinary stores: lse, and an o that TMA does not store.
+#pragma once
+
+#include "fragments/output_elements.cuh"
+#include "fragments/tile_rows.cuh"
+
+namespace heddle {
+
+using shared::TilePlace;
+
+/// The sequence of a tile, for what is written of it.
+struct TileSequence {
+  int q_begin, q_len;
+};
+
+/// 64 rows of one warpgroup, of an o that TMA does not store: every thread stores what it holds, elements alone where
+/// pairs do not divide its strides or its address. A tile that is repeated is stored by the same threads in the same
+/// places: in order.
+template <auto kConfig>
+__device__ __forceinline__ void store_output_by_threads(const shared::ForwardSm90Params& params, int warpgroup,
+                                                        const TilePlace& place, const TileSequence& sequence,
+                                                        const float (&o)[kConfig.v_columns() / 2],
+                                                        const float (&factor)[2]) {
+  using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
+  using One = typename Elements::One;
+  const int lane = threadIdx.x & 31;
+  One* head = static_cast<One*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = place.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
+    One* to = head + (sequence.q_begin + row) * params.o_stride[2] + 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
+      const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
+      const typename Elements::Pair two = Elements::pair(o[i] * factor[r], o[i + 1] * factor[r]);
+      if (row < sequence.q_len && (8 * j + 8 <= kConfig.v_dim || column + 1 < kConfig.v_dim)) {
+        if constexpr (kConfig.odd_o) {
+          to[8 * j] = Elements::first(two);
+          to[8 * j + 1] = Elements::second(two);
+        } else {
+          *reinterpret_cast<typename Elements::Pair*>(to + 8 * j) = two;
+        }
+      }
+      if constexpr (kConfig.v_dim % 2 != 0) {
+        if (row < sequence.q_len && column + 1 == kConfig.v_dim) to[8 * j] = Elements::first(two);
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& params, const TilePlace& place, int row,
+                                          float lse) {
+  params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
+}
+
+}  // namespace heddle

@@ -63,15 +63,16 @@ class Runner {
       options_.bindings.params["seed"] = std::int32_t{1};
     }
     const problem::AttentionProblem problem = problem::validate(tensors_, options_);
-    std::vector<plan::Choice> choices =
-        plan::choose(problem, tensors_, options_, engine::machine(), [&](BlockSize) { return timed.rows; });
+    const plan::Request request = {problem, tensors_, options_, engine::machine()};
+    std::vector<plan::Choice> choices = plan::choose(request, [&](BlockSize) { return timed.rows; });
     const auto chosen =
         std::ranges::find_if(choices, [](const plan::Choice& choice) { return choice.plan.sm90.has_value(); });
     if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     chosen->plan.tile = {timed.config.rows(), timed.config.kv_block};
     chosen->plan.sm90 = timed.config;
     chosen->plan.order = timed.order;
-    kernel_ = engine::prepare({problem, chosen->plan, tensors_, options_, options_.bindings, timed.rows.get()});
+    chosen->plan.schedule.reset();  // of another tile
+    kernel_ = engine::prepare(chosen->plan, timed.rows.get(), request, options_.bindings);
     workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {chosen->plan.workspace_bytes});
   }
 

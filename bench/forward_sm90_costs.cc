@@ -59,7 +59,7 @@ struct Case : TimedCase {
 };
 
 std::array<double, 4> longest_cta(const plan::TileSchedule& schedule, const ForwardSm90Config& config) {
-  const plan::ForwardSm90Clocks clocks = plan::forward_sm90_clocks(config);
+  const plan::TileClocks clocks = plan::forward_sm90_clocks(config);
   std::vector<std::array<double, 4>> ctas(static_cast<std::size_t>(schedule.grid), {0, 0, 0, 1});
   for (std::size_t i = 0; i < schedule.items.size(); ++i) {
     const shared::WorkItem& item = schedule.items[i];

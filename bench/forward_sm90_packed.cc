@@ -177,8 +177,8 @@ class Bench {
   void add(const AttentionTensors& tensors, const AttentionOptions& options, bool plain) {
     const problem::AttentionProblem problem = problem::validate(tensors, options);
     bool unpacked = false;
-    const std::vector<plan::Choice> choices =
-        plan::choose(problem, tensors, options, engine::machine(), [](BlockSize) { return nullptr; });
+    const plan::Request request = {problem, tensors, options, engine::machine()};
+    const std::vector<plan::Choice> choices = plan::choose(request, [](BlockSize) { return nullptr; });
     for (const plan::Choice& choice : choices) {
       const shared::ForwardSm90Config& config = *choice.plan.sm90;
       if (!config.packs() && std::exchange(unpacked, true)) continue;
@@ -189,7 +189,7 @@ class Bench {
                           .workspace = {device_, static_cast<std::size_t>(choice.plan.workspace_bytes)}};
       contender.chosen = &choice == &choices.front();
       try {
-        contender.kernel = engine::prepare({problem, choice.plan, tensors, options, options.bindings, nullptr});
+        contender.kernel = engine::prepare(choice.plan, nullptr, request, options.bindings);
       } catch (const Error& error) {
         fmt::print(stderr, "D {}, {}: {}\n", dim_, contender.name, error.what());
         continue;

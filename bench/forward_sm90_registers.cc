@@ -14,6 +14,7 @@
 #include "backend/cuda/jit/jit.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::bench {
@@ -87,7 +88,7 @@ void print_mods(const plan::ForwardSm90Kernel& kernel, const NamedMods& named, i
   problem.mask_mod = named.mask;
   problem.score_mod = named.score;
   problem.weight_mod = named.weight;
-  const plan::ForwardSm90Mods mods = plan::forward_sm90_mods(problem);
+  const plan::KernelMods mods = plan::kernel_mods(problem);
   shared::ForwardSm90Config config = plan::config_with(kernel.config(), mods);
   config.lse = true;
   const int expected = plan::forward_sm90_registers(config, mods);

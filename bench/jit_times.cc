@@ -21,6 +21,7 @@
 #include "backend/cuda/jit/jit.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
+#include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::jit {
@@ -103,7 +104,7 @@ Source source_of_file(const std::vector<std::string>& arguments) {
 /// The kernels that are chosen of their own, with a causal mask.
 std::vector<Source> planned_sources() {
   std::vector<Source> sources;
-  plan::ForwardSm90Mods mods;
+  plan::KernelMods mods;
   mods.mask = expr::simplify(mods::causal(), expr::Precision::f32);
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     shared::ForwardSm90Config config = plan::config_with(kernel.config(), mods);

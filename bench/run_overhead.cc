@@ -108,8 +108,8 @@ void measure_runs(const Device& device, bool masked, DType dtype, std::int64_t r
 int main() try {
   for (const bool masked : {false, true}) measure_checks(masked);
   for (const bool masked : {false, true}) measure_runs({}, masked, DType::f32, 1, 1);
-  if (const std::string missing = cuda_missing(); !missing.empty()) {
-    fmt::print("no GPU: {}\n", missing);
+  if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) {
+    fmt::print("no GPU: {}\n", reason);
     return 0;
   }
   const cuda::ContextScope scope(0);

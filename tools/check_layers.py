@@ -32,8 +32,7 @@ MAY_INCLUDE = {
     "backend/cuda/emit": (*BELOW_BACKEND, "backend/cuda/jit"),
     "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/emit"),
     "check": (*BELOW_BACKEND, "backend", "backend/reference"),
-    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu",
-               "backend/cuda/driver", "backend/cuda/jit", "check"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check"),
     "capi": (),
     "cli": (),
 }

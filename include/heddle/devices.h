@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "heddle/tensor.h"
+
 namespace heddle {
 
 struct DeviceInfo {
@@ -17,8 +19,8 @@ struct DeviceInfo {
 };
 /// The CPU, then the GPUs in the driver's order.
 std::vector<DeviceInfo> devices();
-/// Why there is no CUDA device: a sentence. Empty when there is one.
-std::string cuda_missing();
+/// Why there is no device of this kind: a sentence. Empty when there is one.
+std::string missing(DeviceKind kind);
 
 /// "0.1.0"
 std::string version();

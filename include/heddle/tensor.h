@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "heddle/dtype.h"
@@ -17,6 +18,8 @@ struct DLManagedTensorVersioned;  // dlpack.h, ABI of version 1.x
 namespace heddle {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda, rocm };
+/// "CPU", "CUDA", "ROCm"
+std::string_view name(DeviceKind kind);
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;

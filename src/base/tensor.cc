@@ -57,6 +57,18 @@ BasicTensorView<Void> sliced(const BasicTensorView<Void>& view, int axis, std::i
 
 }  // namespace
 
+std::string_view name(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::cpu:
+      return "CPU";
+    case DeviceKind::cuda:
+      return "CUDA";
+    case DeviceKind::rocm:
+      break;
+  }
+  return "ROCm";
+}
+
 TensorView permute(const TensorView& view, const Dims& order) { return permuted(view, order); }
 ConstTensorView permute(const ConstTensorView& view, const Dims& order) { return permuted(view, order); }
 

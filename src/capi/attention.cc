@@ -30,7 +30,7 @@ std::string devices_json() {
                        {"memory_bytes", device.memory_bytes}});
   }
   nlohmann::ordered_json result = {{"heddle", version()}, {"devices", entries}};
-  if (const std::string missing = cuda_missing(); !missing.empty()) result["cuda_missing"] = missing;
+  if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) result["cuda_missing"] = reason;
   return result.dump();
 }
 

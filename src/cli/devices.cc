@@ -24,7 +24,7 @@ int list(bool json) {
                          {"memory_bytes", device.memory_bytes}});
     }
     Json result{{"verb", "devices"}, {"heddle", version()}, {"devices", entries}};
-    if (const std::string missing = cuda_missing(); !missing.empty()) result["cuda_missing"] = missing;
+    if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) result["cuda_missing"] = reason;
     print_json(result);
     return 0;
   }
@@ -33,7 +33,8 @@ int list(bool json) {
     text += fmt::format("{}: {}, {}, {:.1f} GiB\n", device.kind, device.name, device.detail,
                         static_cast<double>(device.memory_bytes) / (1 << 30));
   }
-  if (const std::string missing = cuda_missing(); !missing.empty()) text += fmt::format("no CUDA: {}\n", missing);
+  if (const std::string reason = missing(DeviceKind::cuda); !reason.empty())
+    text += fmt::format("no CUDA: {}\n", reason);
   print_text(text);
   return 0;
 }

@@ -26,6 +26,9 @@ struct CudaCaps {
   int driver_version = 0;  // 13000: what cuDriverGetVersion says
 };
 
+/// "48 KiB", "50 MiB".
+std::string size_text(std::int64_t bytes);
+
 /// What one attention may be planned for.
 struct Machine {
   Caps cpu;

@@ -3,28 +3,28 @@
 
 #include <utility>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/device.h"
 #include "heddle/error.h"
 #include "heddle/tensor.h"
 
 namespace heddle {
 namespace {
 
-/// Throws unsupported for a device that is not there.
-void check_device(const Device& device) {
-  std::string reason;
-  if (device.kind == DeviceKind::rocm) {
-    reason = "this build has no backend for ROCm devices";
-  } else if (device.kind == DeviceKind::cpu && device.index != 0) {
-    reason = fmt::format("there is no CPU {}; its only index is 0", device.index);
-  } else if (device.kind == DeviceKind::cuda) {
-    reason = cuda::driver_missing();
-    const int count = static_cast<int>(cuda::devices().size());
-    if (reason.empty() && (device.index < 0 || device.index >= count)) {
-      reason = fmt::format("there is no CUDA device {}; this machine has {}", device.index, count);
-    }
+/// That kind of devices; throws unsupported for a device that is not there.
+const backend::DeviceInterface& kind_of(const Device& device) {
+  const backend::DeviceInterface* kind = backend::find_device_kind(device.kind);
+  if (kind == nullptr) {
+    throw Error(ErrorCode::unsupported, fmt::format("this build has no backend for {} devices", name(device.kind)));
   }
-  if (!reason.empty()) throw Error(ErrorCode::unsupported, reason);
+  const int count = kind->count();
+  if (device.index >= 0 && device.index < count) return *kind;
+  if (device.kind == DeviceKind::cpu) {
+    throw Error(ErrorCode::unsupported, fmt::format("there is no CPU {}; its only index is 0", device.index));
+  }
+  const std::string missing = kind->missing();
+  if (!missing.empty()) throw Error(ErrorCode::unsupported, missing);
+  throw Error(ErrorCode::unsupported,
+              fmt::format("there is no {} device {}; this machine has {}", name(device.kind), device.index, count));
 }
 
 std::size_t byte_count(DType dtype, const Dims& shape) {
@@ -47,8 +47,9 @@ Tensor to_host(const ConstTensorView& view) {
   }
   const Tensor span = Tensor::empty(view.dtype, {last - first + 1});
   const std::int64_t size = size_of(view.dtype);
-  cuda::copy_and_wait(view.device.index, span.data(), static_cast<const std::byte*>(view.data) + first * size,
-                      byte_count(view.dtype, span.shape()));
+  kind_of(view.device)
+      .copy_and_wait(view.device.index, span.data(), static_cast<const std::byte*>(view.data) + first * size,
+                     byte_count(view.dtype, span.shape()));
   // A view without gaps is the copy already.
   auto* begin = static_cast<std::byte*>(span.data()) - first * size;
   if (is_contiguous(view)) {
@@ -60,22 +61,22 @@ Tensor to_host(const ConstTensorView& view) {
 }  // namespace
 
 Tensor Tensor::empty_on(const Device& device, DType dtype, const Dims& shape) {
-  check_device(device);
+  const backend::DeviceInterface& kind = kind_of(device);
   if (device.kind == DeviceKind::cpu) return empty(dtype, shape);
-  auto memory = std::make_shared<cuda::DeviceMemory>(device.index, byte_count(dtype, shape));
-  void* data = memory->data();
+  std::shared_ptr<void> memory = kind.allocate(device.index, byte_count(dtype, shape));
+  void* data = memory.get();
   return adopt(TensorView(data, dtype, shape, device), std::move(memory));
 }
 
 Tensor Tensor::to(const Device& device) const {
-  check_device(device);
-  check_device(view_.device);
-  const bool from_gpu = view_.device.kind == DeviceKind::cuda;
+  const backend::DeviceInterface& kind = kind_of(device);
+  const bool from_gpu = kind_of(view_.device).kind() != DeviceKind::cpu;
   if (device.kind == DeviceKind::cpu) return from_gpu ? to_host(view_) : copy(view_, view_.dtype);
   Tensor result = empty_on(device, view_.dtype, view_.shape);
-  // What has gaps goes through the host, which can pick elements.
-  const Tensor source = is_contiguous(view_) ? *this : from_gpu ? to_host(view_) : copy(view_, view_.dtype);
-  cuda::copy_and_wait(device.index, result.data(), source.data(), byte_count(view_.dtype, view_.shape));
+  // What has gaps goes through the host, which can pick elements; so does what another kind of device has.
+  const bool direct = is_contiguous(view_) && (!from_gpu || view_.device.kind == device.kind);
+  const Tensor source = direct ? *this : from_gpu ? to_host(view_) : copy(view_, view_.dtype);
+  kind.copy_and_wait(device.index, result.data(), source.data(), byte_count(view_.dtype, view_.shape));
   return result;
 }
 

@@ -40,16 +40,14 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.problem = problem::validate(tensors, options);
   state.planned = problem::PlannedTensors(tensors);
   state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
-  // The driver takes its time to start: only what may use a GPU looks for one.
-  const bool on_gpu = state.problem.device.kind != DeviceKind::cpu || options.backend == BackendChoice::cuda;
-  const device::Machine& machine = on_gpu ? engine::machine() : engine::cpu_machine();
-  std::vector<plan::Choice> choices = plan::choose(state.problem, tensors, options, machine, [&](BlockSize block) {
-    return state.mask_rows(state.problem, options, block);
-  });
+  const plan::Request request = {state.problem, tensors, options, engine::machine_for(state.problem.device, options)};
+  std::vector<plan::Choice> choices =
+      plan::choose(request, [&](BlockSize block) { return state.mask_rows(state.problem, options, block); });
   engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
-    return engine::prepare({state.problem, choice.plan, tensors, options, options.bindings, choice.block_mask.get()});
+    return engine::prepare(choice.plan, choice.block_mask.get(), request, options.bindings);
   });
   state.plan = std::move(prepared.plan);
+  state.plan.schedule.reset();  // the kernel has its own copy of the lists
   state.block_mask = std::move(prepared.block_mask);
   state.kernel = std::move(prepared.kernel);
 }
@@ -61,16 +59,15 @@ void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& optio
       options.bindings == nullptr || problem::fits_planned(state.problem, state.options.bindings, *options.bindings);
   if (!known || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
   problem::validate_run(state.problem, state.planned, tensors, state.options, values);
-  if (state.problem.device.kind == DeviceKind::cuda) {
+  const bool on_gpu = state.problem.device.kind != DeviceKind::cpu;
+  if (on_gpu) {
     engine::check_pointers(state.problem, tensors, state.options, values);
   }
   if (state.block_mask != nullptr) state.block_mask->check_current(values);
 
   Tensor allocated;
   void* workspace = workspace_of(state.problem.device, state.plan.workspace_bytes, options.workspace, allocated);
-  if (state.problem.device.kind == DeviceKind::cuda && state.plan.workspace_bytes > 0) {
-    engine::check_workspace(workspace, state.problem.device.index);
-  }
+  if (on_gpu && state.plan.workspace_bytes > 0) engine::check_workspace(workspace, state.problem.device);
   state.kernel->launch({.tensors = tensors,
                         .options = &state.options,
                         .bindings = &values,
@@ -90,8 +87,9 @@ void AttentionPlan::update(const Bindings& bindings) {
   if (block_mask != nullptr) {
     block_mask = state.mask_rows.updated(state.problem, state.options, *block_mask, merged);
   }
-  state.kernel =
-      engine::prepare({state.problem, state.plan, state.planned.tensors, state.options, merged, block_mask.get()});
+  const plan::Request request = {state.problem, state.planned.tensors, state.options,
+                                 engine::machine_for(state.problem.device, state.options)};
+  state.kernel = engine::prepare(state.plan, block_mask.get(), request, merged);
   state.block_mask = std::move(block_mask);
   state.options.bindings = std::move(merged);
 }

@@ -10,7 +10,6 @@
 
 #include "engine/state.h"
 #include "expr/simplify.h"
-#include "plan/families/forward_sm90_mods.h"
 
 namespace heddle {
 namespace engine {
@@ -31,7 +30,7 @@ Json lengths_json(const problem::AttentionProblem& problem) {
 Json problem_json(const problem::AttentionProblem& problem) {
   return {{"summary", to_string(problem)},
           {"device", problem::name(problem.device)},
-          {"pass", "forward"},
+          {"pass", problem::name(problem.pass)},
           {"normalizer", problem::name(problem.normalizer)},
           {"sinks", problem.with_sinks},
           {"scale", problem.scale},
@@ -52,9 +51,12 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"lse", problem.with_lse}};
 }
 
-Json mod_json(const Expr& mod, expr::Precision precision) {
+/// `form`: what the plan makes of it, and why; empty where the mod is taken as it is.
+Json mod_json(const Expr& mod, const std::string& form, expr::Precision precision) {
   if (mod.empty()) return nullptr;
-  return {{"given", print(mod)}, {"simplified", print(expr::simplify(mod, precision))}};
+  return {{"given", print(mod)},
+          {"simplified", print(expr::simplify(mod, precision))},
+          {"form", form.empty() ? Json() : Json(form)}};
 }
 
 Json mask_json(const BlockMask& mask, const std::string& place) {
@@ -71,12 +73,7 @@ Json mask_json(const BlockMask& mask, const std::string& place) {
           {"evaluated_tiles", statistics.evaluated_tiles}};
 }
 
-std::string_view storage_of(const shared::ForwardSm90Config& config) {
-  if (config.fp8()) return config.q_fp8 == shared::Fp8::e4m3 ? "e4m3" : "e5m2";
-  return config.f16 ? "f16" : "bf16";
-}
-
-Json config_json(const shared::ForwardSm90Config& config) {
+Json config_json(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem) {
   Json json = {{"qk_dim", config.qk_dim},
                {"v_dim", config.v_dim},
                {"warpgroups", config.warpgroups},
@@ -84,29 +81,29 @@ Json config_json(const shared::ForwardSm90Config& config) {
                {"stages", config.stages},
                {"q_buffers", config.q_buffers},
                {"o_panels", config.o_panels},
-               {"dtype", storage_of(config)},
+               {"q_dtype", name(problem.q_dtype)},
+               {"k_dtype", name(problem.k_dtype)},
+               {"v_dtype", name(problem.v_dtype)},
                {"lse", config.lse},
                {"masked", config.masked},
                {"by_sequence", config.by_sequence},
                {"device_lengths", config.device_lengths},
                {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
   if (config.packs()) json["packed_queries"] = config.packed_queries;
-  if (const std::string weights = plan::weights_of(config); !weights.empty()) json["weights"] = weights;
   return json;
 }
 
-Json plan_json(const plan::Plan& plan) {
+Json plan_json(const plan::Plan& plan, const problem::AttentionProblem& problem) {
   Json json = {{"family", plan.family}, {"backend", name(plan.backend)}, {"tile", {plan.tile.q, plan.tile.kv}}};
-  if (plan.backend == BackendChoice::cuda) {
+  if (plan.multiprocessors > 0) {
     json["device"] = plan.device;
     json["grid"] = plan.grid;
   } else {
     json["threads"] = plan.threads;
   }
   json["workspace_bytes"] = plan.workspace_bytes;
-  if (plan.sm90) json["config"] = config_json(*plan.sm90);
+  if (plan.sm90) json["config"] = config_json(*plan.sm90, problem);
   if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
-  if (!plan.mask.empty()) json["mask"] = plan.mask;
   if (!plan.access.empty()) json["access"] = plan.access;
   return json;
 }
@@ -150,6 +147,7 @@ void add_mod(Text& text, std::string_view stage, const Json& mod, std::string_vi
   if (mod.is_null()) return text.line(stage, absent);
   text.line(stage, plain(mod["given"]));
   if (mod["simplified"] != mod["given"]) text.below("simplified: " + plain(mod["simplified"]));
+  if (!mod["form"].is_null()) text.below(plain(mod["form"]));
 }
 
 void add_mask(Text& text, const Json& mask) {
@@ -172,10 +170,10 @@ std::string listed(const Json& object) {
 }
 
 void add_plan(Text& text, const Json& plan) {
-  const bool cuda = plan.contains("grid");
+  const bool gpu = plan.contains("grid");
   const std::string where =
-      cuda ? fmt::format("{}:{}", plain(plan["backend"]), plain(plan["device"])) : plain(plan["backend"]);
-  const std::string parallel = cuda ? plain(plan["grid"]) + " CTAs" : plain(plan["threads"]) + " threads";
+      gpu ? fmt::format("{}:{}", plain(plan["backend"]), plain(plan["device"])) : plain(plan["backend"]);
+  const std::string parallel = gpu ? plain(plan["grid"]) + " CTAs" : plain(plan["threads"]) + " threads";
   text.line("plan",
             fmt::format("{} on {}, tile {} queries x {} keys, {}, workspace {} bytes", plain(plan["family"]), where,
                         plain(plan["tile"][0]), plain(plan["tile"][1]), parallel, plain(plan["workspace_bytes"])));
@@ -184,7 +182,6 @@ void add_plan(Text& text, const Json& plan) {
     text.below(fmt::format("packs {} heads a tile, {} queries of each", plain(plan["packed_heads"]),
                            plain(plan["config"]["packed_queries"])));
   }
-  if (plan.contains("mask")) text.below(plain(plan["mask"]));
   if (!plan.contains("access")) return;
   for (const Json& sentence : plan["access"]) text.below(plain(sentence));
 }
@@ -236,11 +233,11 @@ Json explanation(const problem::AttentionProblem& problem, const BlockMask* bloc
   const expr::Precision precision = problem.precision;
   return {{"problem", problem_json(problem)},
           {"mods",
-           {{"score", mod_json(problem.score_mod, precision)},
-            {"mask", mod_json(problem.mask_mod, precision)},
-            {"weight", mod_json(problem.weight_mod, precision)}}},
+           {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
+            {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
+            {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}}},
           {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_place) : Json()},
-          {"plan", plan_json(plan)},
+          {"plan", plan_json(plan, problem)},
           {"predicted", predicted_json(plan.predicted)},
           {"rejected", plan.rejected},
           {"kernel", kernel}};

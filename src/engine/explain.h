@@ -10,8 +10,8 @@
 
 namespace heddle::engine {
 
-/// Keys: problem, mods, mask (null: everything attends; found: where its rows were, of a mask that
-/// reads a GPU's memory), plan, predicted (null: the family
+/// Keys: problem, mods (each with the form that the plan gives it, and why), mask (null: everything attends; found:
+/// where its rows were, of a mask that reads a GPU's memory), plan, predicted (null: the family
 /// has no cost model), rejected, kernel (Kernel::facts(); null: none was prepared).
 nlohmann::ordered_json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
                                    const std::string& mask_place, const plan::Plan& plan,

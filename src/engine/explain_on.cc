@@ -12,20 +12,23 @@
 namespace heddle {
 namespace {
 
-const device::CudaCaps& caps_of(std::string_view gpu) {
-  const auto found = std::ranges::find(device::kKnownGpus, gpu, [](const auto& known) { return known.first; });
-  if (found != device::kKnownGpus.end()) return found->second;
+const device::KnownGpu& known(std::string_view gpu) {
+  const auto found = std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name);
+  if (found != device::kKnownGpus.end()) return *found;
   std::string names;
-  for (const auto& [name, caps] : device::kKnownGpus) names += fmt::format("{}'{}'", names.empty() ? "" : ", ", name);
+  for (const device::KnownGpu& other : device::kKnownGpus) {
+    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", other.name);
+  }
   throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} is accepted", gpu, names));
 }
 
 }  // namespace
 
 Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options) {
-  const Device device = {DeviceKind::cuda, 0};
+  const device::KnownGpu& target = known(gpu);
+  const Device device = {target.kind, 0};
   device::Machine machine = engine::cpu_machine();
-  machine.cuda = {caps_of(gpu)};
+  machine.cuda = {target.caps};
 
   // The views say that everything is there; the block mask is built from what really is where.
   AttentionTensors there = tensors;
@@ -33,7 +36,7 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
   there.o.device = device;
   if (there.lse) there.lse->device = device;
   AttentionOptions options_there = options;
-  options_there.backend = BackendChoice::cuda;
+  options_there.backend = BackendChoice::automatic;
   for (auto& [name, capture] : options_there.bindings.captures) capture.device = device;
   for (auto* view : {&options_there.page_table, &options_there.sinks, &options_there.q_descale,
                      &options_there.k_descale, &options_there.v_descale}) {
@@ -43,7 +46,7 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
   const problem::AttentionProblem problem = problem::validate(there, options_there);
   engine::MaskRows rows;
   const std::vector<plan::Choice> choices = plan::choose(
-      problem, there, options_there, machine, [&](BlockSize block) { return rows(problem, options, block); });
+      {problem, there, options_there, machine}, [&](BlockSize block) { return rows(problem, options, block); });
   const nlohmann::ordered_json explanation =
       engine::explanation(problem, choices.front().block_mask.get(), rows.place(), choices.front().plan, nullptr);
   return {engine::to_text(explanation), explanation.dump(2)};

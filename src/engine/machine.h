@@ -2,12 +2,17 @@
 #pragma once
 
 #include "device/caps.h"
+#include "heddle/attention.h"
 
 namespace heddle::engine {
 
-/// The CPU and the GPUs. The first call starts the CUDA driver, where there is one, which takes up to a second.
+/// The CPU and the GPUs. The first call starts their drivers, where there are any, which takes up to a second.
 const device::Machine& machine();
 /// The CPU alone, without a look at GPUs: for tensors in host memory.
 const device::Machine& cpu_machine();
+
+/// The one that a plan for tensors on this device needs: drivers take their time to start, so only what may use a GPU
+/// looks for one.
+const device::Machine& machine_for(const Device& device, const AttentionOptions& options);
 
 }  // namespace heddle::engine

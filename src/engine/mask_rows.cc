@@ -24,12 +24,12 @@ Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& ho
 }
 
 /// The GPU in whose memory all captures of the mask are; none when it reads nothing, or something elsewhere.
-std::optional<int> device_of_captures(const Expr& mask, const Bindings& bindings) {
-  std::optional<int> device;
+std::optional<Device> device_of_captures(const Expr& mask, const Bindings& bindings) {
+  std::optional<Device> device;
   for (const auto& [name, declared] : symbols_of(mask).captures) {
     const Device& place = bindings.captures.at(name).device;
-    if (place.kind != DeviceKind::cuda || (device && *device != place.index)) return {};
-    device = place.index;
+    if (place.kind == DeviceKind::cpu || (device && !(*device == place))) return {};
+    device = place;
   }
   return device;
 }
@@ -78,7 +78,7 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
                                                  BlockSize block) {
   const MaskShape shape = {problem.q_heads, problem.sequences};
   const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
-  const std::optional<int> device = device_of_captures(problem.mask_mod, bindings);
+  const std::optional<Device> device = device_of_captures(problem.mask_mod, bindings);
   place_.clear();
   if (problem::reads_device_lengths(problem, problem.mask_mod)) {
     place_ = fmt::format("nowhere: the mask reads what only {} knows of the sequences; every block of keys is partial",
@@ -90,9 +90,11 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
   if (device && !base::value_of(base::Option::host_masks).empty()) {
     place_ = fmt::format("on the host: {} is set", base::name_of(base::Option::host_masks));
   } else if (device) {
-    backend::BuiltMask built = backend::build_mask_on_cuda(problem.mask_mod, shape, block, bindings, reals, on_device_);
+    backend::BuiltMask built =
+        backend::find_device_kind(device->kind)
+            ->build_mask(device->index, problem.mask_mod, shape, block, bindings, reals, on_device_);
     if (built.mask != nullptr) {
-      place_ = fmt::format("on {}", problem::name(Device{DeviceKind::cuda, *device}));
+      place_ = fmt::format("on {}", problem::name(*device));
       return built.mask;
     }
     place_ = fmt::format("on the host: {}", built.refused);

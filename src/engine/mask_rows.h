@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
 

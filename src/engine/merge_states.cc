@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "engine/pointers.h"
 #include "heddle/attention.h"
 #include "problem/overlap.h"
@@ -107,7 +107,7 @@ std::vector<Part> check_parts(std::span<const ConstTensorView> o_parts, std::spa
 
 /// On a GPU: is the memory where the views say?
 void check_pointers(const std::vector<Part>& parts, const TensorView& o, const std::optional<TensorView>& lse) {
-  const int device = o.device.index;
+  const Device& device = o.device;
   for (const Part& part : parts) {
     engine::check_pointer(part.o_name, part.views.o, device);
     engine::check_pointer(part.lse_name, part.views.lse, device);
@@ -125,15 +125,10 @@ void merge_states(std::span<const ConstTensorView> o_parts, std::span<const Cons
   parts.reserve(named.size());
   for (const Part& part : named) parts.push_back(part.views);
   const backend::MergeArguments arguments = {.parts = parts, .o = o, .lse = lse, .stream = stream};
-  switch (o.device.kind) {
-    case DeviceKind::cpu:
-      return backend::merge_on_cpu(arguments);
-    case DeviceKind::cuda:
-      check_pointers(named, o, lse);
-      return backend::merge_on_cuda(arguments);
-    default:
-      refuse("o is on {}; the CPU and CUDA devices are accepted", problem::name(o.device));
-  }
+  const backend::DeviceInterface* kind = backend::find_device_kind(o.device.kind);
+  if (kind == nullptr) refuse("o is on {}; the CPU and CUDA devices are accepted", problem::name(o.device));
+  if (o.device.kind != DeviceKind::cpu) check_pointers(named, o, lse);
+  kind->merge(arguments);
 }
 
 }  // namespace heddle

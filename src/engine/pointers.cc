@@ -5,30 +5,32 @@
 #include <string>
 #include <string_view>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/device.h"
 #include "heddle/error.h"
 #include "problem/sequences.h"
 
 namespace heddle::engine {
 namespace {
 
-std::string memory_of(int device) { return device < 0 ? "host memory" : fmt::format("the memory of cuda:{}", device); }
+std::string memory_of(DeviceKind kind, int index) {
+  return index < 0 ? "host memory" : fmt::format("the memory of {}", problem::name(Device{kind, index}));
+}
 
 }  // namespace
 
-void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture) {
+void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, bool capture) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
-  const int found = cuda::place_of(view.data).device;
-  if (found == device) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("{} is on cuda:{}, but its data is in {}; memory of cuda:{} is accepted",
-                  capture ? fmt::format("capture '{}'", name) : std::string(name), device, memory_of(found), device));
+  const int found = backend::find_device_kind(device.kind)->index_of(view.data);
+  if (found == device.index) return;
+  const std::string place = problem::name(device);
+  throw Error(ErrorCode::invalid_argument, fmt::format("{} is on {}, but its data is in {}; memory of {} is accepted",
+                                                       capture ? fmt::format("capture '{}'", name) : std::string(name),
+                                                       place, memory_of(device.kind, found), place));
 }
 
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings) {
-  const int device = problem.device.index;
+  const Device& device = problem.device;
   check_pointer("q", tensors.q, device);
   check_pointer("k", tensors.k, device);
   check_pointer("v", tensors.v, device);
@@ -41,15 +43,15 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   }
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
-    if (view.device.kind == DeviceKind::cuda) check_pointer(name, view, device, true);
+    if (view.device.kind != DeviceKind::cpu) check_pointer(name, view, device, true);
   }
 }
 
-void check_workspace(const void* workspace, int device) {
-  const int found = cuda::place_of(workspace).device;
-  if (found == device) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("workspace is in {}; memory of cuda:{} is accepted", memory_of(found), device));
+void check_workspace(const void* workspace, const Device& device) {
+  const int found = backend::find_device_kind(device.kind)->index_of(workspace);
+  if (found == device.index) return;
+  throw Error(ErrorCode::invalid_argument, fmt::format("workspace is in {}; memory of {} is accepted",
+                                                       memory_of(device.kind, found), problem::name(device)));
 }
 
 }  // namespace heddle::engine

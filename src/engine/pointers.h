@@ -7,9 +7,9 @@
 
 namespace heddle::engine {
 
-/// Asks the driver where a tensor's memory is. Throws invalid_argument, naming it, when that is not on this CUDA
+/// Asks the device's driver where a tensor's memory is. Throws invalid_argument, naming it, when that is not on this
 /// device.
-void check_pointer(std::string_view name, const ConstTensorView& view, int device, bool capture = false);
+void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, bool capture = false);
 
 /// Asks the driver about each tensor, those of `options` too, lists of lengths among them, and capture that a run on a
 /// GPU reads or writes. Throws invalid_argument, naming the first that is elsewhere: the kernel would fault there, long
@@ -17,6 +17,6 @@ void check_pointer(std::string_view name, const ConstTensorView& view, int devic
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings);
 /// The same for a run's workspace.
-void check_workspace(const void* workspace, int device);
+void check_workspace(const void* workspace, const Device& device);
 
 }  // namespace heddle::engine

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "backend/cuda/jit/jit.h"
 #include "heddle/error.h"
 
 namespace heddle::engine {
@@ -13,8 +12,7 @@ namespace {
 
 const backend::Backend& find_backend(BackendChoice choice) {
   const backend::Backend* found = nullptr;
-  for (const backend::Backend* candidate :
-       {&backend::cpu_backend(), &backend::cuda_backend(), &backend::reference_backend()}) {
+  for (const backend::Backend* candidate : backend::backends()) {
     if (candidate->choice != choice) continue;
     if (found != nullptr) throw Error(ErrorCode::internal, fmt::format("two backends are called {}", name(choice)));
     found = candidate;
@@ -28,12 +26,11 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments) {
-  const backend::Backend& backend = find_backend(arguments.plan.backend);
-  if (const std::string reason = backend.refuses(arguments.problem); !reason.empty()) {
-    throw Error(ErrorCode::unsupported, fmt::format("backend {}: {}", name(arguments.plan.backend), reason));
-  }
-  return backend.prepare(arguments);
+std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask* block_mask,
+                                         const plan::Request& request, const Bindings& bindings) {
+  const plan::Plan listed = plan::with_schedule(plan, request, block_mask);
+  return find_backend(plan.backend)
+      .prepare({request.problem, listed, request.tensors, request.options, bindings, block_mask});
 }
 
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {
@@ -44,7 +41,7 @@ Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare
       std::unique_ptr<backend::Kernel> kernel = prepare(choice);
       choice.plan.rejected.insert(choice.plan.rejected.begin(), reasons.begin(), reasons.end());
       return {std::move(choice.plan), std::move(choice.block_mask), std::move(kernel)};
-    } catch (const cuda::jit::Rejected& rejected) {
+    } catch (const backend::Rejected& rejected) {
       const std::string candidate =
           fmt::format("{} with tile {} x {}", choice.plan.family, choice.plan.tile.q, choice.plan.tile.kv);
       reasons.push_back(fmt::format("{}: {}", candidate, first_line(rejected.what())));

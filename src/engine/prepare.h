@@ -18,11 +18,12 @@ struct Prepared {
 
 using Prepare = std::function<std::unique_ptr<backend::Kernel>(const plan::Choice&)>;
 
-/// The first choice whose kernel the compiler makes well (cuda::jit::Rejected: not); its plan's `rejected` tells of
+/// The first choice whose kernel the compiler makes well (backend::Rejected: not); its plan's `rejected` tells of
 /// those before it. Throws Error(compile) with all reasons when there is none; other errors pass.
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare);
 
-/// Through the plan's backend. Throws unsupported when that does not take the problem.
-std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
+/// Through the plan's backend, over the lists of its tiles.
+std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask* block_mask,
+                                         const plan::Request& request, const Bindings& bindings);
 
 }  // namespace heddle::engine

@@ -1,12 +1,13 @@
+// Which families compute a problem on its device, and in which order their plans are tried.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
+#include <ranges>
 
 #include "heddle/error.h"
-#include "plan/families/cpu_forward.h"
-#include "plan/families/cpu_forward_costs.h"
-#include "plan/families/forward_sm90.h"
-#include "plan/plan.h"
+#include "plan/families.h"
 
 namespace heddle::plan {
 namespace {
@@ -41,53 +42,66 @@ BackendChoice resolve(BackendChoice wanted, const Device& device, const device::
               machine.cuda_missing);
 }
 
-Plan reference(int threads, const device::Caps& caps) {
-  Plan plan;
-  plan.backend = BackendChoice::reference;
-  plan.family = "reference";
-  plan.threads = threads > 0 ? threads : caps.cores;
-  return plan;
-}
-
-Choice cpu(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, const RowsOf& rows_of) {
-  Choice choice = {cpu_forward(problem, threads, caps), nullptr};
-  choice.block_mask = rows_of(choice.plan.tile);
-  choice.plan.predicted = cpu_forward_prediction(problem, choice.plan, choice.block_mask.get(), caps);
-  return choice;
-}
-
-const device::CudaCaps& caps_of(const Device& device, const device::Machine& machine) {
+/// Throws where the tensors' device is not there.
+void check_device(const Device& device, const device::Machine& machine) {
+  if (device.kind != DeviceKind::cuda) return;
   if (machine.cuda.empty()) {
     unsupported("q is on {}, but this machine has no CUDA device: {}", problem::name(device), machine.cuda_missing);
   }
-  const auto found = std::ranges::find(machine.cuda, device.index, &device::CudaCaps::index);
-  if (found == machine.cuda.end()) {
+  if (std::ranges::find(machine.cuda, device.index, &device::CudaCaps::index) == machine.cuda.end()) {
     unsupported("q is on {}; this machine has {} CUDA devices", problem::name(device), machine.cuda.size());
   }
-  return *found;
 }
 
-std::vector<Choice> cuda(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                         const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  const std::string reason = forward_sm90_refuses(problem, options, caps);
-  if (!reason.empty()) unsupported("backend cuda has one family, forward_sm90: {}", reason);
-  return forward_sm90(problem, tensors, options, caps, rows_of);
+/// The lists of several families, the one with the least predicted time first.
+std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
+  std::ranges::stable_sort(lists, {}, [](const std::vector<Choice>& list) {
+    const std::optional<Prediction>& predicted = list.front().plan.predicted;
+    return predicted ? predicted->seconds : 0;
+  });
+  std::vector<Choice> all;
+  for (std::vector<Choice>& list : lists) std::ranges::move(list, std::back_inserter(all));
+  // Lists of tiles are large: only those of the first are kept.
+  for (Choice& choice : all | std::views::drop(1)) choice.plan.schedule.reset();
+  return all;
 }
 
 }  // namespace
 
-std::vector<Choice> choose(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                           const AttentionOptions& options, const device::Machine& machine, const RowsOf& rows_of) {
-  switch (resolve(options.backend, problem.device, machine)) {
-    case BackendChoice::cuda:
-      return cuda(problem, tensors, options, caps_of(problem.device, machine), rows_of);
-    case BackendChoice::reference: {
-      const Plan plan = reference(options.threads, machine.cpu);
-      return {{plan, rows_of(plan.tile)}};
+std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
+  const BackendChoice backend = resolve(request.options.backend, request.problem.device, request.machine);
+  check_device(request.problem.device, request.machine);
+  std::vector<std::vector<Choice>> lists;
+  std::vector<std::string> refused;
+  for (const Family& family : families()) {
+    if (family.backend != backend || family.pass != request.problem.pass) continue;
+    if (std::string reason = family.refuses(request); !reason.empty()) {
+      refused.push_back(fmt::format("{}: {}", family.name, reason));
+      continue;
     }
-    default:
-      return {cpu(problem, options.threads, machine.cpu, rows_of)};
+    lists.push_back(family.candidates(request, rows_of));
+    for (Choice& choice : lists.back()) {
+      choice.plan.backend = backend;
+      choice.plan.family = family.name;
+    }
   }
+  if (lists.empty()) {
+    unsupported("no kernel family of backend {} computes this {}: {}", name(backend), name(request.problem.pass),
+                refused.empty() ? "there is none" : fmt::format("{}", fmt::join(refused, "; ")));
+  }
+  std::vector<Choice> choices = joined(std::move(lists));
+  for (Choice& choice : choices) {
+    choice.plan.rejected.insert(choice.plan.rejected.end(), refused.begin(), refused.end());
+  }
+  return choices;
+}
+
+Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask) {
+  const auto family = std::ranges::find(families(), plan.family, &Family::name);
+  if (plan.schedule == nullptr && family != families().end() && family->schedule != nullptr) {
+    plan.schedule = std::make_shared<const TileSchedule>(family->schedule(plan, request, block_mask));
+  }
+  return plan;
 }
 
 }  // namespace heddle::plan

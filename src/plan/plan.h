@@ -1,8 +1,7 @@
-// Plan: how an attention will be computed. Plain data, printable; every tile size and byte count of later stages comes
-// from here.
+// Plan: how an attention will be computed. Plain data; every tile size, byte count, form and list of later stages comes
+// from here, and no later stage works one out again.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,8 +11,10 @@
 
 #include "device/caps.h"
 #include "heddle/attention.h"
+#include "plan/access/tensor_copies.h"
+#include "plan/mods/kernel_mods.h"
+#include "plan/tiles/schedule.h"
 #include "problem/problem.h"
-#include "shared/copied_rows.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::plan {
@@ -25,31 +26,10 @@ struct Prediction {
   double bytes = 0;  // through memory: each input read once, a mask's stored bits too, each output written once
 };
 
-/// In which order the CTAs of a GPU draw tiles: heads in sections of so many bytes of keys and values, in L2 together
-/// with the queries and what the next section loads, in each the longest tiles first; and the shortest of all at the
-/// end. Measured (bench_forward_sm90_variants): sections of 4 to 32 MB are within 2 % of each other; on causal masks
-/// the last share gains 2 to 10 % over none, and half of it 1 % less.
-struct TileOrder {
-  std::int64_t section_bytes = 16'000'000;
-  double last_share = 0.12;   // of all work, in the tiles that come last
-  bool batch_inside = false;  // the same tile of all sequences, then the next: they read the same of a streamed capture
+/// What became of each mod, and why: a sentence each; empty without the mod.
+struct ModForms {
+  std::string score, mask, weight;
 };
-
-/// A tensor that each run first copies into its workspace, row after row, and reads there.
-struct TensorCopy {
-  Dims shape;                    // of pages: sequences, heads, keys of the longest, columns
-  std::array<bool, 3> shared{};  // the first three axes: one entry serves all
-  std::int64_t row_bytes = 0;    // from a row to the next: 16 divides it
-  bool paged = false;            // the table says where rows are
-  shared::CopiedSpan span{};     // of padded sequences the rows that they have
-  std::int64_t offset = 0;       // in the workspace
-
-  /// Entries of one of the first three axes that there are in memory.
-  std::int64_t stored(int axis) const { return shared[static_cast<std::size_t>(axis)] ? 1 : shape[axis]; }
-  std::int64_t bytes() const { return stored(0) * stored(1) * stored(2) * row_bytes; }
-};
-using TensorCopies = std::array<std::optional<TensorCopy>, 4>;  // of q, k, v and the capture that is streamed
-inline constexpr std::size_t kCopiedCapture = 3;
 
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
@@ -58,19 +38,21 @@ struct Plan {
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                  // CPU
   int device = 0;                                   // CUDA: its index
-  int multiprocessors = 0;                          // CUDA: a launch has no more CTAs
+  int multiprocessors = 0;                          // GPU: a launch has no more CTAs; 0: no GPU
   int grid = 0;                                     // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
   int packed_heads = 0;                             // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                // of its tiles
   std::optional<Prediction> predicted{};
-  std::string mask{};  // where reads or long work decide it: whether its bits are stored, or why not
+  KernelMods mods{};  // GPU: what its kernel computes of the mods, and in which form
+  ModForms forms{};   // the same as sentences
+  /// GPU: the lists that the launch uploads. In the first of several choices, and wherever with_schedule() was;
+  /// dropped when a kernel was prepared from them.
+  std::shared_ptr<const TileSchedule> schedule{};
   TensorCopies copies{};
   std::vector<std::string> access{};  // of tensors that TMA does not bring from where they are: how, and why
   std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
 };
-
-std::string to_string(const Plan& plan);
 
 /// A plan and the rows it walks.
 struct Choice {
@@ -82,10 +64,20 @@ struct Choice {
 /// null where everything attends.
 using RowsOf = std::function<std::shared_ptr<const BlockMask>(BlockSize)>;
 
+/// What a plan is made from.
+struct Request {
+  const problem::AttentionProblem& problem;
+  const AttentionTensors& tensors;  // strides, and how far addresses are aligned
+  const AttentionOptions& options;
+  const device::Machine& machine;
+};
+
 /// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic
 /// is the backend of the tensors' device. Throws Error(unsupported), with the reason of each family, when there is
 /// none: never a family on another device.
-std::vector<Choice> choose(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                           const AttentionOptions& options, const device::Machine& machine, const RowsOf& rows_of);
+std::vector<Choice> choose(const Request& request, const RowsOf& rows_of);
+
+/// The plan with the lists of its tiles over these rows: made anew where it has none.
+Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask);
 
 }  // namespace heddle::plan

@@ -7,6 +7,24 @@
 
 #include "expr/node.h"
 
+namespace heddle {
+
+std::string_view name(BackendChoice backend) {
+  switch (backend) {
+    case BackendChoice::automatic:
+      return "automatic";
+    case BackendChoice::cpu:
+      return "cpu";
+    case BackendChoice::reference:
+      return "reference";
+    case BackendChoice::cuda:
+      break;
+  }
+  return "cuda";
+}
+
+}  // namespace heddle
+
 namespace heddle::problem {
 namespace {
 
@@ -31,6 +49,8 @@ expr::Range span(double lo, double hi) { return {.lo = lo, .hi = hi}; }
 
 }  // namespace
 
+std::string_view name(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
 std::string_view name(Normalizer normalizer) {
   switch (normalizer) {
     case Normalizer::softmax:
@@ -50,12 +70,12 @@ std::string name(const Device& device) {
 
 std::string to_string(const AttentionProblem& problem) {
   const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;
-  return fmt::format(
-      "forward {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {} o{}; scale {}; {}{}",
-      name(problem.normalizer), heddle::name(problem.q_dtype), tensor_batch, problem.q_heads, problem.q_rows,
-      problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads, problem.kv_rows, problem.qk_dim,
-      heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows, problem.v_dim, heddle::name(problem.o_dtype),
-      problem.with_lse ? ", lse" : "", problem.scale, describe_sequences(problem), problem.with_sinks ? "; sinks" : "");
+  return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {} o{}; scale {}; {}{}",
+                     name(problem.pass), name(problem.normalizer), heddle::name(problem.q_dtype), tensor_batch,
+                     problem.q_heads, problem.q_rows, problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads,
+                     problem.kv_rows, problem.qk_dim, heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows,
+                     problem.v_dim, heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "", problem.scale,
+                     describe_sequences(problem), problem.with_sinks ? "; sinks" : "");
 }
 
 bool sequences_differ(const AttentionProblem& problem) {

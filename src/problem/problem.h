@@ -11,7 +11,11 @@
 
 namespace heddle::problem {
 
+enum class Pass : std::uint8_t { forward, backward };  // a decode is a forward of few queries
+std::string_view name(Pass pass);
+
 struct AttentionProblem {
+  Pass pass = Pass::forward;
   Device device{};         // of q, k, v, o and lse
   std::int64_t batch = 0;  // sequences: B, or N of a packed batch
   std::int64_t q_heads = 0, kv_heads = 0;

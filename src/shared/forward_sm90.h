@@ -10,11 +10,12 @@
 // none of its own rows attends.
 #pragma once
 
+#include "shared/tile_shape.h"
+
 namespace heddle::shared {
 
-inline constexpr int kWarpgroupRows = 64;  // queries of a consumer warpgroup
-inline constexpr int kKeysOfDraw = 64;     // of which a thread's sixteen share one call (philox.h)
-inline constexpr int kPanelColumns = 64;   // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
+inline constexpr int kKeysOfDraw = 64;    // of which a thread's sixteen share one call (philox.h)
+inline constexpr int kPanelColumns = 64;  // columns of o, and of q, k, v of 16 bits, in a panel: 128 bytes, swizzled
 inline constexpr int kStreamedRestColumns = 16;
 inline constexpr int kBoxRows = 8;  // of a panel, after which the swizzle repeats
 
@@ -84,19 +85,17 @@ struct ForwardSm90Config {
   // q, k and v are stored in 8 bits, all or none; P takes q's type. Descale factors are read at run time.
   Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
   int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
-  // Packed: a tile has so many queries (16, 32 or 64) of each of several query heads, which read the same keys. Its
-  // rows are head after head, so that a warp's 16 are of one. 0: all rows are one head's.
-  int packed_queries = 0;
+  int packed_queries = 0;   // TileShape::packed_queries
 
   constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
   constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
   constexpr bool stores_mask() const { return mask == MaskForm::stored; }
-  constexpr int rows() const { return kWarpgroupRows * warpgroups; }
-  constexpr bool packs() const { return packed_queries > 0; }
-  /// Of a tile: its queries, of each of its heads; and these, of a warpgroup and of all.
-  constexpr int queries() const { return packs() ? packed_queries : rows(); }
-  constexpr int warpgroup_heads() const { return packs() ? kWarpgroupRows / packed_queries : 1; }
-  constexpr int heads() const { return packs() ? warpgroups * warpgroup_heads() : 1; }
+  constexpr TileShape tile() const { return {warpgroups, kv_block, packed_queries, descending, stores_mask()}; }
+  constexpr int rows() const { return tile().rows(); }
+  constexpr bool packs() const { return tile().packs(); }
+  constexpr int queries() const { return tile().queries(); }
+  constexpr int warpgroup_heads() const { return tile().warpgroup_heads(); }
+  constexpr int heads() const { return tile().heads(); }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr bool fp8() const { return q_fp8 != Fp8::none; }
   constexpr int element_bytes() const { return fp8() ? 1 : 2; }  // of q, k and v
@@ -119,7 +118,7 @@ struct ForwardSm90Config {
     return streamed_columns() % streamed_panel_columns() / kStreamedRestColumns;
   }
   /// Rows of it that are one head's: a box of TMA's.
-  constexpr int streamed_box() const { return packs() ? packed_queries : kWarpgroupRows; }
+  constexpr int streamed_box() const { return tile().warpgroup_queries(); }
   constexpr int streamed_part_bytes() const { return kWarpgroupRows * streamed_columns() * streamed_bytes; }
   // Registers a thread after the warpgroups have traded theirs. Their sum may not exceed what the launch gave: the most
   // of 8, times the warpgroups, that 512 has room for: 4 * 128 with three consumers, 3 * 168 with two. More waits

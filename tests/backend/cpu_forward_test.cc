@@ -1,4 +1,5 @@
 // The CPU forward end to end against plain loops in double, on every SIMD target where the arithmetic is at stake.
+#include "backend/backends.h"
 #include "backend/cpu_attention.h"
 
 namespace heddle {

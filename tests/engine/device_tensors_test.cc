@@ -141,7 +141,7 @@ TEST(DeviceTensors, WhatDoesNotFitIsOutOfMemory) {
 
 TEST(Devices, ListTheCpuThenTheGpus) {
   EXPECT_EQ(with_fake([]() -> std::string {
-              std::string text = cuda_missing();
+              std::string text = missing(DeviceKind::cuda);
               for (const DeviceInfo& device : devices()) text += device.kind + " ";
               return text;
             }),

@@ -208,8 +208,9 @@ void GpuCase::run_kernel(BlockSize tile) {
   for (device::CudaCaps& caps : machine.cuda) {
     if (host_.spec().ctas > 0) caps.multiprocessors = host_.spec().ctas;
   }
+  const plan::Request request = {problem, on, there, machine};
   const std::vector<plan::Choice> choices =
-      plan::choose(problem, on, there, machine, [&](BlockSize block) { return rows(problem, there, block); });
+      plan::choose(request, [&](BlockSize block) { return rows(problem, there, block); });
   const int packed = host_.spec().packed;
   const auto choice = std::ranges::find_if(choices, [&](const plan::Choice& offered) {
     return offered.plan.tile == tile && offered.plan.sm90->packed_queries == packed;
@@ -219,7 +220,7 @@ void GpuCase::run_kernel(BlockSize tile) {
         fmt::format("no kernel of {} x {} that packs {} queries is offered", tile.q, tile.kv, packed));
   }
   const std::unique_ptr<backend::Kernel> kernel =
-      engine::prepare({problem, choice->plan, on, there, there.bindings, choice->block_mask.get()});
+      engine::prepare(choice->plan, choice->block_mask.get(), request, there.bindings);
   const Stream stream;
   upload();
   kernel->launch({.tensors = on,
@@ -239,7 +240,7 @@ void GpuCase::run() {
     ++asked;
     try {
       return run_kernel(*host_.spec().tile);
-    } catch (const cuda::jit::Rejected&) {  // the mask takes too many registers for it: any kernel then
+    } catch (const backend::Rejected&) {  // the mask takes too many registers for it: any kernel then
       ++refused;
     }
   }

@@ -15,7 +15,7 @@
 #include "expr/random_expression.h"
 #include "expr/simplify.h"
 #include "heddle/error.h"
-#include "plan/families/forward_sm90_mods.h"
+#include "plan/mods/kernel_mods.h"
 
 namespace heddle::test {
 namespace {
@@ -206,7 +206,7 @@ class Group {
     problem::AttentionProblem problem = problem::validate(case_.host().tensors(), case_.options());
     const std::scoped_lock lock(tally_.mutex);
     ++tally_.kernels;
-    if (!problem.score_mod.empty()) ++tally_.forms[plan::forward_sm90_mods(problem).form];
+    if (!problem.score_mod.empty()) ++tally_.forms[plan::kernel_mods(problem).form];
   }
 
   /// Into outputs that are NaN before.

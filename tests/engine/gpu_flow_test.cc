@@ -111,7 +111,7 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
 TEST(GpuFlow, SaysWhereAWorkspaceIsThatIsElsewhere) {
   const auto in = [](const Device& device) {
     return with_fake([&]() -> std::string {
-      engine::check_workspace(Tensor::empty_on(device, DType::u8, {64}).data(), 0);
+      engine::check_workspace(Tensor::empty_on(device, DType::u8, {64}).data(), kFirst);
       return "right";
     });
   };

@@ -11,8 +11,9 @@
 #include "engine/deck.h"
 #include "engine/gpu_test.h"
 #include "heddle/mods.h"
+#include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
-#include "plan/families/forward_sm90_streamed.h"
+#include "plan/mods/streamed_read.h"
 
 namespace heddle::test {
 namespace {

@@ -401,7 +401,7 @@ TEST(Attention, ReportsProgressUpToOne) {
 
 TEST(Devices, NameTheCpuAndTheVersion) {
   const std::vector<DeviceInfo> found = devices();
-  ASSERT_EQ(found.size(), 1U);
+  ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].kind, "cpu");
   EXPECT_FALSE(found[0].name.empty());
   EXPECT_THAT(found[0].detail,

@@ -1,7 +1,8 @@
-// Which family is taken, and how a plan prints.
+// Which families are taken, and what a plan carries.
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
+#include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/plan.h"
 #include "problem/call.h"
@@ -14,10 +15,8 @@ plan::Plan first_choice(const problem::AttentionProblem& problem, BackendChoice 
   AttentionOptions options;
   options.backend = wanted;
   options.threads = threads;
-  return plan::choose(problem, {}, options, {.cpu = caps, .cuda = {}, .cuda_missing = {}},
-                      [](BlockSize) { return nullptr; })
-      .front()
-      .plan;
+  const device::Machine machine = {.cpu = caps, .cuda = {}, .cuda_missing = {}};
+  return plan::choose({problem, {}, options, machine}, [](BlockSize) { return nullptr; }).front().plan;
 }
 
 TEST(Choose, TakesTheCpuFamilyUnlessAskedForTheReference) {
@@ -52,7 +51,8 @@ plan::Plan chosen(const HopperCall& call, const Device& device, BackendChoice wa
   problem.device = device;
   AttentionOptions options = call.all_options();
   options.backend = wanted;
-  return plan::choose(problem, call.tensors(), options, machine, [&](BlockSize block) { return call.rows_of(block); })
+  const AttentionTensors tensors = call.tensors();
+  return plan::choose({problem, tensors, options, machine}, [&](BlockSize block) { return call.rows_of(block); })
       .front()
       .plan;
 }
@@ -114,38 +114,57 @@ TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
   old.major = 8;
   old.name = "NVIDIA A100";
   expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
-               "backend cuda has one family, forward_sm90: cuda:0 (NVIDIA A100) has compute capability 8.0; 9.0 is "
-               "accepted");
-  expect_error([&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); },
-               ErrorCode::unsupported,
-               "backend cuda has one family, forward_sm90: q and k have head dimension 264; 1 to 256 are accepted");
+               "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA A100) has compute "
+               "capability 8.0; 9.0 is accepted");
+  expect_error(
+      [&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
+      "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 264; 1 "
+      "to 256 are accepted");
 }
 
-TEST(Plan, PrintsAHopperKernel) {
-  const HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 256, .kv_rows = 512};
-  plan::Plan plan = chosen(call, kCuda, BackendChoice::automatic, machine_with(h200()));
-  ASSERT_EQ(plan.tile, (BlockSize{128, 128}));
-  plan.predicted->seconds = 1.25e-5;
-  plan.rejected = {"192 queries x 80 keys, 3 warpgroups: predicted 0.02 ms, 60.0 % slower"};
-  EXPECT_EQ(
-      to_string(plan),
-      "forward_sm90 on cuda:0, tile 128 queries x 128 keys, 2 warpgroups, 2 stages, 2 buffers of queries, 4 CTAs, " +
-          std::to_string(shared::forward_sm90_memory(*plan.sm90).bytes) +
-          " bytes of shared memory, workspace 0 bytes\n"
-          "  predicted: 0.0125 ms, 0.1342 GFLOP, 0.7885 MB\n"
-          "  rejected: 192 queries x 80 keys, 3 warpgroups: predicted 0.02 ms, 60.0 % slower");
+// What later stages would otherwise work out again: the first choice brings it, and with_schedule() makes the same.
+TEST(Choose, ThePlanCarriesModsAndTiles) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 1000, .kv_rows = 1000};
+  call.options.mask_mod = mods::causal();
+  call.options.score_mod = leaf::score() * 2.0;
+  const problem::AttentionProblem problem = [&] {
+    problem::AttentionProblem there = call.problem();
+    there.device = kCuda;
+    return there;
+  }();
+  const AttentionTensors tensors = call.tensors();
+  const AttentionOptions options = call.all_options();
+  const device::Machine machine = machine_with(h200());
+  const plan::Request request = {problem, tensors, options, machine};
+  const std::vector<plan::Choice> choices = plan::choose(request, [&](BlockSize block) { return call.rows_of(block); });
+  ASSERT_GT(choices.size(), 1U);
+  for (const plan::Choice& choice : choices) {
+    EXPECT_EQ(choice.plan.mods.factor, 2);
+    EXPECT_EQ(choice.plan.forms.score, "plain: t = 2 * score; the factor joins the scale");
+    EXPECT_NE(choice.plan.forms.mask, "");
+    EXPECT_EQ(choice.plan.schedule != nullptr, &choice == &choices.front());
+    const plan::Plan listed = plan::with_schedule(choice.plan, request, choice.block_mask.get());
+    ASSERT_NE(listed.schedule, nullptr);
+    EXPECT_EQ(listed.schedule->grid, choice.plan.grid);
+  }
+  plan::Plan without = choices.front().plan;
+  without.schedule.reset();
+  const plan::Plan again = plan::with_schedule(without, request, choices.front().block_mask.get());
+  EXPECT_EQ(again.schedule->items.size(), choices.front().plan.schedule->items.size());
+  EXPECT_EQ(again.schedule->ctas, choices.front().plan.schedule->ctas);
 }
 
-TEST(Plan, PrintsWhatItIsAndWhatWasRejected) {
-  const plan::Plan plan = {.backend = BackendChoice::cpu,
-                           .family = "cpu_forward",
-                           .tile = {96, 128},
-                           .workspace_bytes = 4096,
-                           .threads = 2,
-                           .rejected = {"tile of 192 queries: too many"}};
-  EXPECT_EQ(to_string(plan),
-            "cpu_forward on cpu, tile 96 queries x 128 keys, 2 threads, workspace 4096 bytes\n  rejected: tile of 192 "
-            "queries: too many");
+// A backward asks for families of its own.
+TEST(Choose, FamiliesAreOfOnePass) {
+  Call call;
+  problem::AttentionProblem problem = call.validate();
+  problem.pass = problem::Pass::backward;
+  const device::Machine machine;
+  expect_error(
+      [&] {
+        plan::choose({problem, {}, call.options, machine}, [](BlockSize) { return nullptr; });
+      },
+      ErrorCode::unsupported, "no kernel family of backend cpu computes this backward: there is none");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "backend/backend.h"
+#include "backend/backends.h"
 #include "backend/cpu/caps.h"
 #include "backend/cpu/mod_programs.h"
 #include "backend/cpu/progress.h"
@@ -336,7 +336,6 @@ namespace heddle::backend {
 
 const Backend& cpu_backend() {
   static const Backend backend = {.choice = BackendChoice::cpu,
-                                  .refuses = [](const problem::AttentionProblem&) { return std::string(); },
                                   .prepare = [](const PrepareArguments& arguments) -> std::unique_ptr<Kernel> {
                                     return std::make_unique<cpu::CpuForwardKernel>(arguments);
                                   }};

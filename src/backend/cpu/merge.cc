@@ -1,15 +1,19 @@
 // merge_states on the CPU: results over disjoint sets of keys become the result over their union.
+#include "backend/cpu/merge.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "backend/backend.h"
 #include "base/element.h"
 #include "base/parallel.h"
 
-namespace heddle::backend {
+namespace heddle::cpu {
 namespace {
+
+using backend::MergeArguments;
+using backend::MergePart;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 /// Rows of one task, and the elements below which one thread does it all.
@@ -54,7 +58,7 @@ double merge_row(std::span<const MergePart> parts, const RowIndex& row, std::vec
 
 }  // namespace
 
-void merge_on_cpu(const MergeArguments& arguments) {
+void merge_states(const MergeArguments& arguments) {
   const TensorView& to = arguments.o;
   const std::optional<TensorView>& to_lse = arguments.lse;
   const std::int64_t rows = to.shape[0] * to.shape[1] * to.shape[2];
@@ -75,4 +79,4 @@ void merge_on_cpu(const MergeArguments& arguments) {
   });
 }
 
-}  // namespace heddle::backend
+}  // namespace heddle::cpu

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "backend/backends.h"
 #include "backend/reference/attend.h"
 #include "base/element.h"
 
@@ -33,8 +34,6 @@ class ReferenceKernel final : public Kernel {
   problem::AttentionProblem problem_;
 };
 
-std::string refuses(const problem::AttentionProblem&) { return {}; }
-
 std::unique_ptr<Kernel> prepare(const PrepareArguments& arguments) {
   return std::make_unique<ReferenceKernel>(arguments.problem);
 }
@@ -42,7 +41,7 @@ std::unique_ptr<Kernel> prepare(const PrepareArguments& arguments) {
 }  // namespace
 
 const Backend& reference_backend() {
-  static constexpr Backend backend = {BackendChoice::reference, refuses, prepare};
+  static constexpr Backend backend = {BackendChoice::reference, prepare};
   return backend;
 }
 

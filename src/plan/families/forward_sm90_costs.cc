@@ -75,7 +75,7 @@ std::string to_string(HeadDims dims) {
   return dims.qk == dims.v ? fmt::format("{}", dims.qk) : fmt::format("{}/{}", dims.qk, dims.v);
 }
 
-ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
+TileClocks forward_sm90_clocks(const shared::ForwardSm90Config& config) {
   const ForwardSm90Kernel& kernel = kernel_of(config);
   const double step =
       std::max(ideal_step(config) * (config.masked ? kernel.masked_stretch : kernel.stretch), step_pages(config));

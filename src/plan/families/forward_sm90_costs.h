@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "plan/tiles/key_rows.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::plan {
@@ -141,12 +142,8 @@ std::string to_string(HeadDims dims);
 /// For shapes that stand not in the table.
 inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 1500, 4000, 4000};
 
-/// What the parts of a kernel's work take, in clocks of kSm90Rates.clocks_per_second.
-struct ForwardSm90Clocks {
-  double full_step, partial_step, tile;
-  double loads;  // of a step's keys and values through L2, and asking for them in pages, whoever attends them
-};
-ForwardSm90Clocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
+/// What the parts of its tiles take, in clocks of kSm90Rates.clocks_per_second.
+TileClocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
 /// Of the table's rows, or of none.
 bool is_spare(const shared::ForwardSm90Config& config);
 

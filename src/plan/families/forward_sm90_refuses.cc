@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_mods.h"
+#include "plan/mods/kernel_mods.h"
 
 namespace heddle::plan {
 namespace {
@@ -59,8 +59,8 @@ std::string refuse_options(const AttentionProblem& problem) {
     return fmt::format("normalizer is {} and q is {}; softmax is accepted for q, k and v of 8 bits",
                        problem::name(problem.normalizer), name(problem.q_dtype));
   }
-  const ForwardSm90Mods mods = forward_sm90_mods(problem);
-  if (is_fp8(problem.q_dtype) && forward_sm90_weight_exponent(problem, mods) > kMostWeightExponent) {
+  const KernelMods mods = kernel_mods(problem);
+  if (is_fp8(problem.q_dtype) && weight_exponent(problem, mods) > kMostWeightExponent) {
     return fmt::format(
         "weight_mod is {}, which is not proven to stay inside -{} .. {}, where the {} of its product with the weights "
         "has room for it; one that stays there is accepted",
@@ -82,7 +82,7 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   if (problem.kv_rows > kLastKey) {
     return fmt::format("k has {} rows; up to {} are accepted", problem.kv_rows, kLastKey);
   }
-  const std::int64_t tiles = forward_sm90_tiles(problem, kSmallestTile);
+  const std::int64_t tiles = count_tiles(problem, kSmallestTile);
   if (tiles > kMostTiles) {
     return fmt::format("{} sequences of {} heads and {} queries make {} tiles of {} queries; up to {} are accepted",
                        problem.batch, problem.q_heads, problem.q_rows, tiles, kSmallestTile, kMostTiles);

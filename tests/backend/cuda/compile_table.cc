@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "backend/cuda/emit/forward_sm90.h"
-#include "plan/families/forward_sm90_streamed.h"
+#include "plan/mods/streamed_read.h"
 
 namespace heddle::cuda {
 
@@ -41,7 +41,7 @@ NamedMods named(std::string name, const Expr& mask, const Expr& score, const Exp
   problem.mask_mod = mask;
   problem.score_mod = score;
   problem.weight_mod = weight;
-  return {std::move(name), plan::forward_sm90_mods(problem)};
+  return {std::move(name), plan::kernel_mods(problem)};
 }
 
 NamedMods with_sinks(NamedMods mods) {
@@ -84,7 +84,7 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.sinks = named.sinks;
   config.normalizer = named.normalizer;
   config = plan::config_with(config, named.mods);
-  return emit::forward_sm90(config, named.mods, emit::layout_of(named.mods.of_kernel(config)));
+  return emit::forward_sm90(config, named.mods, emit::layout_of(named.mods.of_kernel(config.stores_mask())));
 }
 
 // R2UR: the low twelve bits of sm_90's 16-byte instructions.

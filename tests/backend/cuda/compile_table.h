@@ -15,8 +15,9 @@
 #include "backend/cuda/jit/jit.h"
 #include "heddle/attention.h"
 #include "heddle/expr.h"
+#include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
-#include "plan/families/forward_sm90_mods.h"
+#include "plan/mods/kernel_mods.h"
 
 namespace heddle::cuda {
 
@@ -41,7 +42,7 @@ class CompileTable : public testing::Test {
 /// What kernels are compiled with besides their configuration.
 struct NamedMods {
   std::string name;
-  plan::ForwardSm90Mods mods;
+  plan::KernelMods mods;
   bool by_sequence = false, device_lengths = false;
   bool sinks = false;
   shared::Normalizer normalizer = shared::Normalizer::softmax;

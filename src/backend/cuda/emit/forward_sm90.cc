@@ -102,8 +102,7 @@ std::string nothing_streamed_text() {
          "}  // namespace heddle\n";
 }
 
-std::string mod_texts(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
-                      const ModLayout& layout) {
+std::string mod_texts(const shared::ForwardSm90Config& config, const plan::KernelMods& mods, const ModLayout& layout) {
   const bool streams = config.streamed_bytes > 0;
   const Streamed streamed = {streams ? mods.streamed->read : Expr()};
   const auto text = [&](const char* name, const Expr& mod, ExprType type) {
@@ -121,7 +120,7 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Forwa
                                : mod_text("offset", mods.offset, layout, TakesScore::no, Rounding::exact, streamed);
   texts += mods.score.empty() ? no_mod_text("score", ExprType::f32, TakesScore::yes, true)
                               : mod_text("score", mods.score, layout, TakesScore::yes, Rounding::contracted, streamed);
-  const plan::ForwardSm90Drops none{}, drops = config.dropped ? *mods.drops : none;
+  const plan::Drops none{}, drops = config.dropped ? *mods.drops : none;
   texts += text("weight", config.weighted ? mods.weight : Expr(), ExprType::f32) +
            text("seed", drops.seed, ExprType::i32) + text("threshold", drops.threshold, ExprType::i32) +
            text("kept", drops.kept, ExprType::f32);
@@ -169,7 +168,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
 
 }  // namespace
 
-jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::ForwardSm90Mods& mods,
+jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::KernelMods& mods,
                          const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;

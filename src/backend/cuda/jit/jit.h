@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "heddle/error.h"
+#include "base/rejected.h"
 
 namespace heddle::cuda::jit {
 
@@ -34,12 +34,8 @@ struct Cubin {
   enum class From : std::uint8_t { compiler, memory, disk } from = From::compiler;
 };
 
-/// The compiler took the source, but what it made is not acceptable: it spills, or serialises the tensor cores (C75xx).
-/// The sentence says which and holds the log. Whoever has another candidate tries that.
-class Rejected : public Error {
- public:
-  using Error::Error;
-};
+/// Of a kernel that spills, or whose tensor-core products the compiler serialised (C75xx).
+using base::Rejected;
 
 /// The kernel of a source: from memory, else from the disk cache, else compiled. Of several threads that want the same
 /// one, one compiles and the others wait; several processes may share the folder. Throws Error(compile) with NVRTC's

@@ -7,8 +7,8 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/jit/jit.h"
-#include "plan/families/forward_sm90_copies.h"
-#include "plan/families/forward_sm90_streamed.h"
+#include "plan/access/tensor_copies.h"
+#include "plan/mods/streamed_read.h"
 #include "shared/copied_rows.h"
 
 namespace heddle::cuda {

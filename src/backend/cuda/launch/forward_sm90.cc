@@ -21,20 +21,14 @@
 #include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/stored_mask.h"
 #include "backend/cuda/launch/tensor_map.h"
-#include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_streamed.h"
+#include "plan/access/tma.h"
+#include "plan/mods/streamed_read.h"
 
 namespace heddle::cuda {
 namespace {
 
 using shared::ForwardSm90Config;
 using shared::ForwardSm90Params;
-
-device::CudaCaps caps_of(const plan::Plan& plan) {
-  device::CudaCaps caps = devices().at(static_cast<std::size_t>(plan.device));
-  caps.multiprocessors = plan.multiprocessors;
-  return caps;
-}
 
 /// A number of its own for every launch of this process, from a start that other processes hardly share: by it a run
 /// knows its own draws from what others have left in the workspace.
@@ -119,21 +113,21 @@ class DeviceLists {
 
 class ForwardSm90Kernel final : public backend::Kernel {
  public:
-  ForwardSm90Kernel(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods)
+  explicit ForwardSm90Kernel(const backend::PrepareArguments& arguments)
       : device_(arguments.plan.device),
         config_(*arguments.plan.sm90),
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         paged_(arguments.problem.page_rows > 0),
         grid_(0),
-        layout_(emit::layout_of(mods.of_kernel(config_))),
-        source_(emit::forward_sm90(config_, mods, layout_)),
+        layout_(emit::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
+        source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
+    const plan::KernelMods& mods = arguments.plan.mods;
     set_constants(arguments, mods);
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
-    const plan::TileSchedule schedule = plan::forward_sm90_schedule(arguments.problem, config_, arguments.block_mask,
-                                                                    caps_of(arguments.plan), arguments.plan.order);
+    const plan::TileSchedule& schedule = *arguments.plan.schedule;
     grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty() && params_.kv_len > 0;
     if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
@@ -271,7 +265,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
   }
 
-  void set_constants(const backend::PrepareArguments& arguments, const plan::ForwardSm90Mods& mods) {
+  void set_constants(const backend::PrepareArguments& arguments, const plan::KernelMods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
     if (problem.sequences.empty()) return;
     for (const Sequence& sequence : problem.sequences) {
@@ -341,7 +335,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
 }  // namespace
 
 std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments) {
-  return std::make_unique<ForwardSm90Kernel>(arguments, plan::forward_sm90_mods(arguments.problem));
+  return std::make_unique<ForwardSm90Kernel>(arguments);
 }
 
 }  // namespace heddle::cuda

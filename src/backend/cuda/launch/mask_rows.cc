@@ -201,12 +201,11 @@ std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSiz
   return jit::compiler_missing();
 }
 
-backend::BuiltMask build_mask(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                              DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows) {
+backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& shape, BlockSize block,
+                              const Bindings& bindings, DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows) {
   if (std::string reason = mask_rows_refused(mask, shape, block, bindings, reals); !reason.empty()) {
     return {nullptr, std::move(reason)};
   }
-  const int device = bindings.captures.at(symbols_of(mask).captures.begin()->first).device.index;
   try {
     const auto find = [&](const Expr& simplified, const MaskShape& of, BlockSize size,
                           std::span<const mask::Matrix> matrices, const Bindings& values) {

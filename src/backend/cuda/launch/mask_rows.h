@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/mask_rows.h"
+#include "backend/device.h"
 #include "mask/build.h"
 #include "shared/mask_rows.h"
 
@@ -49,8 +49,8 @@ class MaskRows final : public backend::DeviceMaskRows {
 std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                               DType reals);
 
-/// backend::build_mask_on_cuda().
-backend::BuiltMask build_mask(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                              DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows);
+/// DeviceInterface::build_mask().
+backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& shape, BlockSize block,
+                              const Bindings& bindings, DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows);
 
 }  // namespace heddle::cuda

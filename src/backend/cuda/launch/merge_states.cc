@@ -1,5 +1,4 @@
-// merge_states on a GPU.
-#include "backend/cuda/emit/merge_states.h"
+#include "backend/cuda/launch/merge_states.h"
 
 #include <fmt/format.h>
 
@@ -13,16 +12,17 @@
 #include <string>
 #include <tuple>
 
-#include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
+#include "backend/cuda/emit/merge_states.h"
 #include "backend/cuda/jit/jit.h"
 #include "heddle/error.h"
 #include "shared/merge_states.h"
 
-namespace heddle::backend {
+namespace heddle::cuda {
 namespace {
 
-using cuda::CUfunction;
+using backend::MergeArguments;
+using backend::MergePart;
 using shared::MergeParams;
 using shared::StorageType;
 
@@ -31,8 +31,8 @@ constexpr std::int64_t kVectorBytes = 16;
 constexpr unsigned kMostGrid = 1 << 16;  // the kernel's warps then take rows one after the other
 
 struct Kernel {
-  std::shared_ptr<const cuda::jit::Cubin> cubin;
-  std::unique_ptr<cuda::Module> module;
+  std::shared_ptr<const jit::Cubin> cubin;
+  std::unique_ptr<Module> module;
   CUfunction function = nullptr;
 };
 
@@ -43,10 +43,10 @@ CUfunction kernel_on(int device, StorageType parts, StorageType output) {
   const std::scoped_lock lock(mutex);
   Kernel& kernel = (*kernels)[{device, parts, output}];
   if (kernel.function == nullptr) {
-    const device::CudaCaps& caps = cuda::devices().at(static_cast<std::size_t>(device));
+    const device::CudaCaps& caps = devices().at(static_cast<std::size_t>(device));
     const std::string architecture = fmt::format("sm_{}{}{}", caps.major, caps.minor, caps.major == 9 ? "a" : "");
-    kernel.cubin = cuda::jit::build(cuda::emit::merge_states(parts, output, architecture));
-    kernel.module = std::make_unique<cuda::Module>(device, kernel.cubin->bytes, cuda::jit::compiler_number());
+    kernel.cubin = jit::build(emit::merge_states(parts, output, architecture));
+    kernel.module = std::make_unique<Module>(device, kernel.cubin->bytes, jit::compiler_number());
     kernel.function = kernel.module->function("merge_states", 0);
   }
   return kernel.function;
@@ -134,21 +134,20 @@ StorageType parts_type(const MergeArguments& arguments) {
 
 }  // namespace
 
-void merge_on_cuda(const MergeArguments& arguments) {
+void merge_states(const MergeArguments& arguments) {
   MergeParams params = params_of(arguments);
   if (params.rows == 0) return;
   const int device = arguments.o.device.index;
-  if (device < 0 || device >= std::ssize(cuda::devices())) {
+  if (device < 0 || device >= std::ssize(devices())) {
     throw Error(ErrorCode::invalid_argument, fmt::format("o is on cuda:{}, which is not there", device));
   }
-  const cuda::ContextScope scope(device);
+  const ContextScope scope(device);
   const CUfunction function = kernel_on(device, parts_type(arguments), type_of(arguments.o.dtype));
   const std::int64_t rows_of_cta = std::int64_t{shared::kMergeThreads} / params.lanes;
   const std::int64_t grid = (std::int64_t{params.rows} + rows_of_cta - 1) / rows_of_cta;
-  const cuda::Launch launch = {.ctas = std::min(static_cast<unsigned>(grid), kMostGrid),
-                               .threads = shared::kMergeThreads};
+  const Launch launch = {.ctas = std::min(static_cast<unsigned>(grid), kMostGrid), .threads = shared::kMergeThreads};
   void* parameters[] = {&params};
-  cuda::launch_kernel(function, launch, arguments.stream, parameters, "launching merge_states");
+  launch_kernel(function, launch, arguments.stream, parameters, "launching merge_states");
 }
 
-}  // namespace heddle::backend
+}  // namespace heddle::cuda

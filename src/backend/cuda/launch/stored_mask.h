@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/jit/jit.h"
-#include "plan/families/forward_sm90_rows.h"
+#include "plan/tiles/key_rows.h"
 #include "shared/stored_mask.h"
 
 namespace heddle::cuda {

@@ -20,7 +20,7 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
 
-/// Of a capture that is streamed, as its tiles are found in it (plan/families/forward_sm90_streamed.h): in boxes of so
+/// Of a capture that is streamed, as its tiles are found in it (plan/mods/streamed_read.h): in boxes of so
 /// many rows and 128 bytes, or 16 columns in the swizzle of their width.
 struct StreamedMaps {
   CUtensorMap panels, rest;

@@ -20,6 +20,7 @@
 #include "expect_error.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
+#include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::emit {
@@ -62,7 +63,7 @@ TEST(KernelText, Golden) {
                                             .f16 = true,
                                             .lse = false,
                                             .masked = true};
-  plan::ForwardSm90Mods mods;
+  plan::KernelMods mods;
   mods.mask = expr::simplify(mods::causal(), expr::Precision::f32);
   const jit::Source source = forward_sm90(config, mods, layout_of(mods.all()));
   EXPECT_EQ(source.name, "forward_sm90 f16 d64/24 128x16 masked");
@@ -72,12 +73,12 @@ TEST(KernelText, Golden) {
 // Nothing of a stored mask is in the kernel, so that all of them share it.
 TEST(KernelText, HasNothingOfAStoredMask) {
   const auto source_of = [](const Expr& mask) {
-    plan::ForwardSm90Mods mods;
+    plan::KernelMods mods;
     mods.mask = mods.mask_rest = expr::simplify(mask, expr::Precision::f32);
     mods.mask_form = shared::MaskForm::values;
     mods.stores_mask = true;
     const shared::ForwardSm90Config config = plan::config_with(plan::kForwardSm90Kernels[0].config(), mods);
-    return forward_sm90(config, mods, layout_of(mods.of_kernel(config)));
+    return forward_sm90(config, mods, layout_of(mods.of_kernel(config.stores_mask())));
   };
   const jit::Source documents = source_of(mods::documents(Capture("ids", DType::i64, 2)));
   EXPECT_EQ(documents.name, "forward_sm90 bf16 d64 192x128 masked by stored bits");

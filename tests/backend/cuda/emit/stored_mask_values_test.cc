@@ -16,8 +16,9 @@
 #include "expr/interpret.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_stored.h"
+#include "plan/families/forward_sm90_config.h"
 #include "plan/hopper.h"
+#include "plan/mods/stored_mask.h"
 #include "shared/stored_mask.h"
 
 namespace heddle::cuda::emit::test {
@@ -99,7 +100,7 @@ std::vector<MaskWords> words_of(const problem::AttentionProblem& problem, const 
                                 const plan::StoredBlocks& blocks, const Bindings& bindings,
                                 const std::vector<shared::SequencePlace>& places, unsigned shares) {
   constexpr std::size_t kGuard = 4096;
-  const Expr mask = plan::forward_sm90_mods(problem).mask;
+  const Expr mask = plan::kernel_mods(problem).mask;
   ModLayout layout = layout_of({mask});
   layout.by_sequence = config.by_sequence;
   const std::shared_ptr<void> library = load_on_host(kBegin + stored_mask(mask, layout).text + kEnd);
@@ -213,7 +214,7 @@ void expect_words(HopperCall call, const Bindings& bindings, const plan::Forward
   const problem::AttentionProblem problem = call.problem();
   SCOPED_TRACE(fmt::format("{} by {} x {}{}, blocks of {} queries", print(call.mask), kernel.config().rows(),
                            kernel.kv_block, descending ? ", descending" : "", q_block));
-  plan::ForwardSm90Mods mods = plan::forward_sm90_mods(problem);
+  plan::KernelMods mods = plan::kernel_mods(problem);
   ASSERT_TRUE(plan::masks_by_values(mods));
   mods.stores_mask = true;
   ForwardSm90Config config = plan::config_with(kernel.config(), mods);

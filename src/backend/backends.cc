@@ -1,0 +1,24 @@
+#include "backend/backends.h"
+
+#include <algorithm>
+#include <array>
+
+namespace heddle::backend {
+
+std::span<const Backend* const> backends() {
+  static const std::array all = {&cpu_backend(), &cuda_backend(), &reference_backend()};
+  return all;
+}
+
+std::span<const DeviceInterface* const> device_kinds() {
+  static const std::array all = {&cpu_device(), &cuda_device()};
+  return all;
+}
+
+const DeviceInterface* find_device_kind(DeviceKind kind) {
+  const auto found =
+      std::ranges::find(device_kinds(), kind, [](const DeviceInterface* device) { return device->kind(); });
+  return found == device_kinds().end() ? nullptr : *found;
+}
+
+}  // namespace heddle::backend

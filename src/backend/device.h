@@ -1,0 +1,82 @@
+// What a kind of device is to the engine: its memory, the copies from and to it, and what is computed there beside
+// attention.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/caps.h"
+#include "heddle/block_mask.h"
+#include "heddle/devices.h"
+#include "heddle/expr.h"
+#include "heddle/tensor.h"
+
+namespace heddle::backend {
+
+/// The rows of a block mask in a device's memory, and the kernels that find them there.
+class DeviceMaskRows {
+ public:
+  virtual ~DeviceMaskRows() = default;
+};
+
+/// A block mask whose rows a device found; or, with no mask, why the host must find them: a sentence.
+struct BuiltMask {
+  std::shared_ptr<const BlockMask> mask;
+  std::string refused;
+};
+
+/// A result over some of the keys.
+struct MergePart {
+  ConstTensorView o, lse;
+};
+/// Everything was validated: shapes, dtypes, overlaps, one device.
+struct MergeArguments {
+  std::span<const MergePart> parts;
+  TensorView o;
+  std::optional<TensorView> lse;
+  void* stream;  // of a GPU's
+};
+
+class DeviceInterface {
+ public:
+  virtual ~DeviceInterface() = default;
+
+  virtual DeviceKind kind() const = 0;
+  /// Devices of this kind on this machine. The first call may start a driver, which takes up to a second.
+  virtual int count() const = 0;
+  /// Why there is none: a sentence. Empty when there is one.
+  virtual std::string missing() const = 0;
+  /// Writes what these devices can do into what the planner reads.
+  virtual void tell(device::Machine& machine) const = 0;
+  /// What devices() lists of them.
+  virtual std::vector<DeviceInfo> infos() const = 0;
+
+  /// Memory of one device, freed with the last copy of the pointer. Throws Error(out_of_memory). 0 bytes: null.
+  virtual std::shared_ptr<void> allocate(int index, std::size_t bytes) const = 0;
+  /// Copies between the host and a device, or on it, and waits for that.
+  virtual void copy_and_wait(int index, void* to, const void* from, std::size_t bytes) const = 0;
+  /// Which device's memory a pointer is in; -1: no memory that this kind of device knows as its own.
+  virtual int index_of(const void* pointer) const = 0;
+  /// A graph records what is enqueued on the stream now.
+  virtual bool is_capturing(int index, void* stream) const = 0;
+
+  /// Computes on the CPU; elsewhere enqueues, and the first of a process on each device compiles and loads a kernel.
+  /// Throws Error(unsupported) for more parts or rows than are taken there.
+  virtual void merge(const MergeArguments& arguments) const = 0;
+  /// The captures that the mask reads, of which there is one, are in the memory of device `index`. `rows` keeps what
+  /// serves the same mask again, for other blocks or after a change of params and captures; null at first. Waits for
+  /// the device. Throws as BlockMask::build, and Error(device), Error(out_of_memory), Error(compile).
+  virtual BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block,
+                               const Bindings& bindings, DType reals, std::shared_ptr<DeviceMaskRows>& rows) const = 0;
+};
+
+/// The kinds of devices that this build computes on, the CPU first.
+std::span<const DeviceInterface* const> device_kinds();
+/// Null where this build has none of that kind.
+const DeviceInterface* find_device_kind(DeviceKind kind);
+
+}  // namespace heddle::backend

@@ -1,0 +1,28 @@
+// Every factor by which the planner weighs one kernel against another beside their predicted times, and what each was
+// measured by. What kernels themselves cost stands in the families' tables.
+#pragma once
+
+namespace heddle::plan {
+
+struct PlannerFactors {
+  // A packed kernel is taken only if it is predicted this many times as fast as the others. A guess.
+  double packing_gain;
+  // And this many times more if the heads of a group leave one of its warpgroups idle. A guess.
+  double idle_gain;
+  // A kernel that reads copies of pages is taken only if it is predicted this many times as fast as one that copies
+  // less: a caller has to find memory for them. A guess.
+  double copy_gain;
+  // A kernel that reads a capture element by element takes this many times its predicted time. Measured
+  // (docs/notes/hopper_mods.md): 3 to 5 times the plain kernel, where one whose capture comes in tiles takes 1.3 to 1.7
+  // times: 3.75 over 1.5.
+  double element_reads;
+  // If a mask's bits are stored, a spare kernel is taken only if it is predicted this many times as fast: its finer
+  // blocks may leave out more, but the table's partial steps, which the prediction counts, are dearer than steps by
+  // stored bits are in any kernel. A guess.
+  double spare_gain;
+};
+
+inline constexpr PlannerFactors kPlannerFactors = {
+    .packing_gain = 1.05, .idle_gain = 1.1, .copy_gain = 1.05, .element_reads = 2.5, .spare_gain = 1.1};
+
+}  // namespace heddle::plan

@@ -1,0 +1,58 @@
+#include "plan/families.h"
+
+#include <algorithm>
+
+#include "plan/families/cpu_forward.h"
+#include "plan/families/cpu_forward_costs.h"
+#include "plan/families/forward_sm90.h"
+
+namespace heddle::plan {
+namespace {
+
+std::string takes_all(const Request&) { return {}; }
+
+std::vector<Choice> reference(const Request& request, const RowsOf& rows_of) {
+  Plan plan;
+  plan.threads = request.options.threads > 0 ? request.options.threads : request.machine.cpu.cores;
+  plan.forms = {.score = request.problem.score_mod.empty() ? "" : "interpreted in f64, unsimplified",
+                .mask = request.problem.mask_mod.empty() ? "" : "interpreted, unsimplified",
+                .weight = request.problem.weight_mod.empty() ? "" : "interpreted in f64, unsimplified"};
+  return {{plan, rows_of(plan.tile)}};
+}
+
+std::vector<Choice> cpu(const Request& request, const RowsOf& rows_of) {
+  const device::Caps& caps = request.machine.cpu;
+  Choice choice = {cpu_forward(request.problem, request.options.threads, caps), nullptr};
+  const problem::AttentionProblem& problem = request.problem;
+  ModForms& forms = choice.plan.forms;
+  if (!problem.score_mod.empty()) forms.score = "computed for each pair of a tile with SIMD: no other form on the CPU";
+  if (!problem.mask_mod.empty()) forms.mask = "computed for each pair of a partial block with SIMD";
+  if (!problem.weight_mod.empty()) forms.weight = "computed for each pair of a tile with SIMD";
+  choice.block_mask = rows_of(choice.plan.tile);
+  choice.plan.predicted = cpu_forward_prediction(request.problem, choice.plan, choice.block_mask.get(), caps);
+  return {choice};
+}
+
+/// choose() saw to it that the device is there.
+const device::CudaCaps& cuda_caps(const Request& request) {
+  return *std::ranges::find(request.machine.cuda, request.problem.device.index, &device::CudaCaps::index);
+}
+
+constexpr Family kFamilies[] = {
+    {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr},
+    {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr},
+    {"forward_sm90", BackendChoice::cuda, problem::Pass::forward,
+     [](const Request& request) { return forward_sm90_refuses(request.problem, request.options, cuda_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_sm90(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
+     },
+     [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
+       return forward_sm90_schedule(request.problem, *plan.sm90, block_mask, cuda_caps(request), plan.order);
+     }},
+};
+
+}  // namespace
+
+std::span<const Family> families() { return kFamilies; }
+
+}  // namespace heddle::plan

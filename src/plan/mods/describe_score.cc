@@ -1,0 +1,40 @@
+// The form of a score_mod as a sentence.
+#include <fmt/format.h>
+
+#include "plan/mods/kernel_mods.h"
+
+namespace heddle::plan {
+
+std::string describe_score(const KernelMods& mods) {
+  using shared::ScoreForm;
+  const std::string score = mods.cap == 0 ? fmt::format("{} * score", mods.factor)
+                                          : fmt::format("{} * tanh({} * score)", mods.cap, mods.factor);
+  switch (mods.form) {
+    case ScoreForm::plain:
+      if (mods.cap != 0) return fmt::format("capped: t = {}; a polynomial while all scores of a warp are small", score);
+      return mods.factor == 1 ? "" : fmt::format("plain: t = {}; the factor joins the scale", score);
+    case ScoreForm::shifted:
+      return fmt::format("shifted: t = {} + {}; the term reads no key: computed once a row and block of keys", score,
+                         print(mods.offset));
+    case ScoreForm::tilted:
+      return fmt::format(
+          "tilted: t = {} + {}; the term is linear in kv_idx: computed for the first key of a block, and {} more from "
+          "key to key",
+          score, print(mods.offset), print(mods.slope));
+    case ScoreForm::distant:
+      return fmt::format(
+          "distant: t = {} + {}; the term depends on kv_idx - q_idx alone: computed once for each distance in a block "
+          "of "
+          "keys, or once a block from {} on and up to {}",
+          score, print(mods.offset), mods.flat_from, mods.flat_to);
+    case ScoreForm::added:
+      return fmt::format("added: t = {} + {}; the term depends on the query and the key: computed for each pair", score,
+                         print(mods.offset));
+    case ScoreForm::mapped:
+      break;
+  }
+  return fmt::format("mapped: t = {}; not a positive multiple of the score and a term: computed for each pair",
+                     print(mods.score));
+}
+
+}  // namespace heddle::plan

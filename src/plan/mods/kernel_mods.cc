@@ -1,0 +1,231 @@
+#include "plan/mods/kernel_mods.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "expr/long_operations.h"
+#include "expr/node.h"
+#include "expr/simplify.h"
+#include "shared/philox.h"
+
+namespace heddle::plan {
+namespace {
+
+using shared::ScoreForm;
+
+Expr simplified(const Expr& mod) { return mod.empty() ? mod : expr::simplify(mod, expr::Precision::f32); }
+
+bool reads_keys(const Expr& e) { return e.node()->uses.intersects({expr::Leaf::kv_idx, expr::Leaf::kv_token}); }
+
+bool is_zero(const Expr& e) { return e.node()->op == expr::Op::constant && e.node()->f32() == 0; }
+
+/// A number that f32 has, to its full precision.
+bool is_in_f32(double x) { return std::isnormal(static_cast<float>(x)); }
+
+int clamped(std::int64_t x) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 30;
+  return static_cast<int>(std::clamp(x, -kFar, kFar));
+}
+
+/// The offset, in the cheapest form that it has.
+void set_offset(KernelMods& mods, const problem::AttentionProblem& problem) {
+  if (!reads_keys(mods.offset)) {
+    mods.form = ScoreForm::shifted;
+    return;
+  }
+  mods.form = ScoreForm::added;
+  if (!problem::has_elements(problem)) return;
+  const expr::LeafRanges leaves = problem::leaf_ranges(problem);
+  if (const std::optional<Expr> slope = expr::slope_over_keys(mods.offset, leaves)) {
+    mods.form = ScoreForm::tilted;
+    mods.slope = *slope;
+    mods.descending = !(expr::RangeAnalysis(*slope, expr::Precision::f32, nullptr)(leaves).hi <= 0);
+  } else if (const std::optional<expr::TermOfDistance> term = expr::term_of_distance(mods.offset, leaves)) {
+    mods.form = ScoreForm::distant;
+    mods.flat_from = clamped(term->from);
+    mods.flat_to = clamped(term->to);
+    mods.descending = !mods.mask.empty();  // without one there is no telling where it is largest
+  }
+}
+
+/// t = factor * score + offset.
+void set_linear(KernelMods& mods, const expr::LinearInScore& linear, const problem::AttentionProblem& problem) {
+  mods.factor = linear.scale;
+  mods.offset = simplified(linear.offset);
+  if (!mods.offset.empty() && is_zero(mods.offset)) mods.offset = Expr();
+  if (!mods.offset.empty()) set_offset(mods, problem);
+}
+
+/// t = cap * tanh(factor * score) + offset, where the mod is that, both numbers positive and the offset free of keys.
+bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionProblem& problem) {
+  const std::vector<const expr::Node*> nodes = expr::post_order(score);
+  const auto is_tanh = [](const expr::Node* node) { return node->op == expr::Op::tanh; };
+  if (std::ranges::count_if(nodes, is_tanh) != 1) return false;
+  const expr::Node* tanh = *std::ranges::find_if(nodes, is_tanh);
+  const auto with_tanh_as = [&](const Expr& other) {
+    return expr::rewrite(score, [&](const expr::Node& node, std::span<const Expr> operands) {
+      return &node == tanh ? other : expr::with_operands(node, operands);
+    });
+  };
+  if (with_tanh_as(0.0).node()->uses.has(expr::Leaf::score)) return false;
+  const std::optional<expr::LinearInScore> inside = expr::linear_in_score(expr::operand(*tanh, 0)),
+                                           outside = expr::linear_in_score(with_tanh_as(leaf::score()));
+  if (!inside || !inside->offset.empty() || !(inside->scale > 0) || !outside || !(outside->scale > 0)) return false;
+  if (!is_in_f32(2 * std::numbers::log2e * inside->scale * problem.scale)) return false;
+  if (!is_in_f32(2 * std::numbers::log2e * outside->scale)) return false;
+  KernelMods capped = mods;
+  set_linear(capped, *outside, problem);
+  if (capped.form != ScoreForm::plain && capped.form != ScoreForm::shifted) return false;
+  capped.cap = capped.factor;
+  capped.factor = inside->scale;
+  mods = capped;
+  return true;
+}
+
+void set_weight(KernelMods& mods, const problem::AttentionProblem& problem) {
+  mods.weight = simplified(problem.weight_mod);
+  if (mods.weight.empty()) return;
+  // What is dropped is 0 times its weight, which is NaN where that is NaN or infinite. Sums of weights tell; t itself
+  // has none that could.
+  if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
+  if (!problem::has_elements(problem)) return;
+  const expr::Range range =
+      expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));
+  mods.weight_bound = std::max(std::abs(range.lo), std::abs(range.hi));
+}
+
+/// The terms of a conjunction, from left to right.
+std::vector<Expr> conjuncts(const Expr& mask) {
+  std::vector<Expr> found, left = {mask};
+  while (!left.empty()) {
+    const Expr e = left.back();
+    left.pop_back();
+    if (e.node()->op == expr::Op::logical_and) {
+      left.insert(left.end(), {expr::operand(*e.node(), 1), expr::operand(*e.node(), 0)});
+    } else {
+      found.push_back(e);
+    }
+  }
+  return found;
+}
+
+/// What takes long is computed again for many positions.
+bool is_long_of_positions(const expr::Node& node) {
+  using expr::Leaf;
+  return node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token}) && expr::is_long(node);
+}
+
+bool has_long(const Expr& mask) {
+  return std::ranges::any_of(expr::post_order(mask),
+                             [](const expr::Node* node) { return is_long_of_positions(*node); });
+}
+
+/// Comparisons and joints of them are cheaper made where they are needed: one alone, or beside others that are.
+bool is_one_comparison(const Expr& mask) {
+  return !has_long(mask) && std::ranges::count_if(expr::post_order(mask), [](const expr::Node* node) {
+                              const expr::Kind kind = expr::info(node->op).kind;
+                              return kind == expr::Kind::cmp || kind == expr::Kind::logic ||
+                                     node->op == expr::Op::mod || node->op == expr::Op::floor_div;
+                            }) <= 1;
+}
+
+/// What a conjunction says of the distance, where each term bounds it.
+void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves) {
+  constexpr int kFar = 1 << 30;  // past any two positions
+  Expr least = -kFar, most = kFar;
+  for (const Expr& conjunct : conjuncts(mods.mask_distance)) {
+    const std::optional<expr::BoundOfDistance> bound = expr::bound_of_distance(conjunct, leaves);
+    if (!bound) return;
+    Expr& end = bound->is_most ? most : least;
+    end = bound->is_most ? min(end, bound->value) : max(end, bound->value);
+  }
+  mods.mask_least = simplified(least);
+  mods.mask_most = simplified(most);
+}
+
+void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
+  if (mods.mask.empty() || !problem::has_elements(problem)) return;
+  const expr::LeafRanges leaves = problem::leaf_ranges(problem);
+  const auto join = [](Expr& all, const Expr& e) { all = all.empty() ? e : all && e; };
+  Expr distance, rest;
+  std::int64_t repeats_to = std::numeric_limits<std::int64_t>::max();
+  for (const Expr& conjunct : conjuncts(mods.mask)) {
+    const std::optional<expr::TermOfDistance> term = expr::term_of_distance(conjunct, leaves);
+    if (term) repeats_to = std::min(repeats_to, term->repeats_to);
+    join(term ? distance : rest, conjunct);
+  }
+  if (rest.empty() ? is_one_comparison(distance) : !has_long(rest)) return;
+  using shared::MaskForm;
+  mods.mask_form = rest.empty() ? MaskForm::distance : distance.empty() ? MaskForm::values : MaskForm::both;
+  mods.mask_distance = distance;
+  mods.mask_rest = rest;
+  mods.mask_repeats_to = distance.empty() ? 0 : clamped(repeats_to);
+  if (!distance.empty()) set_mask_range(mods, leaves);
+}
+
+}  // namespace
+
+bool KernelMods::heavy() const {
+  const auto works = [](const expr::Node* node) {
+    const expr::Kind kind = expr::info(node->op).kind;
+    return kind == expr::Kind::read || kind == expr::Kind::random || node->op == expr::Op::floor_div ||
+           node->op == expr::Op::mod;
+  };
+  return cap != 0 || form == ScoreForm::added || form == ScoreForm::mapped || !weight.empty() ||
+         (!mask.empty() && !stores_mask && std::ranges::any_of(expr::post_order(mask), works));
+}
+
+KernelMods kernel_mods(const problem::AttentionProblem& problem) {
+  KernelMods mods;
+  mods.mask = simplified(problem.mask_mod);
+  set_mask(mods, problem);
+  set_weight(mods, problem);
+  const Expr score = simplified(problem.score_mod);
+  const bool rising = problem.scale > 0;
+  if (score.empty() && rising) return mods;
+  const std::optional<expr::LinearInScore> linear =
+      score.empty() ? expr::LinearInScore{1, {}} : expr::linear_in_score(score);
+  // The largest product has the largest t only where both grow.
+  if (linear && rising && linear->scale > 0) {
+    set_linear(mods, *linear, problem);
+  } else if (!(rising && problem.normalizer != Normalizer::none && set_capped(mods, score, problem))) {
+    mods.form = ScoreForm::mapped;
+    mods.score = score.empty() ? leaf::score() : score;
+  }
+  if (mods.form == ScoreForm::added) mods.streamed = streamed_read(mods.offset);
+  if (mods.form == ScoreForm::mapped) mods.streamed = streamed_read(mods.score);
+  return mods;
+}
+
+int weight_exponent(const problem::AttentionProblem& problem, const KernelMods& mods) {
+  if (mods.weight.empty() || !problem::has_elements(problem)) return 0;
+  int exponent = 0;
+  while (exponent <= kMostWeightExponent && !(mods.weight_bound <= std::ldexp(1.0, exponent))) ++exponent;
+  return exponent;
+}
+
+CapSeries cap_series(const KernelMods& mods, double scale) {
+  // tanh(x) / x in x^2, fitted at Chebyshev's points for |x| <= 0.33: x times it errs by 7e-7.
+  constexpr std::array kTanh = {0.9999979734420776, -0.33299678564071655, 0.12495096027851105};
+  constexpr double kLargest = 0.33;
+  CapSeries series{};
+  series.inside = mods.factor * scale;
+  series.outside = mods.cap * std::numbers::log2e;
+  for (std::size_t i = 0; i < kTanh.size(); ++i) {
+    series.coefficients[i] = series.outside * kTanh[i] * std::pow(series.inside, 2.0 * static_cast<double>(i) + 1);
+  }
+  series.limit = kLargest / series.inside;
+  // A small cap's coefficients leave f32: then no score is far from it.
+  const auto fits = [](double x) { return std::isfinite(static_cast<float>(x)); };
+  if (!std::ranges::all_of(series.coefficients, fits)) series.limit = -1;
+  return series;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,34 @@
+// Query heads that read the same keys, packed into one tile where queries are few: their keys and values are read once,
+// and rows that would stay empty are theirs (docs/notes/hopper_packed_heads.md).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "heddle/block_mask.h"
+#include "problem/problem.h"
+#include "shared/tile_shape.h"
+
+namespace heddle::plan {
+
+/// Packed kernels are compared with the others: several query heads read the same keys, and no sequence has more
+/// queries than a warpgroup has rows, or all together fill less than half of the rows that their warpgroups compute.
+bool has_few_queries(const problem::AttentionProblem& problem);
+
+/// How many queries of a head a packed tile may have, fewest first. A size is skipped if one warpgroup holds the whole
+/// group at twice that size.
+std::vector<int> packed_queries(const problem::AttentionProblem& problem);
+
+/// Tiles that the query heads of one kv head take: as many as there are, or fewer where tiles are packed.
+std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::TileShape& tile);
+
+/// What any of these rows of key blocks attends: full where all say so, else partial, which leaves it to the mask.
+std::vector<Run> merged_runs(std::span<const std::span<const Run>> rows);
+
+/// "16 queries of 8 heads"
+std::string describe_packed(const shared::TileShape& tile);
+
+}  // namespace heddle::plan

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Tests the tests: plants one small fault after another in a copy of the library, and expects a test to fail for each.
 
-usage: plant_faults.py [--only NAME ...] [--list] [--fit] [--build DIR] [--copies N]
+usage: plant_faults.py [--sample N [--seed SEED]] [--only NAME ...] [--gpu] [--list] [--fit] [--build DIR] [--copies N]
 
-The faults stand in tools/faults.json: {"name", "file", "find", "replace", "tests"}. `find` must occur exactly once in the
-file, so that a fault that no longer fits the code is an error here and not a silent pass. `tests` is a regular expression
-for ctest -R: the tests of which at least one must fail. A fault that does not compile does not count as found.
+The faults stand in tools/faults/ROOM.json, a room of src/ or kernels/ each: {"name", "file", "find", "replace", "tests"}.
+`find` must occur exactly once in the file, so that a fault that no longer fits the code is an error here and not a silent
+pass. `tests` is a regular expression for ctest -R: the tests of which at least one must fail. A fault that does not
+compile does not count as found. Those of tools/faults/gpu.json need a GPU and are planted with --gpu alone.
 
+--sample plants as many at random; the seed is printed, and --seed or HEDDLE_TEST_SEED repeats the draw.
 Several copies of the library take faults at the same time; for each fault, only what its tests run is built.
 """
 import argparse
@@ -15,6 +17,7 @@ import json
 import os
 import pathlib
 import queue
+import random
 import shutil
 import subprocess
 import sys
@@ -48,17 +51,37 @@ def copy_tree(target):
         copy.touch()
 
 
+def read_faults():
+    """(those that need no GPU, those that do)."""
+    rooms = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "tools" / "faults").glob("*.json"))}
+    names = [fault["name"] for faults in rooms.values() for fault in faults]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        sys.exit(f"tools/faults has two faults of one name: {', '.join(sorted(twice))}")
+    on_gpu = rooms.pop("gpu", [])
+    return [fault for faults in rooms.values() for fault in faults], on_gpu
+
+
+def drawn(faults, count, seed):
+    """As many of them at random, one of each file where there are enough files."""
+    generator = random.Random(seed)
+    shuffled = generator.sample(faults, len(faults))
+    first_of_file = {fault["file"]: fault for fault in reversed(shuffled)}
+    firsts = [fault for fault in shuffled if first_of_file[fault["file"]] is fault]
+    others = [fault for fault in shuffled if first_of_file[fault["file"]] is not fault]
+    return (firsts + others)[:count]
+
+
 def build(tree, jobs, targets=()):
     return run(["ninja", "-C", "build/release", f"-j{jobs}", *targets], tree, 1200)
 
 
 def make_copy(tree):
-    """Copies and builds the library; returns what went wrong, or nothing."""
+    """Copies and configures the library; returns what went wrong, or nothing."""
     tree.mkdir(parents=True, exist_ok=True)
     copy_tree(tree)
     configured = run(["cmake", "--preset", "release", "-DHEDDLE_BENCH=OFF"], tree, 300)
-    clean = build(tree, CPUS) if configured.returncode == 0 else configured
-    return clean.stdout[-4000:] if clean.returncode != 0 else ""
+    return configured.stdout[-4000:] if configured.returncode != 0 else ""
 
 
 def targets_of(tree, tests):
@@ -103,25 +126,34 @@ def plant(tree, fault, jobs):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--only", nargs="*", help="names of faults to plant")
+    arguments.add_argument("--sample", type=int, metavar="N", help="plant as many at random")
+    arguments.add_argument("--seed", type=int, default=os.environ.get("HEDDLE_TEST_SEED"), help="of the sample")
+    arguments.add_argument("--gpu", action="store_true", help="plant those that are found on a GPU only, instead")
     arguments.add_argument("--list", action="store_true", help="print the faults and stop")
     arguments.add_argument("--fit", action="store_true", help="only check that each fault's text is in its file, once")
     arguments.add_argument("--build", default=str(ROOT / "build" / "faults"), help="folder for the copies")
     arguments.add_argument("--copies", type=int, default=min(4, CPUS), help="how many faults are planted at a time")
     given = arguments.parse_args()
 
-    faults = json.loads((ROOT / "tools" / "faults.json").read_text())
+    without_gpu, on_gpu = read_faults()
+    if given.fit:
+        unfit = [fault for fault in without_gpu + on_gpu if (ROOT / fault["file"]).read_text().count(fault["find"]) != 1]
+        for fault in unfit:
+            print(f"{fault['file']} does not hold the text of '{fault['name']}' exactly once")
+        return 1 if unfit else 0
+
+    faults = on_gpu if given.gpu else without_gpu
     if given.only:
         faults = [fault for fault in faults if fault["name"] in given.only]
+    if given.sample is not None:
+        seed = int(given.seed) if given.seed is not None else random.SystemRandom().randrange(10**6)
+        print(f"{given.sample} of {len(faults)} faults, drawn with --seed {seed}", flush=True)
+        faults = drawn(faults, given.sample, seed)
+
     if given.list:
         for fault in faults:
             print(f"{fault['name']:<40} {fault['file']}  -> {fault['tests']}")
         return 0
-
-    if given.fit:
-        unfit = [fault for fault in faults if (ROOT / fault["file"]).read_text().count(fault["find"]) != 1]
-        for fault in unfit:
-            print(f"{fault['file']} does not hold the text of '{fault['name']}' exactly once")
-        return 1 if unfit else 0
 
     copies = queue.SimpleQueue()
     for number in range(min(given.copies, len(faults))):

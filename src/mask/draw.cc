@@ -86,7 +86,7 @@ std::string words_for(const BlockMask& mask) {
   } catch (const Error&) {  // longer than an expression's text may be
     return fmt::format("a mask of {} operations", expr::post_order(mask.mask()).size());
   }
-  if (text.size() > kLongestTitle) text = text.substr(0, kLongestTitle) + "\u2026";
+  if (text.size() > kLongestTitle) text.replace(kLongestTitle, std::string::npos, "\u2026");
   return text;
 }
 

@@ -41,8 +41,7 @@ void put_damaged(const fs::path& file, Change&& change) {
 
 void make_other_machine(std::string& bytes) {
   const Elf64_Half machine = EM_S390;
-  bytes.replace(offsetof(Elf64_Ehdr, e_machine), sizeof machine, reinterpret_cast<const char*>(&machine),
-                sizeof machine);
+  std::memcpy(bytes.data() + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
 }
 
 /// What is said of `file` when it stands in a folder of the search, and when it stands on the loader's path.

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backend/cuda/emit/expression_text.h"
-#include "backend/tile_runs.h"
+#include "backend/cpu/tile_runs.h"
 #include "expr/random_expression.h"
 #include "heddle/mods.h"
 #include "shared/forward_sm90.h"

@@ -1,0 +1,115 @@
+// What the CPU forward makes of NaN, infinities and rows in which nothing attends.
+#include "backend/cpu/cpu_attention.h"
+
+namespace heddle {
+namespace {
+
+TEST(CpuForward, SpecialScoresMakeTheirRowNanAndNoOther) {
+  on_every_target([] {
+    for (const double special : {kNan, kInfinity}) {
+      // At the first and the last key of a chunk, and where a row has seen nothing else yet.
+      for (const std::int64_t key : {0, 127, 128, 199}) {
+        Attention a({.q_rows = 20, .kv_rows = 200, .qk_dim = 8, .v_dim = 8});
+        const auto value = static_cast<float>(special);
+        a.options.score_mod =
+            score_mod([&](Expr s, Expr, Expr, Expr i, Expr j) { return where((i == 3) & (j == Expr(key)), value, s); });
+        a.plain.mods.score = [=](double s, auto, auto, auto i, auto j) { return i == 3 && j == key ? special : s; };
+        expect_plain(a);
+      }
+    }
+  });
+}
+
+TEST(CpuForward, MasksByTheScoreAndExtremeScores) {
+  on_every_target([] {
+    Attention a({.q_rows = 20, .kv_rows = 200, .qk_dim = 8, .v_dim = 8});
+    a.options.score_mod = score_mod([](Expr s, Expr, Expr, Expr i, Expr j) { return where(j < i * 8, -INFINITY, s); });
+    a.plain.mods.score = [](double s, auto, auto, auto i, auto j) { return j < i * 8 ? -kInfinity : s; };
+    expect_plain(a);
+    // A finite sentinel is a score like any other: rows that hold nothing else average their values.
+    for (const float extreme : {-3.4028235e38f, -3e38f, 3e38f, -1e4f, 1e4f}) {
+      a.options.score_mod = score_mod([&](Expr s, Expr, Expr, Expr i, Expr) { return where(i % 2 == 0, extreme, s); });
+      a.plain.mods.score = [=](double s, auto, auto, auto i, auto) {
+        return i % 2 == 0 ? static_cast<double>(extreme) : s;
+      };
+      expect_plain(a);
+    }
+  });
+}
+
+/// A causal attention over two tiles' worth of rows, whose result must not change when what it masks is poisoned.
+TEST(CpuForward, PoisonAtMaskedElementsReachesNothing) {
+  const Shape shape = {.q_rows = 130, .kv_rows = 300, .qk_dim = 8, .v_dim = 70};
+  on_every_target([&] {
+    for (const double poison : {kNan, kInfinity, -kInfinity}) {
+      for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::sigmoid, Normalizer::none}) {
+        Attention a(shape);
+        a.options.normalizer = a.plain.normalizer = normalizer;
+        a.with_lse = normalizer == Normalizer::softmax;
+        make_causal(a);
+        const std::vector<std::byte> clean = bytes_of(a.run().o);
+        // Keys and values that no query sees; causal masks everything from key 130 on.
+        for (std::int64_t j = 130; j < 300; ++j) {
+          for (std::int64_t d = 0; d < 8; ++d) poke(a.k, {0, 0, j, d}, poison);
+          for (std::int64_t d = 0; d < 70; ++d) poke(a.v, {0, 0, j, d}, poison);
+        }
+        EXPECT_EQ(bytes_of(a.run().o), clean);
+      }
+    }
+  });
+}
+
+TEST(CpuForward, PoisonedKeysAndQueriesStayInTheRowsThatAttendThem) {
+  on_every_target([] {
+    Attention a({.q_rows = 130, .kv_rows = 130, .qk_dim = 8, .v_dim = 8});
+    make_causal(a);
+    poke(a.q, {0, 0, 50, 3}, kNan);
+    poke(a.k, {0, 0, 90, 5}, kNan);
+    expect_plain(a);
+    // A value, too: rows before it in its own tile are allowed to see it, those of earlier tiles are not.
+    Attention b({.q_rows = 192, .kv_rows = 192, .qk_dim = 8, .v_dim = 8});
+    make_causal(b);
+    const Attention::Result clean = b.run();
+    poke(b.v, {0, 0, 100, 2}, kNan);
+    const Attention::Result poisoned = b.run();
+    const plan::Plan plan =
+        plan::cpu_forward(problem::validate({b.q, b.k, b.v, poisoned.o, {}}, b.options), 1, cpu::cpu_caps());
+    for (std::int64_t i = 0; i < 192; ++i) {
+      const double got = get_element(poisoned.o, {0, 0, i, 2});
+      if (i >= 100) {
+        EXPECT_TRUE(std::isnan(got)) << i;
+      } else if (i / plan.tile.q < 100 / plan.tile.q) {
+        EXPECT_EQ(got, get_element(clean.o, {0, 0, i, 2})) << i;
+      }
+      EXPECT_EQ(get_element(poisoned.o, {0, 0, i, 3}), get_element(clean.o, {0, 0, i, 3})) << i;
+    }
+  });
+}
+
+TEST(CpuForward, AWeightCountsOnlyWhereItsElementDoes) {
+  on_every_target([] {
+    Attention a({.q_rows = 40, .kv_rows = 140, .qk_dim = 8, .v_dim = 8});
+    make_causal(a);
+    a.options.weight_mod = mask_mod([](Expr, Expr, Expr i, Expr j) { return where(j <= i, 2.0f, NAN); });
+    a.plain.mods.weight = [](auto, auto, auto i, auto j) { return j <= i ? 2.0 : kNan; };
+    expect_plain(a);
+  });
+}
+
+TEST(CpuForward, RowsThatAttendNothingAndSinks) {
+  Attention a({.q_heads = 4, .q_rows = 30, .kv_rows = 140, .qk_dim = 8, .v_dim = 8});
+  a.options.mask_mod = mask_mod([](Expr, Expr, Expr i, Expr j) { return (i % 3 != 0) & (j < i * 5); });
+  a.plain.mods.mask = [](auto, auto, auto i, auto j) { return i % 3 != 0 && j < i * 5; };
+  expect_plain(a);
+  const std::vector<float> values = {0.5f, -INFINITY, 80.0f, -80.0f};
+  const Tensor sinks = tensor_of(DType::f32, values);
+  a.options.sinks = sinks;
+  a.plain.sinks = {0.5, -kInfinity, 80, -80};
+  expect_plain(a);
+  // A value that all other rows of the tile see.
+  poke(a.v, {0, 0, 0, 2}, kNan);
+  expect_plain(a);
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,96 @@
+// Kernels of the plan's table of 16 bits: masks that read nothing, head dims between the table's own, an o of another
+// type, and rows that end otherwise.
+#include "kernels/cuda/compile_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "heddle/mods.h"
+
+namespace heddle::cuda {
+namespace {
+
+TEST_F(CompileTable, KernelsWithoutReadsAreAllAccepted) {
+  const std::vector<NamedMods> masks{named("no mask", {}), named("causal", mods::causal()),
+                                     named("window", mods::sliding_window(1024))};
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, true, masks[1]);
+    if (kernel.spare) continue;
+    expect_accepted(config, false, masks[0]);
+    expect_accepted(config, false, masks[1]);
+    if (!first) continue;
+    expect_accepted(config, false, masks[2]);
+    expect_accepted(config, true, masks[0], false);
+  }
+}
+
+// Ends of o in either half of a product's 16 columns, of queries and keys inside them, panels more or fewer than the
+// kernel's own.
+TEST_F(CompileTable, HeadDimsBetweenTheKernelsOwnAreAccepted) {
+  std::vector<HeadDims> all = {{40, 40}, {1, 33}, {80, 72}, {112, 64}, {160, 24}, {100, 136}, {208, 200}};
+  for (const HeadDims& dims : all) {
+    const auto* kernel = std::ranges::find(kForwardSm90Kernels, plan::native_dims(dims), plan::dims_of);
+    expect_accepted(kernel->config(dims.qk, dims.v), false, named("no mask", {}));
+  }
+}
+
+// Stores by threads: their addresses must not take what products have of uniform registers, nor of any others.
+TEST_F(CompileTable, OutputsOfOtherTypesAreAccepted) {
+  using shared::OutputType;
+  const NamedMods causal = named("causal, o of another type", mods::causal());
+  NamedMods sequences = named("by sequence, o of another type", {});
+  sequences.by_sequence = true;
+  const auto with = [](shared::ForwardSm90Config config, OutputType type) {
+    config.o_type = type;
+    return config;
+  };
+  for (const OutputType type : {OutputType::f64, OutputType::f16, OutputType::e4m3, OutputType::e5m2}) {
+    expect_accepted(with(kForwardSm90Kernels[0].config(), type), false, causal);
+  }
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (!kernel.spare) expect_accepted(with(kernel.config(), OutputType::f32), false, causal);
+  }
+  expect_accepted(with(kForwardSm90Kernels[0].config(40, 33), OutputType::bf16), true, sequences);
+  expect_accepted(with(kForwardSm90Kernels[0].config(64, 36), OutputType::e4m3), true, sequences);
+}
+
+// The row's end alone is another; lists of differing sequences leave the producer the fewest registers.
+TEST_F(CompileTable, KernelsWithSinksAreAllAccepted) {
+  const NamedMods plain = with_sinks(named("no mask", {}));
+  NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
+  lengths.by_sequence = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    expect_accepted(config, false, lengths);
+    if (kernel.spare) continue;
+    expect_accepted(config, first, plain);
+  }
+}
+
+TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    const shared::ForwardSm90Config config = kernel.config();
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    // In f16 rows of the latter have powers of their own.
+    expect_accepted(config, true, with_normalizer(Normalizer::none, "causal", mods::causal()), false);
+    if (kernel.spare) continue;
+    expect_accepted(config, false, with_normalizer(Normalizer::sigmoid, "no mask", {}), false);
+    if (!first) continue;
+    expect_accepted(config, true, with_normalizer(Normalizer::sigmoid, "causal", mods::causal()), false);
+    NamedMods lengths = with_normalizer(Normalizer::none, "by sequence, causal", mods::causal_lower_right());
+    lengths.by_sequence = true;
+    expect_accepted(config, false, lengths, false);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::cuda

@@ -1,0 +1,279 @@
+#include "kernels/cuda/gpu_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "backend/cuda/driver/driver.h"
+#include "backend/cuda/jit/jit.h"
+#include "engine/machine.h"
+#include "engine/mask_rows.h"
+#include "engine/prepare.h"
+#include "plan/plan.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr std::int64_t kGuard = 1024;  // bytes before and behind
+
+bool on_gpu() { return gpu_backend() == BackendChoice::cuda; }
+
+std::atomic<int> asked = 0, refused = 0;  // AskedKernels
+
+}  // namespace
+
+BackendChoice gpu_backend() {
+  return std::getenv("HEDDLE_TEST_BACKEND") == nullptr ? BackendChoice::cuda : backend_under_test();
+}
+
+std::string gpu_missing() {
+  if (!on_gpu()) return {};
+  if (std::string reason = cuda::driver_missing(); !reason.empty()) return reason;
+  const device::CudaCaps& caps = cuda::devices().front();
+  if (caps.major == 9 && caps.minor == 0) return {};
+  return fmt::format("{} has compute capability {}.{}; these tests need 9.0", caps.name, caps.major, caps.minor);
+}
+
+Stream::Stream() {
+  if (!on_gpu()) return;
+  const cuda::ContextScope scope(0);
+  cuda::check(cuda::driver().StreamCreate(&handle_, cuda::CUstream_flags::non_blocking), "creating a stream");
+}
+
+Stream::~Stream() {
+  if (handle_ == nullptr) return;
+  const cuda::ContextScope scope(0);
+  cuda::driver().StreamDestroy(handle_);
+}
+
+void Stream::wait() const {
+  if (handle_ == nullptr) return;
+  const cuda::ContextScope scope(0);
+  cuda::check(cuda::driver().StreamSynchronize(handle_), "waiting for a stream");
+}
+
+DeviceTensor::DeviceTensor(const GuardedTensor& host, std::int64_t shift)
+    : host_(host),
+      begin_(kGuard + shift),
+      memory_(0, host.memory().size() + static_cast<std::size_t>(2 * kGuard + shift)) {}
+
+TensorView DeviceTensor::view() const {
+  TensorView view = host_.view();
+  view.data = static_cast<std::byte*>(memory_.data()) + begin_ + host_.first_byte();
+  view.device = {DeviceKind::cuda, 0};
+  return view;
+}
+
+void DeviceTensor::upload() {
+  std::vector<std::byte> bytes(memory_.bytes(), std::byte{0xff});
+  std::ranges::copy(host_.memory(), bytes.begin() + begin_);
+  cuda::copy_and_wait(0, memory_.data(), bytes.data(), bytes.size());
+}
+
+void DeviceTensor::download() {
+  std::vector<std::byte> bytes(memory_.bytes());
+  cuda::copy_and_wait(0, bytes.data(), memory_.data(), bytes.size());
+  const auto span = bytes.begin() + begin_, end = span + std::ssize(host_.memory());
+  const auto untouched = [](std::byte byte) { return byte == std::byte{0xff}; };
+  EXPECT_TRUE(std::all_of(bytes.begin(), span, untouched)) << "written before the tensor";
+  EXPECT_TRUE(std::all_of(end, bytes.end(), untouched)) << "written behind the tensor";
+  std::copy(span, end, host_.memory().begin());
+}
+
+GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
+  options().backend = gpu_backend();
+  if (!on_gpu()) return;
+  for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
+    const std::int64_t element = size_of(tensor->view().dtype), asked = spec.alignment % 16,
+                       odd = tensor == &host_.lse_rows ? 0 : (asked + element - 1) / element * element;
+    copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17) + odd));
+  }
+  std::array<std::uint64_t, 8> content{};
+  for (std::uint64_t& word : content) word = static_cast<std::uint64_t>(host_.below(3)) * 0x5555555555555555U;
+  workspace_.emplace(0, sizeof content);
+  cuda::copy_and_wait(0, workspace_->data(), content.data(), sizeof content);
+}
+
+AttentionTensors GpuCase::tensors() const {
+  AttentionTensors tensors = host_.tensors();
+  if (copies_.empty()) return tensors;
+  const auto place = [&](auto& view, std::size_t i) {
+    view.data = copies_[i]->view().data;
+    view.device = copies_[i]->view().device;
+  };
+  place(tensors.q, 0);
+  place(tensors.k, 1);
+  place(tensors.v, 2);
+  place(tensors.o, 3);
+  if (tensors.lse) place(*tensors.lse, 4);
+  return tensors;
+}
+
+void* GpuCase::workspace(std::int64_t bytes) {
+  if (!workspace_ || static_cast<std::int64_t>(workspace_->bytes()) >= bytes) return workspace();
+  const std::vector<std::byte> content(static_cast<std::size_t>(bytes), std::byte{0xff});
+  workspace_.emplace(0, content.size());
+  cuda::copy_and_wait(0, workspace_->data(), content.data(), content.size());
+  return workspace_->data();
+}
+
+void GpuCase::place_lengths(AttentionOptions& there) {
+  const auto longest = [](const ConstTensorView& lengths, bool sums) {
+    const TensorView own(const_cast<void*>(lengths.data), lengths.dtype, lengths.shape);
+    const Tensor wide = Tensor::adopt(own, nullptr).to(DType::i64);
+    const auto* values = static_cast<const std::int64_t*>(wide.data());
+    std::int64_t most = 0;
+    for (std::int64_t i = sums; i < wide.count(); ++i) most = std::max(most, values[i] - (sums ? values[i - 1] : 0));
+    return most;
+  };
+  if (there.cu_seqlens_q) there.max_q_len = longest(*there.cu_seqlens_q, true);
+  if (there.cu_seqlens_kv) there.max_kv_len = longest(*there.cu_seqlens_kv, true);
+  if (there.q_lengths && host_.spec().seed % 2 == 0) there.max_q_len = longest(*there.q_lengths, false);
+  if (there.kv_lengths && host_.spec().seed % 3 == 0) there.max_kv_len = longest(*there.kv_lengths, false);
+  for (auto member : {&AttentionOptions::q_lengths, &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q,
+                      &AttentionOptions::cu_seqlens_kv, &AttentionOptions::q_start}) {
+    std::optional<ConstTensorView>& view = there.*member;
+    if (!view) continue;
+    const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape);
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    view = copies_of_small_.back();
+  }
+}
+
+AttentionOptions GpuCase::options_there() {
+  AttentionOptions there = options();
+  if (!on_gpu()) return there;
+  const auto move = [&](ConstTensorView& view) {
+    TensorView host(const_cast<void*>(view.data), view.dtype, view.shape, view.strides);
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      if (view.strides[axis] == 0) host.shape[axis] = std::min<std::int64_t>(1, view.shape[axis]);
+    }
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    // What entries share they share there, too.
+    ConstTensorView there_view = copies_of_small_.back();
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      if (view.strides[axis] == 0) there_view.strides[axis] = 0;
+    }
+    there_view.shape = view.shape;
+    view = there_view;
+  };
+  for (auto& [name, view] : there.bindings.captures) move(view);
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
+                      &AttentionOptions::v_descale}) {
+    if (there.*member) move(*(there.*member));
+  }
+  if (there.sinks) place_sinks(*there.sinks);
+  if (!host_.spec().device_lengths) return there;
+  place_lengths(there);
+  if (there.block_mask == nullptr) return there;
+  // Rows of the longest sequences that there may be.
+  const BlockSize block = std::exchange(there.block_mask, nullptr)->block();
+  const problem::AttentionProblem problem = problem::validate(tensors(), there);
+  const MaskShape shape = {problem.q_heads, problem.sequences};
+  there.block_mask =
+      std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, options().bindings, 1, DType::f32));
+  return there;
+}
+
+// With what stands between them.
+void GpuCase::place_sinks(ConstTensorView& sinks) {
+  const std::int64_t apart = sinks.strides[0];
+  const TensorView all(const_cast<void*>(sinks.data), sinks.dtype, {sinks.shape[0], apart});
+  copies_of_small_.push_back(Tensor::adopt(all, nullptr).to({DeviceKind::cuda, 0}));
+  sinks = ConstTensorView(copies_of_small_.back().data(), sinks.dtype, sinks.shape, {apart}, {DeviceKind::cuda, 0});
+}
+
+void GpuCase::upload() {
+  for (const auto& copy : copies_) copy->upload();
+}
+
+void GpuCase::download() {
+  for (std::size_t i = 3; i < copies_.size(); ++i) copies_[i]->download();
+}
+
+// What AttentionPlan does, but with the kernel of that tile whichever the planner would take.
+void GpuCase::run_kernel(BlockSize tile) {
+  const AttentionTensors on = tensors();
+  const AttentionOptions there = options_there();
+  const problem::AttentionProblem problem = problem::validate(on, there);
+  engine::MaskRows rows;
+  device::Machine machine = engine::machine();
+  for (device::CudaCaps& caps : machine.cuda) {
+    if (host_.spec().ctas > 0) caps.multiprocessors = host_.spec().ctas;
+  }
+  const plan::Request request = {problem, on, there, machine};
+  const std::vector<plan::Choice> choices =
+      plan::choose(request, [&](BlockSize block) { return rows(problem, there, block); });
+  const int packed = host_.spec().packed;
+  const auto choice = std::ranges::find_if(choices, [&](const plan::Choice& offered) {
+    return offered.plan.tile == tile && offered.plan.sm90->packed_queries == packed;
+  });
+  if (choice == choices.end()) {
+    throw std::runtime_error(
+        fmt::format("no kernel of {} x {} that packs {} queries is offered", tile.q, tile.kv, packed));
+  }
+  const std::unique_ptr<backend::Kernel> kernel =
+      engine::prepare(choice->plan, choice->block_mask.get(), request, there.bindings);
+  const Stream stream;
+  upload();
+  kernel->launch({.tensors = on,
+                  .options = &there,
+                  .bindings = &there.bindings,
+                  .block_mask = choice->block_mask.get(),
+                  .workspace = workspace(choice->plan.workspace_bytes),
+                  .stream = stream.handle()});
+  stream.wait();
+  download();
+}
+
+AskedKernels asked_kernels() { return {asked, refused}; }
+
+void GpuCase::run() {
+  if (host_.spec().tile && on_gpu()) {
+    ++asked;
+    try {
+      return run_kernel(*host_.spec().tile);
+    } catch (const backend::Rejected&) {  // the mask takes too many registers for it: any kernel then
+      ++refused;
+    }
+  }
+  const AttentionPlan plan(tensors(), options_there());
+  const Stream stream;
+  upload();
+  plan.run(tensors(), {.workspace = workspace(plan.workspace_bytes()), .stream = stream.handle()});
+  stream.wait();
+  download();
+}
+
+void GpuCase::run_and_judge() {
+  run();
+  judge(host_);
+}
+
+void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < specs.size(); i = next++) {
+      SCOPED_TRACE(specs[i].text());
+      try {
+        body(specs[i]);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
+  for (unsigned i = 1; i < count; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,63 @@
+// What test programs of the GPU share: the skip where there is none, and how many of their cases run.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/gpu_case.h"
+#include "scoped_environment.h"
+
+namespace heddle::test {
+
+/// Skipped, with the reason, where no GPU is.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
+    before_ = asked_kernels();
+  }
+  /// A case whose kernel the compiler refuses takes another one: few may, or the test says little of those it names.
+  void TearDown() override {
+    const AskedKernels now = asked_kernels();
+    const int asked = now.asked - before_.asked, refused = now.refused - before_.refused;
+    if (refused > 0) std::printf("%d of %d cases took another kernel than the one asked for\n", refused, asked);
+    EXPECT_LE(2 * refused, asked);
+  }
+
+ private:
+  AskedKernels before_{};
+};
+
+/// HEDDLE_TEST_REDUCED: few and small cases, for compute-sanitizer.
+inline bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+
+/// All, or every nth where the tests are reduced.
+inline std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth = 7) {
+  std::vector<CaseSpec> some;
+  for (std::size_t i = 0; i < specs.size(); i += reduced() ? nth : 1) some.push_back(specs[i]);
+  return some;
+}
+
+/// These, side by side, against the reference.
+inline void run_all(const std::vector<CaseSpec>& specs, std::size_t nth_if_reduced = 7) {
+  for_each_spec(some_if_reduced(specs, nth_if_reduced), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+/// The same; and again those with pages, which are then read where they lie.
+inline void run_all_and_in_place(std::vector<CaseSpec> specs, std::size_t nth_if_reduced = 7) {
+  run_all(specs, nth_if_reduced);
+  if (gpu_backend() == BackendChoice::cpu) return;
+  std::erase_if(specs, [](const CaseSpec& spec) {
+    const bool gathers = spec.page_rows % 8 != 0;
+    return spec.page_rows == 0 || (gathers && spec.tile && spec.tile->q == 192);  // three warpgroups do not
+  });
+  const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
+  run_all(specs, nth_if_reduced);
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,240 @@
+// The kernels that place sequences and list their tiles, on the host.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+
+// What the kernels are told by goes first.
+// clang-format off
+#include "kernels/cuda/host_cta.h"
+#include "families/sequences.cuh"
+// clang-format on
+
+namespace heddle::cuda {
+namespace {
+
+using shared::SequencePlace;
+using shared::SequencesParams;
+
+/// Values as a device has them, with a stride.
+struct Values {
+  std::vector<std::int64_t> i64;
+  std::vector<std::int32_t> i32;
+  shared::LengthsView view(bool wide) const {
+    if (wide) return {i64.data(), 2, 1};
+    return {i32.data(), 3, 0};
+  }
+  explicit Values(const std::vector<std::int64_t>& values) {
+    for (const std::int64_t value : values) {
+      i64.insert(i64.end(), {value, -1});
+      i32.insert(i32.end(), {static_cast<std::int32_t>(value), 77, 88});
+    }
+  }
+};
+
+std::vector<SequencePlace> placed(SequencesParams params, int* left_count = nullptr) {
+  std::vector<SequencePlace> places(static_cast<std::size_t>(params.count) + 2);
+  places.back().q_begin = -123;
+  int count = 99;
+  params.places = places.data();
+  params.left_count = left_count != nullptr ? left_count : &count;
+  host_cta::launch(place_sequences, 1, shared::kPlaceThreads, params);
+  EXPECT_EQ(*params.left_count, 0);
+  EXPECT_EQ(places.back().q_begin, -123) << "written behind the places";
+  places.pop_back();
+  EXPECT_EQ(places.back().q_begin, params.q_rows);
+  return places;
+}
+
+std::string text_of(const SequencePlace& at) {
+  return fmt::format("{} + {} to {}, {} + {}, box {} before {}, start {}", at.q_begin, at.q_len, at.q_end, at.kv_begin,
+                     at.kv_len, at.kv_before, at.kv_end, at.q_start);
+}
+
+SequencesParams params_of(int count) {
+  SequencesParams params{};
+  params.count = count;
+  params.q_rows = params.max_q_len = 100;
+  params.kv_rows = params.max_kv_len = 200;
+  return params;
+}
+
+TEST(PlaceSequences, ClampsPaddedLengthsAndStarts) {
+  const Values q({-5, 0, 100, 4'000'000}), kv({7, 201, -1, 200}), starts({-9, 2147483600, 2147483600, -2147483648});
+  for (const bool wide : {false, true}) {
+    SequencesParams params = params_of(4);
+    params.q = q.view(wide);
+    params.kv = kv.view(wide);
+    params.q_start = starts.view(wide);
+    const std::vector<SequencePlace> places = placed(params);
+    EXPECT_EQ(text_of(places[0]), "0 + 0 to 0, 0 + 7, box 193 before 7, start -9");
+    EXPECT_EQ(text_of(places[1]), "0 + 0 to 0, 0 + 200, box 0 before 200, start 2147483600");
+    EXPECT_EQ(text_of(places[2]), "0 + 100 to 100, 0 + 0, box 199 before 1, start 2147483548");
+    EXPECT_EQ(text_of(places[3]), "0 + 100 to 100, 0 + 200, box 0 before 200, start -2147483648");
+  }
+  SequencesParams params = params_of(1);  // what is not given is whole
+  EXPECT_EQ(text_of(placed(params)[0]), "0 + 100 to 100, 0 + 200, box 0 before 200, start 0");
+  params.max_kv_len = 0;
+  EXPECT_EQ(text_of(placed(params)[0]), "0 + 100 to 100, 0 + 0, box -1 before 1, start 0") << "no keys, but queries";
+  const Values huge({std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()});
+  params = params_of(2);
+  params.q = params.kv = params.q_start = huge.view(true);
+  EXPECT_EQ(text_of(placed(params)[0]), "0 + 100 to 100, 0 + 200, box 0 before 200, start 2147483548");
+  EXPECT_EQ(text_of(placed(params)[1]), "0 + 0 to 0, 0 + 0, box 199 before 1, start -2147483648");
+}
+
+TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
+  const Values q({8, 30, 20, 90, 300, 50}), kv({0, 0, 10, 150, 150, 200});
+  SequencesParams params = params_of(5);
+  params.q_packed = params.kv_packed = 1;
+  params.q = q.view(false);
+  params.kv = kv.view(true);
+  params.max_q_len = 40;
+  params.max_kv_len = 120;
+  const std::vector<SequencePlace> places = placed(params);
+  EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 0, box 119 before 1, start 0") << "the first counts as 0";
+  EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 10, box 110 before 10, start 0") << "it may not decrease";
+  EXPECT_EQ(text_of(places[2]), "30 + 40 to 70, 10 + 120, box 0 before 130, start 0") << "longer than the longest";
+  EXPECT_EQ(text_of(places[3]), "90 + 10 to 100, 150 + 0, box 119 before 1, start 0") << "past the end";
+  EXPECT_EQ(text_of(places[4]), "100 + 0 to 100, 150 + 50, box 70 before 200, start 0");
+}
+
+// Keys in pages begin at no row of a tensor: each sequence's length is its own, though queries are packed.
+TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
+  const Values q({0, 30, 30, 100}), kv({7, 0, 201}), starts({1, -2, 3});
+  for (const bool wide : {false, true}) {
+    SequencesParams params = params_of(3);
+    params.q_packed = 1;
+    params.q = q.view(wide);
+    params.kv = kv.view(!wide);
+    params.q_start = starts.view(wide);
+    params.max_q_len = 60;
+    const std::vector<SequencePlace> places = placed(params);
+    EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 1");
+    EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 0, box 199 before 1, start -2");
+    EXPECT_EQ(text_of(places[2]), "30 + 60 to 90, 0 + 200, box 0 before 200, start 3");
+    params.kv = {};
+    EXPECT_EQ(text_of(placed(params)[1]), "30 + 0 to 30, 0 + 200, box 0 before 200, start -2")
+        << "all that there may be";
+  }
+}
+
+/// Sequences in the order of a plain loop.
+std::vector<SequencePlace> plainly_placed(const SequencesParams& params, const std::vector<std::int64_t>& q,
+                                          const std::vector<std::int64_t>& kv) {
+  std::vector<SequencePlace> places;
+  shared::RowSpan q_rows{}, kv_rows{};
+  const auto next = [](shared::RowSpan& rows, std::int64_t end, int most) {
+    rows.begin = rows.end;
+    rows.end = std::max(rows.begin, static_cast<int>(std::clamp<std::int64_t>(end, 0, most)));
+  };
+  for (std::size_t i = 0; i + 1 < q.size(); ++i) {
+    next(q_rows, q[i + 1], params.q_rows);
+    next(kv_rows, kv[i + 1], params.kv_rows);
+    places.push_back(shared::place_of(params, q_rows, kv_rows, 0));
+  }
+  return places;
+}
+
+// More than the CTA has threads, and numbers of all kinds.
+TEST(PlaceSequences, ScansAnyNumberOfThem) {
+  std::mt19937 rng(1);
+  for (const int count : {1, 31, 33, 1023, 1024, 1025, 3000}) {
+    for (const bool garbage : {false, true}) {
+      std::vector<std::int64_t> q = {0}, kv = {0};
+      for (int i = 0; i < count; ++i) {
+        const auto drawn = [&](std::int64_t before, unsigned most) {
+          if (garbage) return static_cast<std::int64_t>(rng() % 200'000) - 20'000;
+          return before + static_cast<std::int64_t>(rng() % most);
+        };
+        q.push_back(drawn(q.back(), 40));
+        kv.push_back(drawn(kv.back(), 60));
+      }
+      SequencesParams params = params_of(count);
+      params.q_packed = params.kv_packed = 1;
+      params.q_rows = 40 * count + 10;
+      params.kv_rows = 60 * count;
+      params.max_q_len = 35;
+      params.max_kv_len = 50;
+      const Values q_values(q), kv_values(kv);
+      params.q = q_values.view(true);
+      params.kv = kv_values.view(false);
+      const std::vector<SequencePlace> places = placed(params), expected = plainly_placed(params, q, kv);
+      int end = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_EQ(text_of(places[i]), text_of(expected[i])) << i << " of " << count;
+        ASSERT_GE(places[i].q_begin, end);
+        end = places[i].q_begin + places[i].q_len;
+        ASSERT_LE(end, params.q_rows);
+        ASSERT_LE(places[i].kv_begin + places[i].kv_len, params.kv_rows);
+        ASSERT_LE(places[i].q_begin + places[i].q_len, places[i + 1].q_begin);
+      }
+    }
+  }
+}
+
+TEST(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
+  constexpr int kCount = 5, kTiles = 140, kRows = 128;
+  const std::array<shared::KvRun, 1> runs = {{{0, 13, 3, 3}}};
+  const std::array<unsigned, 2> before = {0, 13};
+  std::vector<shared::WorkItem> items;
+  for (int batch = 0; batch < kCount; ++batch) {
+    for (int tile = 0; tile < kTiles; ++tile) {
+      items.push_back({.q_tile = tile,
+                       .head = 7,
+                       .batch = batch,
+                       .kv_head = 1,
+                       .steps = 13,
+                       .first_run = 0,
+                       .runs = 1,
+                       .before = 0,
+                       .run = runs[0]});
+    }
+  }
+  const Values q({0, 1, 128, 129, kTiles * kRows}), kv({5, 0, 200, 16, 17});
+  SequencesParams params = params_of(kCount);
+  params.max_q_len = params.q_rows = kTiles * kRows;
+  params.q = q.view(false);
+  params.kv = kv.view(false);
+  params.kv_block = 16;
+  params.tile_queries = kRows;
+  params.warpgroups = 2;
+  params.items = items.data();
+  params.item_count = static_cast<int>(items.size());
+  params.runs = runs.data();
+  params.steps_before = before.data();
+  int left_count = 0;
+  std::vector<SequencePlace> places = placed(params, &left_count);
+  params.places = places.data();
+  std::vector<shared::WorkItem> left(items.size() + 1);
+  left.back().head = -5;
+  params.left = left.data();
+  params.left_count = &left_count;
+  const int ctas = (params.item_count + shared::kListThreads - 1) / shared::kListThreads;
+  host_cta::launch(list_tiles, ctas, shared::kListThreads, params);
+  ASSERT_EQ(left_count, 0 + 1 + 1 + 2 + kTiles);
+  EXPECT_EQ(left.back().head, -5);
+  std::set<std::pair<int, int>> seen;
+  const std::array<int, kCount> steps = {1, 1, 13, 1, 2};
+  for (int i = 0; i < left_count; ++i) {
+    const shared::WorkItem& item = left[static_cast<std::size_t>(i)];
+    seen.emplace(item.batch, item.q_tile);
+    EXPECT_EQ(item.head, 7);
+    EXPECT_EQ(item.kv_head, 1);
+    EXPECT_EQ(item.steps, steps[static_cast<std::size_t>(item.batch)]);
+    EXPECT_EQ(item.run.flags, item.batch == 1 ? 0 : 3) << "a tile without keys is attended by none";
+    EXPECT_EQ(item.before, item.batch == 1 ? shared::kStepNextUneven : 0);
+    EXPECT_LT(item.q_tile * kRows, places[static_cast<std::size_t>(item.batch)].q_len);
+  }
+  EXPECT_EQ(std::ssize(seen), left_count);
+}
+
+}  // namespace
+}  // namespace heddle::cuda

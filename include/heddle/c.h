@@ -236,14 +236,14 @@ typedef struct heddle_plan heddle_plan;
 
 /// HEDDLE_C_VERSION of the library that runs. It serves programs compiled against that version and all before.
 HEDDLE_API int32_t heddle_c_version(void);
-/// "0.1.0". Never NULL; lives for ever.
+/// "major.minor.patch". Never NULL; lives for ever.
 HEDDLE_API const char* heddle_version(void);
 /// Why this thread's last call failed, a sentence; "" when it did not. Never NULL; lives until the thread's next call.
 /// This function, heddle_version and heddle_c_version leave it as it is.
 HEDDLE_API const char* heddle_last_error(void);
 
 /// The devices that the library can compute on, as JSON:
-/// {"heddle": "0.1.0", "devices": [{"kind": "cpu", "name": "...", "detail": "...", "memory_bytes": 1}]}
+/// {"heddle": "major.minor.patch", "devices": [{"kind": "cpu", "name": "...", "detail": "...", "memory_bytes": 1}]}
 /// and, where there is no CUDA device, "cuda_missing": why.
 HEDDLE_API heddle_status heddle_devices_json(const char** json);
 

@@ -22,7 +22,7 @@ std::vector<DeviceInfo> devices();
 /// Why there is no device of this kind: a sentence. Empty when there is one.
 std::string missing(DeviceKind kind);
 
-/// "0.1.0"
+/// "major.minor.patch", from the project() line of CMakeLists.txt.
 std::string version();
 
 }  // namespace heddle

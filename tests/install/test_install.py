@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 
 BUILD = Path(os.environ["HEDDLE_BUILD"])
+VERSION = os.environ["HEDDLE_VERSION"]
 HERE = Path(__file__).resolve().parent
 
 
@@ -31,6 +32,7 @@ class Install(unittest.TestCase):
             "-B",
             build,
             f"-DCMAKE_PREFIX_PATH={prefix}",
+            f"-DHEDDLE_VERSION={VERSION}",
             f"-DCMAKE_CXX_FLAGS={flags}",
             f"-DCMAKE_C_FLAGS={flags}",
         )
@@ -43,7 +45,7 @@ class Install(unittest.TestCase):
             self.run_well("cmake", "--install", BUILD, "--prefix", prefix)
             for source in ("consumer", "consumer_c"):
                 self.run_well(self.build_consumer(source, Path(folder) / source, prefix))
-            self.assertIn("heddle 0.", self.run_well(prefix / "bin" / "heddle", "--version"))
+            self.assertEqual(self.run_well(prefix / "bin" / "heddle", "--version"), f"heddle {VERSION}\n")
             installed = {path.name for path in (prefix / "include" / "heddle").iterdir()}
             self.assertLessEqual({"heddle.h", "c.h"}, installed)
             self.assertTrue(all(name.endswith(".h") for name in installed), installed)

@@ -1,0 +1,106 @@
+"""Every example of docs/guide runs, and prints what its page shows."""
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from guide import GUIDE, ROOT, SEPARATOR, examples, pages
+
+
+def matches(expected, printed):
+    """True when the texts are equal, `...` in the expected one standing for any part of a line, or of several."""
+    parts = [re.escape(part) for part in expected.strip().split("...")]
+    return re.fullmatch(".*".join(parts), printed.strip(), re.DOTALL) is not None
+
+
+class Guide(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "examples").symlink_to(ROOT / "examples")
+
+    def run_page(self, page, language, command, **options):
+        blocks = [block for block in pages()[page] if block.language == language]
+        result = subprocess.run(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
+        )
+        printed = result.stdout.split(SEPARATOR)
+        for block, output in zip(blocks, printed):
+            self.assertTrue(
+                matches(block.expected, output),
+                f"docs/guide/{page}.md:{block.line} prints\n{output}\ninstead of\n{block.expected}",
+            )
+        self.assertEqual(result.returncode, 0, f"docs/guide/{page}.md: {result.stdout}")
+        return printed, blocks
+
+    def test_cpp(self):
+        for page, blocks in pages().items():
+            if not any(block.language == "cpp" for block in blocks):
+                continue
+            with self.subTest(page=page):
+                printed, cpp = self.run_page(page, "cpp", [os.environ["GUIDE_CPP"], page])
+                self.assertEqual(len(printed), len(cpp) + 1, "not every block ran to its end")
+
+    def test_shell(self):
+        program = os.path.dirname(os.environ["HEDDLE"])
+        environment = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}"}
+        for page, blocks in pages().items():
+            shell = [block.code for block in blocks if block.language == "sh"]
+            if not shell:
+                continue
+            with self.subTest(page=page):
+                script = "".join(f"{code}printf '\\036'\n" for code in shell)
+                printed, _ = self.run_page(page, "sh", ["bash", "-eu", "-c", script], env=environment)
+                self.assertEqual(len(printed), len(shell) + 1, "not every block ran to its end")
+
+    @unittest.skipUnless("GUIDE_C" in os.environ, "libheddle_c.so is not built")
+    def test_c(self):
+        self.run_page("c", "c", [os.environ["GUIDE_C"]])
+
+    def test_every_page_is_listed_and_every_link_leads_somewhere(self):
+        contents = (GUIDE / "README.md").read_text(encoding="utf-8")
+        for path in GUIDE.glob("*.md"):
+            if path.name != "README.md":
+                self.assertIn(f"({path.name})", contents)
+            for link in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+                if "://" not in link:
+                    self.assertTrue((path.parent / link).exists(), f"{path.name} links to {link}")
+
+
+class Version(unittest.TestCase):
+    def test_stands_in_cmakelists_alone(self):
+        version = re.search(r"project\(heddle VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+        self.assertIn(f"\n## {version}", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+        for folder in ("include", "src", "kernels", "tests/install", "docs/guide"):
+            for path in (ROOT / folder).rglob("*"):
+                if path.is_file():
+                    text = path.read_text(encoding="utf-8")
+                    self.assertNotRegex(text, rf"(?<![\d.]){re.escape(version)}(?![\d.])", path)
+
+
+class Reading(unittest.TestCase):
+    """That a rotten example would be seen."""
+
+    def test_blocks_and_what_they_print(self):
+        (first, second) = examples("x\n```cpp\na();\n```\n\n```text\n1\n```\nand\n```sh\nb\n```\n")
+        self.assertEqual((first.language, first.code, first.line, first.expected), ("cpp", "a();\n", 3, "1\n"))
+        self.assertEqual((second.language, second.expected), ("sh", ""))
+
+    def test_blocks_that_would_not_run_are_refused(self):
+        for page in ("```python\nx\n```\n", "```\nx\n```\n", "```text\nx\n```\n", "```sh\na\n```\n```text\n1\n```\n" * 2 + "```text\n2\n```\n"):
+            with self.assertRaises(ValueError, msg=page):
+                examples(page)
+
+    def test_what_is_printed_is_compared(self):
+        self.assertTrue(matches("a ... c\n", "a b c\n"))
+        self.assertTrue(matches("", "\n"))
+        for expected, printed in (("a", "b"), ("", "a"), ("a", ""), ("a ... c", "a b d"), ("a.c", "abc")):
+            self.assertFalse(matches(expected, printed), f"{expected} and {printed}")
+
+
+if __name__ == "__main__":
+    unittest.main()

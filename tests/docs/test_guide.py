@@ -35,7 +35,13 @@ class Guide(unittest.TestCase):
     def run_page(self, page, language, command, **options):
         blocks = [block for block in pages()[page] if block.language == language]
         result = subprocess.run(
-            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
+            command,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            **options,
         )
         printed = result.stdout.split(SEPARATOR)
         for block, output in zip(blocks, printed):
@@ -83,7 +89,8 @@ class Guide(unittest.TestCase):
 
 class Version(unittest.TestCase):
     def test_stands_in_cmakelists_alone(self):
-        version = re.search(r"project\(heddle VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+        cmake = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+        version = re.search(r"project\(heddle VERSION ([\d.]+)", cmake)[1]
         self.assertIn(f"\n## {version}", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
         for folder in ("include", "src", "kernels", "tests/install", "docs/guide"):
             for path in (ROOT / folder).rglob("*"):
@@ -101,14 +108,16 @@ class Reading(unittest.TestCase):
         self.assertEqual((second.language, second.expected), ("sh", ""))
 
     def test_blocks_that_would_not_run_are_refused(self):
-        for page in ("```python\nx\n```\n", "```\nx\n```\n", "```text\nx\n```\n", "```sh\na\n```\n```text\n1\n```\n" * 2 + "```text\n2\n```\n"):
+        after_text = "```sh\na\n```\n```text\n1\n```\n```text\n2\n```\n"
+        for page in ("```python\nx\n```\n", "```\nx\n```\n", "```text\nx\n```\n", after_text):
             with self.assertRaises(ValueError, msg=page):
                 examples(page)
 
     def test_what_is_printed_is_compared(self):
         self.assertTrue(matches("a ... c\n", "a b c\n"))
         self.assertTrue(matches("", "\n"))
-        for expected, printed in (("a", "b"), ("", "a"), ("a", ""), ("a ... c", "a b d"), ("a.c", "abc"), ("a...a", "a")):
+        different = (("a", "b"), ("", "a"), ("a", ""), ("a ... c", "a b d"), ("a.c", "abc"), ("a...a", "a"))
+        for expected, printed in different:
             self.assertFalse(matches(expected, printed), f"{expected} and {printed}")
 
 

@@ -28,12 +28,15 @@
 
 namespace heddle {
 
-/// softmax as above; +inf or NaN in a t that takes part makes its row NaN. none: o = sum(t w v). sigmoid: o = sum(w v /
-/// (1 + exp(-t))). For the latter two, masked elements and t = -inf count 0, other t are taken as the formula says, and
-/// there is neither sink nor lse.
+/// softmax: as above. A t of +inf or NaN that takes part makes its row NaN.
+/// none: o = sum(t w v).
+/// sigmoid: o = sum(w v / (1 + exp(-t))).
+///
+/// With none and sigmoid, masked elements and t = -inf count 0, and every other t is taken as the formula says. Neither
+/// has sinks or lse.
 enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 
-/// automatic: that of the device on which q, k, v, o and lse are.
+/// automatic: the backend of the device that holds q, k, v, o and lse.
 enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda };
 std::string_view name(BackendChoice backend);
 
@@ -52,15 +55,17 @@ struct AttentionOptions {
 
   /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf.
   std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
-  /// Packed batches: i32 or i64 [N+1]; then B is 1, q is [1, Hq, total_q, Dqk], k and v [1, Hkv, total_kv, D], lse [1,
-  /// Hq, total_q]. Both or none.
+  /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, the total. B is then 1: q is
+  /// [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q].
   std::optional<ConstTensorView> cu_seqlens_q{}, cu_seqlens_kv{};
-  /// Paged keys and values: i32 [B, max_pages] (packed queries: [N, max_pages]), where q is. Then k and v are [pages,
-  /// Hkv, page_size, D], keys n * page_size to (n + 1) * page_size of sequence b stand in page page_table[b, n], and
-  /// Skv is max_pages * page_size. kv_lengths says how many keys each sequence has: entries of the table past them do
-  /// not matter, nor do rows of pages past them. Packed queries come with cu_seqlens_q alone then. Each run reads
-  /// what the table holds at that time: on the CPU an entry that is no page's number is an error, on a GPU it counts as
-  /// the nearest that is.
+  /// Paged keys and values: i32 [B, max_pages] (packed queries: [N, max_pages]), on q's device. k and v are then
+  /// [pages, Hkv, page_size, D]: page page_table[b, n] holds keys n * page_size to (n + 1) * page_size of sequence b,
+  /// and Skv is max_pages * page_size.
+  ///
+  /// kv_lengths says how many keys each sequence has. Entries of the table past that length do not matter, nor do rows
+  /// of pages past it. Packed queries come with cu_seqlens_q and kv_lengths, without cu_seqlens_kv. Each run reads what
+  /// the table holds at that time. If an entry that is needed is no page's number, the CPU throws, and a GPU takes the
+  /// nearest page.
   std::optional<ConstTensorView> page_table{};
   /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
   std::optional<ConstTensorView> q_start{};
@@ -77,13 +82,13 @@ struct AttentionOptions {
   /// it.
   std::optional<std::int64_t> max_q_len{}, max_kv_len{};
 
-  /// fp8 inputs: what a stored value is multiplied by. f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); extents
-  /// may be 1. Other dtypes: an error.
+  /// Factors of stored fp8 values: f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); an extent may be 1. A
+  /// factor for a tensor of another dtype is an error.
   std::optional<ConstTensorView> q_descale{}, k_descale{}, v_descale{};
 
-  /// Rows that were built before. Its mask must be mask_mod, or mask_mod is empty; its shape (heads, sequences) this
-  /// problem's. One that was made by from_lists restricts: keys of unlisted blocks do not attend. Not given: built from
-  /// mask_mod.
+  /// Blocks that were found before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences)
+  /// must be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is
+  /// built from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
 
   BackendChoice backend = BackendChoice::automatic;
@@ -120,27 +125,31 @@ struct AttentionTensors {
 
 /// What one run of a plan may bring.
 struct RunOptions {
-  /// 64-byte aligned, workspace_bytes() long, on the plan's device, of any content; null: allocated for this run, which
-  /// on a GPU is an error unless workspace_bytes() is 0. Of one run at a time, a CUDA graph that captured one included.
+  /// workspace_bytes() of memory on the plan's device, 64-byte aligned, of any content. It belongs to one run at a
+  /// time; a CUDA graph that captured a run is such a run. If it is null, the CPU allocates it for this run; on a GPU
+  /// null is an error unless workspace_bytes() is 0.
   void* workspace = nullptr;
-  /// Null: the planned ones. A param or capture of the mask whose content differs from the planned one is an error that
-  /// names it. On a GPU so is a capture that the plan streams whose strides or address do not allow it, and one that it
-  /// copies whose copy takes more room than the planned one's.
+  /// Null: the planned ones. These are errors, which name the param or capture:
+  /// - a param or capture of the mask whose content differs from the planned one;
+  /// - on a GPU, a capture that the plan streams, if its strides or its address do not allow that;
+  /// - on a GPU, a capture that the plan copies, if its copy takes more room than the planned one's.
   const Bindings* bindings = nullptr;
   void* stream = nullptr;  // CUDA: as AttentionOptions::stream
 };
 
 /// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks
-/// the kernel; run() only computes. Copies share the plan. Safe from several threads, also one plan on several threads
-/// or streams at once, each with its own workspace. On a GPU the plan must outlive what its runs enqueued, and the
-/// graphs that captured them: destroying or updating it frees lists that they read.
+/// the kernel; run() only computes. Copies share the plan. All functions may be called from several threads; one plan
+/// may run on several threads or streams at once, if each run has its own workspace. On a GPU the plan must outlive
+/// what its runs enqueued, and the graphs that captured them: destroying or updating it frees lists that they read.
 ///
-/// What waits on a GPU: making a plan and update() allocate on its device, find the rows of a mask that reads its
-/// memory (explain() says where; on the host: from copies), and copy there and from there, all on the legacy stream,
-/// and wait for it; so they wait for what all streams of the device hold, but for streams made non-blocking: results on
-/// those that a mask reads must be waited for before. The last copy of a plan, when it is destroyed, and update() free
-/// device memory and unload kernels, for which the driver waits until the device is idle. run(), workspace_bytes(),
-/// block_mask(), backend() and explain() never wait.
+/// What waits on a GPU:
+/// - Making a plan and update(). They allocate on the plan's device, copy to it and from it, and find the rows of a
+///   mask that reads its memory (on the device, or on the host from copies: explain() says which). All of this goes
+///   through the legacy stream, and they wait for it. So they wait for the work of all streams of the device, except
+///   streams made non-blocking: if a mask reads results of such a stream, wait for that stream first.
+/// - Destroying the last copy of a plan, and update(). They free device memory and unload kernels; the driver waits for
+///   this until the device is idle.
+/// - run(), workspace_bytes(), block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
   /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU also for how far their
@@ -150,17 +159,21 @@ class AttentionPlan {
   /// or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
-  /// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors; with lengths
-  /// there 128, 32 for each sequence and one more, and 48 for each tile. Besides, what copies take there of q, k and v
-  /// that TMA does not take where they are (strides or addresses that 16 bytes do not divide, negative strides), with
-  /// rows filled up to 16 bytes; and where it is faster, of captures alike and of k and v from their pages, up to
-  /// HEDDLE_COPY_BYTES each. explain() names them.
+  /// Bytes of workspace that one run needs. On a GPU it is the sum of these:
+  /// - 64 bytes, if there are more tiles than SMs. If lengths are on the device, instead
+  ///   128 + 32 * (sequences + 1) + 48 * tiles bytes.
+  /// - Copies of q, k and v that TMA does not take in place: strides or addresses that 16 bytes do not divide, or
+  ///   negative strides. Rows of a copy are filled up to a multiple of 16 bytes.
+  /// - If it is faster: copies of such captures, and of k and v from their pages, up to HEDDLE_COPY_BYTES each.
+  /// explain() names the copies.
   std::int64_t workspace_bytes() const;
 
   /// Runs. Shapes, strides, dtypes and device must be the planned ones. On a GPU it enqueues on the stream and returns:
   /// it allocates, compiles and waits for nothing, and copies nothing from or to the host, so a CUDA graph may capture
-  /// it. On the CPU it returns when o and lse are written. What captures on a GPU hold is not compared with what a
-  /// mask's rows were built from, and a kernel may have kept what the mask says: update() follows a change.
+  /// it. On the CPU it returns when o and lse are written.
+  ///
+  /// A run does not compare the content of a mask's captures on a GPU with what the mask was built from, and a kernel
+  /// may have stored the mask's answers. After a change of such a capture, call update().
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
@@ -185,15 +198,17 @@ class AttentionPlan {
 struct Explanation {
   std::string text, json;
 };
-/// What would be planned on a GPU that need not be here ("h200"), without a kernel; the tensors may be anywhere. Throws
-/// as planning there would.
+/// What would be planned on a GPU that need not be here ("h200"), without a kernel. The tensors may be on any device.
+/// Throws as planning on that GPU would.
 Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options);
 
-/// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). o_n [B, Hq, Sq,
-/// Dv] of any floating dtypes, lse_n [B, Hq, Sq] f32 or f64, at least one. Writes `o` and, when given, `lse`; either
-/// may be one of the inputs' memory. All on one device. On a GPU up to 64 parts and 2^31 - 1 rows; it enqueues on the
-/// stream (as AttentionOptions::stream) and returns, but for the first call of a process with these dtypes on a device,
-/// which compiles and loads the kernel, and must not be captured in a graph.
+/// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). At least one
+/// part; o_n [B, Hq, Sq, Dv] of any floating dtypes, lse_n [B, Hq, Sq] f32 or f64, all on one device. Writes `o` and,
+/// if it is given, `lse`; either may be the memory of an input.
+///
+/// On a GPU: up to 64 parts and 2^31 - 1 rows. It enqueues on the stream (as AttentionOptions::stream) and returns. The
+/// first call of a process with these dtypes on a device also compiles and loads the kernel, and must not be captured
+/// in a graph.
 void merge_states(std::span<const ConstTensorView> o_parts, std::span<const ConstTensorView> lse_parts,
                   const TensorView& o, const std::optional<TensorView>& lse = {}, void* stream = nullptr);
 

@@ -1,6 +1,6 @@
-// Block masks: which blocks of the score matrix attend at all, and which need the mask inside. Built from a mask
-// expression by interval analysis, without ever forming the dense mask, and exact: equal, block for block, to what the
-// dense mask would give.
+// Block masks: which blocks of the score matrix attend at all, and which need the mask inside. A block mask is built
+// from a mask expression by interval analysis; the dense mask is never formed. The result is exact: block for block it
+// equals what the dense mask would give.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@ struct BlockLists {
   Tensor kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices;
 };
 
-/// Which blocks of the score matrices are empty, full or partial. A block's class speaks of its elements inside the
-/// sequence: a last, ragged block may be full, and the reader minds where the sequence ends.
+/// Which blocks of the score matrices are empty, full or partial. Only a block's elements inside the sequence count for
+/// its class: a last, ragged block may be full. Who reads the class must still mind where the sequence ends.
 class BlockMask {
  public:
   BlockMask() = default;
@@ -73,23 +73,24 @@ class BlockMask {
   static BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings = {},
                          int threads = 0, DType reals = DType::f32);
 
-  /// From PyTorch's lists, which speak of the longest sequence: past the end of a shorter one they are cut. With a
-  /// `mask`, it applies inside partial blocks; with an empty one, partial blocks count as full. B and H of the lists
-  /// may be 1 (shared by all). Throws invalid_argument for duplicates, entries out of range or both partial and full,
+  /// From PyTorch's lists. The lists are those of the longest sequence; for a shorter sequence they are cut at its end.
+  /// `mask` applies inside partial blocks; if it is empty, partial blocks count as full. B and H of the lists may be 1
+  /// (shared by all). Throws invalid_argument for duplicates, entries that are out of range or both partial and full,
   /// wrong shapes and dtypes, and a mask that is not boolean.
   static BlockMask from_lists(const BlockLists& lists, const MaskShape& shape, BlockSize block, const Expr& mask = {});
   /// B (H) is 1 when all sequences (heads) share their rows; entries past a row's count are 0. Throws unsupported when
   /// the sequences differ in length.
   BlockLists to_lists() const;
 
-  /// The runs of one row of query blocks, sorted, not touching where of one kind. Throws invalid_argument for a row
+  /// The runs of one row of query blocks, sorted; two runs of one kind never touch. Throws invalid_argument for a row
   /// that is not there.
   std::span<const Run> row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
   std::int64_t q_blocks(std::int64_t sequence) const;
   std::int64_t kv_blocks(std::int64_t sequence) const;
 
-  /// The columns: for each block of keys the runs of query blocks that read it, same kinds, for the backward pass. In
-  /// what is returned queries and keys have changed places (shape, block sizes, rows); its own transposed() is this.
+  /// The columns, for the backward pass: for each block of keys, the runs of query blocks that read it, of the same
+  /// kinds. In the result queries and keys have changed places (shape, block sizes, rows). Its transposed() equals
+  /// this.
   BlockMask transposed() const;
   bool is_transposed() const { return state_.transposed; }
 
@@ -123,11 +124,11 @@ class BlockMask {
   };
   Statistics statistics() const;
 
-  /// One score matrix as text, a character a block and a line a row of blocks: '#' full, '+' partial, '.' empty. Beyond
-  /// 128 columns or lines a character stands for several blocks: '+' where they differ.
+  /// One score matrix as text: a line for each row of blocks, a character for each block: '#' full, '+' partial, '.'
+  /// empty. Beyond 128 columns or lines a character stands for several blocks: it is '+' if they differ.
   std::string text(std::int64_t sequence = 0, std::int64_t head = 0) const;
-  /// The same as an SVG picture with axes in tokens and a legend; beyond 256 blocks a side, a cell shows the mixture of
-  /// several.
+  /// The same as an SVG picture, with axes in tokens and a legend. Beyond 256 blocks a side a cell shows the mixture of
+  /// several blocks.
   std::string svg(std::int64_t sequence = 0, std::int64_t head = 0) const;
 
   bool operator==(const BlockMask& other) const;  // same shape, block sizes and rows

@@ -270,9 +270,9 @@ HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_a
 /// graphs must be captured again. On a GPU it waits.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
-/// Bytes of workspace that one run needs; on a GPU 64, where there are more tiles than multiprocessors, and more with
-/// lengths there, and for copies of tensors that TMA does not take and of small pages (attention.h); explain names
-/// them.
+/// Bytes of workspace that one run needs. On a GPU: 64 bytes if there are more tiles than SMs, more if lengths are on
+/// the device, and room for copies of tensors that TMA does not take and of small pages (attention.h has the sum).
+/// explain names the copies.
 HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
 /// The backend that was chosen: HEDDLE_BACKEND_CPU ...
 HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);
@@ -301,9 +301,10 @@ HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, co
                                                 int64_t count, const heddle_tensor* o, const heddle_tensor* lse,
                                                 void* stream);
 
-/// Holds o and lse of `tensors`, as computed with these options, to the criterion of check.h, against attention in
-/// float64 on the CPU (slow; wait for the stream that computed them). *passed becomes 0 or 1; a result that fails is no
-/// error. *report, unless `report` is NULL: a table of the errors and of what is allowed. `options` may be NULL.
+/// Judges o and lse of `tensors`, as computed with these options, by the criterion of check.h, relative to attention in
+/// float64 on the CPU. It is slow; wait for the stream that computed them first. *passed becomes 0 or 1: a result that
+/// fails is no error. Unless `report` is NULL, *report becomes a table of the errors and of what is allowed. `options`
+/// may be NULL.
 HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
                                                 const heddle_attention_options* options, int32_t* passed,
                                                 const char** report);

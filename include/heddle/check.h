@@ -1,19 +1,23 @@
 // Is a result right? One criterion for all backends, against attention computed in float64.
 //
 // "Plain" is the unfused computation on the same stored inputs: S, mods and softmax in f32, P rounded to the storage
-// dtype's precision before P V, f32 accumulation, o rounded once (f64 inputs: all in f64). The storage dtype is q's;
-// only its precision counts, not its range, so that P neither overflows nor vanishes. Per tensor x (o, lse), against
-// the float64 reference:
-//   (a) the largest and the mean error are at most twice plain's, or twice those of the reference itself rounded to the
-//   tensor's dtype when these are larger (on few elements plain may be exact by luck), plus floor = 8 * 2^-24 * (1 + m)
-//   * magnitude: sum |p w v| / l of the element for o, max(1, |lse|) for lse (f64 inputs: 2^-53). The tensor's largest
-//   floor counts for the largest error, the mean one for the mean. What a GPU makes of q, k and v of 8 bits: 2^-14
-//   instead of 8 * 2^-24, since its tensor cores keep some 14 bits of a sum of such products (check/criterion.h)
-//   (b) no element of a row of o errs by more than 4 u * magnitude + floor + one rounding of o, u the storage dtype's
-//   unit roundoff
-// m is the row's largest |t|, |sink| and half of |scale| * sum |q_d k_d| among what takes part: a score in which much
-// cancels is as uncertain as what cancelled. With normalizer none p is t itself, not its exponential, and floor = 8 *
-// 2^-24 * m * sum |w v|. p counts at least 2^-102 in the magnitude (f64: 2^-970), since f32 flushes smaller ones.
+// dtype's precision before P V, f32 accumulation, o rounded once (f64 inputs: all in f64). The storage dtype is q's.
+// Only its precision counts, not its range, so that P neither overflows nor vanishes.
+//
+// A tensor (o, lse) passes if both hold, relative to the float64 reference:
+//   (a) Its largest and its mean error are each at most 2 * base + floor. `base` is plain's error, or the error of the
+//       reference rounded to the tensor's dtype if that is larger (on few elements plain may be exact by luck). The
+//       largest error takes the tensor's largest floor, the mean error the mean one.
+//   (b) o only: no element of a row errs by more than 4 u * magnitude + floor + one rounding of o. u is the storage
+//       dtype's unit roundoff.
+//
+//   floor      8 * 2^-24 * (1 + m) * magnitude. Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for
+//              what a GPU computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such
+//              products (check/criterion.h). With normalizer none: 8 * 2^-24 * m * sum |w v|.
+//   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|). p counts at least 2^-102 (f64: 2^-970),
+//              since f32 flushes smaller ones. With normalizer none p is t itself, not its exponential.
+//   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part. The last
+//              one counts because a score in which much cancels is as uncertain as what cancelled.
 //
 // NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
 // of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.

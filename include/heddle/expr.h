@@ -149,7 +149,7 @@ Expr erf(const Expr& x);
 Expr floor(const Expr& x);
 Expr pow(const Expr& x, const Expr& y);
 /// k / 2^15, uniform in [0, 1): a pure function of its five i32 arguments, the same on every device (Philox4x32-10;
-/// src/shared/philox.h). Who needs finer numbers adds 2^-15 times a draw of another seed.
+/// src/shared/philox.h). For finer numbers add 2^-15 times a draw of another seed.
 Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx);
 
 /// Traces a C++ callable: score_mod([](Expr score, Expr b, Expr h, Expr q_idx, Expr kv_idx) { return score * 2.0; }).
@@ -190,17 +190,19 @@ struct Symbols {
   explicit Symbols(const Bindings& bindings);
 };
 
-/// Reads the text form: Python's operators, precedence and chained comparisons; `and or not` or, on booleans, `& | ~
-/// ^`;
-/// `**`; `x if c else y`; calls by the names above, min and max of two or more; `slopes[h]`, `bias[b, h, q_idx,
-/// kv_idx]`, `at(x, i, fill)`, a capture of rank 0 by its name alone; literals 3, 3.5, 1e-3, True, False, inf, nan.
-/// Throws invalid_argument with the text and a caret under the column. Accepted are 64 KiB of text, 256 levels
-/// of brackets, calls, prefixes, `**` and `else`, and 1000 nested operations (a sum of n terms nests n - 1), which
-/// every way of building an Expr keeps to.
+/// Reads the text form:
+/// - Python's operators, precedence and chained comparisons; `**`; `x if c else y`;
+/// - `and or not`, or `& | ~ ^` on booleans;
+/// - calls by the names above; min and max take two or more;
+/// - captures: `slopes[h]`, `bias[b, h, q_idx, kv_idx]`, `at(x, i, fill)`; one of rank 0 by its name alone;
+/// - literals: 3, 3.5, 1e-3, True, False, inf, nan.
+/// Throws invalid_argument with the text and a caret under the column. It accepts 64 KiB of text, 256 levels of
+/// brackets, calls, prefixes, `**` and `else`, and 1000 nested operations (a sum of n terms nests n - 1). Every way of
+/// building an Expr keeps to the 1000.
 Expr parse(std::string_view text, const Symbols& symbols = {});
-/// The text form; parse(print(e), symbols_of(e)) is the same expression (when its brackets nest no deeper than parse
-/// accepts). Throws invalid_argument when it is longer than parse accepts: a shared expression can have a very long
-/// one.
+/// The text form. parse(print(e), symbols_of(e)) is the same expression, if its brackets nest no deeper than parse
+/// accepts. Throws invalid_argument if the text is longer than parse accepts: the text of a shared expression can be
+/// very long.
 std::string print(const Expr& e);
 /// The captures and params that an expression reads. Throws invalid_argument when one name stands for two things.
 Symbols symbols_of(const Expr& e);

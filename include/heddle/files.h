@@ -24,9 +24,9 @@ struct TensorFile {
 /// before anything of a stated size is allocated. Tensors that heddle cannot hold are skipped; of their size only the
 /// place is checked.
 TensorFile load_safetensors(const std::filesystem::path& path);
-/// Writes to a temporary file beside `path`, brings it to the disk, then renames it: when anything fails (io), an old
-/// file stays as it was. Links stay, their target is replaced; character devices and pipes are written directly. Throws
-/// invalid_argument for names that are not UTF-8, unsupported for memory that is not the CPU's.
+/// Writes to a temporary file beside `path`, brings it to the disk, then renames it. If anything fails (io), an old
+/// file stays as it was. A link stays a link, and its target is replaced. Character devices and pipes are written
+/// directly. Throws invalid_argument for names that are not UTF-8, unsupported for memory that is not the CPU's.
 void save_safetensors(const std::filesystem::path& path, const TensorFile& file);
 
 /// Reads a .npy file, versions 1 to 3, C or Fortran order, little or big endian; the result is row-major. Throws io,

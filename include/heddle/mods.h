@@ -16,11 +16,11 @@ Expr causal_lower_right();
 Expr sliding_window(std::int64_t before, std::int64_t after = 0);
 /// Every step-th key back from the query's own, no farther than `before`.
 Expr dilated_window(std::int64_t before, std::int64_t step);
-/// Causal, but all see the first `prefix` keys.
+/// Causal, and every query also sees the first `prefix` keys.
 Expr prefix_lm(std::int64_t prefix);
 /// The same with a length that is an i32 expression: lengths[b], say.
 Expr prefix_lm(const Expr& prefix);
-/// The first `global` tokens see and are seen by all; others see |q_idx - kv_idx| <= window.
+/// The first `global` tokens see all tokens and are seen by all. Between the other tokens |q_idx - kv_idx| <= window.
 Expr global_and_window(std::int64_t global, std::int64_t window);
 /// Documents by id: `ids` i32 or i64 [S], or [B, S]. Queries and keys see their own document only.
 Expr documents(const Capture& ids);
@@ -33,8 +33,9 @@ Tensor document_starts(const ConstTensorView& offsets);
 /// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
 Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
 /// Speculative decoding: a draft token sees its ancestors, itself, and all keys before position `first`, where the
-/// draft starts (positions are q_idx and kv_idx; give q_start = first when the queries are the draft alone). "kv is an
-/// ancestor of q" is enter[kv] <= enter[q] <= last[kv]: no loop. enter, last i32 [draft]: tree_intervals makes them.
+/// draft starts. Positions are q_idx and kv_idx: if the queries are the draft alone, give q_start = first. "kv is an
+/// ancestor of q" is enter[kv] <= enter[q] <= last[kv], without a loop. tree_intervals makes enter and last, i32
+/// [draft].
 Expr tree(const Capture& enter, const Capture& last, const Expr& first = 0);
 struct TreeIntervals {
   Tensor enter;  // i32 [S]: when a depth-first walk enters the token
@@ -47,7 +48,7 @@ Expr block_diffusion(std::int64_t block);
 
 /// score + slopes[h] * (kv_idx - q_idx).
 Expr alibi(const Capture& slopes);
-/// f32 [heads]: 2^(-8 (h+1) / heads), for other than powers of two as the paper's code.
+/// f32 [heads]: 2^(-8 (h+1) / heads) if `heads` is a power of two; otherwise what the paper's code gives.
 Tensor alibi_slopes(std::int64_t heads);
 /// score + table[h, clip(kv_idx - q_idx, -max_distance, max_distance) + max_distance], table [H, 2 max_distance + 1].
 Expr relative_bias(const Capture& table, std::int64_t max_distance);

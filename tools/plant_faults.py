@@ -5,8 +5,8 @@ usage: plant_faults.py [--sample N [--seed SEED]] [--only NAME ...] [--gpu] [--l
 
 The faults stand in tools/faults/ROOM.json, a room of src/ or kernels/ each: {"name", "file", "find", "replace", "tests"}.
 `find` must occur exactly once in the file, so that a fault that no longer fits the code is an error here and not a silent
-pass. `tests` is a regular expression for ctest -R: the tests of which at least one must fail. A fault that does not
-compile does not count as found. Those of tools/faults/gpu.json need a GPU and are planted with --gpu alone.
+pass. `tests` is a regular expression for whole names of ctest's tests, of which at least one must fail. A fault that does
+not compile does not count as found. Those of tools/faults/gpu.json need a GPU and are planted with --gpu alone.
 
 --sample plants as many at random; the seed is printed, and --seed or HEDDLE_TEST_SEED repeats the draw.
 Several copies of the library take faults at the same time; for each fault, only what its tests run is built.
@@ -18,6 +18,7 @@ import os
 import pathlib
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPUS = len(os.sched_getaffinity(0))
+TEST_LINE = re.compile(r"^(?:add_test|set_tests_properties)\(\[=*\[(.*?)\]=*\](.*)\)$", re.MULTILINE)
 
 
 def run(command, cwd, seconds):
@@ -86,16 +88,19 @@ def make_copy(tree):
 
 def targets_of(tree, tests):
     """What ninja must build before these tests can run: the files of the build that their commands and environments
-    name. A test that names none, or a whole folder, needs everything."""
+    name. A test that names none, or a whole folder, needs everything. Read from CMake's files, since ctest itself keeps
+    silent of programs that are not built yet."""
     folder = tree / "build" / "release"
-    listed = run(["ctest", "--test-dir", str(folder), "--show-only=json-v1", "-R", tests], tree, 60)
-    targets = set()
-    for test in json.loads(listed.stdout)["tests"]:
-        words = list(test["command"])
-        for entry in test["properties"]:
-            if entry["name"] == "ENVIRONMENT":
+    words_of = {}
+    for file in folder.rglob("CTestTestfile.cmake"):
+        for name, words in TEST_LINE.findall(file.read_text()):
+            if re.fullmatch(tests, name):
                 # Where kernels are cached is nobody's target.
-                words += [value.partition("=")[2] for value in entry["value"] if "CACHE_DIR" not in value]
+                words_of.setdefault(name, []).extend(
+                    entry.rpartition("=")[2] for text in re.findall(r'"([^"]*)"', words) for entry in text.split(";")
+                    if "CACHE_DIR" not in entry)
+    targets = set()
+    for words in words_of.values():
         paths = [path for path in map(pathlib.Path, words) if path == folder or folder in path.parents]
         if not paths or any(path.is_dir() for path in paths):
             return ()
@@ -114,7 +119,7 @@ def plant(tree, fault, jobs):
         built = build(tree, jobs, targets_of(tree, fault["tests"]))
         if built.returncode != 0:
             return "does not compile", built.stdout[-800:]
-        tested = run(["ctest", "--test-dir", "build/release", "-R", fault["tests"], f"-j{jobs}",
+        tested = run(["ctest", "--test-dir", "build/release", "-R", f"^({fault['tests']})$", f"-j{jobs}",
                       "--stop-on-failure"], tree, 900)
         if "No tests were found" in tested.stdout:
             return "no such test", fault["tests"]

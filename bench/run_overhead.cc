@@ -1,4 +1,4 @@
-// What AttentionPlan::run costs the host: its checks alone, on a problem that is next to nothing on the CPU, and, given
+// What AttentionPlan::run, and attention_into() with a warm plan cache, cost the host: the checks of a run alone, on a problem that is next to nothing on the CPU, and, given
 // a GPU, enqueued there with all pointers changed from run to run. Microseconds of one run, the median of rounds.
 #include <fmt/format.h>
 
@@ -83,6 +83,25 @@ void measure_checks(bool masked) {
   fmt::print("{:<28}{:<10}{:8.3f} us\n", "checks of a run", masked ? "masked" : "full", time);
 }
 
+/// attention_into() with a warm plan cache, in place of a plan's own runs.
+void measure_calls(const Device& device, bool masked, DType dtype, std::int64_t rows, std::int64_t dim) {
+  const bool on_gpu = device.kind == DeviceKind::cuda;
+  const std::vector<Set> sets = make_sets(device, dtype, rows, dim);
+  const AttentionOptions options = options_of(masked);
+  const auto wait = [&] {
+    if (on_gpu) cuda::check(cuda::driver().CtxSynchronize(), "waiting for the GPU");
+  };
+  const double time = measure(
+      on_gpu ? 200 : 2000,
+      [&](int i) {
+        const Set& set = sets[static_cast<std::size_t>(i) % sets.size()];
+        attention_into(set.q, set.k, set.v, set.o, set.lse.view(), options);
+      },
+      wait);
+  fmt::print("{:<28}{:<10}{:8.3f} us\n", on_gpu ? "a call enqueued on a GPU" : "a call of 1 x 1 on the CPU",
+             masked ? "masked" : "full", time);
+}
+
 void measure_runs(const Device& device, bool masked, DType dtype, std::int64_t rows, std::int64_t dim) {
   const bool on_gpu = device.kind == DeviceKind::cuda;
   const std::vector<Set> sets = make_sets(device, dtype, rows, dim);
@@ -108,12 +127,14 @@ void measure_runs(const Device& device, bool masked, DType dtype, std::int64_t r
 int main() try {
   for (const bool masked : {false, true}) measure_checks(masked);
   for (const bool masked : {false, true}) measure_runs({}, masked, DType::f32, 1, 1);
+  for (const bool masked : {false, true}) measure_calls({}, masked, DType::f32, 1, 1);
   if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) {
     fmt::print("no GPU: {}\n", reason);
     return 0;
   }
   const cuda::ContextScope scope(0);
   for (const bool masked : {false, true}) measure_runs({DeviceKind::cuda, 0}, masked, DType::bf16, 512, 128);
+  for (const bool masked : {false, true}) measure_calls({DeviceKind::cuda, 0}, masked, DType::bf16, 512, 128);
 } catch (const heddle::Error& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 1;

@@ -6,10 +6,9 @@
 //   s = scale * q.k      t = score_mod(s, b, h, q_idx, kv_idx), -inf where mask_mod is false      m = max(max t, sink)
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l, w = weight_mod      lse = m + ln l
 //
-// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 1, and all of a
-// tensor without elements, may have any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A
-// row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads, Sq and Skv may
-// be 0, Dqk and Dv not; each extent and each q_idx fits i32.
+// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 0 or 1 may have
+// any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A row in which nothing attends
+// gives o = 0, lse = -inf. Batch, heads, Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
 //
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
@@ -28,6 +27,9 @@
 #include "heddle/tensor.h"
 
 namespace heddle {
+namespace engine {
+class PlanCache;
+}
 
 /// softmax: as above. A t of +inf or NaN that takes part makes its row NaN.
 /// none: o = sum(t w v).
@@ -54,8 +56,7 @@ struct AttentionOptions {
   std::optional<ConstTensorView> sinks{};  // f32 [Hq] (f64 for f64 inputs)
   Normalizer normalizer = Normalizer::softmax;
 
-  /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf,
-  /// with sinks too.
+  /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf.
   std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
   /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, the total. B is then 1: q is
   /// [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q].
@@ -94,11 +95,10 @@ struct AttentionOptions {
   std::shared_ptr<const BlockMask> block_mask{};
 
   BackendChoice backend = BackendChoice::automatic;
-  int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.
+  int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
 
   /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute: wait for it
-  /// before o is read. They make a plan and free it, and both wait for the GPU; the runs of a plan that is kept wait
-  /// for nothing. Null: the legacy default stream.
+  /// before o is read. A call that makes a plan waits for the GPU. Null: the legacy default stream.
   void* stream = nullptr;
 
   /// Called now and then during a run on the CPU with the fraction done, from one thread at a time. Empty: never.
@@ -111,12 +111,29 @@ struct AttentionResult {
 };
 
 /// One call: plans, allocates, runs. Throws Error before anything is written.
+///
+/// The plan is kept, and serves later calls with the same problem: shapes, strides, dtypes, devices, on a GPU how far
+/// 16 bytes divide the addresses, mods, scale, the content of lengths and starts on the CPU, and what the mask reads.
+/// Params of the mask and its captures on the CPU are compared by content. Captures of the mask on a GPU are compared
+/// by their addresses: if you change one in place, call clear_plan_cache() first, or keep an AttentionPlan and update()
+/// it. A call that finds its plan plans nothing, waits for nothing and allocates no workspace. On a GPU, calls on one
+/// stream share a workspace that stays allocated, so wait for the calls on a stream before you destroy it; and a stream
+/// that is being captured is refused, since a graph needs a plan that outlives it.
 AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                           const AttentionOptions& options = {}, bool with_lse = false);
 /// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse: may be
 /// absent.
 void attention_into(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& o,
                     const std::optional<TensorView>& lse, const AttentionOptions& options = {});
+
+/// Of the plans that the one-call functions and cached_plan() keep, since the process began.
+struct PlanCacheCounts {
+  std::int64_t hits = 0, misses = 0, evictions = 0;
+  std::int64_t plans = 0, bytes = 0;  // kept now; of their block masks, and of their lists on GPUs
+};
+PlanCacheCounts plan_cache_counts();
+/// Forgets all plans and frees the kept workspaces, but for those in use. On a GPU it waits until the device is idle.
+void clear_plan_cache();
 
 /// The tensors of one run of a plan.
 struct AttentionTensors {
@@ -137,6 +154,10 @@ struct RunOptions {
   /// - on a GPU, a capture that the plan copies, if its copy takes more room than the planned one's.
   const Bindings* bindings = nullptr;
   void* stream = nullptr;  // CUDA: as AttentionOptions::stream
+  /// Null: the planned ones. Else this run reads its sinks, descales, page_table, lengths on a GPU and progress, and
+  /// its bindings where `bindings` is null. These must be there or not as planned, with the planned shapes, strides,
+  /// dtypes and devices. Nothing else of it is looked at.
+  const AttentionOptions* options = nullptr;
 };
 
 /// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks
@@ -179,8 +200,8 @@ class AttentionPlan {
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-  /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run,
-  /// nor, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it waits, as above.
+  /// planned ones. Not during a run, nor, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it
+  /// waits, as above.
   void update(const Bindings& bindings);
 
   const BlockMask* block_mask() const;  // null when everything attends
@@ -192,9 +213,15 @@ class AttentionPlan {
   std::string explain_json() const;
 
  private:
+  friend class engine::PlanCache;
   struct State;
   std::shared_ptr<State> state_;
 };
+
+/// The plan that attention() would run: a kept one, or a new one that is kept. It is shared with other calls, so its
+/// update() is an error. Its runs bring their own workspace, and their own bindings and views in RunOptions::options:
+/// the ones that it was made with may be another caller's, and gone.
+AttentionPlan cached_plan(const AttentionTensors& tensors, const AttentionOptions& options);
 
 /// AttentionPlan's explain() and explain_json().
 struct Explanation {

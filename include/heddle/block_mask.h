@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,9 +14,6 @@
 #include "heddle/tensor.h"
 
 namespace heddle {
-namespace base {
-struct Content;
-}
 
 /// One sequence of the batch: where its rows stand in the tensors, how many there are, and what is added to its q_idx.
 /// In a padded batch q_begin and kv_begin are 0 and the tensor's batch index is the sequence's number.
@@ -104,6 +101,10 @@ class BlockMask {
   /// built from. Rows that came from lists are always current. Captures in a GPU's memory are not compared, nor
   /// with the ones that rows were found from on a GPU: to read them would be to wait for them.
   void check_current(const Bindings& bindings) const;
+  /// Whether check_current() accepts them.
+  bool is_current(const Bindings& bindings) const;
+  /// Of these rows: another number for each that was built, updated or taken over; copies share it.
+  std::uint64_t revision() const { return state_.revision; }
 
   const MaskShape& shape() const { return state_.shape; }
   BlockSize block() const { return state_.block; }
@@ -139,7 +140,10 @@ class BlockMask {
  private:
   friend struct BlockMaskAccess;  // src/mask builds and reads the state
 
+  static std::uint64_t next_revision();
+
   struct State {
+    std::uint64_t revision = next_revision();
     MaskShape shape;
     BlockSize block;
     Expr mask;
@@ -149,7 +153,7 @@ class BlockMask {
 
     // What the rows were built from.
     std::map<std::string, ParamValue> params;
-    std::map<std::string, std::shared_ptr<const base::Content>> capture_contents;  // null: of a GPU's memory
+    std::map<std::string, std::optional<std::uint64_t>> capture_hashes;  // none: of a GPU's memory
 
     std::vector<std::int64_t> sequence_row;   // first row of each sequence; equal ones share when shared_by_batch
     std::vector<std::int64_t> row_offset{0};  // CSR: runs of row r are [row_offset[r], row_offset[r + 1])

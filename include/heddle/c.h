@@ -146,11 +146,11 @@ typedef struct heddle_attention_options {
 
   int32_t normalizer;  // HEDDLE_NORMALIZER_SOFTMAX ...
   int32_t backend;     // HEDDLE_BACKEND_AUTOMATIC ...
-  int32_t threads;     // of the CPU, up to 65536; 0: all cores. The result does not depend on it.
+  int32_t threads;     // of the CPU; 0: all cores. The result does not depend on it.
   int32_t reserved;    // 0
 
-  // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into. NULL: the legacy default stream. That call
-  // makes a plan for itself and frees it, and both wait for the device: what must not wait keeps a plan.
+  // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into, which no graph may be capturing. NULL: the
+  // legacy default stream. A call that makes a plan waits for the device.
   void* stream;
 
   // Called now and then during a run on the CPU with the fraction done, from one thread at a time. It may not throw.
@@ -210,7 +210,7 @@ typedef struct heddle_block_mask_options {
   const heddle_tensor* kv_indices;
   const heddle_tensor* full_kv_num_blocks;
   const heddle_tensor* full_kv_indices;
-  int32_t threads;     // up to 65536; 0: all cores
+  int32_t threads;     // 0: all cores
   int32_t f64_inputs;  // 1 for an attention on f64 inputs, whose mask computes in f64; else 0
 } heddle_block_mask_options;
 
@@ -230,8 +230,8 @@ typedef struct heddle_run_options {
 /// What waits on a GPU: heddle_plan_create and heddle_plan_update allocate on the device and copy there, and captures
 /// of the mask from there, on the legacy stream, and wait for these copies, and so for what all streams of the device
 /// hold but those made non-blocking. heddle_plan_destroy and heddle_plan_update free device memory, for which the
-/// driver waits until the device is idle; heddle_attention_into does all of this. heddle_plan_run, like the functions
-/// that only ask a plan, never waits.
+/// driver waits until the device is idle; a heddle_attention_into that makes a plan does all of this.
+/// heddle_plan_run, like the functions that only ask a plan, never waits.
 typedef struct heddle_plan heddle_plan;
 
 /// HEDDLE_C_VERSION of the library that runs. It serves programs compiled against that version and all before.
@@ -247,9 +247,14 @@ HEDDLE_API const char* heddle_last_error(void);
 /// and, where there is no CUDA device, "cuda_missing": why.
 HEDDLE_API heddle_status heddle_devices_json(const char** json);
 
-/// Plans and computes in one call. `options` may be NULL.
+/// Plans and computes in one call. `options` may be NULL. The plan is kept and serves later calls with the same problem
+/// (attention.h says what that is): these plan nothing, wait for nothing and allocate no workspace. Captures of the mask
+/// on a GPU are known by their addresses: after a change in place, call heddle_clear_plan_cache first.
 HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* tensors,
                                                const heddle_attention_options* options);
+/// Forgets the plans that heddle_attention_into keeps, and frees its workspaces. On a GPU it waits until the device is
+/// idle. Since version 2.
+HEDDLE_API heddle_status heddle_clear_plan_cache(void);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
 /// on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures, and lengths on
@@ -266,8 +271,8 @@ HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
                                          const heddle_run_options* options);
 /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-/// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run, nor,
-/// on a GPU, while one is enqueued; graphs must be captured again. On a GPU it waits.
+/// planned ones. Names that are not given keep their values. Not during a run, nor, on a GPU, while one is enqueued;
+/// graphs must be captured again. On a GPU it waits.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
 /// Bytes of workspace that one run needs. On a GPU: 64 bytes if there are more tiles than SMs, more if lengths are on

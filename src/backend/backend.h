@@ -1,6 +1,7 @@
 // What a backend is to the engine: it prepares a kernel for a plan, and launches it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
@@ -42,6 +43,8 @@ class Kernel {
   /// What explain() and explain_json() tell of the kernel: an object. "summary", one line, comes first; then any names,
   /// with strings, numbers, or lists of lines.
   virtual nlohmann::ordered_json facts() const = 0;
+  /// Of the device's memory that it keeps from run to run.
+  virtual std::int64_t held_bytes() const { return 0; }
 };
 
 struct Backend {

@@ -28,6 +28,8 @@ constexpr std::array kOptions{
     OptionRow{Option::copy_bytes, "HEDDLE_COPY_BYTES",
               "what a plan on a GPU may add to its workspace for copies of pages and captures that could be read where "
               "they are: 64M; default: 1G; 0: nothing"},
+    OptionRow{Option::plan_cache_bytes, "HEDDLE_PLAN_CACHE_BYTES",
+              "what the plans that attention() keeps may hold in all: 64M; default: 1G; 0: no plan is kept"},
 };
 
 constexpr bool in_order() {

@@ -15,7 +15,8 @@ enum class Option : std::uint8_t {
   dump,
   host_masks,
   mask_bytes,
-  copy_bytes
+  copy_bytes,
+  plan_cache_bytes
 };
 
 struct OptionRow {

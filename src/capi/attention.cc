@@ -60,6 +60,10 @@ heddle_status heddle_attention_into(const heddle_attention_tensors* tensors, con
   });
 }
 
+heddle_status heddle_clear_plan_cache(void) {
+  return call([] { heddle::clear_plan_cache(); });
+}
+
 heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts, int64_t count,
                                   const heddle_tensor* o, const heddle_tensor* lse) {
   return heddle_merge_states_on(o_parts, lse_parts, count, o, lse, nullptr);

@@ -39,7 +39,7 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.options = options;
   state.problem = problem::validate(tensors, options);
   state.planned = problem::PlannedTensors(tensors);
-  state.reads_depend_on_values = problem::reads_depend_on_values(state.problem, options.bindings);
+  state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
   const plan::Request request = {state.problem, tensors, options, engine::machine_for(state.problem.device, options)};
   std::vector<plan::Choice> choices =
       plan::choose(request, [&](BlockSize block) { return state.mask_rows(state.problem, options, block); });
@@ -52,38 +52,44 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.kernel = std::move(prepared.kernel);
 }
 
-void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
-  const State& state = *state_;
-  const Bindings& values = options.bindings != nullptr ? *options.bindings : state.options.bindings;
-  const bool known =
-      options.bindings == nullptr || problem::fits_planned(state.problem, state.options.bindings, *options.bindings);
-  if (!known || state.reads_depend_on_values) problem::validate_bindings(state.problem, values);
-  problem::validate_run(state.problem, state.planned, tensors, state.options, values);
-  const bool on_gpu = state.problem.device.kind != DeviceKind::cpu;
-  if (on_gpu) {
-    engine::check_pointers(state.problem, tensors, state.options, values);
-  }
-  if (state.block_mask != nullptr) state.block_mask->check_current(values);
+void AttentionPlan::State::run(const AttentionTensors& tensors, const RunOptions& run, bool mask_is_current) const {
+  const AttentionOptions& given = run.options != nullptr ? *run.options : options;
+  const Bindings& values = run.bindings != nullptr ? *run.bindings : given.bindings;
+  if (run.options != nullptr) problem::check_planned_options(problem, options, given);
+  const bool known = &values == &options.bindings || problem::fits_planned(problem, options.bindings, values);
+  if (!known || reads_depend_on_values) problem::validate_bindings(problem, values);
+  problem::validate_run(problem, planned, tensors, given, values);
+  const bool on_gpu = problem.device.kind != DeviceKind::cpu;
+  if (on_gpu) engine::check_pointers(problem, tensors, given, values);
+  if (block_mask != nullptr && !mask_is_current) block_mask->check_current(values);
 
   Tensor allocated;
-  void* workspace = workspace_of(state.problem.device, state.plan.workspace_bytes, options.workspace, allocated);
-  if (on_gpu && state.plan.workspace_bytes > 0) engine::check_workspace(workspace, state.problem.device);
-  state.kernel->launch({.tensors = tensors,
-                        .options = &state.options,
-                        .bindings = &values,
-                        .block_mask = state.block_mask.get(),
-                        .workspace = workspace,
-                        .stream = options.stream});
+  void* workspace = workspace_of(problem.device, plan.workspace_bytes, run.workspace, allocated);
+  if (on_gpu && plan.workspace_bytes > 0) engine::check_workspace(workspace, problem.device);
+  kernel->launch({.tensors = tensors,
+                  .options = &given,
+                  .bindings = &values,
+                  .block_mask = block_mask.get(),
+                  .workspace = workspace,
+                  .stream = run.stream});
+}
+
+void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
+  state_->run(tensors, options, false);
 }
 
 void AttentionPlan::update(const Bindings& bindings) {
   State& state = *state_;
-  problem::refuse_unread(state.problem, bindings);
+  if (state.cached) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "update of a plan of the plan cache, which other calls share; a plan that AttentionPlan's constructor made "
+        "is accepted");
+  }
   Bindings merged = bindings;
   merged.captures.insert(state.options.bindings.captures.begin(), state.options.bindings.captures.end());
   merged.params.insert(state.options.bindings.params.begin(), state.options.bindings.params.end());
   problem::validate_bindings(state.problem, merged);
-  const bool reads_depend_on_values = problem::reads_depend_on_values(state.problem, merged);
 
   std::shared_ptr<const BlockMask> block_mask = state.block_mask;
   if (block_mask != nullptr) {
@@ -93,7 +99,6 @@ void AttentionPlan::update(const Bindings& bindings) {
                                  engine::machine_for(state.problem.device, state.options)};
   state.kernel = engine::prepare(state.plan, block_mask.get(), request, merged);
   state.block_mask = std::move(block_mask);
-  state.reads_depend_on_values = reads_depend_on_values;
   state.options.bindings = std::move(merged);
 }
 

@@ -243,6 +243,14 @@ Json explanation(const problem::AttentionProblem& problem, const BlockMask* bloc
           {"kernel", kernel}};
 }
 
+Json to_json(const PlanCacheCounts& counts) {
+  return {{"hits", counts.hits},
+          {"misses", counts.misses},
+          {"evictions", counts.evictions},
+          {"plans", counts.plans},
+          {"bytes", counts.bytes}};
+}
+
 std::string to_text(const Json& explanation) {
   Text text;
   const Json& mods = explanation["mods"];
@@ -257,6 +265,7 @@ std::string to_text(const Json& explanation) {
   std::string_view stage = "rejected";
   for (const Json& reason : explanation["rejected"]) text.line(std::exchange(stage, ""), plain(reason));
   add_kernel(text, explanation["kernel"]);
+  if (explanation.contains("plan_cache")) text.line("plan cache", listed(explanation["plan_cache"]));
   return text.take();
 }
 

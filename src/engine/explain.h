@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "heddle/attention.h"
 #include "heddle/block_mask.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
@@ -16,6 +17,9 @@ namespace heddle::engine {
 nlohmann::ordered_json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
                                    const std::string& mask_place, const plan::Plan& plan,
                                    const nlohmann::ordered_json& kernel);
+
+/// The key `plan_cache` of a cached plan's explanation.
+nlohmann::ordered_json to_json(const PlanCacheCounts& counts);
 
 /// A paragraph a stage, its name in the first column.
 std::string to_text(const nlohmann::ordered_json& explanation);

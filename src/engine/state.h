@@ -21,9 +21,16 @@ struct AttentionPlan::State {
   engine::MaskRows mask_rows;
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
   std::unique_ptr<backend::Kernel> kernel;
+  bool cached = false;  // the plan cache hands it to several callers, so nobody may change it
+
+  /// `mask_is_current`: the caller has asked the block mask already.
+  void run(const AttentionTensors& tensors, const RunOptions& run, bool mask_is_current) const;
 
   nlohmann::ordered_json explanation() const {
-    return engine::explanation(problem, block_mask.get(), mask_rows.place(), plan, kernel->facts());
+    nlohmann::ordered_json all =
+        engine::explanation(problem, block_mask.get(), mask_rows.place(), plan, kernel->facts());
+    if (cached) all["plan_cache"] = engine::to_json(plan_cache_counts());
+    return all;
   }
 };
 

@@ -1,5 +1,4 @@
-// Prints the text form. It does not recurse, and it bounds the text's length: the text of a shared graph can be
-// exponentially longer than the graph.
+// The text form. Iterative, and bounded: a shared graph can have a text that is exponentially longer than itself.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -120,6 +120,31 @@ void validate_run(const AttentionProblem& problem, const PlannedTensors& planned
   }
 }
 
+void check_planned_options(const AttentionProblem& problem, const AttentionOptions& planned,
+                           const AttentionOptions& given) {
+  const auto check = [](std::string_view name, const std::optional<ConstTensorView>& own,
+                        const std::optional<ConstTensorView>& other) {
+    if (own.has_value() != other.has_value()) {
+      refuse("{} is {}; the plan was made {} it", name, other ? "given" : "not given", own ? "with" : "without");
+    }
+    if (!own) return;
+    if (own->dtype == other->dtype && own->device == other->device && own->shape == other->shape &&
+        own->strides == other->strides) {
+      return;
+    }
+    refuse("{} is {} with strides {} on {}; the planned {} with strides {} on {} is accepted", name, describe(*other),
+           to_string(other->strides), problem::name(other->device), describe(*own), to_string(own->strides),
+           problem::name(own->device));
+  };
+  check("sinks", planned.sinks, given.sinks);
+  check("page_table", planned.page_table, given.page_table);
+  check("q_descale", planned.q_descale, given.q_descale);
+  check("k_descale", planned.k_descale, given.k_descale);
+  check("v_descale", planned.v_descale, given.v_descale);
+  if (!problem.device_lengths) return;
+  for (const auto& [name, member] : kLengthViews) check(name, planned.*member, given.*member);
+}
+
 bool fits_planned(const AttentionProblem& problem, const Bindings& planned, const Bindings& given) {
   for (const std::string& name : problem.params) {
     const auto own = given.params.find(name);

@@ -22,6 +22,11 @@ struct PlannedTensors {
 void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
                   const AttentionOptions& options, const Bindings& bindings);
 
+/// What a run's own options may change must still fit the planned ones: sinks, descales and the page table, and lengths
+/// on a GPU, are there or not as planned, with the planned shapes, strides, dtypes and devices.
+void check_planned_options(const AttentionProblem& problem, const AttentionOptions& planned,
+                           const AttentionOptions& given);
+
 /// True when each name that the mods read has a value of the planned one's type, shape, strides and device: what
 /// validate_bindings found for those holds for these (unless reads_depend_on_values).
 bool fits_planned(const AttentionProblem& problem, const Bindings& planned, const Bindings& given);

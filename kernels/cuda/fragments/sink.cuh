@@ -1,4 +1,4 @@
-// Closes the rows of a head with a sink: e^sink joins the row's sum of exponentials.
+// The end of a row whose sum of exponentials has that of its head's sink besides.
 #pragma once
 
 #include "ptx/math.cuh"

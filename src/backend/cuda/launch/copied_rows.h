@@ -1,4 +1,4 @@
-// Copies tensors into the run's workspace, before a run of forward_sm90 that reads them from there.
+// Before a run of forward_sm90 that reads tensors from copies: these, in the run's workspace.
 #pragma once
 
 #include <cstdint>

@@ -143,7 +143,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     if (grid_ > 0 && config_.device_lengths) {
       if (!any_keys_) params_.item_count = 0;  // its tiles are of the longest sequences, without keys too
-      sequences_.emplace(arguments.problem, arguments.options, config_, device_, params_, steps_before(schedule.runs));
+      sequences_.emplace(arguments.problem, config_, device_, params_, steps_before(schedule.runs));
     }
   }
 
@@ -183,7 +183,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
     params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.run = next_run();
-    if (sequences_) sequences_->launch(arguments.workspace, arguments.stream, params);
+    if (sequences_) sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params);
     if (copied_ && any_keys_) copied_->launch(given, params, arguments.workspace, arguments.stream);
     set_mod_values(layout_, *arguments.bindings, params.mod);
     if (config_.fp8()) {
@@ -197,6 +197,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
                            .threads = static_cast<unsigned>(config_.threads()),
                            .shared_bytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes)};
     launch_kernel(function_, launch, arguments.stream, parameters, "launching forward_sm90");
+  }
+
+  std::int64_t held_bytes() const override {
+    return (lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0) + (stored_mask_ ? stored_mask_->bytes() : 0);
   }
 
   nlohmann::ordered_json facts() const override {

@@ -21,9 +21,9 @@ std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
   return sums;
 }
 
-DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                                 const shared::ForwardSm90Config& config, int device,
-                                 const shared::ForwardSm90Params& params, const std::vector<unsigned>& steps)
+DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
+                                 int device, const shared::ForwardSm90Params& params,
+                                 const std::vector<unsigned>& steps)
     : cubin_(jit::build(emit::sequences())),
       module_(device, cubin_->bytes, jit::compiler_number()),
       place_(module_.function("place_sequences", 0)),
@@ -32,9 +32,9 @@ DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const
       memory_(shared::sequences_memory(problem.batch, params.item_count)) {
   copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
   const bool kv_packed = problem.packed && problem.page_rows == 0;
-  params_ = {.q = view_of(problem.packed ? options.cu_seqlens_q : options.q_lengths),
-             .kv = view_of(kv_packed ? options.cu_seqlens_kv : options.kv_lengths),
-             .q_start = view_of(options.q_start),
+  params_ = {.q = {},
+             .kv = {},
+             .q_start = {},
              .q_packed = problem.packed,
              .kv_packed = kv_packed,
              .count = static_cast<int>(problem.batch),
@@ -55,9 +55,13 @@ DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const
              .left_count = nullptr};
 }
 
-void DeviceSequences::launch(void* workspace, void* stream, shared::ForwardSm90Params& params) const {
+void DeviceSequences::launch(const AttentionOptions& options, void* workspace, void* stream,
+                             shared::ForwardSm90Params& params) const {
   auto* memory = static_cast<char*>(workspace);
   shared::SequencesParams own = params_;
+  own.q = view_of(own.q_packed ? options.cu_seqlens_q : options.q_lengths);
+  own.kv = view_of(own.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
+  own.q_start = view_of(options.q_start);
   own.places = reinterpret_cast<shared::SequencePlace*>(memory + memory_.places);
   own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
   own.left_count = reinterpret_cast<int*>(memory + memory_.count);

@@ -15,12 +15,13 @@ namespace heddle::cuda {
 class DeviceSequences {
  public:
   /// Compiles the kernels. `params`: of forward_sm90, the longest sequences' lengths and lists. Throws as jit::build.
-  DeviceSequences(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                  const shared::ForwardSm90Config& config, int device, const shared::ForwardSm90Params& params,
+  DeviceSequences(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config, int device, const shared::ForwardSm90Params& params,
                   const std::vector<unsigned>& steps_before);
 
-  /// Enqueues them on a CUstream, and has `params` read what they write into the workspace.
-  void launch(void* workspace, void* stream, shared::ForwardSm90Params& params) const;
+  /// Enqueues them on a CUstream, over the lengths of `options`, and has `params` read what they write into the
+  /// workspace.
+  void launch(const AttentionOptions& options, void* workspace, void* stream,
+              shared::ForwardSm90Params& params) const;
 
  private:
   std::shared_ptr<const jit::Cubin> cubin_;

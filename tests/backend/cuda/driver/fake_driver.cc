@@ -34,6 +34,9 @@ struct ContextStack {
 };
 thread_local ContextStack contexts{};
 
+std::atomic<bool> capturing = false;  // one stream at a time
+CUstream captured = nullptr;
+
 struct Block {
   std::size_t bytes;
   int device;
@@ -269,9 +272,9 @@ CUresult cuStreamSynchronize(CUstream) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int) { return down_here(); }
-CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   NEEDS_CONTEXT;
-  *status = CUstreamCaptureStatus::none;
+  *status = capturing && stream == captured ? CUstreamCaptureStatus::active : CUstreamCaptureStatus::none;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
@@ -301,8 +304,17 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
 #endif
 
 // It knows no graphs.
-CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode) { return CUDA_ERROR_INVALID_VALUE; }
-CUresult cuStreamEndCapture(CUstream, CUgraph*) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
+  NEEDS_CONTEXT;
+  if (capturing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
+  captured = stream;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream, CUgraph* graph) {
+  NEEDS_CONTEXT;
+  *graph = nullptr;
+  return capturing.exchange(false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult cuGraphInstantiateWithFlags(CUgraphExec*, CUgraph, unsigned long long) { return CUDA_ERROR_INVALID_VALUE; }
 CUresult cuGraphLaunch(CUgraphExec, CUstream) { return CUDA_ERROR_INVALID_VALUE; }
 CUresult cuGraphExecDestroy(CUgraphExec) { return CUDA_ERROR_INVALID_VALUE; }

@@ -1,0 +1,139 @@
+#include "engine/plan_cache.h"
+
+#include <algorithm>
+
+#include "base/environment.h"
+#include "base/hash.h"
+#include "engine/state.h"
+#include "engine/workspaces.h"
+
+namespace heddle {
+namespace engine {
+namespace {
+
+/// Plans that are kept at most, and what they and their masks may hold in all. The latest is kept whatever it holds.
+constexpr std::int64_t kMostPlans = 256;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+
+std::int64_t most_bytes() { return base::bytes_of(base::Option::plan_cache_bytes, kMostBytes); }
+
+}  // namespace
+
+bool PlanCache::serves(const Entry& entry, const Bindings& bindings) {
+  for (const auto& [name, memory] : entry.mask_memory) {
+    const auto given = bindings.captures.find(name);
+    if (given == bindings.captures.end() || given->second.data != memory) return false;
+  }
+  const BlockMask* mask = entry.plan.block_mask();
+  return mask == nullptr || mask->is_current(bindings);
+}
+
+const AttentionPlan* PlanCache::find(const PlanKey& key, std::uint64_t hash, const Bindings& bindings) {
+  const auto [first, last] = by_hash_.equal_range(hash);
+  for (auto found = first; found != last; ++found) {
+    const Entries::iterator entry = found->second;
+    if (entry->key != key || !serves(*entry, bindings)) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    return &entry->plan;
+  }
+  return nullptr;
+}
+
+PlanCache::Entry PlanCache::entry_of(PlanKey key, std::uint64_t hash, AttentionPlan plan,
+                                     const AttentionOptions& options) {
+  const AttentionPlan::State& state = *plan.state_;
+  std::int64_t bytes = state.kernel->held_bytes();
+  if (state.block_mask != nullptr) bytes += state.block_mask->statistics().bytes;
+  Entry entry = {std::move(key), hash, std::move(plan), {}, bytes};
+  if (options.mask_mod.empty()) return entry;
+  for (const auto& [name, declared] : symbols_of(options.mask_mod).captures) {
+    const ConstTensorView& view = options.bindings.captures.at(name);
+    if (view.device.kind != DeviceKind::cpu) entry.mask_memory.emplace_back(name, view.data);
+  }
+  return entry;
+}
+
+void PlanCache::drop(Entries::iterator entry) {
+  const auto [first, last] = by_hash_.equal_range(entry->hash);
+  by_hash_.erase(std::find_if(first, last, [&](const auto& found) { return found.second == entry; }));
+  counts_.bytes -= entry->bytes;
+  --counts_.plans;
+  entries_.erase(entry);
+}
+
+/// Returns the plans that gave way, to be freed without the lock: on a GPU that waits.
+std::vector<AttentionPlan> PlanCache::keep(Entry entry) {
+  const std::int64_t most = most_bytes();
+  counts_.bytes += entry.bytes;
+  ++counts_.plans;
+  entries_.push_front(std::move(entry));
+  by_hash_.emplace(entries_.front().hash, entries_.begin());
+  std::vector<AttentionPlan> dropped;
+  while (counts_.plans > 1 && (counts_.plans > kMostPlans || counts_.bytes > most)) {
+    dropped.push_back(entries_.back().plan);
+    drop(std::prev(entries_.end()));
+    ++counts_.evictions;
+  }
+  return dropped;
+}
+
+AttentionPlan PlanCache::plan(const AttentionTensors& tensors, const AttentionOptions& options) {
+  thread_local PlanKey key;
+  write_key(tensors, options, key);
+  const std::uint64_t hash = base::hash_bytes(key.data(), key.size() * sizeof(key.front()));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const AttentionPlan* found = find(key, hash, options.bindings)) {
+      ++counts_.hits;
+      return *found;
+    }
+    ++counts_.misses;
+  }
+  AttentionPlan made(tensors, options);
+  if (most_bytes() == 0) return made;
+  made.state_->cached = true;
+  Entry entry = entry_of(key, hash, made, options);
+  std::vector<AttentionPlan> dropped;
+  const std::lock_guard lock(mutex_);
+  if (const AttentionPlan* found = find(key, hash, options.bindings)) return *found;
+  dropped = keep(std::move(entry));
+  return made;
+}
+
+void PlanCache::run(const AttentionPlan& plan, const AttentionTensors& tensors, const RunOptions& options) {
+  plan.state_->run(tensors, options, true);
+}
+
+PlanCacheCounts PlanCache::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void PlanCache::clear() {
+  Entries entries;
+  const std::lock_guard lock(mutex_);
+  by_hash_.clear();
+  entries.swap(entries_);
+  counts_.plans = counts_.bytes = 0;
+}
+
+PlanCache& plan_cache() {
+  // Never destroyed: when statics are, the driver may be gone.
+  static auto* cache = new PlanCache;
+  return *cache;
+}
+
+}  // namespace engine
+
+AttentionPlan cached_plan(const AttentionTensors& tensors, const AttentionOptions& options) {
+  return engine::plan_cache().plan(tensors, options);
+}
+
+PlanCacheCounts plan_cache_counts() { return engine::plan_cache().counts(); }
+
+void clear_plan_cache() {
+  engine::plan_cache().clear();
+  engine::workspaces().clear();
+}
+
+}  // namespace heddle

@@ -1,0 +1,19 @@
+// What the plan cache knows a problem by: every word of its arguments that a plan may depend on, but for the values of
+// the mask's params and the content of its captures, which the block mask of each plan is asked about.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "heddle/attention.h"
+
+namespace heddle::engine {
+
+using PlanKey = std::vector<std::uint64_t>;
+
+/// Writes the key into `key`, whose memory is used again. Shapes, strides, dtypes and devices of all tensors, on a GPU
+/// also how far 16 bytes divide their addresses; mods by their nodes, which whoever keeps the key must keep alive;
+/// the content of lengths and starts on the CPU; scale, normalizer, backend, threads, maxima, the caller's block mask.
+void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key);
+
+}  // namespace heddle::engine

@@ -6,9 +6,10 @@
 //   s = scale * q.k      t = score_mod(s, b, h, q_idx, kv_idx), -inf where mask_mod is false      m = max(max t, sink)
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l, w = weight_mod      lse = m + ln l
 //
-// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 0 or 1 may have
-// any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A row in which nothing attends
-// gives o = 0, lse = -inf. Batch, heads, Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
+// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 1, and all of a
+// tensor without elements, may have any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A
+// row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads, Sq and Skv may
+// be 0, Dqk and Dv not; each extent and each q_idx fits i32.
 //
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
@@ -56,7 +57,8 @@ struct AttentionOptions {
   std::optional<ConstTensorView> sinks{};  // f32 [Hq] (f64 for f64 inputs)
   Normalizer normalizer = Normalizer::softmax;
 
-  /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf.
+  /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf,
+  /// with sinks too.
   std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
   /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, the total. B is then 1: q is
   /// [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q].
@@ -95,7 +97,7 @@ struct AttentionOptions {
   std::shared_ptr<const BlockMask> block_mask{};
 
   BackendChoice backend = BackendChoice::automatic;
-  int threads = 0;  // CPU threads; 0: all cores. The result does not depend on it.
+  int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.
 
   /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute: wait for it
   /// before o is read. A call that makes a plan waits for the GPU. Null: the legacy default stream.
@@ -200,8 +202,8 @@ class AttentionPlan {
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-  /// planned ones. Not during a run, nor, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it
-  /// waits, as above.
+  /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run,
+  /// nor, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it waits, as above.
   void update(const Bindings& bindings);
 
   const BlockMask* block_mask() const;  // null when everything attends

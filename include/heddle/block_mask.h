@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +14,9 @@
 #include "heddle/tensor.h"
 
 namespace heddle {
+namespace base {
+struct Content;
+}
 
 /// One sequence of the batch: where its rows stand in the tensors, how many there are, and what is added to its q_idx.
 /// In a padded batch q_begin and kv_begin are 0 and the tensor's batch index is the sequence's number.
@@ -153,7 +156,7 @@ class BlockMask {
 
     // What the rows were built from.
     std::map<std::string, ParamValue> params;
-    std::map<std::string, std::optional<std::uint64_t>> capture_hashes;  // none: of a GPU's memory
+    std::map<std::string, std::shared_ptr<const base::Content>> capture_contents;  // null: of a GPU's memory
 
     std::vector<std::int64_t> sequence_row;   // first row of each sequence; equal ones share when shared_by_batch
     std::vector<std::int64_t> row_offset{0};  // CSR: runs of row r are [row_offset[r], row_offset[r + 1])

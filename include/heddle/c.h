@@ -146,7 +146,7 @@ typedef struct heddle_attention_options {
 
   int32_t normalizer;  // HEDDLE_NORMALIZER_SOFTMAX ...
   int32_t backend;     // HEDDLE_BACKEND_AUTOMATIC ...
-  int32_t threads;     // of the CPU; 0: all cores. The result does not depend on it.
+  int32_t threads;     // of the CPU, up to 65536; 0: all cores. The result does not depend on it.
   int32_t reserved;    // 0
 
   // CUDA: the stream (a CUstream or cudaStream_t) of heddle_attention_into, which no graph may be capturing. NULL: the
@@ -210,7 +210,7 @@ typedef struct heddle_block_mask_options {
   const heddle_tensor* kv_indices;
   const heddle_tensor* full_kv_num_blocks;
   const heddle_tensor* full_kv_indices;
-  int32_t threads;     // 0: all cores
+  int32_t threads;     // up to 65536; 0: all cores
   int32_t f64_inputs;  // 1 for an attention on f64 inputs, whose mask computes in f64; else 0
 } heddle_block_mask_options;
 
@@ -271,8 +271,8 @@ HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
                                          const heddle_run_options* options);
 /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-/// planned ones. Names that are not given keep their values. Not during a run, nor, on a GPU, while one is enqueued;
-/// graphs must be captured again. On a GPU it waits.
+/// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run, nor,
+/// on a GPU, while one is enqueued; graphs must be captured again. On a GPU it waits.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
 /// Bytes of workspace that one run needs. On a GPU: 64 bytes if there are more tiles than SMs, more if lengths are on

@@ -91,7 +91,9 @@ class Capture {
   Expr operator()(const Index&... index) const {
     return read({Expr(index)...});
   }
-  /// An index that cannot be proven inside the tensor is refused when the attention is planned; use at() for those.
+  /// A read whose index cannot be proven inside the tensor where its value counts is refused when the attention is
+  /// planned; use at() for those. where() guards its branches, and the terms of `and` and `or` guard each other: in
+  /// `q_idx < 4 & x(q_idx) > 0` the read counts only where q_idx < 4.
   Expr read(std::vector<Expr> indices) const;
   /// `fill` where any index is outside the tensor (negative ones too).
   Expr at(std::vector<Expr> indices, Expr fill) const;

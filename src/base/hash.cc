@@ -88,4 +88,61 @@ std::uint64_t hash_view(const ConstTensorView& view) {
   return filled == 0 ? hash : hash_bytes(gathered.data(), static_cast<std::size_t>(filled * size), hash);
 }
 
+namespace {
+
+bool has_axis(std::uint32_t axes, int axis) { return (axes >> axis & 1U) != 0; }
+
+std::uint32_t repeated_axes(const ConstTensorView& view) {
+  std::uint32_t axes = 0;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (view.shape[axis] > 1 && view.strides[axis] == 0) axes |= 1U << axis;
+  }
+  return axes;
+}
+
+/// The view at index 0 along these axes.
+ConstTensorView first_along(ConstTensorView view, std::uint32_t axes) {
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (has_axis(axes, axis)) view.shape[axis] = std::min<std::int64_t>(view.shape[axis], 1);
+  }
+  return view;
+}
+
+/// The same bytes at each index along the axis as at its first.
+bool repeats(const ConstTensorView& view, int axis) {
+  const ConstTensorView first = first_along(view, 1U << axis);
+  const Walk walk = coalesce(first.shape, first.strides);
+  const std::int64_t size = size_of(view.dtype);
+  bool same = true;
+  for (std::int64_t i = 1; i < view.shape[axis] && same; ++i) {
+    for_each_row(walk, [&](std::int64_t offset) {
+      for (std::int64_t column = 0; column < walk.row_length() && same; ++column) {
+        const std::byte* at = static_cast<const std::byte*>(view.data) + (offset + column * walk.row_stride()) * size;
+        same = std::memcmp(at, at + i * view.strides[axis] * size, static_cast<std::size_t>(size)) == 0;
+      }
+    });
+  }
+  return same;
+}
+
+}  // namespace
+
+Content content_of(const ConstTensorView& view) {
+  const std::uint32_t axes = repeated_axes(view);
+  return {view.shape, axes, hash_view(first_along(view, axes))};
+}
+
+bool holds(const ConstTensorView& view, const Content& content) {
+  if (!(view.shape == content.shape)) return false;
+  // Along an axis that repeats in both, the first index says all: the others are not looked at.
+  const std::uint32_t here = repeated_axes(view);
+  ConstTensorView rest = first_along(view, here & content.repeated_axes);
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (!has_axis(content.repeated_axes & ~here, axis)) continue;
+    if (!repeats(first_along(rest, here), axis)) return false;
+    rest = first_along(rest, 1U << axis);
+  }
+  return hash_view(first_along(view, content.repeated_axes)) == content.hash;
+}
+
 }  // namespace heddle::base

@@ -20,7 +20,18 @@ constexpr std::uint64_t hash_combine(std::uint64_t seed, std::uint64_t value) {
   return x ^ (x >> 31);
 }
 
-/// Dtype, shape and elements of a CPU view, whatever its strides: equal tensors hash equal.
+/// Dtype, shape and elements of a CPU view, whatever its strides: equal tensors hash equal. Reads each element, however
+/// often a stride of 0 repeats it.
 std::uint64_t hash_view(const ConstTensorView& view);
+
+/// What a CPU view held, to be compared with others. Reads no more than the memory that there is.
+struct Content {
+  Dims shape;
+  std::uint32_t repeated_axes = 0;  // bit i: axis i has stride 0
+  std::uint64_t hash = 0;           // of the dtype, and of the elements at index 0 along the repeated axes
+};
+Content content_of(const ConstTensorView& view);
+/// Whether a view of any strides has the dtype, shape and elements that `content` was taken from.
+bool holds(const ConstTensorView& view, const Content& content);
 
 }  // namespace heddle::base

@@ -1,5 +1,6 @@
 #include "base/parallel.h"
 
+#include <fmt/format.h>
 #include <tbb/global_control.h>
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
@@ -13,6 +14,8 @@
 #include <optional>
 #include <thread>
 #include <vector>
+
+#include "heddle/error.h"
 
 namespace heddle::base {
 namespace {
@@ -58,6 +61,13 @@ void fork_join(int workers, const std::function<void(int worker)>& work) {
 }  // namespace
 
 int available_cores() { return tbb::info::default_concurrency(); }
+
+void check_threads(int threads) {
+  constexpr int kMostThreads = 65536;
+  if (threads >= 0 && threads <= kMostThreads) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("threads is {}; 0 to {} are accepted, 0 for all cores", threads, kMostThreads));
+}
 
 void parallel_tasks(int threads, std::int64_t count, const std::function<void(int worker, std::int64_t task)>& body) {
   const std::int64_t wanted = threads > 0 ? threads : available_cores();

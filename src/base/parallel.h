@@ -9,6 +9,9 @@ namespace heddle::base {
 /// The cores that this process may use (its affinity, not the machine's count).
 int available_cores();
 
+/// Throws invalid_argument for a number of threads that parallel_tasks does not take.
+void check_threads(int threads);
+
 /// Runs body(worker, task) once for each task in [0, count), the lowest numbers first (give the longest tasks the
 /// lowest), on up to `threads` workers (0: available_cores()); worker is in [0, threads). The first exception stops the
 /// rest and is rethrown here. With one thread, or one task, everything runs in the caller's.

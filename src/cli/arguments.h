@@ -33,6 +33,7 @@ struct AttentionArguments {
   std::string sinks;
   std::string q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start;
   std::string q_descale, k_descale, v_descale;
+  std::string page_table;
 };
 
 /// An option that takes a text of at least one character. `kind` stands in the help.

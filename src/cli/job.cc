@@ -83,6 +83,7 @@ void set_tensor_options(const AttentionArguments& arguments, AttentionJob& job) 
   set("--cu-seqlens-q", arguments.cu_seqlens_q, options.cu_seqlens_q);
   set("--cu-seqlens-kv", arguments.cu_seqlens_kv, options.cu_seqlens_kv);
   set("--q-start", arguments.q_start, options.q_start);
+  set("--page-table", arguments.page_table, options.page_table);
   set("--q-descale", arguments.q_descale, options.q_descale);
   set("--k-descale", arguments.k_descale, options.k_descale);
   set("--v-descale", arguments.v_descale, options.v_descale);
@@ -101,7 +102,7 @@ void move_to_gpu(AttentionJob& job, const Device& device) {
   for (Tensor* tensor : {&job.q, &job.k, &job.v}) *tensor = tensor->to(device);
   AttentionOptions& options = job.options;
   for (auto& [name, capture] : options.bindings.captures) move(capture);
-  for (auto* view : {&options.sinks, &options.q_descale, &options.k_descale, &options.v_descale}) {
+  for (auto* view : {&options.page_table, &options.sinks, &options.q_descale, &options.k_descale, &options.v_descale}) {
     if (*view) move(**view);
   }
 }
@@ -126,10 +127,10 @@ AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
 }
 
 AttentionResult AttentionJob::allocate() const {
-  // Broadcasting inputs have batch 1; whichever differs gives the batch.
+  // Broadcasting inputs have batch 1; whichever differs gives the batch. Pages are of all sequences.
   std::int64_t batch = q.shape()[0];
-  if (batch == 1) batch = k.shape()[0];
-  if (batch == 1) batch = v.shape()[0];
+  if (batch == 1 && !options.page_table) batch = k.shape()[0];
+  if (batch == 1 && !options.page_table) batch = v.shape()[0];
   AttentionResult result;
   const Device device = q.view().device;
   result.o = Tensor::empty_on(device, is_fp8(q.dtype()) ? DType::bf16 : q.dtype(),

@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +44,7 @@ void check_picture(const MaskArguments& arguments) {
     std::vector<InputFile> inputs;
     add_captured_files(arguments.captures, inputs);
     check_output("--svg", arguments.svg, inputs);
+    report_beside(arguments.svg);
   }
   if (arguments.batch_entry >= arguments.batch) {
     throw Error(ErrorCode::invalid_argument,
@@ -65,7 +68,7 @@ int draw(const MaskArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const BlockMask built = BlockMask::build(mask, shape_of(arguments), block, bindings);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!arguments.svg.empty()) save_text(arguments.svg, built.svg(arguments.batch_entry, arguments.head));
+  if (!arguments.svg.empty()) save_text(path_of(arguments.svg), built.svg(arguments.batch_entry, arguments.head));
   progress.finish();
 
   if (arguments.json) {
@@ -90,7 +93,8 @@ int draw(const MaskArguments& arguments) {
 void add_options(CLI::App& verb, MaskArguments& arguments) {
   const auto add_count = [&](const std::string& name, std::int64_t& target, std::int64_t least,
                              const std::string& help) {
-    return verb.add_option(name, target, help)->option_text("N")->check(CLI::Range(least, std::int64_t{1} << 40));
+    constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();  // mods count in i32
+    return verb.add_option(name, target, help)->option_text("N")->check(CLI::Range(least, kLargest));
   };
   const std::string shape = "Shape";
   add_count("--q-len", arguments.q_len, 0, "number of queries")->required()->group(shape);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
+#include <cstdio>
 #include <utility>
 
 #include "arguments.h"
@@ -34,6 +36,34 @@ std::string known(const std::map<std::string, Tensor>& tensors) {
   names.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) names.push_back(name);
   return fmt::format("the tensors are {}", fmt::join(names, ", "));
+}
+
+bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+bool has_word(std::string_view text, std::string_view word) {
+  for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    const bool begins = at == 0 || !is_word_character(text[at - 1]);
+    if (begins && (end == text.size() || !is_word_character(text[end]))) return true;
+  }
+  return false;
+}
+
+/// Mods have a meaning of their own for the name.
+bool is_taken(const std::string& name) {
+  try {
+    Capture(name, DType::f32, 0);
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+std::string shadowed_sentence(const std::string& name) {
+  return fmt::format(
+      "'{0}' has a meaning of its own in mods: the tensor '{0}' is not read; --capture NAME=FILE.safetensors:{0} gives "
+      "it another name",
+      name);
 }
 
 /// Calls `declare`, whose error for a name that no text can read gets the option's name.
@@ -106,6 +136,14 @@ const Tensor& Names::tensor(std::string_view option, const std::string& name) co
   return found->second;
 }
 
+std::vector<std::string> Names::shadowed_in(std::string_view text) const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) {
+    if (has_word(text, name) && is_taken(name)) names.push_back(name);
+  }
+  return names;
+}
+
 Expr Names::parse(std::string_view option, const std::string& text) const {
   if (text.empty()) return {};
   Bindings scalars;
@@ -114,14 +152,19 @@ Expr Names::parse(std::string_view option, const std::string& text) const {
   for (const auto& [name, tensor] : tensors_) {
     symbols.captures[name] = {readable(tensor.dtype()), tensor.shape().size()};
   }
+  const std::vector<std::string> shadowed = shadowed_in(text);
   try {
-    return heddle::parse(text, symbols);
+    const Expr mod = heddle::parse(text, symbols);
+    for (const std::string& name : shadowed) fmt::print(stderr, "heddle: {}: {}\n", option, shadowed_sentence(name));
+    return mod;
   } catch (const Error& error) {
     for (const auto& [name, why] : skipped_) {
       if (std::string_view(error.what()).starts_with(fmt::format("unknown name '{}'", name)))
         refuse_skipped(skipped_, name);
     }
-    throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
+    std::string sentence = fmt::format("{}: {}", option, error.what());
+    for (const std::string& name : shadowed) sentence += "\n" + shadowed_sentence(name);
+    throw Error(error.code(), sentence);
   }
 }
 

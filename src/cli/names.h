@@ -28,13 +28,16 @@ class Names {
   /// Throws unsupported for a skipped tensor, invalid_argument that lists the known names when there is no such tensor.
   const Tensor& tensor(std::string_view option, const std::string& name) const;
 
-  /// Empty text gives an empty expression. Errors start with the option's name.
+  /// Empty text gives an empty expression. Errors start with the option's name. Says on stderr that a tensor is not
+  /// read when the text uses its name for what that means in mods (`b`, `h`, `score`).
   Expr parse(std::string_view option, const std::string& text) const;
   /// Values for what the mods read. Integer types that mods do not know are widened to i32 or i64 here; the views point
   /// at this object's tensors.
   Bindings bindings(std::initializer_list<Expr> mods);
 
  private:
+  std::vector<std::string> shadowed_in(std::string_view text) const;
+
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, std::string> skipped_;
   std::map<std::string, ParamValue> params_;

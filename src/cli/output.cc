@@ -1,6 +1,8 @@
 #include "output.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -18,11 +20,30 @@ namespace {
   throw Error(ErrorCode::io, fmt::format("cannot write {}: {}", what, why));
 }
 
+constexpr const char* kStandardOutput = "/dev/stdout";
+
+bool reports_to_stderr = false;
+
 }  // namespace
 
+std::string path_of(const std::string& output) { return output == "-" ? kStandardOutput : output; }
+
+void report_beside(const std::string& output) {
+  const std::string path = path_of(output);
+  struct stat given {
+  }, standard{}, null{};
+  const bool same = ::stat(path.c_str(), &given) == 0 && ::fstat(STDOUT_FILENO, &standard) == 0 &&
+                    given.st_dev == standard.st_dev && given.st_ino == standard.st_ino;
+  // Where all of it is thrown away, nothing is mixed.
+  const bool kept = ::stat("/dev/null", &null) != 0 || given.st_dev != null.st_dev || given.st_ino != null.st_ino;
+  reports_to_stderr = path == kStandardOutput || (same && kept);
+}
+
 void print_text(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail("to the standard output", std::generic_category().message(errno));
+  std::FILE* stream = reports_to_stderr ? stderr : stdout;
+  if (std::fwrite(text.data(), 1, text.size(), stream) != text.size() || std::fflush(stream) != 0) {
+    fail(reports_to_stderr ? "to the standard error" : "to the standard output",
+         std::generic_category().message(errno));
   }
 }
 
@@ -33,11 +54,11 @@ void check_output(std::string_view option, const std::string& output, const std:
   std::error_code error;
   for (const InputFile& input : inputs) {
     // Equivalent: hard and symbolic links are other names of the same file.
-    if (input.path.empty() || !fs::equivalent(input.path, output, error)) continue;
+    if (input.path.empty() || !fs::equivalent(input.path, path_of(output), error)) continue;
     const std::string given = input.given_as.empty() ? "" : " of " + input.given_as;
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} is the input{}", option, output, given));
   }
-  const fs::path path = output;
+  const fs::path path = path_of(output);
   if (fs::is_directory(path, error)) fail(output, "it is a folder");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, error)) fail(output, fmt::format("there is no folder {}", folder.string()));

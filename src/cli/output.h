@@ -1,4 +1,4 @@
-// What the verbs write: JSON and text on stdout, and the files that they must not write over.
+// What the verbs write: reports (JSON or text) on stdout, and the files that they must not write over.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,14 @@ namespace heddle::cli {
 
 using Json = nlohmann::ordered_json;
 
-/// Writes to stdout and flushes. Throws Error io when that fails (a full disk, a closed pipe).
+/// "-" names the standard output.
+std::string path_of(const std::string& output);
+/// From now on reports go to stderr where `output` is the standard output, under whatever name: they would stand in the
+/// middle of the file.
+void report_beside(const std::string& output);
+
+/// Writes to stdout, or where report_beside() says, and flushes. Throws Error io when that fails (a full disk, a closed
+/// pipe).
 void print_text(std::string_view text);
 void print_json(const Json& json);
 

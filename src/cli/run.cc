@@ -66,7 +66,7 @@ void save(const RunArguments& arguments, const AttentionJob& job, const Attentio
   note("score", job.options.score_mod);
   note("mask", job.options.mask_mod);
   note("weight", job.options.weight_mod);
-  save_safetensors(arguments.output, file);
+  save_safetensors(path_of(arguments.output), file);
 }
 
 Json result_json(const RunArguments& arguments, const AttentionJob& job, const AttentionResult& result,
@@ -102,6 +102,7 @@ std::string result_text(const RunArguments& arguments, const AttentionJob& job, 
 
 int run(const RunArguments& arguments) {
   check_output(arguments);
+  report_beside(arguments.output);
   Progress progress("load");
   Times times;
   Stopwatch watch;
@@ -169,7 +170,9 @@ void add_run(CLI::App& app, Work& chosen) {
   CLI::App* verb = app.add_subcommand("run", "Computes an attention and writes o and lse.");
   add_attention_options(*verb, arguments->attention);
   add_text(*verb, "-o,--output", arguments->output, "FILE.safetensors",
-           "gets o, and lse where the normalizer is softmax; written only\nwhen all went well")
+           "gets o, and lse where the normalizer is softmax; written only\n"
+           "when all went well. - is the standard output: then the report\n"
+           "goes to stderr")
       ->required()
       ->group("Result");
   verb->add_flag("--explain", arguments->explain, "also prints what was decided, stage by stage")->group("Result");

@@ -39,7 +39,7 @@ AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOpt
   state.options = options;
   state.problem = problem::validate(tensors, options);
   state.planned = problem::PlannedTensors(tensors);
-  state.reads_depend_on_values = problem::reads_depend_on_values(state.problem);
+  state.reads_depend_on_values = problem::reads_depend_on_values(state.problem, options.bindings);
   const plan::Request request = {state.problem, tensors, options, engine::machine_for(state.problem.device, options)};
   std::vector<plan::Choice> choices =
       plan::choose(request, [&](BlockSize block) { return state.mask_rows(state.problem, options, block); });
@@ -86,10 +86,12 @@ void AttentionPlan::update(const Bindings& bindings) {
         "update of a plan of the plan cache, which other calls share; a plan that AttentionPlan's constructor made "
         "is accepted");
   }
+  problem::refuse_unread(state.problem, bindings);
   Bindings merged = bindings;
   merged.captures.insert(state.options.bindings.captures.begin(), state.options.bindings.captures.end());
   merged.params.insert(state.options.bindings.params.begin(), state.options.bindings.params.end());
   problem::validate_bindings(state.problem, merged);
+  const bool reads_depend_on_values = problem::reads_depend_on_values(state.problem, merged);
 
   std::shared_ptr<const BlockMask> block_mask = state.block_mask;
   if (block_mask != nullptr) {
@@ -99,6 +101,7 @@ void AttentionPlan::update(const Bindings& bindings) {
                                  engine::machine_for(state.problem.device, state.options)};
   state.kernel = engine::prepare(state.plan, block_mask.get(), request, merged);
   state.block_mask = std::move(block_mask);
+  state.reads_depend_on_values = reads_depend_on_values;
   state.options.bindings = std::move(merged);
 }
 

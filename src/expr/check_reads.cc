@@ -1,12 +1,17 @@
 // Proof that every read stays inside its tensor. Each read is looked at once for each set of conditions under which it
 // is selected; the conditions bound linear forms, and through them the forms and atoms of the indices. An index that is
 // not inside by that is looked at again: a where in it is what its branches are under its condition.
+//
+// What captures hold is asked for only if the proof fails without it, and only of captures that the proof can use:
+// bounds may cost a look at every element.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_set>
+#include <utility>
 
 #include "expr/comparisons.h"
 #include "expr/range_program.h"
@@ -18,75 +23,149 @@ namespace {
 /// Beyond so many sets of conditions, further ones are ignored: the proof may then fail, but never wrongly succeeds.
 constexpr std::size_t kMostContexts = 256;
 
+/// A comparison of integers that holds where a sub-expression is selected, as a bound on a linear form.
+struct Guard {
+  const Node* comparison;
+  LinearBound bound;
+};
+
 /// What holds where a sub-expression is selected.
 struct Context {
   std::vector<LinearBound> bounds;
-  Narrowing known;           // what the bounds, and the wheres of indices, say of each step
-  std::vector<Range> slots;  // every node's range there
-  bool empty = false;        // no element comes here
+  std::vector<Guard> unproven;  // guards of which some read is not known to be inside: they bound nothing yet
+  Narrowing known;              // what the bounds, and the wheres of indices, say of each step
+  std::vector<Range> slots;     // every node's range there
+  bool empty = false;           // no element comes here
 };
 
 class ReadChecker {
  public:
-  ReadChecker(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds, Precision precision)
-      : root_(root), leaves_(leaves), bounds_(bounds), program_(root, precision, &bounds, true) {}
+  /// `reading`: the nodes below which there is a read. `terms_guard`: the terms of an `and` (`or`) guard each other.
+  ReadChecker(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds, Precision precision,
+              const std::unordered_set<const Node*>& reading, bool terms_guard)
+      : root_(root),
+        leaves_(leaves),
+        bounds_(bounds),
+        reading_(reading),
+        terms_guard_(terms_guard),
+        program_(root, precision, &bounds, true) {}
 
-  void check() {
+  /// What is wrong with the first read that is not proven inside, as a sentence; nothing if all are.
+  std::optional<std::string> refusal() {
     for (const Node* node : post_order(root_)) {
       if (node->type != ExprType::i32) continue;
       if (auto form = canonical(program_.forms()[node])) integers_.emplace_back(node, std::move(*form));
     }
-    contexts_.push_back({{}, Narrowing(program_.size(), kAllIntegers), std::vector<Range>(program_.size())});
+    contexts_.push_back({.bounds = {},
+                         .unproven = {},
+                         .known = Narrowing(program_.size(), kAllIntegers),
+                         .slots = std::vector<Range>(program_.size())});
     program_.run(leaves_, contexts_[0].slots);
     visit(root_.node(), 0);
     while (!open_.empty()) {
       const auto [node, context] = open_.back();
       open_.pop_back();
-      check_node(*node, context);
+      if (node->op == Op::read) {
+        const std::optional<int> axis = axis_outside(*node, context);
+        if (axis) return sentence(*node, *axis, context);
+      }
+      visit_operands(*node, context);
     }
+    return {};
   }
 
  private:
   void visit(const Node* node, std::size_t context) {
-    if (seen_.emplace(node, context).second) open_.emplace_back(node, context);
+    if (reading_.contains(node) && seen_.emplace(node, context).second) open_.emplace_back(node, context);
   }
 
-  void check_node(const Node& node, std::size_t context) {
-    if (node.op == Op::read) check_read(node, context);
-    if (node.op != Op::where) {
+  void visit_operands(const Node& node, std::size_t context) {
+    const auto operand = [&](std::size_t i) { return node.operands[i].get(); };
+    if (node.op == Op::where) {
+      visit(operand(0), context);
+      visit_under(operand(1), *operand(0), true, Holds::proven, context);
+      visit_under(operand(2), *operand(0), false, Holds::proven, context);
+    } else if (terms_guard_ && (node.op == Op::logical_and || node.op == Op::logical_or)) {
+      visit_under(operand(0), *operand(1), node.op == Op::logical_and, Holds::where_read, context);
+      visit_under(operand(1), *operand(0), node.op == Op::logical_and, Holds::where_read, context);
+    } else {
       for (const auto& below : node.operands) visit(below.get(), context);
-      return;
     }
-    visit(node.operands[0].get(), context);
-    visit_branch(node, true, context);
-    visit_branch(node, false, context);
   }
 
-  void visit_branch(const Node& where, bool yes, std::size_t context) {
-    const std::optional<std::size_t> inside = branch_context(where, yes, context);
-    if (inside) visit(where.operands[yes ? 1 : 2].get(), *inside);
+  /// proven: the condition's own reads are checked without what it guards. where_read: they may need it, as those of
+  /// the terms of an `and` may need each other, so a comparison counts only once its reads are proven inside. Each
+  /// proof then rests on earlier ones.
+  enum class Holds : std::uint8_t { proven, where_read };
+
+  void visit_under(const Node* node, const Node& condition, bool value, Holds holds, std::size_t context) {
+    if (!reading_.contains(node)) return;
+    const std::optional<std::size_t> inside = context_under(condition, value, holds, context);
+    if (inside) visit(node, *inside);
   }
 
-  /// The context of a branch: `context` itself when nothing more is known there, none when no element selects it.
-  std::optional<std::size_t> branch_context(const Node& where, bool yes, std::size_t context) {
-    const auto known = branch_contexts_.find({&where, yes, context});
-    if (known != branch_contexts_.end()) return known->second;
-    const Node* condition = where.operands[0].get();
-    const Range& decided = slot(condition, context);
-    if (yes ? decided.always_false() : decided.always_true()) return {};
-    std::vector<LinearBound> added;
-    collect_bounds(*condition, yes, context, added);
+  /// What is known besides where `condition` is `value`: `context` itself when nothing is, none when no element comes
+  /// there.
+  std::optional<std::size_t> context_under(const Node& condition, bool value, Holds holds, std::size_t context) {
+    const auto known = contexts_under_.find({&condition, value, holds, context});
+    if (known != contexts_under_.end()) return known->second;
+    const bool counts = holds == Holds::proven || reads_inside(condition, context);
+    const Range& decided = slot(&condition, context);
+    if (counts && (value ? decided.always_false() : decided.always_true())) return {};
+    std::vector<Guard> added = guards(condition, value, context);
     if (added.empty() || contexts_.size() >= kMostContexts) return context;
     Context inside = contexts_[context];
-    for (const LinearBound& bound : added) add_bound(bound, inside.bounds);
-    std::optional<std::size_t>& result = branch_contexts_[{&where, yes, context}];
-    if (!narrow(inside)) return result;  // the conditions contradict each other
+    if (holds == Holds::proven) {
+      for (const Guard& guard : added) add_bound(guard.bound, inside.bounds);
+    } else {
+      inside.unproven.insert(inside.unproven.end(), added.begin(), added.end());
+    }
+    const Condition key = {&condition, value, holds, context};
+    if (!narrow(inside)) return contexts_under_[key] = {};  // the conditions contradict each other
     contexts_.push_back(std::move(inside));
-    return result = contexts_.size() - 1;
+    const std::size_t result = contexts_.size() - 1;
+    contexts_under_[key] = result;
+    if (!use_proven_guards(result)) contexts_under_[key] = {};
+    return contexts_under_[key];
   }
 
-  /// The bounds on linear forms that follow from `condition` being `value`.
-  void collect_bounds(const Node& condition, bool value, std::size_t context, std::vector<LinearBound>& bounds) const {
+  /// Guards whose reads are proven inside become bounds, which may prove those of others. False when they contradict
+  /// each other.
+  bool use_proven_guards(std::size_t context) {
+    constexpr int kRounds = 4;  // guards that read what guards guard that read
+    bool changed = true;
+    for (int round = 0; round < kRounds && changed; ++round) {
+      const std::vector<Guard> unproven = std::exchange(contexts_[context].unproven, {});
+      changed = false;
+      for (const Guard& guard : unproven) {
+        const bool proven = reads_inside(*guard.comparison, context);
+        Context& here = contexts_[context];
+        if (proven) add_bound(guard.bound, here.bounds);
+        if (!proven) here.unproven.push_back(guard);
+        changed = changed || proven;
+      }
+      if (changed && !narrow(contexts_[context])) return false;
+    }
+    return true;
+  }
+
+  /// Every read below `root` is inside in the context, whatever guards it.
+  bool reads_inside(const Node& root, std::size_t context) {
+    std::vector<const Node*> open = {&root};
+    std::unordered_set<const Node*> seen;
+    while (!open.empty()) {
+      const Node* node = open.back();
+      open.pop_back();
+      if (!reading_.contains(node) || !seen.insert(node).second) continue;
+      if (node->op == Op::read && axis_outside(*node, context)) return false;
+      for (const auto& below : node->operands) open.push_back(below.get());
+    }
+    return true;
+  }
+
+  /// The comparisons that follow from `condition` being `value`.
+  std::vector<Guard> guards(const Node& condition, bool value, std::size_t context) const {
+    std::vector<Guard> found;
     std::vector<std::pair<const Node*, bool>> open = {{&condition, value}};
     while (!open.empty()) {
       const auto [node, holds] = open.back();
@@ -98,9 +177,10 @@ class ReadChecker {
       if (!is_comparison(node->op) || node->operands[0]->type != ExprType::i32) continue;
       if (!program_.is_exact(program_.step_of(node), contexts_[context].slots)) continue;
       std::optional<LinearBound> bound = bound_of(node->op, difference(*node));
-      if (bound) bounds.push_back(holds ? *bound : negated(*bound));
+      if (bound) found.push_back({node, holds ? *bound : negated(*bound)});
     }
-    std::erase_if(bounds, [](const LinearBound& bound) { return bound.outside; });
+    std::erase_if(found, [](const Guard& guard) { return guard.bound.outside; });
+    return found;
   }
 
   LinearForm difference(const Node& comparison) const {
@@ -147,7 +227,8 @@ class ReadChecker {
       const bool chooses = node->op == Op::where && node->type == ExprType::i32;
       if (chooses) open.emplace_back(node, true);
       for (std::size_t i = 0; i < node->operands.size(); ++i) {
-        const bool elsewhere = chooses && i > 0 && branch_context(*node, i == 1, context) != context;
+        const bool elsewhere =
+            chooses && i > 0 && context_under(*node->operands[0], i == 1, Holds::proven, context) != context;
         if (!elsewhere) open.emplace_back(node->operands[i].get(), false);
       }
     }
@@ -158,7 +239,7 @@ class ReadChecker {
     Interval value = {kAllIntegers.hi, kAllIntegers.lo};
     for (const bool yes : {true, false}) {
       const Node* branch = where.operands[yes ? 1 : 2].get();
-      const std::optional<std::size_t> inside = branch_context(where, yes, context);
+      const std::optional<std::size_t> inside = context_under(*where.operands[0], yes, Holds::proven, context);
       if (inside && *inside != context) narrow_wheres(branch, *inside);
       if (!inside || contexts_[*inside].empty) continue;
       const Range& range = slot(branch, *inside);
@@ -217,20 +298,25 @@ class ReadChecker {
     return factor > 0 ? Interval{end(x.lo), end(x.hi)} : Interval{end(x.hi), end(x.lo)};
   }
 
-  void check_read(const Node& read, std::size_t context) {
+  /// The first axis whose index may leave the tensor.
+  std::optional<int> axis_outside(const Node& read, std::size_t context) {
     const Dims& shape = bounds_.shape(read.capture());
     for (int axis = 0; axis < shape.size(); ++axis) {
       const Node* index = read.operands[static_cast<std::size_t>(axis)].get();
       if (is_inside(index, shape[axis], context)) continue;
       narrow_wheres(index, context);  // only now, so that it takes no context from what needs none
-      if (is_inside(index, shape[axis], context)) continue;
-      const Range& range = slot(index, context);
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: index {} ranges over [{}, {}], outside the tensor's extent of {}; read it with "
-                              "at({}, ..., fill), or keep the index inside with clip or where",
-                              quote_read(read), axis, static_cast<std::int64_t>(range.lo),
-                              static_cast<std::int64_t>(range.hi), shape[axis], read.capture().name));
+      if (!is_inside(index, shape[axis], context)) return axis;
     }
+    return {};
+  }
+
+  std::string sentence(const Node& read, int axis, std::size_t context) const {
+    const Range& range = slot(read.operands[static_cast<std::size_t>(axis)].get(), context);
+    return fmt::format(
+        "{}: index {} ranges over [{}, {}], outside the tensor's extent of {}; read it with at({}, ..., fill), or keep "
+        "the index inside with clip or where",
+        quote_read(read), axis, static_cast<std::int64_t>(range.lo), static_cast<std::int64_t>(range.hi),
+        bounds_.shape(read.capture())[axis], read.capture().name);
   }
 
   bool is_inside(const Node* index, std::int64_t extent, std::size_t context) const {
@@ -247,23 +333,101 @@ class ReadChecker {
   }
 
   using Visit = std::pair<const Node*, std::size_t>;
-  using Branch = std::tuple<const Node*, bool, std::size_t>;
+  using Condition = std::tuple<const Node*, bool, Holds, std::size_t>;
 
   Expr root_;
   LeafRanges leaves_;
   const CaptureBounds& bounds_;
+  const std::unordered_set<const Node*>& reading_;
+  const bool terms_guard_;
   RangeProgram program_;
   std::vector<std::pair<const Node*, CanonicalForm>> integers_;  // all that are no constants
   std::vector<Context> contexts_;
-  std::map<Branch, std::optional<std::size_t>> branch_contexts_;
+  std::map<Condition, std::optional<std::size_t>> contexts_under_;
   std::set<Visit> seen_, narrowed_;
   std::vector<Visit> open_;
 };
 
+/// The bounds of some captures; of the others only the shape.
+class SomeBounds final : public CaptureBounds {
+ public:
+  SomeBounds(const CaptureBounds& all, std::set<std::string> known) : all_(all), known_(std::move(known)) {}
+  Range bounds(const CaptureDecl& capture, std::span<const Range> indices) const override {
+    return known_.contains(capture.name) ? all_.bounds(capture, indices) : Range::any(read_type(capture.dtype));
+  }
+  const Dims& shape(const CaptureDecl& capture) const override { return all_.shape(capture); }
+
+ private:
+  const CaptureBounds& all_;
+  std::set<std::string> known_;
+};
+
+/// What decides whether reads are inside.
+struct Evidence {
+  std::unordered_set<const Node*> reading;  // the nodes below which there is a read
+  std::vector<Expr> indices, guards;        // of reads
+  bool terms_guard = false;                 // some term of an `and` or `or` holds a read
+};
+
+Evidence evidence_of(const Expr& root) {
+  Evidence evidence;
+  for (const Node* node : post_order(root)) {
+    const auto reads = [&](std::size_t i) { return evidence.reading.contains(node->operands[i].get()); };
+    const auto guard = [&](std::size_t i) { evidence.guards.push_back(operand(*node, i)); };
+    bool reading = node->op == Op::read;
+    for (std::size_t i = 0; i < node->operands.size(); ++i) {
+      if (node->op == Op::read) evidence.indices.push_back(operand(*node, i));
+      reading = reading || reads(i);
+    }
+    if (reading) evidence.reading.insert(node);
+    if (node->op == Op::where && (reads(1) || reads(2))) guard(0);
+    if (node->op != Op::logical_and && node->op != Op::logical_or) continue;
+    if (reads(0)) guard(1);
+    if (reads(1)) guard(0);
+    evidence.terms_guard = evidence.terms_guard || reading;
+  }
+  return evidence;
+}
+
+void add_captures(std::span<const Expr> roots, std::set<std::string>& names) {
+  for (const Node* node : post_order(roots)) {
+    if (info(node->op).kind == Kind::read) names.insert(node->capture().name);
+  }
+}
+
+/// Tries with no capture's content, with what indices hold, and with what guards hold, too; each time first as if the
+/// terms of an `and` guarded nothing, so that the contexts that they take are not missing where a `where` needs them.
+std::optional<std::string> refusal_of(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds,
+                                      Precision precision) {
+  const Evidence evidence = evidence_of(root);
+  std::optional<std::string> refusal;
+  std::set<std::string> known;
+  const auto proves = [&] {
+    const SomeBounds some(bounds, known);
+    for (int terms_guard = 0; terms_guard <= (evidence.terms_guard ? 1 : 0); ++terms_guard) {
+      refusal = ReadChecker(root, leaves, some, precision, evidence.reading, terms_guard == 1).refusal();
+      if (!refusal) return true;
+    }
+    return false;
+  };
+  if (evidence.reading.empty() || proves()) return {};
+  for (const std::vector<Expr>* more : {&evidence.indices, &evidence.guards}) {
+    const std::size_t before = known.size();
+    add_captures(*more, known);
+    if (known.size() > before && proves()) return {};
+  }
+  return refusal;
+}
+
 }  // namespace
 
 void check_reads_inside(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds, Precision precision) {
-  ReadChecker(root, leaves, bounds, precision).check();
+  const std::optional<std::string> refusal = refusal_of(root, leaves, bounds, precision);
+  if (refusal) throw Error(ErrorCode::invalid_argument, *refusal);
+}
+
+bool reads_stay_inside(const Expr& root, const LeafRanges& leaves, const Bindings& bindings, Precision precision) {
+  return !refusal_of(root, leaves, ShapesOnly(bindings), precision);
 }
 
 }  // namespace heddle::expr

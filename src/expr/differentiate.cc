@@ -1,5 +1,5 @@
-// Forward differentiation: each node's derivative from those of its operands. An empty derivative is zero, so that what
-// does not depend on the variable costs nothing.
+// Forward differentiation: each node's derivative from the derivatives of its operands. An empty derivative is zero, so
+// what does not depend on the variable costs nothing.
 #include "expr/differentiate.h"
 
 #include <array>

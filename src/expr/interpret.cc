@@ -68,7 +68,10 @@ struct Rows {
   }
   static Value mod(Operands x) {
     if (is_i32(x)) return mod_i32(i32(x[0]), i32(x[1]));
-    return value(std::fma(-std::floor(real(x[0]) / real(x[1])), real(x[1]), real(x[0])));
+    const Real divisor = real(x[1]);
+    const Real remainder = std::fmod(real(x[0]), divisor);
+    if (remainder == 0) return value(std::copysign(Real{0}, divisor));
+    return value((remainder < 0) != (divisor < 0) ? remainder + divisor : remainder);
   }
   static Value neg(Operands x) { return is_i32(x) ? wrapped(0U - u32(x[0])) : value(-real(x[0])); }
   static Value abs(Operands x) {
@@ -258,12 +261,15 @@ Value apply(Op op, ExprType result, Operands operands, Precision precision) {
 }
 
 Interpreter::Interpreter(const Expr& root, const Bindings& bindings, Precision precision)
-    : root_(root), precision_(precision) {
+    : Interpreter(root, bindings, precision, precision) {}
+
+Interpreter::Interpreter(const Expr& root, const Bindings& bindings, Precision arithmetic, Precision given)
+    : root_(root), arithmetic_(arithmetic), given_(given) {
   if (root.empty()) throw Error(ErrorCode::invalid_argument, "an empty expression cannot be evaluated");
   check_bound(root, bindings);
   std::unordered_map<const Node*, int> position;
   for (const Node* node : post_order(root)) {
-    Step step{node, {}, payload_value(*node, bindings, precision), {}};
+    Step step{node, {}, payload_value(*node, bindings, given), {}};
     for (const auto& below : node->operands) step.operands.push_back(position.at(below.get()));
     if (info(node->op).kind == Kind::read) step.capture = bindings.captures.at(node->capture().name);
     position.emplace(node, static_cast<int>(steps_.size()));
@@ -280,13 +286,15 @@ Value Interpreter::operator()(const Element& element) const {
     for (std::size_t k = 0; k < step.operands.size(); ++k) {
       operands[k] = values[static_cast<std::size_t>(step.operands[k])];
     }
-    const Operands given = std::span(operands).first(step.operands.size());
+    const Operands below = std::span(operands).first(step.operands.size());
     if (node.op == Op::leaf) {
-      values[i] = leaf_value(node.leaf(), element, precision_);
+      values[i] = leaf_value(node.leaf(), element, arithmetic_);
     } else if (info(node.op).kind == Kind::read) {
-      values[i] = read_capture(node, step.capture, given, precision_);
+      values[i] = read_capture(node, step.capture, below, given_);
+    } else if (node.op == Op::to_f32) {
+      values[i] = apply(node.op, node.type, below, given_);
     } else {
-      values[i] = given.empty() ? step.constant : apply(node.op, node.type, given, precision_);
+      values[i] = below.empty() ? step.constant : apply(node.op, node.type, below, arithmetic_);
     }
   }
   return values.back();

@@ -34,6 +34,9 @@ class Interpreter {
   /// Throws invalid_argument for a name without a value or of another type. Views must outlive the interpreter; they
   /// are on the CPU.
   Interpreter(const Expr& root, const Bindings& bindings, Precision precision);
+  /// Computes in `arithmetic` from what is `given`: constants, params, elements of captures and converted integers.
+  /// With f64 from f32 it knows what an f32 mod's inputs are, and none of its rounding errors.
+  Interpreter(const Expr& root, const Bindings& bindings, Precision arithmetic, Precision given);
 
   Value operator()(const Element& element) const;
   double real(const Element& element) const { return std::get<double>((*this)(element)); }
@@ -48,7 +51,7 @@ class Interpreter {
   };
   Expr root_;
   std::vector<Step> steps_;
-  Precision precision_;
+  Precision arithmetic_, given_;
 };
 
 /// Throws invalid_argument, naming the name, when `bindings` lacks a capture or param of `e` or gives it another type

@@ -1,4 +1,4 @@
-// Which operations take long, for who decides how often something is computed.
+// Which operations take long. Whoever decides how often something is computed asks this.
 #pragma once
 
 #include "expr/node.h"

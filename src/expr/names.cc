@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "expr/grammar.h"
@@ -70,6 +71,10 @@ std::string unknown_name(std::string_view given, const Symbols& symbols) {
 }
 
 std::string unknown_function(std::string_view given) {
+  // Python's names for what is spelt otherwise here: the closest by letters would be another function.
+  for (const auto& [python, own] : {std::pair("float", "f32"), std::pair("int", "i32")}) {
+    if (given == python) return fmt::format("unknown function '{}'; did you mean '{}'?", given, own);
+  }
   std::vector<std::string_view> known = {"clip"};
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& row = info(static_cast<Op>(i));

@@ -1,4 +1,5 @@
-// The text form. Iterative, and bounded: a shared graph can have a text that is exponentially longer than itself.
+// Prints the text form. It does not recurse, and it bounds the text's length: the text of a shared graph can be
+// exponentially longer than the graph.
 #include <fmt/format.h>
 
 #include <cmath>

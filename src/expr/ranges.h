@@ -47,6 +47,19 @@ class CaptureBounds {
   virtual const Dims& shape(const CaptureDecl& capture) const = 0;
 };
 
+/// Captures of which nothing is known but their shapes. The bindings must outlive it.
+class ShapesOnly final : public CaptureBounds {
+ public:
+  explicit ShapesOnly(const Bindings& bindings) : bindings_(bindings) {}
+  Range bounds(const CaptureDecl& capture, std::span<const Range>) const override {
+    return Range::any(read_type(capture.dtype));
+  }
+  const Dims& shape(const CaptureDecl& capture) const override { return bindings_.captures.at(capture.name).shape; }
+
+ private:
+  const Bindings& bindings_;
+};
+
 /// Intervals of the leaves. score starts as any f32.
 struct LeafRanges {
   std::array<Range, kLeafCount> range;
@@ -71,10 +84,21 @@ class RangeAnalysis {
   std::unique_ptr<const Program> program_;
 };
 
-/// Throws invalid_argument, naming the read and the axis, for a read (not `at`) whose index can leave the tensor.
-/// `where` and `clip` narrow: in where(c, x, y) the leaves inside x are restricted to c, inside y to not c, as far as c
-/// compares a leaf (or a linear form) with bounds. An integer where in an index has the values of x so restricted and
-/// of y so restricted.
+/// Throws invalid_argument, naming the read and the axis, for a read (not `at`) whose index can leave the tensor where
+/// the read counts. What counts:
+/// - where(c, x, y): x where c is true, y where it is false, c everywhere.
+/// - a and b: a where b is true, b where a is true. a or b: a where b is false, b where a is false. The reads of one
+///   term may rest on the comparisons of the other, but not both on each other. Nested terms guard alike.
+/// - of all other operations: each operand where the result counts.
+/// A condition bounds the linear forms that it compares (`not`, `and` and `or` taken apart). An integer where in an
+/// index has the values of x restricted by c, and of y restricted by not c.
+///
+/// Elsewhere a read may leave the tensor: every backend clamps it, and what it gives is not used. `bounds` are asked
+/// only for captures that a read's index, or a condition that guards a read, depends on, and only if the proof needs
+/// them.
 void check_reads_inside(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds, Precision precision);
+/// Whether check_reads_inside accepts the expression for all values of the captures and of the params that are not
+/// bound. Only the shapes of `bindings` are looked at.
+bool reads_stay_inside(const Expr& root, const LeafRanges& leaves, const Bindings& bindings, Precision precision);
 
 }  // namespace heddle::expr

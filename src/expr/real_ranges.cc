@@ -88,6 +88,17 @@ Range wave(Op op, const Range& x, Precision precision, Function f, double first_
   return widened(op, bottom ? -1 : std::min(f(x.lo), f(x.hi)), top ? 1 : std::max(f(x.lo), f(x.hi)), nan, precision);
 }
 
+/// x % y, rounded as ops.def says.
+template <class Real>
+Real remainder(Real x, Real y) {
+  const Real toward_zero = std::fmod(x, y);
+  return toward_zero != 0 && (toward_zero < 0) != (y < 0) ? toward_zero + y : toward_zero;
+}
+double remainder(double x, double y, Precision precision) {
+  if (precision == Precision::f64) return remainder<double>(x, y);
+  return remainder<float>(static_cast<float>(x), static_cast<float>(y));
+}
+
 /// x to the power of one whole number, x having negative values.
 Range whole_power(const Range& x, double exponent, const Range& of_magnitude) {
   const bool even = std::fmod(exponent, 2) == 0;
@@ -133,27 +144,17 @@ Range div(const Range& x, const Range& y, Precision precision) {
 Range floor(const Range& x) { return {std::floor(x.lo), std::floor(x.hi), x.nan}; }
 
 Range mod(const Range& x, const Range& y, Precision precision) {
-  const Range quotient = div(x, y, precision);
-  const bool nan = quotient.nan || has_zero(y) || has_infinity(y) || has_infinity(x);
-  if (nan && only_nan(quotient)) return kNanOnly;
-  if (has_infinity(quotient) || has_infinity(y)) return {-kInfinity, kInfinity, true};
-  const double whole = std::floor(quotient.lo);
-  if (y.lo == y.hi && whole == std::floor(quotient.hi)) {
-    const auto remainder = [&](double a) {
-      if (precision == Precision::f64) return std::fma(-whole, y.lo, a);
-      return static_cast<double>(std::fma(-static_cast<float>(whole), static_cast<float>(y.lo), static_cast<float>(a)));
-    };
-    return {remainder(x.lo), remainder(x.hi), nan};
+  const bool nan = x.nan || y.nan || has_zero(y) || has_infinity(x);
+  const bool by_zero = y.lo == 0 && y.hi == 0, of_infinity = x.lo == kInfinity || x.hi == -kInfinity;
+  if (only_nan(x) || only_nan(y) || by_zero || of_infinity) return kNanOnly;
+  if (y.lo == y.hi && x.hi - x.lo < std::fabs(y.lo)) {
+    const double first = remainder(x.lo, y.lo, precision), last = remainder(x.hi, y.lo, precision);
+    if (first < last || x.lo == x.hi) return {first, last, nan};  // no multiple of y lies between the ends
   }
-  // The rounded quotient may reach the next whole number, or, subnormal, zero: the remainder then leaves [0, y) a bit.
-  const bool single = precision == Precision::f32;
-  const double epsilon = single ? 0x1p-23 : 0x1p-52;
-  const double smallest = single ? 0x1p-149 : 0x1p-1074;
-  const double largest = std::max(std::fabs(y.lo), std::fabs(y.hi));
-  const double slack = largest * (epsilon * std::max(std::fabs(quotient.lo), std::fabs(quotient.hi)) + smallest);
-  const double lo = y.lo > 0 ? -slack : -largest - slack;
-  const double hi = y.lo > 0 ? largest + slack : slack;
-  return {stepped(lo, -2, precision), stepped(hi, 2, precision), nan};
+  Range result = {std::min(y.lo, 0.0), std::max(y.hi, 0.0), nan};
+  if (x.lo >= 0 && y.lo > 0) result.hi = std::min(result.hi, x.hi);
+  if (x.hi <= 0 && y.hi < 0) result.lo = std::max(result.lo, x.lo);
+  return result;
 }
 
 Range abs(const Range& x) {

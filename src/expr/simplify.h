@@ -31,9 +31,9 @@ std::optional<Expr> slope_over_keys(const Expr& e, const LeafRanges& leaves);
 /// to `to`, of those that the leaves' ranges allow. Past their ends where it never is.
 struct TermOfDistance {
   std::int64_t from, to;
-  std::int64_t repeats_to;  // of any two distances up to this that kDistancePeriod divides the difference of, too
+  std::int64_t repeats_to;  // the term repeats every kDistancePeriod keys up to this distance
 };
-/// Divides the keys of every tile, so that what repeats so is the same in the next block of keys.
+/// Divides the keys of every tile. So a term that repeats with this period is the same in the next block of keys.
 inline constexpr int kDistancePeriod = 16;
 /// Empty when it depends on more, or on no key.
 std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& leaves);

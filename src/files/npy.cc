@@ -101,7 +101,7 @@ Layout read_layout(const ByteSource& source) {
   return {parse_npy_header(text, source), prefix + length};
 }
 
-/// The bytes of the elements, after the check that the file has exactly so many.
+/// The bytes of the elements, after the check that the file has exactly that number.
 std::uint64_t checked_bytes(const Dims& shape, DType dtype, std::uint64_t available, const ByteSource& source) {
   const std::uint64_t bytes = stated_bytes(shape, dtype, source, "its array");
   if (bytes > available) {

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/parallel.h"
+#include "base/view_checks.h"
 #include "expr/names.h"
 #include "expr/ranges.h"
 #include "expr/simplify.h"
@@ -101,8 +103,10 @@ std::vector<Matrix> lay_out(State& state, LeafSet uses) {
     const auto [known, added] = first_rows.emplace(sharing_key(state.shape, b, uses), rows);
     state.sequence_row.push_back(known->second);
     if (!added) continue;
+    const std::int64_t rows_of_head = block_count(state.shape.sequences[b].q_len, state.block.q);
+    check_row_count(rows, heads, rows_of_head);
     for (std::int64_t h = 0; h < heads; ++h) matrices.push_back({static_cast<std::int64_t>(b), h});
-    rows += heads * block_count(state.shape.sequences[b].q_len, state.block.q);
+    rows += heads * rows_of_head;
   }
   return matrices;
 }
@@ -113,7 +117,7 @@ void remember_origin(State& state, const Expr& mask, const Bindings& bindings) {
   for (const auto& [name, declared] : symbols.captures) {
     const ConstTensorView& view = bindings.captures.at(name);
     const bool readable = view.device.kind == DeviceKind::cpu;
-    state.capture_hashes[name] = readable ? std::optional(base::hash_view(view)) : std::nullopt;
+    state.capture_contents[name] = readable ? std::make_shared<const base::Content>(base::content_of(view)) : nullptr;
   }
 }
 
@@ -130,12 +134,18 @@ Expr checked(const Expr& given, const Bindings& bindings) {
   Expr mask = given.empty() ? Expr(true) : expr::as_role(given, expr::Role::mask);
   expr::require_names(bindings);
   expr::check_bound(mask, bindings);
+  for (const auto& [name, declared] : symbols_of(mask).captures) {
+    const std::string argument = fmt::format("capture '{}'", name);
+    base::check_view(argument, bindings.captures.at(name));
+    base::check_memory(argument, bindings.captures.at(name));
+  }
   return mask;
 }
 
 /// A mask of rows from the state's shape, block sizes, mask and type of reals.
 void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator) {
   const expr::Precision precision = precision_of(state.reals);
+  base::check_threads(threads);
   const Expr mask = checked(state.mask, bindings);
   check_on_cpu(mask, bindings);
   const Expr bound = expr::simplify(expr::bind_params(mask, bindings), precision);
@@ -156,21 +166,6 @@ void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluat
                         .threads = threads},
                        matrices));
 }
-
-/// Captures of which nothing is known but their shapes.
-class AnyValues final : public expr::CaptureBounds {
- public:
-  explicit AnyValues(const Bindings& bindings) : bindings_(bindings) {}
-  expr::Range bounds(const expr::CaptureDecl& capture, std::span<const expr::Range>) const override {
-    return expr::Range::any(expr::read_type(capture.dtype));
-  }
-  const Dims& shape(const expr::CaptureDecl& capture) const override {
-    return bindings_.captures.at(capture.name).shape;
-  }
-
- private:
-  const Bindings& bindings_;
-};
 
 std::string to_string(const ParamValue& value) {
   if (const bool* boolean = std::get_if<bool>(&value)) return *boolean ? "True" : "False";
@@ -226,13 +221,7 @@ bool reads_inside_for_all_values(const Expr& mask, const MaskShape& shape, const
   const Expr bound = expr::simplify(expr::bind_params(checked(mask, bindings), bindings), expr::Precision::f32);
   expr::LeafRanges leaves;
   if (!whole_shape(shape, leaves)) return true;
-  try {
-    expr::check_reads_inside(bound, leaves, AnyValues(bindings), expr::Precision::f32);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::invalid_argument) return false;
-    throw;
-  }
-  return true;
+  return expr::reads_stay_inside(bound, leaves, bindings, expr::Precision::f32);
 }
 
 void update(BlockMask& mask, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator) {
@@ -266,9 +255,9 @@ bool BlockMask::is_current(const Bindings& bindings) const {
     // Memory that validation would refuse is not read.
     const bool readable =
         view.data != nullptr && reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0;
-    return (readable || view.count() == 0) && base::hash_view(view) == *built_from.second;
+    return (readable || view.count() == 0) && base::holds(view, *built_from.second);
   };
-  return std::ranges::all_of(state_.params, same_param) && std::ranges::all_of(state_.capture_hashes, same_capture);
+  return std::ranges::all_of(state_.params, same_param) && std::ranges::all_of(state_.capture_contents, same_capture);
 }
 
 void BlockMask::check_current(const Bindings& bindings) const {
@@ -284,13 +273,13 @@ void BlockMask::check_current(const Bindings& bindings) const {
                               mask::to_string(given->second), mask::to_string(built_from)));
     }
   }
-  for (const auto& [name, built_from] : state_.capture_hashes) {
+  for (const auto& [name, built_from] : state_.capture_contents) {
     const auto given = bindings.captures.find(name);
     if (given == bindings.captures.end()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the block mask was built from capture '{}', which the bindings lack", name));
     }
-    if (given->second.device.kind == DeviceKind::cpu && built_from && base::hash_view(given->second) != *built_from) {
+    if (given->second.device.kind == DeviceKind::cpu && built_from && !base::holds(given->second, *built_from)) {
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("capture '{}' differs from the one that the block mask was built from; update it first", name));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/element.h"
+#include "base/view_checks.h"
 #include "expr/verify.h"
 #include "heddle/error.h"
 #include "mask/access.h"
@@ -73,6 +74,7 @@ class List {
 
  private:
   void check(const char* argument, const ConstTensorView& view, int rank, const char* form) const {
+    base::check_view(argument, view);
     if (view.dtype != DType::i32) refuse(fmt::format("{} is {}; i32 is accepted", argument, name(view.dtype)));
     if (view.device.kind != DeviceKind::cpu) refuse(fmt::format("{} is not on the CPU, where it is read", argument));
     const auto fits = [](std::int64_t given, std::int64_t wanted) { return given == wanted || given == 1; };
@@ -81,6 +83,7 @@ class List {
       refuse(fmt::format("{} is {}; {} with B {} or 1, H {} or 1, Q {} is accepted", argument, to_string(view.shape),
                          form, extents_.batch, extents_.heads, extents_.q_blocks));
     }
+    base::check_memory(argument, view);
   }
 
   static std::int32_t at(const ConstTensorView& view, std::initializer_list<std::int64_t> index) {
@@ -97,6 +100,10 @@ class List {
 };
 
 bool is_absent(const Tensor& tensor) { return tensor.shape() == Dims{0}; }
+
+void check_given(const char* name, const Tensor& list, const char* beside) {
+  if (is_absent(list)) refuse(fmt::format("{} is not given; it is accepted together with {}", name, beside));
+}
 
 /// The entries of one row of blocks, collected and made runs.
 class RowOfEntries {
@@ -139,9 +146,13 @@ BlockMask BlockMask::from_lists(const BlockLists& lists, const MaskShape& shape,
   mask::validate_block(block);
   if (!mask.empty()) expr::as_role(mask, expr::Role::mask);
   const ListExtents extents = extents_of(shape, block);
+  check_given("kv_num_blocks", lists.kv_num_blocks, "kv_indices");
+  check_given("kv_indices", lists.kv_indices, "kv_num_blocks");
   const List partial("kv_num_blocks", lists.kv_num_blocks, "kv_indices", lists.kv_indices, extents);
   std::optional<List> full;
   if (!is_absent(lists.full_kv_num_blocks) || !is_absent(lists.full_kv_indices)) {
+    check_given("full_kv_num_blocks", lists.full_kv_num_blocks, "full_kv_indices");
+    check_given("full_kv_indices", lists.full_kv_indices, "full_kv_num_blocks");
     full.emplace("full_kv_num_blocks", lists.full_kv_num_blocks, "full_kv_indices", lists.full_kv_indices, extents);
     if (full->batch() != partial.batch() || full->heads() != partial.heads()) {
       refuse(fmt::format("kv_num_blocks is {} and full_kv_num_blocks {}; B and H must agree",
@@ -167,6 +178,7 @@ BlockMask BlockMask::from_lists(const BlockLists& lists, const MaskShape& shape,
     const bool shares = state.shared_by_batch && !added;
     state.sequence_row.push_back(shares ? known->second : next_row);
     if (shares) continue;
+    mask::check_row_count(next_row, partial.heads(), extents.q_blocks);
     for (std::int64_t h = 0; h < partial.heads(); ++h) {
       // All rows are checked, also those that a shorter sequence does not have.
       for (std::int64_t q = 0; q < extents.q_blocks; ++q) {

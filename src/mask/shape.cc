@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/element.h"
+#include "base/view_checks.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -19,7 +21,9 @@ std::vector<std::int64_t> offsets_of(const char* argument, const ConstTensorView
   if (view.dtype != DType::i32 && view.dtype != DType::i64) {
     refuse(fmt::format("{} is {}; i32 or i64 is accepted", argument, name(view.dtype)));
   }
+  base::check_view(argument, view);
   if (view.device.kind != DeviceKind::cpu) refuse(fmt::format("{} is not on the CPU, where it is read", argument));
+  base::check_memory(argument, view);
   if (view.rank() != 1 || view.shape[0] < 1) {
     refuse(fmt::format("{} is {}; one dimension of N + 1 cumulative lengths is accepted", argument,
                        to_string(view.shape)));
@@ -41,7 +45,9 @@ std::vector<std::int64_t> offsets_of(const char* argument, const ConstTensorView
 }  // namespace
 
 MaskShape MaskShape::uniform(std::int64_t batch, std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
-  if (batch < 0) refuse(fmt::format("batch is {}; 0 or more is accepted", batch));
+  if (batch < 0 || batch > kMaxPosition) {
+    refuse(fmt::format("batch is {}; 0 to {} are accepted, since masks count in i32", batch, kMaxPosition));
+  }
   MaskShape shape;
   shape.heads = heads;
   shape.sequences.assign(static_cast<std::size_t>(batch), {.q_len = q_len, .kv_len = kv_len});
@@ -70,7 +76,13 @@ MaskShape MaskShape::packed(std::int64_t heads, const ConstTensorView& cu_seqlen
 namespace mask {
 
 void validate_shape(const MaskShape& shape) {
-  if (shape.heads < 0) refuse(fmt::format("heads is {}; 0 or more is accepted", shape.heads));
+  if (shape.heads < 0 || shape.heads > kMaxPosition) {
+    refuse(fmt::format("heads is {}; 0 to {} are accepted, since masks count in i32", shape.heads, kMaxPosition));
+  }
+  if (std::ssize(shape.sequences) > kMaxPosition) {
+    refuse(fmt::format("there are {} sequences; up to {} are accepted, since masks count in i32",
+                       shape.sequences.size(), kMaxPosition));
+  }
   for (std::size_t i = 0; i < shape.sequences.size(); ++i) {
     const Sequence& sequence = shape.sequences[i];
     const auto check = [&](const char* what, std::int64_t begin, std::int64_t length) {
@@ -84,14 +96,25 @@ void validate_shape(const MaskShape& shape) {
     };
     check("queries", sequence.q_begin, sequence.q_len);
     check("keys", sequence.kv_begin, sequence.kv_len);
-    const std::int64_t start = sequence.q_start;
-    if (start < std::numeric_limits<std::int32_t>::min() || start > kMaxPosition - sequence.q_len) {
+    const std::int64_t start = sequence.q_start, last_row = std::max<std::int64_t>(0, sequence.q_len - 1);
+    if (start < std::numeric_limits<std::int32_t>::min() || start > kMaxPosition - last_row) {
       refuse(
           fmt::format("sequence {} has {} queries and q_start {}; positions up to {} fit i32, in which masks see "
                       "them",
                       i, sequence.q_len, start, kMaxPosition));
     }
   }
+}
+
+void check_row_count(std::int64_t before, std::int64_t heads, std::int64_t rows_of_head) {
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 28;  // of which the offsets alone take 2 GiB
+  const std::int64_t each = std::max<std::int64_t>(1, rows_of_head);
+  if (heads <= (kMostRows - before) / each) return;
+  throw Error(
+      ErrorCode::out_of_memory,
+      fmt::format("{} heads with {} rows of blocks each, each head with rows of its own, are too many; up to {} "
+                  "rows are accepted in all",
+                  heads, rows_of_head, kMostRows));
 }
 
 void validate_block(BlockSize block) {

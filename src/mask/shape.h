@@ -9,6 +9,8 @@ namespace heddle::mask {
 /// i32.
 void validate_shape(const MaskShape& shape);
 void validate_block(BlockSize block);
+/// Throws out_of_memory when these heads' rows, beside as many as there are before them, take gigabytes to list.
+void check_row_count(std::int64_t before, std::int64_t heads, std::int64_t rows_of_head);
 
 inline std::int64_t block_count(std::int64_t length, std::int64_t block) {
   return length / block + (length % block != 0 ? 1 : 0);

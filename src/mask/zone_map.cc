@@ -1,10 +1,8 @@
 #include "mask/zone_map.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <mutex>
-#include <numeric>
 #include <type_traits>
 
 #include "base/element.h"
@@ -89,14 +87,16 @@ class TypedZones final : public ZoneMap::Zones {
  public:
   TypedZones(const ConstTensorView& view, expr::Precision precision)
       : Zones(view), data_(view.data), precision_(precision) {
-    std::array<int, kMaxRank> order{};
-    std::iota(order.begin(), order.begin() + view.rank(), 0);
+    std::vector<int> order;
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      if (view.strides[axis] != 0) order.push_back(axis);  // others hold the same at all indices
+    }
     // Ties go to the later axis, which is the contiguous one of a row-major tensor.
-    std::stable_sort(order.begin(), order.begin() + view.rank(), [&](int x, int y) {
+    std::stable_sort(order.begin(), order.end(), [&](int x, int y) {
       return view.shape[x] != view.shape[y] ? view.shape[x] > view.shape[y] : x > y;
     });
-    for (int i = 0; i < view.rank(); ++i) {
-      const int position = order[static_cast<std::size_t>(i)];
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const int position = order[i];
       const Axis axis{position, view.shape[position], view.strides[position]};
       if (i == 0) {
         column_ = axis;

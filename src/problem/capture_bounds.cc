@@ -26,7 +26,8 @@ void widen(expr::Range& range, const ConstTensorView& view, int axis, std::int64
     range.hi = std::max(range.hi, x);
     return;
   }
-  for (std::int64_t i = 0; i < view.shape[axis]; ++i) widen(range, view, axis + 1, offset + i * view.strides[axis]);
+  const std::int64_t elements = view.strides[axis] == 0 ? 1 : view.shape[axis];  // along the axis
+  for (std::int64_t i = 0; i < elements; ++i) widen(range, view, axis + 1, offset + i * view.strides[axis]);
 }
 
 }  // namespace

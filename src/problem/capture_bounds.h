@@ -9,8 +9,8 @@
 
 namespace heddle::problem {
 
-/// Integer and boolean captures are scanned once, when first asked for; floating ones, and those on a GPU, count as any
-/// value. Not for use by several threads. The bindings must outlive it.
+/// Integer and boolean captures are scanned once, when first asked for, an axis of stride 0 at one index; floating
+/// ones, and those on a GPU, count as any value. Not for use by several threads. The bindings must outlive it.
 class WholeCaptureBounds final : public expr::CaptureBounds {
  public:
   explicit WholeCaptureBounds(const Bindings& bindings) : bindings_(bindings) {}

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 
 #include "expr/names.h"
 #include "expr/verify.h"
@@ -79,28 +78,6 @@ void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
   }
 }
 
-// Whether the proof that reads stay inside looks at params or captures: a read's index holds some, or the condition of
-// a where that guards a read or is part of an index.
-bool proves_by_values(const Expr& mod) {
-  struct Holds {
-    bool names, reads;
-  };
-  std::unordered_map<const expr::Node*, Holds> holds;
-  for (const expr::Node* node : expr::post_order(mod)) {
-    const bool is_read = node->op == expr::Op::read;
-    const auto of = [&](std::size_t i) { return holds[node->operands[i].get()]; };
-    Holds below = {false, false};
-    for (std::size_t i = 0; i < node->operands.size(); ++i) {
-      below = {below.names || of(i).names, below.reads || of(i).reads};
-    }
-    if (is_read && below.names) return true;
-    if (node->op == expr::Op::where && of(0).names && (of(1).reads || of(2).reads)) return true;
-    const bool is_name = node->op == expr::Op::param || expr::info(node->op).kind == expr::Kind::read;
-    holds[node] = {below.names || is_name, below.reads || is_read};
-  }
-  return false;
-}
-
 // Sorted, each once.
 void make_set(std::vector<std::string>& names) {
   std::ranges::sort(names);
@@ -125,8 +102,25 @@ void validate_bindings(const AttentionProblem& problem, const Bindings& bindings
   }
 }
 
-bool reads_depend_on_values(const AttentionProblem& problem) {
-  return std::ranges::any_of(mods_of(problem), [](const Expr* mod) { return !mod->empty() && proves_by_values(*mod); });
+void refuse_unread(const AttentionProblem& problem, const Bindings& bindings) {
+  const auto refuse_other = [&](std::string_view kind, const std::string& name, const std::vector<std::string>& read) {
+    if (std::ranges::binary_search(read, name)) return;
+    const auto names = [](const std::vector<std::string>& list) {
+      return list.empty() ? std::string("none") : fmt::format("'{}'", fmt::join(list, "', '"));
+    };
+    refuse("{} '{}' is given, but no mod reads it; params {} and captures {} are accepted", kind, name,
+           names(problem.params), names(problem.captures));
+  };
+  for (const auto& [name, value] : bindings.params) refuse_other("param", name, problem.params);
+  for (const auto& [name, view] : bindings.captures) refuse_other("capture", name, problem.captures);
+}
+
+bool reads_depend_on_values(const AttentionProblem& problem, const Bindings& bindings) {
+  if (!has_elements(problem)) return false;
+  const expr::LeafRanges leaves = leaf_ranges(problem);
+  return std::ranges::any_of(mods_of(problem), [&](const Expr* mod) {
+    return !mod->empty() && !expr::reads_stay_inside(*mod, leaves, bindings, problem.precision);
+  });
 }
 
 void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {

@@ -1,18 +1,12 @@
 #include "problem/overlap.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <numeric>
 
-#include "heddle/error.h"
-
 namespace heddle::problem {
 namespace {
-
-constexpr std::int64_t kLargestSpan = std::int64_t{1} << 61;
 
 // count * stride for every count in [0, most]; stride > 0.
 struct Term {
@@ -95,26 +89,6 @@ void append_terms(Terms& terms, const ConstTensorView& view) {
 }
 
 }  // namespace
-
-Footprint footprint_of(std::string_view name, const ConstTensorView& view) {
-  if (view.count() == 0) return {};
-  const std::int64_t size = size_of(view.dtype);
-  Footprint footprint = {.lowest = 0, .bytes = size};
-  for (int axis = 0; axis < view.rank(); ++axis) {
-    if (view.shape[axis] == 1) continue;
-    std::int64_t reach = 0;
-    if (view.strides[axis] == INT64_MIN ||
-        __builtin_mul_overflow(view.shape[axis] - 1, std::abs(view.strides[axis]), &reach) ||
-        __builtin_mul_overflow(reach, size, &reach) ||
-        __builtin_add_overflow(footprint.bytes, reach, &footprint.bytes) || footprint.bytes >= kLargestSpan) {
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("{} of shape {} and strides {} spans more than 2^61 bytes; offsets are 64-bit", name,
-                              to_string(view.shape), to_string(view.strides)));
-    }
-    if (view.strides[axis] < 0) footprint.lowest -= reach;
-  }
-  return footprint;
-}
 
 bool ranges_meet(const ConstTensorView& x, const Footprint& x_at, const ConstTensorView& y, const Footprint& y_at) {
   if (x_at.bytes == 0 || y_at.bytes == 0) return false;

@@ -2,17 +2,13 @@
 // Runs ask this: nothing here allocates.
 #pragma once
 
+#include "base/view_checks.h"
 #include "heddle/tensor.h"
 
 namespace heddle::problem {
 
-/// The bytes from the lowest element's first to the highest element's last: where they begin, counted from the view's
-/// data, and how many they are; none when there is no element.
-struct Footprint {
-  std::int64_t lowest = 0, bytes = 0;
-};
-/// Throws out_of_memory, naming the tensor, when the bytes or their offsets reach 2^61.
-Footprint footprint_of(std::string_view name, const ConstTensorView& view);
+using base::Footprint;
+using base::footprint_of;
 
 /// True when the two ranges of addresses have a byte in common: cheap, and necessary for overlaps.
 bool ranges_meet(const ConstTensorView& x, const Footprint& x_at, const ConstTensorView& y, const Footprint& y_at);

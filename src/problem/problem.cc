@@ -64,7 +64,7 @@ std::string_view name(Normalizer normalizer) {
 }
 
 std::string name(const Device& device) {
-  if (device.kind == DeviceKind::cpu) return "the CPU";
+  if (device.kind == DeviceKind::cpu) return device.index == 0 ? "the CPU" : fmt::format("cpu:{}", device.index);
   return fmt::format("{}:{}", device.kind == DeviceKind::cuda ? "cuda" : "rocm", device.index);
 }
 

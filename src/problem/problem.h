@@ -57,8 +57,11 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
 /// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its
 /// tensor.
 void validate_bindings(const AttentionProblem& problem, const Bindings& bindings);
-/// True when the indices of a read depend on what params or captures hold, so that another run's must be checked again.
-bool reads_depend_on_values(const AttentionProblem& problem);
+/// Refuses a param or capture that no mod reads, naming it and what they read: a misspelt name would change nothing.
+void refuse_unread(const AttentionProblem& problem, const Bindings& bindings);
+/// True when some read is inside its tensor only for some values of the params and captures, so that those of another
+/// run must be checked again. Of the bindings only the captures' shapes matter.
+bool reads_depend_on_values(const AttentionProblem& problem, const Bindings& bindings);
 
 /// The shapes that o and lse must have for these inputs, and the dtypes that they get when the caller gives none.
 struct Outputs {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/view_checks.h"
 #include "heddle/error.h"
 #include "heddle/tensor.h"
 
@@ -16,14 +17,8 @@ template <class... Arguments>
   throw Error(ErrorCode::invalid_argument, fmt::format(sentence, std::forward<Arguments>(arguments)...));
 }
 
-/// "bf16 [2, 8, 512, 64]"
-inline std::string describe(const ConstTensorView& view) {
-  return fmt::format("{} {}", name(view.dtype), to_string(view.shape));
-}
-
-/// What every tensor argument must obey: a stride an axis, extents not negative, a span that 64 bits can address.
-void check_view(std::string_view name, const ConstTensorView& view);
-/// Memory present and aligned to the element size, when there is an element.
-void check_memory(std::string_view name, const ConstTensorView& view);
+using base::check_memory;
+using base::check_view;
+using base::describe;
 
 }  // namespace heddle::problem

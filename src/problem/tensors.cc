@@ -26,7 +26,7 @@ void check_rows(std::string_view name, const ConstTensorView& view, int rank, st
     }
   }
   const int last = rank - 1;
-  if (view.shape[last] > 1 && view.strides[last] != 1) {
+  if (view.count() > 0 && view.shape[last] > 1 && view.strides[last] != 1) {
     refuse("{} has strides {}; a last stride of 1 is accepted (permute or copy it)", name, to_string(view.strides));
   }
 }
@@ -39,16 +39,6 @@ void check_input_dtypes(DType q, DType k, DType v) {
       "q, k, v are {}, {}, {}; one dtype for all is accepted, or k and v of e4m3 or e5m2 beside q of f16, bf16, e4m3 "
       "or e5m2",
       name(q), name(k), name(v));
-}
-
-bool count_overflows(const Dims& shape) {
-  std::int64_t count = 1;
-  bool overflow = false;
-  for (std::int64_t extent : shape) {
-    if (extent == 0) return false;
-    overflow = overflow || __builtin_mul_overflow(count, extent, &count);
-  }
-  return overflow;
 }
 
 // The batch that all broadcast to: each has it, or 1.
@@ -80,29 +70,6 @@ void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, cons
 
 }  // namespace
 
-void check_view(std::string_view name, const ConstTensorView& view) {
-  if (view.strides.size() != view.rank()) {
-    refuse("{} has shape {} and strides {}; a stride an axis is accepted", name, to_string(view.shape),
-           to_string(view.strides));
-  }
-  for (std::int64_t extent : view.shape) {
-    if (extent < 0) refuse("{} has shape {}; extents of at least 0 are accepted", name, to_string(view.shape));
-  }
-  if (count_overflows(view.shape)) {
-    throw Error(ErrorCode::out_of_memory,
-                fmt::format("{} has shape {}, whose product overflows 64 bits", name, to_string(view.shape)));
-  }
-  footprint_of(name, view);
-}
-
-void check_memory(std::string_view name, const ConstTensorView& view) {
-  if (view.count() == 0) return;
-  if (view.data == nullptr) refuse("{} is {} but its data is null", name, describe(view));
-  if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size_of(view.dtype)) != 0) {
-    refuse("{} is {} but its data is not aligned to {} bytes", name, describe(view), size_of(view.dtype));
-  }
-}
-
 Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, bool paged) {
   check_rows("q", q, 4, "[B, Hq, Sq, Dqk]");
   check_rows("k", k, 4, "[B, Hkv, Skv, Dqk]");
@@ -114,7 +81,7 @@ Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const Con
   }
   const std::int64_t batch = paged ? q.shape[0] : common_batch(q, k, v);
   const Dims o_shape = {batch, q.shape[1], q.shape[2], v.shape[3]};
-  if (count_overflows(o_shape)) {
+  if (base::count_overflows(o_shape)) {
     throw Error(ErrorCode::out_of_memory,
                 fmt::format("q, k, v give an o of shape {}, whose product overflows 64 bits", to_string(o_shape)));
   }

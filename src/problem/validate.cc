@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/parallel.h"
 #include "problem/mods.h"
 #include "problem/pages.h"
 #include "problem/places.h"
@@ -129,7 +130,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   check_descale(problem, {"q_descale", "q", problem.q_dtype, problem.q_heads}, options.q_descale);
   check_descale(problem, {"k_descale", "k", problem.k_dtype, problem.kv_heads}, options.k_descale);
   check_descale(problem, {"v_descale", "v", problem.v_dtype, problem.kv_heads}, options.v_descale);
-  if (options.threads < 0) refuse("threads is {}; at least 0 is accepted, 0 for all cores", options.threads);
+  base::check_threads(options.threads);
 
   resolve_mods(problem, options);
   return problem;

@@ -1,6 +1,7 @@
-// Masks as bits: which of the scores that a thread holds attend, one word for each of its two rows. Of tensor cores'
-// accumulators of 64 rows, thread `lane` of a warp has the rows lane / 4 and 8 more of the warp's 16, and of a block of
-// keys the columns 8 j + 2 (lane % 4) + e, e = 0 and 1. Read by kernels and by tests on the host.
+// Masks as bits: which of a thread's scores attend, one word for each of its two rows. Tensor cores leave 64 rows of
+// scores in the registers of four warps. Of a warp's 16 rows thread `lane` has row lane / 4 and the row 8 further down.
+// Of a block of keys it has the columns 8 j + 2 (lane % 4) + e, e = 0 and 1, for all j. Kernels, and tests on the host,
+// read this file.
 #pragma once
 
 namespace heddle::shared {
@@ -17,7 +18,7 @@ struct MaskWords {
 
 /// The first n bits, of a word's 32.
 constexpr unsigned first_bits(int n) { return n <= 0 ? 0 : n >= 32 ? ~0U : (1U << n) - 1; }
-/// The bits of a block of so many keys.
+/// The bits that a thread has of a block of `keys` keys.
 constexpr unsigned mask_bits_of(int keys) { return first_bits(keys / 4); }
 
 /// How many of a thread's columns are at most `last` keys to the right of its first one; below 0 where none is, in

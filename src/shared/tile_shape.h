@@ -1,5 +1,5 @@
-// The shape of a tile of scores: all that the walk over a mask's rows, the list of tiles and their order need to know
-// of a kernel. Read by the planner, and by kernels through their configurations: no headers, plain integers only.
+// The shape of a tile of scores. The walk over a mask's rows, the list of tiles and their order need to know no more of
+// a kernel. The planner, and kernels through their configurations, read this file: no headers, plain integers only.
 #pragma once
 
 namespace heddle::shared {
@@ -9,8 +9,8 @@ inline constexpr int kWarpgroupRows = 64;  // rows of scores of a consumer warpg
 struct TileShape {
   int warpgroups;  // of kWarpgroupRows rows each
   int kv_block;    // keys of a step
-  // Packed: a tile has so many queries (16, 32 or 64) of each of several query heads, which read the same keys. Its
-  // rows are head after head, so that a warp's 16 are of one. 0: all rows are one head's.
+  // 16, 32 or 64: packed. A tile has this many queries of each of several query heads that read the same keys, head
+  // after head, so the 16 rows of a warp belong to one head. 0: all rows belong to one head.
   int packed_queries = 0;
   bool descending = false;   // the key blocks are walked from the last to the first
   bool stores_mask = false;  // the mask's bits are stored for each tile, so that tiles share no row of key blocks

@@ -76,6 +76,42 @@ TEST(HashView, DependsOnContentNotOnStrides) {
   EXPECT_EQ(hash_view(rows), hash);
 }
 
+TEST(Content, OfRepeatedElementsIsThatOfTheirCopies) {
+  std::int32_t values[] = {5, 6, 7, 5, 6, 7};
+  const ConstTensorView rows(values, DType::i32, {2, 3}), repeated(values, DType::i32, {2, 3}, {0, 1}),
+      columns(values, DType::i32, {2, 3}, {1, 0});
+  for (const ConstTensorView& x : {rows, repeated}) {
+    for (const ConstTensorView& y : {rows, repeated}) EXPECT_TRUE(holds(x, content_of(y)));
+    EXPECT_FALSE(holds(columns, content_of(x)));
+    EXPECT_FALSE(holds(x, content_of(columns)));
+    EXPECT_FALSE(holds(ConstTensorView(values, DType::i32, {6}), content_of(x)));
+    EXPECT_FALSE(holds(ConstTensorView(values, DType::f32, {2, 3}), content_of(x)));
+  }
+  const Content before = content_of(repeated);
+  values[4] = 8;
+  EXPECT_TRUE(holds(repeated, before));
+  EXPECT_FALSE(holds(rows, before)) << "the second row differs from the first";
+  values[4] = 6;
+  values[1] = 8;
+  EXPECT_FALSE(holds(repeated, before));
+  // Along one axis the copy differs, along the other it repeats.
+  std::int32_t twos[] = {2, 2, 2, 2, 3, 3};
+  const Content all_twos = content_of(ConstTensorView(twos, DType::i32, {3, 2}, {0, 0}));
+  EXPECT_FALSE(holds(ConstTensorView(twos, DType::i32, {3, 2}), all_twos));
+  EXPECT_FALSE(holds(ConstTensorView(twos, DType::i32, {3, 2}, {2, 0}), all_twos));
+  twos[4] = twos[5] = 2;
+  EXPECT_TRUE(holds(ConstTensorView(twos, DType::i32, {3, 2}), all_twos));
+  EXPECT_TRUE(holds(ConstTensorView(twos, DType::i32, {3, 2}, {2, 0}), all_twos));
+}
+
+TEST(Content, ReadsNoMoreThanTheMemoryThatThereIs) {
+  const float one = 1;
+  const Dims shape = {std::int64_t{1} << 40, 1, std::int64_t{1} << 20};
+  const ConstTensorView ones(&one, DType::f32, shape, {0, 9, 0});
+  EXPECT_TRUE(holds(ones, content_of(ones)));
+  EXPECT_FALSE(holds(ones, content_of(ConstTensorView(&one, DType::f32, {1}))));
+}
+
 TEST(HashView, DependsOnShapeAndType) {
   const Tensor zeros = Tensor::zeros(DType::f32, {6});
   std::set<std::uint64_t> seen{hash_view(zeros)};

@@ -158,6 +158,40 @@ static void test_errors(void) {
   EXPECT_INVALID("kv_indices");
   options.kv_indices = &indices;
   EXPECT_INVALID("9");  // entries in a row of one block
+  options.kv_indices = NULL;
+  EXPECT_INVALID("kv_indices is not given");
+  heddle_tensor wrong = indices;
+  options.kv_indices = &wrong;
+  wrong.data = NULL;
+  EXPECT_INVALID("kv_indices is i32 [1, 1, 1, 1] but its data is null");
+  wrong.data = (char*)&number + 1;
+  EXPECT_INVALID("kv_indices is i32 [1, 1, 1, 1] but its data is not aligned to 4 bytes");
+  wrong = indices;
+  wrong.shape[3] = 2;
+  wrong.strides[3] = INT64_MAX;
+  expect_refused(&options, HEDDLE_ERROR_OUT_OF_MEMORY, "kv_indices of shape [1, 1, 1, 2]", __LINE__);
+  wrong = indices;
+  wrong.device_index = 5;
+  EXPECT_INVALID("kv_indices has device index 5; of the CPU 0 is accepted");
+
+  options = base_options();
+  options.threads = -3;
+  EXPECT_INVALID("threads is -3; 0 to 65536 are accepted, 0 for all cores");
+  options.threads = INT32_MAX;
+  EXPECT_INVALID("threads is 2147483647; 0 to 65536 are accepted");
+  options = base_options();
+  options.heads = INT64_MAX;
+  EXPECT_INVALID("heads is 9223372036854775807; 0 to 2147483647 are accepted");
+  options.heads = INT32_MAX;
+  options.mask_mod = "h == 0";
+  expect_refused(&options, HEDDLE_ERROR_OUT_OF_MEMORY, "2147483647 heads with 4 rows of blocks each", __LINE__);
+  options = base_options();
+  options.mask_mod = "x[q_idx] == 0";
+  const heddle_tensor no_memory = tensor_of(NULL, HEDDLE_I32, 1, (const int64_t[]){kRows});
+  const heddle_capture captures[] = {{.name = "x", .tensor = &no_memory}};
+  const heddle_bindings bindings = {sizeof bindings, NULL, 0, captures, 1};
+  options.bindings = &bindings;
+  EXPECT_INVALID("capture 'x' was given a null pointer");
 
   EXPECT_OK(heddle_block_mask_create(&(heddle_block_mask_options){.struct_size = sizeof options, .heads = 1}, &mask));
   EXPECT_ERROR(heddle_block_mask_text(mask, 0, 0, NULL), HEDDLE_ERROR_INVALID_ARGUMENT, "text is null");

@@ -94,6 +94,11 @@ static void test_update(void) {
                         window_alone = {sizeof window_alone, params, 1, NULL, 0};
   const heddle_run_options options = {.struct_size = sizeof options, .bindings = &all};
   EXPECT_ERROR(heddle_plan_run(plan, &tensors, &options), HEDDLE_ERROR_INVALID_ARGUMENT, "window");
+  heddle_param misspelt[] = {params[0]};
+  misspelt[0].name = "windw";
+  const heddle_bindings unread = {sizeof unread, misspelt, 1, NULL, 0};
+  EXPECT_ERROR(heddle_plan_update(plan, &unread), HEDDLE_ERROR_INVALID_ARGUMENT,
+               "param 'windw' is given, but no mod reads it");
   EXPECT_OK(heddle_plan_update(plan, &window_alone));
   EXPECT_OK(heddle_plan_run(plan, &tensors, &options));
   EXPECT_OK(heddle_plan_run(plan, &tensors, NULL));

@@ -157,6 +157,9 @@ class WrongUsage(ErrorTest):
         self.assert_fails(2, "--q-len", "mask", "--q-len", -1, "--kv-len", 8, "--mask", "True")
         self.assert_fails(2, "^", *size, "--mask", "q_idx >")
         self.assert_fails(2, "score", *size, "--mask", "score > 0.0")
+        for option in ("--heads", "--batch"):
+            self.assert_fails(2, option, *size, "--mask", "h + b == 0", option, 10**12)
+        self.assert_fails(1, "2000000000 heads with 1 rows", *size, "--mask", "h == 0", "--heads", 2 * 10**9)
 
 
 class FailedJobs(ErrorTest):

@@ -3,9 +3,10 @@
 import json
 import math
 import random
+import subprocess
 import unittest
 
-from program import INPUT, ProgramTest, read_safetensors, small_inputs, write_npy, write_safetensors
+from program import HEDDLE, INPUT, ProgramTest, heddle, read_safetensors, small_inputs, write_npy, write_safetensors
 
 
 def attention(tensors, attends=lambda h, i, j: True, score=lambda s, h, i, j: s, scale=None):
@@ -154,6 +155,58 @@ class Run(ProgramTest):
         descales = ["--q-descale", "two", "--k-descale", "two", "--v-descale", "two", "--scale", "0.125"]
         twice = self.run_small(tensors, "--dtype", "e5m2", *descales)["o"][2]
         self.assertEqual([2 * value for value in once], list(twice))
+
+    def test_pages(self):
+        tensors = small_inputs(keys=6)
+        k, v = tensors["k"][2], tensors["v"][2]
+        table = [3, 0, 2]
+        rows = {"k": [9.0] * (4 * 2 * 4), "v": [9.0] * (4 * 2 * 3)}
+        for n, page in enumerate(table):
+            rows["k"][page * 8 : page * 8 + 8] = k[n * 8 : n * 8 + 8]
+            rows["v"][page * 6 : page * 6 + 6] = v[n * 6 : n * 6 + 6]
+        pages = {"k": ("F32", [4, 1, 2, 4], rows["k"]), "v": ("F32", [4, 1, 2, 3], rows["v"])}
+        lists = {"table": ("I32", [1, 3], table), "keys": ("I32", [1], [5])}
+        paged = {**tensors, **pages, **lists}
+        out = self.run_small(paged, "--page-table", "table")
+        self.assertEqual(out["o"][1], [1, 2, 5, 3])
+        self.assert_close(out["o"][2], attention(tensors))
+        out = self.run_small(paged, "--page-table", "table", "--kv-lengths", "keys")
+        self.assert_close(out["o"][2], attention(tensors, lambda h, i, j: j < 5))
+        self.assertIn("passed", self.run_well("check", self.folder / "in.safetensors", "--page-table", "table"))
+
+    def test_output_on_the_standard_output(self):
+        tensors = small_inputs()
+        wanted = self.run_small(tensors)
+        for name in ("-", "/dev/stdout", "/proc/self/fd/1"):
+            command = [HEDDLE, "run", str(self.folder / "in.safetensors"), "-o", name, "--explain"]
+            result = subprocess.run(command, capture_output=True, check=True)
+            (self.folder / "stream.safetensors").write_bytes(result.stdout)
+            self.assertEqual(read_safetensors(self.folder / "stream.safetensors")[0], wanted)
+            self.assertIn(b"planned in", result.stderr)
+            self.assertIn(b"problem", result.stderr)
+        with open(self.folder / "file.safetensors", "wb") as file:
+            report = subprocess.run([*command[:4], "-", "--json"], stdout=file, stderr=subprocess.PIPE, check=True).stderr
+        self.assertEqual(read_safetensors(self.folder / "file.safetensors")[0], wanted)
+        self.assertEqual(json.loads(report)["output"], "-")
+        self.assertFalse((self.folder / "-").exists())
+
+    def test_names_that_mean_something_else_in_mods(self):
+        tensors = {**small_inputs(), "h": ("F32", [], [5.0]), "b": ("F32", [2], [1.0, 2.0])}
+        write_safetensors(self.folder / "in.safetensors", tensors)
+        command = ["run", self.folder / "in.safetensors", "-o", self.folder / "out.safetensors"]
+        result = heddle(*command, "--score", "score + f32(h)")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(
+            result.stderr,
+            "heddle: --score: 'h' has a meaning of its own in mods: the tensor 'h' is not read; "
+            "--capture NAME=FILE.safetensors:h gives it another name\n",
+        )
+        self.assertEqual(heddle(*command, "--score", "score + hb", "--capture", "hb=x").returncode, 1)
+        self.assertEqual(heddle(*command, "--score", "score * 2").stderr, "")
+        message = self.assert_fails(2, "--score", *command, "--score", "score + b[h]")
+        self.assertIn("the tensor 'b' is not read", message)
+        renamed = ["--capture", f"bias={self.folder / 'in.safetensors'}:b"]
+        self.run_well(*command, "--score", "score + bias[h]", *renamed)
 
     def test_json(self):
         out = self.folder / "out.safetensors"

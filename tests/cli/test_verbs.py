@@ -159,6 +159,14 @@ class Mask(ProgramTest):
         self.assertIn("</svg>", self.draw(link))
         self.assertTrue(link.is_symlink())
 
+    def test_svg_on_the_standard_output_is_nothing_but_it(self):
+        for place in ("-", "/dev/stdout"):
+            size = ("--q-len", 8, "--kv-len", 8)
+            result = heddle("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", place)
+            self.assertTrue(ElementTree.fromstring(result.stdout).tag.endswith("svg"))
+            self.assertIn("blocks of 128x128", result.stderr)
+        self.assertFalse((self.folder / "-").exists())
+
 
 class ProgressBar(ProgramTest):
     def stderr_on_a_terminal(self, *arguments, enough=None):

@@ -220,6 +220,62 @@ TEST(Plan, UpdateThatFailsChangesNothing) {
   EXPECT_EQ(run_plan(plan, in), before);
 }
 
+TEST(Plan, UpdateWithANameThatNoModReadsIsRefused) {
+  Inputs in;
+  const Tensor ids = Tensor::zeros(DType::i32, {150});
+  in.options.mask_mod =
+      mods::documents(Capture("ids", DType::i32, 1)) & (leaf::kv_idx() < param("limit", ExprType::i32));
+  in.options.bindings = {.captures = {{"ids", ids}, {"beside", ids}}, .params = {{"limit", 50}}};
+  AttentionPlan plan = make_plan(in);
+  const Result before = run_plan(plan, in);
+  expect_error(
+      [&] {
+        plan.update({.captures = {}, .params = {{"limit", 60}, {"limt", 70}}});
+      },
+      ErrorCode::invalid_argument,
+      "param 'limt' is given, but no mod reads it; params 'limit' and captures 'ids' are accepted");
+  expect_error(
+      [&] {
+        plan.update({.captures = {{"beside", ids}}, .params = {}});
+      },
+      ErrorCode::invalid_argument,
+      "capture 'beside' is given, but no mod reads it; params 'limit' and captures 'ids' are accepted");
+  EXPECT_EQ(run_plan(plan, in), before);
+  plan.update({.captures = {{"ids", ids}}, .params = {}});
+  EXPECT_EQ(run_plan(plan, in), before);
+}
+
+TEST(Plan, ACaptureThatOneElementFillsCostsThatElement) {
+  Inputs in;
+  std::int32_t three = 3;
+  const ConstTensorView threes(&three, DType::i32, Dims{std::int64_t{1} << 40}, Dims{0});
+  const Capture table("table", DType::i32, 1);
+  in.options.score_mod = leaf::score() * to_f32(table(leaf::q_idx() + leaf::kv_idx()));
+  in.options.mask_mod = table(leaf::kv_idx()) + leaf::q_idx() > leaf::kv_idx();
+  in.options.bindings.captures["table"] = threes;
+  AttentionPlan plan = make_plan(in);
+  const Result result = run_plan(plan, in);
+  plan.update(in.options.bindings);
+  EXPECT_EQ(run_plan(plan, in), result);
+  in.options.score_mod = leaf::score() * 3.0;
+  in.options.mask_mod = leaf::q_idx() + 3 > leaf::kv_idx();
+  EXPECT_EQ(run_fresh(in), result);
+}
+
+TEST(Plan, ACopyOfARepeatedCaptureIsCurrent) {
+  Inputs in;
+  std::int32_t ids[150] = {};
+  in.options.mask_mod = mods::documents(Capture("ids", DType::i32, 1));
+  in.options.bindings.captures["ids"] = ConstTensorView(ids, DType::i32, Dims{150}, Dims{0});
+  const AttentionPlan plan = make_plan(in);
+  const Result planned = run_plan(plan, in);
+  Bindings copied;
+  copied.captures["ids"] = ConstTensorView(ids, DType::i32, Dims{150});
+  EXPECT_EQ(run_plan(plan, in, &copied), planned);
+  ids[149] = 1;
+  expect_error([&] { run_plan(plan, in, &copied); }, ErrorCode::invalid_argument, HasSubstr("ids"));
+}
+
 TEST(Plan, ProvesIndicesAgainForEveryRun) {
   Inputs in;
   const Capture weights("weights", DType::f32, 1), table("table", DType::i32, 1);

@@ -181,6 +181,14 @@ TEST(RangeSharpness, RealsKeepTheirEnds) {
   EXPECT_EQ(range_of_score("score * score", {-1, 3, false}), (Range{0, 9, false}));
   EXPECT_EQ(range_of_score("sqrt(abs(score))", {-4, 1, false}), (Range{0, 2, false}));
   EXPECT_EQ(range_of_score("score % 4", {9, 11, false}), (Range{1, 3, false}));
+  EXPECT_EQ(range_of_score("score % -4", {9, 11, false}), (Range{-3, -1, false}));
+  EXPECT_EQ(range_of_score("score % 4", {7, 9, false}), (Range{0, 4, false}));
+  EXPECT_EQ(range_of_score("score % 4", {-1e30, 1e30, false}), (Range{0, 4, false}));
+  EXPECT_EQ(range_of_score("score % inf", {1, 2, false}), (Range{1, 2, false}));
+  EXPECT_EQ(range_of_score("score % inf", {-1, 2, false}), (Range{0, INFINITY, false}));
+  EXPECT_EQ(range_of_score("5.0 % score", {6, 7, false}), (Range{0, 5, false}));
+  EXPECT_EQ(range_of_score("-5.0 % score", {-7, -6, false}), (Range{-5, 0, false}));
+  EXPECT_TRUE(range_of_score("5.0 % score", {-1, 2, false}).nan);
   EXPECT_EQ(range_of("f32(q_idx - kv_idx) * 0.5", integers(0, 7), integers(0, 7)), (Range{-3.5, 3.5, false}));
   EXPECT_EQ(range_of("where(q_idx >= kv_idx, 1.0, -inf)", integers(8, 9), integers(0, 8)), Range::point(1));
   EXPECT_EQ(range_of("random_uniform(1, b, h, q_idx, kv_idx) < 1", {}, {}), kTrue);

@@ -181,6 +181,8 @@ TEST(Text, EveryRefusalPointsAtItsPlace) {
        "bias, both, bytes, doc, gain, open, slopes, alpha, causal, window",
        0},
       {"1 + tan(h)", "unknown function 'tan'; did you mean 'tanh'?", 4},
+      {"1 + float(h)", "unknown function 'float'; did you mean 'f32'?", 4},
+      {"int(1.5) + h", "unknown function 'int'; did you mean 'i32'?", 0},
       {"h in b", "expected an operator or the end but found 'in'", 2},
       {"is", "expected a value but found 'is'", 0},
       {"slopes", "'slopes' is a tensor of rank 1; read it as slopes[...]", 0},

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,6 +132,56 @@ TEST(BlockLists, SequencesOfDifferentLengthHaveNone) {
                std::string("lists of blocks need sequences of one length; this mask has 6 x 10 and 6 x 9"));
 }
 
+TEST(BlockLists, MemoryThatCannotBeReadIsRefused) {
+  const auto refuses = [](Tensor BlockLists::*list, const std::function<void(TensorView&)>& spoil, ErrorCode code,
+                          const char* sentence) {
+    BlockLists wrong = lists();
+    TensorView view = (wrong.*list).view();
+    spoil(view);
+    wrong.*list = Tensor::adopt(view, std::make_shared<Tensor>(wrong.*list));
+    expect_error([&] { BlockMask::from_lists(wrong, kShape, kBlock, kMask); }, code, testing::HasSubstr(sentence));
+  };
+  constexpr ErrorCode kInvalid = ErrorCode::invalid_argument;
+  const auto null = [](TensorView& view) { view.data = nullptr; };
+  refuses(&BlockLists::kv_num_blocks, null, kInvalid, "kv_num_blocks is i32 [1, 1, 2] but its data is null");
+  refuses(&BlockLists::kv_indices, null, kInvalid, "kv_indices is i32 [1, 1, 2, 4] but its data is null");
+  refuses(&BlockLists::full_kv_num_blocks, null, kInvalid, "full_kv_num_blocks is i32 [1, 1, 2] but its data is null");
+  refuses(&BlockLists::full_kv_indices, null, kInvalid, "full_kv_indices is i32 [1, 1, 2, 2] but its data is null");
+  refuses(
+      &BlockLists::kv_indices, [](TensorView& view) { view.data = static_cast<std::byte*>(view.data) + 2; }, kInvalid,
+      "kv_indices is i32 [1, 1, 2, 4] but its data is not aligned to 4 bytes");
+  refuses(
+      &BlockLists::kv_indices, [](TensorView& view) { view.strides[2] = std::int64_t{1} << 61; },
+      ErrorCode::out_of_memory, "kv_indices of shape [1, 1, 2, 4] and strides [8, 8, 2305843009213693952, 1] spans");
+  refuses(
+      &BlockLists::kv_num_blocks,
+      [](TensorView& view) {
+        view.strides = Dims{1, 1};
+      },
+      kInvalid, "kv_num_blocks has shape [1, 1, 2] and strides [1, 1]; a stride an axis is accepted");
+  refuses(
+      &BlockLists::kv_num_blocks, [](TensorView& view) { view.shape[2] = -2; }, kInvalid,
+      "kv_num_blocks has shape [1, 1, -2]; extents of at least 0 are accepted");
+  refuses(
+      &BlockLists::kv_num_blocks, [](TensorView& view) { view.device.index = 5; }, kInvalid,
+      "kv_num_blocks has device index 5; of the CPU 0 is accepted");
+}
+
+TEST(BlockLists, MissingOnesAreNamed) {
+  const auto refuses = [](Tensor BlockLists::*list, const char* sentence) {
+    BlockLists wrong = lists();
+    wrong.*list = {};
+    expect_error([&] { BlockMask::from_lists(wrong, kShape, kBlock, kMask); }, ErrorCode::invalid_argument,
+                 std::string(sentence));
+  };
+  refuses(&BlockLists::kv_num_blocks, "kv_num_blocks is not given; it is accepted together with kv_indices");
+  refuses(&BlockLists::kv_indices, "kv_indices is not given; it is accepted together with kv_num_blocks");
+  refuses(&BlockLists::full_kv_num_blocks,
+          "full_kv_num_blocks is not given; it is accepted together with full_kv_indices");
+  refuses(&BlockLists::full_kv_indices,
+          "full_kv_indices is not given; it is accepted together with full_kv_num_blocks");
+}
+
 TEST(BlockLists, WrongOnesAreRefused) {
   const auto refuses = [](const BlockLists& wrong, const char* sentence) {
     expect_error([&] { BlockMask::from_lists(wrong, kShape, kBlock, kMask); }, ErrorCode::invalid_argument,
@@ -155,9 +207,6 @@ TEST(BlockLists, WrongOnesAreRefused) {
   wrong = lists();
   wrong.kv_num_blocks = wrong.kv_num_blocks.to(DType::i64);
   refuses(wrong, "kv_num_blocks is i64; i32 is accepted");
-  wrong = lists();
-  wrong.full_kv_indices = Tensor();
-  refuses(wrong, "full_kv_indices is f32; i32 is accepted");
   wrong = lists();
   wrong.kv_num_blocks = tensor({1, 1, 3}, {1, 2, 0});
   refuses(wrong, "kv_num_blocks is [1, 1, 3]; [B, H, Q] with B 1 or 1, H 1 or 1, Q 2 is accepted");

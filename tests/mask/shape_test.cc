@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "expect_error.h"
@@ -58,6 +59,54 @@ TEST(MaskShape, RefusesWrongCumulativeLengths) {
           "sequence 0 has 2147483648 queries from 0; positions up to 2147483647 fit i32, in which masks see them");
 }
 
+TEST(MaskShape, TakesTheLastPositionThatFitsI32) {
+  MaskShape shape = MaskShape::uniform(1, 1, 3, 5);
+  shape.sequences[0].q_start = kMost - 2;
+  const Expr mask = leaf::q_idx() - (kMost - 2) >= leaf::kv_idx() - 1;
+  EXPECT_EQ(BlockMask::build(mask, shape, {1, 1}).text(), "##...\n###..\n####.\n");
+  EXPECT_EQ(BlockMask::build(mask, shape, {2, 2}).text(), "#+.\n##.\n");
+}
+
+TEST(MaskShape, RefusesWhatWouldTakeAllMemory) {
+  // With a head's rows shared by all, any number of heads costs nothing.
+  EXPECT_EQ(BlockMask::build(leaf::kv_idx() > 0, MaskShape::uniform(1, kMost, 8, 8), {4, 4}).statistics().runs, 4);
+  expect_error(
+      [] {
+        BlockMask::build(leaf::h() > 0, MaskShape::uniform(1, kMost, 8, 8), {4, 4});
+      },
+      ErrorCode::out_of_memory,
+      "2147483647 heads with 2 rows of blocks each, each head with rows of its own, are too many; up to "
+      "268435456 rows are accepted in all");
+  expect_error([] { MaskShape::uniform(std::int64_t{1} << 40, 1, 8, 8); }, ErrorCode::invalid_argument,
+               "batch is 1099511627776; 0 to 2147483647 are accepted, since masks count in i32");
+}
+
+TEST(MaskShape, RefusesNumbersOfThreads) {
+  for (const int threads : {-3, 2147483647}) {
+    expect_error(
+        [&] {
+          BlockMask::build(leaf::h() > 0, MaskShape::uniform(1, 1, 8, 8), {4, 4}, {}, threads);
+        },
+        ErrorCode::invalid_argument,
+        "threads is " + std::to_string(threads) + "; 0 to 65536 are accepted, 0 for all cores");
+  }
+}
+
+TEST(MaskShape, RefusesMemoryThatCannotBeRead) {
+  const std::vector<std::int32_t> good{0, 3, 10};
+  expect_error([&] { MaskShape::packed(1, view_of(good), ConstTensorView(nullptr, DType::i32, Dims{3})); },
+               ErrorCode::invalid_argument, std::string("cu_seqlens_kv is i32 [3] but its data is null"));
+  const ConstTensorView far(good.data(), DType::i32, Dims{3}, Dims{std::int64_t{1} << 60});
+  expect_error([&] { MaskShape::packed(1, far, view_of(good)); }, ErrorCode::out_of_memory,
+               testing::HasSubstr("cu_seqlens_q of shape [3] and strides [1152921504606846976] spans"));
+  const Bindings lost = {.captures = {{"x", ConstTensorView(nullptr, DType::i32, Dims{8})}}, .params = {}};
+  expect_error(
+      [&] {
+        BlockMask::build(Capture("x", DType::i32, 1)(leaf::q_idx()) > 0, MaskShape::uniform(1, 1, 8, 8), {4, 4}, lost);
+      },
+      ErrorCode::invalid_argument, std::string("capture 'x' was given a null pointer"));
+}
+
 TEST(MaskShape, RefusesWhatDoesNotFitI32) {
   const auto refuses = [](const MaskShape& shape, const char* sentence) {
     expect_error(
@@ -67,9 +116,9 @@ TEST(MaskShape, RefusesWhatDoesNotFitI32) {
         ErrorCode::invalid_argument, std::string(sentence));
   };
   MaskShape shape = MaskShape::uniform(2, 1, 8, 8);
-  shape.sequences[1].q_start = kMost - 7;
+  shape.sequences[1].q_start = kMost - 6;
   refuses(shape,
-          "sequence 1 has 8 queries and q_start 2147483640; positions up to 2147483647 fit i32, in which masks see "
+          "sequence 1 has 8 queries and q_start 2147483641; positions up to 2147483647 fit i32, in which masks see "
           "them");
   shape.sequences[1] = {.q_len = 8, .kv_begin = kMost - 3, .kv_len = 4};
   refuses(shape, "sequence 1 has 4 keys from 2147483644; positions up to 2147483647 fit i32, in which masks see them");
@@ -77,12 +126,12 @@ TEST(MaskShape, RefusesWhatDoesNotFitI32) {
   refuses(shape, "sequence 1 has -1 keys from 0; neither may be negative");
   shape.sequences[1] = {};
   shape.heads = -2;
-  refuses(shape, "heads is -2; 0 or more is accepted");
+  refuses(shape, "heads is -2; 0 to 2147483647 are accepted, since masks count in i32");
 
   // Just inside: the longest sequence, in blocks of one element along its side.
   EXPECT_EQ(BlockMask::build(true, MaskShape::uniform(1, 1, 1, kMost), {1, 1}).row(0, 0, 0).size(), 1U);
   expect_error([] { MaskShape::uniform(-1, 1, 8, 8); }, ErrorCode::invalid_argument,
-               std::string("batch is -1; 0 or more is accepted"));
+               std::string("batch is -1; 0 to 2147483647 are accepted, since masks count in i32"));
   expect_error([] { MaskShape::uniform(1, 1, kMost + 1, 8); }, ErrorCode::invalid_argument,
                testing::HasSubstr("positions up to 2147483647 fit i32"));
   expect_error(

@@ -117,6 +117,23 @@ std::vector<Range> random_box(Random& random, const Dims& shape) {
   return box;
 }
 
+TEST(ZoneMap, ReadsAnAxisOfOneElementOnce) {
+  std::array<std::int32_t, 3> values = {4, -2, 9};
+  const Dims shape = {std::int64_t{1} << 30, 3, std::int64_t{1} << 30};
+  const Capture capture("x", DType::i32, 3);
+  const Bindings bindings = {.captures = {{"x", ConstTensorView(values.data(), DType::i32, shape, {0, 1, 0})}},
+                             .params = {}};
+  const ZoneMap zones(capture(leaf::b(), leaf::h(), leaf::q_idx()), bindings, Precision::f32);
+  const Range all = {0, static_cast<double>((std::int64_t{1} << 30) - 1), false};
+  const auto bounds = [&](const Range& middle) {
+    const std::array<Range, 3> box = {all, middle, all};
+    return zones.bounds({"x", DType::i32, 3}, box);
+  };
+  EXPECT_EQ(bounds({0, 2, false}), (Range{-2, 9, false}));
+  EXPECT_EQ(bounds({0, 1, false}), (Range{-2, 4, false}));
+  EXPECT_EQ(bounds({2, 2, false}), Range::point(9));
+}
+
 TEST(ZoneMap, BoxesContainTheirElements) {
   const std::vector<Dims> shapes{{1},        {63},     {64},        {65},        {1000},       {3, 200},     {200, 3},
                                  {130, 150}, {64, 64}, {2, 3, 300}, {300, 2, 3}, {70, 5, 140}, {2, 2, 3, 90}};

@@ -98,22 +98,63 @@ TEST(Problem, SkipsReadsOfMatricesWithoutElements) {
   call.validate_all();
 }
 
+TEST(Problem, LooksAtWhatIndicesNeedOnceEach) {
+  std::int32_t two = 2;
+  const Dims huge = {2, std::int64_t{1} << 40, 8};
+  Call call;
+  const Capture table("table", DType::i32, 3), weights("weights", DType::f32, 1);
+  call.options.bindings.captures["table"] = ConstTensorView(&two, DType::i32, huge, {0, 0, 0});
+  call.capture("weights", f32s({1, 1, 1}));
+  call.options.score_mod = leaf::score() + to_f32(table(leaf::b(), leaf::q_idx(), leaf::kv_idx()));
+  call.validate_all();
+  call.options.weight_mod = weights(table(leaf::b(), leaf::q_idx(), leaf::kv_idx()));
+  call.validate_all();
+  two = 3;
+  EXPECT_THROW(call.validate(), Error);
+}
+
+TEST(Problem, TermsOfAConjunctionGuardReads) {
+  Call call;
+  const Capture x("x", DType::f32, 1);
+  call.capture("x", f32s({1, 1, 1, 1}));
+  const Expr read = x(leaf::q_idx()) >= 1.0, inside = leaf::q_idx() < 4;
+  for (const Expr& mask : {inside & read, read & inside, ~inside | read, ~(inside & ~read), where(inside, read, false),
+                           where(inside, read, true), where(inside, read, leaf::h() == 1)}) {
+    call.options.mask_mod = mask;
+    call.validate_all();
+    EXPECT_NO_THROW(BlockMask::build(mask, MaskShape::uniform(2, 4, 6, 8), {2, 2}, call.options.bindings, 1))
+        << print(mask);
+  }
+  EXPECT_FALSE(reads_depend_on_values(call.validate(), call.options.bindings));
+  for (const Expr& mask : {inside | read, read, ~inside & read, inside ^ read}) {
+    call.options.mask_mod = mask;
+    EXPECT_THROW(call.validate(), Error) << print(mask);
+  }
+}
+
 TEST(Problem, AcceptsIndicesProvenByATable) {
   Call call;
   const Capture table("table", DType::i32, 1), weights("weights", DType::f32, 1);
   call.options.weight_mod = weights(table(leaf::kv_idx()));
   call.capture("table", i32s({0, 1, 2, 3, 3, 2, 1, 0}));
   call.capture("weights", f32s({1, 1, 1, 1}));
-  EXPECT_TRUE(reads_depend_on_values(call.validate()));
+  const auto depends = [&] { return reads_depend_on_values(call.validate(), call.options.bindings); };
+  EXPECT_TRUE(depends());
   call.options.weight_mod = weights(min(leaf::kv_idx(), 3));
   const problem::AttentionProblem problem = call.validate();
-  EXPECT_FALSE(reads_depend_on_values(problem));
+  EXPECT_FALSE(depends());
   EXPECT_EQ(problem.captures, std::vector<std::string>({"weights"}));
   call.options.weight_mod = where(leaf::kv_idx() < param("limit", ExprType::i32), weights(leaf::kv_idx()), 0.0);
   call.options.bindings.params["limit"] = 4;
-  EXPECT_TRUE(reads_depend_on_values(call.validate())) << "the condition of a read";
+  EXPECT_TRUE(depends()) << "the condition of a read";
+  call.options.mask_mod = (weights(leaf::q_idx()) > 0.0) & (leaf::q_idx() < param("limit", ExprType::i32));
+  call.options.weight_mod = {};
+  EXPECT_TRUE(depends()) << "a term beside a read";
+  call.options.mask_mod = {};
   call.options.weight_mod = where(weights(leaf::h()) < param("limit", ExprType::i32), 1.0, 0.0);
-  EXPECT_FALSE(reads_depend_on_values(call.validate())) << "a condition that guards no read";
+  EXPECT_FALSE(depends()) << "a condition that guards no read";
+  call.options.weight_mod = where(weights(leaf::h()) < param("limit", ExprType::i32), weights(leaf::h()), 0.0);
+  EXPECT_FALSE(depends()) << "a condition that no read needs";
 }
 
 TEST(Problem, TakesTheMaskOfABlockMask) {

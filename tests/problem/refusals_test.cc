@@ -69,6 +69,7 @@ TEST(Refusals, TensorsOnSeveralDevices) {
   refused([](Call& c) { c.tensors.v.device = {}; }, "q is on cuda:0 and v on the CPU" + accepted, on_gpu());
   refused([](Call& c) { c.tensors.o.device = {}; }, "q is on cuda:0 and o on the CPU" + accepted, on_gpu());
   refused([](Call& c) { c.tensors.lse->device = kGpu; }, "q is on the CPU and lse on cuda:0" + accepted);
+  refused([](Call& c) { c.tensors.v.device.index = 5; }, "v has device index 5; of the CPU 0 is accepted");
   EXPECT_EQ(on_gpu().validate().device, kGpu);
   EXPECT_EQ(Call().validate().device, Device{});
 }
@@ -229,6 +230,13 @@ TEST(Refusals, Strides) {
   one_wide.k(DType::f32, {2, 2, 8, 1});
   one_wide.tensors.q.strides = {24, 6, 1, 7};
   one_wide.validate_all();
+  Call empty;  // and all axes of a tensor without elements
+  empty.q(DType::f32, {2, 4, 0, 16});
+  empty.o(DType::f32, {2, 4, 0, 24});
+  empty.without_lse();
+  empty.tensors.q.strides = {7, 7, 7, 7};
+  empty.tensors.o.strides = {0, 0, 0, 0};
+  empty.validate_all();
 }
 
 TEST(Refusals, Memory) {
@@ -366,7 +374,9 @@ TEST(Refusals, ScaleAndThreads) {
   refused([](Call& c) { c.options.scale = 1e39; }, "scale is 1e+39; f32 inputs " + in_f32);
   refused([](Call& c) { c.options.scale = -1e300; }, "scale is -1e+300; bf16 inputs " + in_f32, Call(DType::bf16));
   refused([](Call& c) { c.options.scale = INFINITY; }, "scale is inf; finite numbers are accepted", Call(DType::f64));
-  refused([](Call& c) { c.options.threads = -1; }, "threads is -1; at least 0 is accepted, 0 for all cores");
+  refused([](Call& c) { c.options.threads = -3; }, "threads is -3; 0 to 65536 are accepted, 0 for all cores");
+  refused([](Call& c) { c.options.threads = 2147483647; },
+          "threads is 2147483647; 0 to 65536 are accepted, 0 for all cores");
 }
 
 TEST(Refusals, NumbersThatAreNoEnumerators) {

@@ -1,5 +1,5 @@
-// Copies rows to where TMA takes them (shared/copied_rows.h). A CTA takes one share after the other: up to 64 rows of
-// one head.
+// Copies rows to where TMA takes them (shared/copied_rows.h). The work is cut into shares of up to 64 rows of one head;
+// a CTA takes one share after the other.
 #pragma once
 
 #include "ptx/bits.cuh"

@@ -1,11 +1,13 @@
-// Results over disjoint sets of keys become the result over their union: o = sum(o_n exp(lse_n - lse)), lse = ln sum
-// exp(lse_n), computed in f64 as on the CPU. Bound by memory.
+// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n), computed in f64 as
+// on the CPU. Memory bandwidth is the limit.
 //
-// A warp takes a few rows at a time, `lanes` threads each; a thread takes eight columns of all parts. The weight of a
-// part is computed by one thread of its row and handed round. A row's o and lse may be those of a part: its lse is
-// written when all threads of the warp have read it, and a thread writes those columns only that it alone has read.
+// A warp takes a few rows at a time, with `lanes` threads for each row. A thread takes eight columns of all parts. One
+// thread of a row computes a part's weight and hands it to the others.
 //
-// Included last by a generated source, which defines kPartsType and kOutputType.
+// The output may be the memory of a part. So lse is written after all threads of the warp have read it, and a thread
+// writes only columns that no other thread reads.
+//
+// The generated source includes this file last. It defines kPartsType and kOutputType before.
 #pragma once
 
 #include "fragments/output_elements.cuh"

@@ -1,10 +1,10 @@
-// Where sequences stand whose lengths are in the device's memory, and which tiles they leave: two small kernels that
+// Sequences whose lengths are in the device's memory: where they stand, and which tiles they leave. Two small kernels
 // run before forward_sm90, on its stream.
 //
-// place_sequences: one CTA, a thread a sequence. Packed sequences begin where the one before ends, which is the largest
-// of all cumulative lengths up to there: a scan over the CTA, kPlaceThreads sequences at a time.
-// list_tiles: one thread a tile of the host's list. A CTA's tiles keep their order; CTAs append in any order, which
-// decides when a tile is computed, and nothing else.
+// place_sequences: one CTA, a thread for each sequence. A packed sequence begins where the one before ends. That is the
+// largest of all cumulative lengths up to there, so the CTA scans them, kPlaceThreads sequences at a time.
+// list_tiles: a thread for each tile of the host's list. The tiles that one CTA lists keep their order. CTAs append in
+// any order: this decides when a tile is computed, and nothing else.
 #pragma once
 
 #include "shared/sequences.h"

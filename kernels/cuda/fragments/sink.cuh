@@ -1,4 +1,4 @@
-// The end of a row whose sum of exponentials has that of its head's sink besides.
+// Closes the rows of a head with a sink: e^sink joins the row's sum of exponentials.
 #pragma once
 
 #include "ptx/math.cuh"

@@ -1,5 +1,6 @@
-// x^y. The compiler's powf errs by up to 4 ulp, more than a mod's pow may, and its pow of doubles is a called function
-// of much more work. So: 2^(y log2 |x|) in double, to some 2^-33, rounded once, with the edges of C99.
+// x^y. The compiler's powf errs by up to 4 ulp, which is more than ops.def allows. Its pow of doubles is a function
+// call of much more work. So x^y is 2^(y log2 |x|), computed in double to some 2^-33 and rounded once, with the edges
+// of C99.
 #pragma once
 
 #include "mods/instructions.cuh"

@@ -1,6 +1,6 @@
-// Ranges of what a mask computes while its indices range over a block: integers and booleans as in shared/intervals.h,
-// floats with their ends rounded as the operation rounds, and elements of captures by their zone maps. What is not
-// followed here can be anything: a block that stays open is evaluated.
+// Ranges of a mask's values while its indices range over a block. Integers and booleans are as in shared/intervals.h.
+// The ends of a float range are rounded as the operation rounds. Elements of captures have the ranges of their zone
+// maps. Every other value can be anything: the block then stays open, and is evaluated.
 #pragma once
 
 #include "mods/captures.cuh"

@@ -20,7 +20,7 @@ __device__ __forceinline__ void barrier_init_done() {
 __device__ __forceinline__ void barrier_arrive(Address barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives, and lets the phase wait for so many bytes of TMA.
+/// Arrives, and lets the phase wait for `bytes` bytes of TMA.
 __device__ __forceinline__ void barrier_arrive_expecting(Address barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -91,7 +91,7 @@ __device__ __forceinline__ unsigned parity_of(const Ring& ring) { return ring.pa
 __device__ __forceinline__ int slot_of(const PackedRing& ring) { return static_cast<int>(ring.word >> 1); }
 __device__ __forceinline__ unsigned parity_of(const PackedRing& ring) { return ring.word & 1; }
 
-/// Barrier 1 to 15 over so many threads, all of whole warps.
+/// Barrier 1 to 15 over `threads` threads, in whole warps.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -12,7 +12,7 @@ namespace heddle::ptx {
 /// Before the first product, and after registers that one reads were written otherwise.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until at most so many committed groups are in flight.
+/// Waits until at most kGroups committed groups are in flight.
 template <int kGroups>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");

@@ -1,10 +1,13 @@
-// The micro-kernel: c = a b, or c = scale c + a b with a scale per row, for a block of rows against a packed panel;
-// then, where asked, a factor per row. Queries are not multiplied by it beforehand: an exact sum of products stays
-// exact (0 above all, which mods ask for). Both products of attention are this one: S = Q K^T (a: queries, b: a panel
-// of keys) and O = scale O + P V (a: probabilities, b: a panel of values). Each element is one chain of fused
-// multiply-adds in the order of the depth (separate ones on targets without them), so a row's result does not depend on
-// the rows beside it. The chain starts at 0 and c joins at its end: a long sum is many short chains, whose rounding
-// errors are those of small partial sums.
+// The micro-kernel: c = a b, or c = scale c + a b with one scale for each row, for a block of rows against a packed
+// panel. It can multiply the result by one factor for each row. Queries are not multiplied by that factor beforehand,
+// so that an exact sum of products stays exact (0 above all, which mods ask for).
+//
+// Both products of attention are this one: S = Q K^T (a: queries, b: a panel of keys) and O = scale O + P V (a:
+// probabilities, b: a panel of values).
+//
+// Each element is one chain of fused multiply-adds in the order of the depth (separate multiplications and additions on
+// targets without fused ones). So a row's result does not depend on the rows beside it. The chain starts at 0, and c
+// joins at its end: a long sum is many short chains, whose rounding errors are those of small partial sums.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)

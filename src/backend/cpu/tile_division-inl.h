@@ -13,7 +13,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
+#include "backend/cpu/math-inl.h"
 #include "backend/cpu/tile_kernels.h"
 #include "backend/cpu/tile_map-inl.h"
 
@@ -53,8 +55,8 @@ HEDDLE_TILE_BINARY(DivReal, hn::Div(x, y))
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
 /// x / y from the correctly rounded reciprocal of y. The first correction brings the quotient within an ulp, the second
-/// makes it the correctly rounded one (Markstein 1990): remainders are exact as long as nothing leaves the normal range.
-/// Takes half of a division's time.
+/// makes it the correctly rounded one (Markstein 1990): remainders are exact as long as nothing leaves the normal
+/// range. Takes half of a division's time.
 struct DivByReciprocal {
   static constexpr float kSmall = 0x1p-60F, kLarge = 0x1p60F;
   template <class D, class V>
@@ -94,6 +96,36 @@ void DivideReal(const TileArguments& t) {
 #endif
   Map<Real, DivReal, Real, Real, Real>(t);
 }
+
+/// Python's %: what is left of x after whole multiples of y, moved by y to y's sign.
+struct ModReal {
+  template <class T>
+  static T Lane(T x, T y) {
+    const T remainder = std::fmod(x, y);
+    if (remainder == 0) return std::copysign(T{0}, y);
+    return (remainder < 0) != (y < 0) ? remainder + y : remainder;
+  }
+
+  template <class D, class V>
+  static HWY_INLINE V Call(D d, V x, V y) {
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128  // these have no fused multiply-add
+    using T = hn::TFromD<D>;
+    // A division may round up to the next whole number: then `left` is |y| less than the remainder, which moving it to
+    // y's sign mends. Up to this quotient each number here is exact.
+    constexpr T kLargest = sizeof(T) == 4 ? T{0x1p22} : static_cast<T>(0x1p51);
+    const V quotient = hn::Trunc(hn::Div(x, y));
+    const auto ordinary = hn::And(hn::Le(hn::Abs(quotient), hn::Set(d, kLargest)),
+                                  hn::Lt(hn::Abs(y), hn::Set(d, std::numeric_limits<T>::infinity())));
+    if (HWY_LIKELY(hn::AllTrue(d, ordinary))) {
+      const V zero = hn::Zero(d);
+      const V left = hn::NegMulAdd(quotient, y, x);
+      const V moved = hn::IfThenElse(hn::Xor(hn::Lt(left, zero), hn::Lt(y, zero)), hn::Add(left, y), left);
+      return hn::IfThenElse(hn::Eq(left, zero), hn::CopySign(zero, y), moved);
+    }
+#endif
+    return detail::EachLane(d, x, y, [](auto a, auto b) { return Lane(a, b); });
+  }
+};
 
 /// The quotient of doubles is within an ulp of the true one, which is an integer or at least 2^-31 (relatively) away
 /// from the next: its floor is exact.

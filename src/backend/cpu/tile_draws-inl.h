@@ -1,5 +1,5 @@
-// random_uniform along the columns of a tile: sixteen columns share one call of Philox (shared/philox.h), and a vector
-// makes as many calls as it has 64-bit lanes. Recompiled for each SIMD target.
+// random_uniform along the columns of a tile. Sixteen columns share one call of Philox (shared/philox.h), and a vector
+// makes as many calls at once as it has 64-bit lanes. Recompiled for each SIMD target.
 #if defined(HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_
 #undef HEDDLE_BACKEND_CPU_TILE_DRAWS_INL_H_

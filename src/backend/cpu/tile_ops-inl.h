@@ -90,27 +90,6 @@ HEDDLE_TILE_UNARY(NotBoolean, hn::Not(x))
 HEDDLE_TILE_UNARY(Same, x)
 HEDDLE_TILE_UNARY(BooleanToInt, hn::And(x, hn::Set(Int32<D>(), 1)))
 
-/// fma(-floor(x / y), y, x), the one fused operation of the language.
-struct ModReal {
-  template <class D, class V>
-  static HWY_INLINE V Call(D d, V x, V y) {
-    const V quotient = hn::Floor(hn::Div(x, y));
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-    // hn::NegMulAdd rounds twice here.
-    const V product_free = detail::EachLane(d, quotient, y, [](auto, auto lane) { return lane; });
-    HWY_ALIGN hn::TFromD<D> q[hn::MaxLanes(D())], b[hn::MaxLanes(D())], a[hn::MaxLanes(D())];
-    hn::Store(quotient, d, q);
-    hn::Store(product_free, d, b);
-    hn::Store(x, d, a);
-    for (std::size_t i = 0; i < hn::Lanes(d); ++i) a[i] = std::fma(-q[i], b[i], a[i]);
-    return hn::Load(d, a);
-#else
-    (void)d;
-    return hn::NegMulAdd(quotient, y, x);
-#endif
-  }
-};
-
 /// y holds the same count in every lane.
 struct ShiftRightInt {
   template <class D, class V>

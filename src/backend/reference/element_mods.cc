@@ -8,9 +8,9 @@ ElementMods::ElementMods(const problem::AttentionProblem& problem, const backend
                          expr::Precision precision)
     : problem_(problem) {
   const Bindings& bindings = *arguments.bindings;
-  if (!problem.score_mod.empty()) score_.emplace(problem.score_mod, bindings, precision);
-  if (!problem.mask_mod.empty()) mask_.emplace(problem.mask_mod, bindings, problem.precision);
-  if (!problem.weight_mod.empty()) weight_.emplace(problem.weight_mod, bindings, precision);
+  if (!problem.score_mod.empty()) score_.emplace(problem.score_mod, bindings, precision, problem.precision);
+  if (!problem.mask_mod.empty()) mask_.emplace(problem.mask_mod, bindings, problem.precision, problem.precision);
+  if (!problem.weight_mod.empty()) weight_.emplace(problem.weight_mod, bindings, precision, problem.precision);
   if (arguments.block_mask != nullptr && arguments.block_mask->is_from_lists()) lists_ = arguments.block_mask;
 }
 

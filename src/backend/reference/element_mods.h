@@ -1,5 +1,6 @@
 // The mods of an attention at one element, through the scalar interpreter, unsimplified. Scores and weights are
-// computed in the precision asked for; the mask always in the problem's own, since a mask that compares reals is
+// computed in the precision asked for, from what the problem's own precision holds: constants, params, captures and
+// converted integers are rounded to it. The mask is computed in the problem's own, since a mask that compares reals is
 // defined there.
 #pragma once
 

@@ -144,7 +144,7 @@ inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, 0, tru
 
 /// What the parts of its tiles take, in clocks of kSm90Rates.clocks_per_second.
 TileClocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
-/// Of the table's rows, or of none.
+/// Whether the table calls this kernel a spare one; false for a kernel that the table does not have.
 bool is_spare(const shared::ForwardSm90Config& config);
 
 }  // namespace heddle::plan

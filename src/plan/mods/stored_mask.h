@@ -1,4 +1,4 @@
-// Whether a plan stores a mask's bits in the device's memory (shared/stored_mask.h) or its runs find them.
+// Decides whether a plan stores a mask's bits in the device's memory (shared/stored_mask.h), or its runs find them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ std::int64_t most_mask_bytes();
 bool masks_by_values(const KernelMods& mods);
 /// Why the bits of such a mask cannot be stored; empty where they can. `callers`: the caller's block mask, or null.
 std::string refuses_storing(const problem::AttentionProblem& problem, const BlockMask* callers);
-/// The same for bits that take so many bytes.
+/// Why bits that take `bytes` bytes cannot be stored; empty if they can.
 std::string refuses_bytes(std::int64_t bytes);
 
 /// The same, but asks for blocks of each size once: candidates are planned again where bits take too many bytes.

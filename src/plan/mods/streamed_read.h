@@ -1,5 +1,5 @@
-// Captures that a kernel may stream: a bias over queries and keys, say, comes in tiles by TMA beside the keys, instead
-// of being read element by element.
+// Captures that a kernel may stream. A bias over queries and keys, say, then comes in tiles by TMA beside the keys;
+// otherwise the kernel reads each element.
 #pragma once
 
 #include <cstdint>

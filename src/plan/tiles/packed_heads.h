@@ -1,5 +1,6 @@
-// Query heads that read the same keys, packed into one tile where queries are few: their keys and values are read once,
-// and rows that would stay empty are theirs (docs/notes/hopper_packed_heads.md).
+// Packed heads: if queries are few, query heads that read the same keys share a tile
+// (docs/notes/hopper_packed_heads.md). Their keys and values are then read once, and the rows of the tile that one head
+// would leave empty belong to the other heads.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// The mask's rows become runs of the tile's key blocks, each with its cost (KeyRows); the tiles of one section of heads
-// after the other are put in order, the longest first; the shortest of all change to the end.
+// Makes the lists of a plan's tiles. The mask's rows become runs of each tile's key blocks, with their cost (KeyRows).
+// The tiles of each section of heads are ordered, the longest first, one section after the other. The shortest tiles of
+// all move to the end.
 #include "plan/tiles/schedule.h"
 
 #include <algorithm>
@@ -43,8 +44,9 @@ struct HeadOfBatch {
   int head, kv_head, batch;
 };
 
-/// Query heads in the order of the keys that they read, so that neighbours share them; a section is so many in a row.
-/// Of those that a tile packs, `packed` at most, the first. batch_inside: each head's sequences follow each other.
+/// Query heads in the order of the keys that they read, so that neighbours share them; a section is a stretch of this
+/// list. Of the heads that a tile packs, `packed` at most, the list has the first. batch_inside: each head's sequences
+/// follow each other.
 std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem, int packed, bool batch_inside) {
   std::vector<HeadOfBatch> heads;
   heads.reserve(static_cast<std::size_t>(problem.batch * problem.q_heads / packed));

@@ -14,10 +14,10 @@
 
 namespace heddle::plan {
 
-/// In which order the CTAs of a GPU draw tiles: heads in sections of so many bytes of keys and values, in L2 together
-/// with the queries and what the next section loads, in each the longest tiles first; and the shortest of all at the
-/// end. Measured (bench_forward_sm90_variants): sections of 4 to 32 MB are within 2 % of each other; on causal masks
-/// the last share gains 2 to 10 % over none, and half of it 1 % less.
+/// In which order the CTAs of a GPU draw tiles. Heads come in sections, whose bytes of keys and values stay in L2 with
+/// the queries and what the next section loads. In each section the longest tiles come first. The shortest tiles of all
+/// come at the end. Measured (bench_forward_sm90_variants): sections of 4 to 32 MB are within 2 % of each other; on
+/// causal masks the last share gains 2 to 10 % over none, and half of it 1 % less.
 struct TileOrder {
   std::int64_t section_bytes = 16'000'000;
   double last_share = 0.12;   // of all work, in the tiles that come last
@@ -31,7 +31,7 @@ struct TileSchedule {
   std::vector<int> mask_places;        // stored masks: of each item, StoredRun::place of its tile
   StoredBlocks stored;                 // and what is to be found before the first run
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
-  int unattending_fills = 0;           // the former are the first so many
+  int unattending_fills = 0;           // how many fills are the former, which come first
   int grid = 0;  // CTAs to launch; 0 where there is nothing to compute; fewer than items: these are drawn
   // By the cost model, if all CTAs were of one speed:
   std::vector<std::uint16_t> ctas;  // who draws each item

@@ -68,6 +68,32 @@ TEST(Reference, ScoreMod) {
   two.expect((8 + 18 * 4) / 19.0, std::log(19.0));
 }
 
+// What is f32 by type is so in the reference, too; what is computed from it is not rounded.
+TEST(Reference, InputsOfF32ModsAreF32) {
+  TwoKeys two;
+  two.q = two.q.to(DType::f32), two.k = reals({1, 1, 2, 1}, {0, 0}, DType::f32), two.v = two.v.to(DType::f32);
+  const Tensor stored = reals({1}, {16777217});
+  two.options.bindings = {.captures = {{"x", stored}}, .params = {{"p", 16777217.0}}};
+  const Expr big = param("p", ExprType::f32), captured = Capture("x", DType::f64, 1)(0);
+  const Expr base = Expr(16777216.0);
+  const auto weight = [&](const Expr& e) {
+    two.options.weight_mod = e;
+    return values_of(attention(two.q, two.k, two.v, two.options).o)[0] / 6;  // the mean of v
+  };
+  EXPECT_EQ(weight(Expr(16777217.0) - base), 0);
+  EXPECT_EQ(weight(big - base), 0);
+  EXPECT_EQ(weight(captured - base), 0);
+  EXPECT_EQ(weight(to_f32(leaf::kv_idx() * 0 + 16777217) - base), 0);
+  EXPECT_EQ(weight(base * base + 1.0 - base * base), 1) << "sums are not rounded";
+  two = TwoKeys();  // f64
+  two.k = reals({1, 1, 2, 1}, {0, 0});
+  two.options.bindings = {.captures = {{"x", stored}}, .params = {{"p", 16777217.0}}};
+  EXPECT_EQ(weight(Expr(16777217.0) - base), 1);
+  EXPECT_EQ(weight(big - base), 1);
+  EXPECT_EQ(weight(captured - base), 1);
+  EXPECT_EQ(weight(to_f32(leaf::kv_idx() * 0 + 16777217) - base), 1);
+}
+
 TEST(Reference, Masks) {
   TwoKeys two;
   two.options.mask_mod = leaf::kv_idx() == 1;

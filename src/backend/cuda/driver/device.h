@@ -71,7 +71,7 @@ class Module {
   CUmodule module_ = nullptr;
 };
 
-/// What a launch asks for: ctas x height CTAs of so many threads, each with so many bytes of dynamic shared memory.
+/// What a launch asks for: ctas x height CTAs, the threads of each, and the bytes of its dynamic shared memory.
 struct Launch {
   unsigned ctas, height = 1;
   unsigned threads;

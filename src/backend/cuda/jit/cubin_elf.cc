@@ -27,7 +27,7 @@ struct SectionHeader {
 };
 constexpr std::uint32_t kNoBits = 8;  // a section without bytes in the file
 
-// `.nv.info` is a list of attributes: format, number, then a length and so many bytes, or two bytes of value.
+// `.nv.info` is a list of attributes: format, number, then a length and bytes of that length, or two bytes of value.
 constexpr std::uint8_t kFormatSized = 4;
 constexpr std::uint8_t kFrameSize = 0x11, kRegisterCount = 0x2f;  // {symbol, value}
 

@@ -1,4 +1,4 @@
-// Before a run of forward_sm90 that reads tensors from copies: these, in the run's workspace.
+// Copies tensors into the run's workspace, before a run of forward_sm90 that reads them from there.
 #pragma once
 
 #include <cstdint>

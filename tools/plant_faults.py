@@ -5,8 +5,9 @@ usage: plant_faults.py [--sample N [--seed SEED]] [--only NAME ...] [--gpu] [--l
 
 The faults stand in tools/faults/ROOM.json, a room of src/ or kernels/ each: {"name", "file", "find", "replace", "tests"}.
 `find` must occur exactly once in the file, so that a fault that no longer fits the code is an error here and not a silent
-pass. `tests` is a regular expression for whole names of ctest's tests, of which at least one must fail. A fault that does
-not compile does not count as found. Those of tools/faults/gpu.json need a GPU and are planted with --gpu alone.
+pass. `tests` is a regular expression for whole names of ctest's tests, with or without their "_test", of which at least
+one must fail. A fault that does not compile does not count as found. Those of tools/faults/gpu.json need a GPU and are
+planted with --gpu alone.
 
 --sample plants as many at random; the seed is printed, and --seed or HEDDLE_TEST_SEED repeats the draw.
 Several copies of the library take faults at the same time; for each fault, only what its tests run is built.
@@ -86,6 +87,11 @@ def make_copy(tree):
     return configured.stdout[-4000:] if configured.returncode != 0 else ""
 
 
+def whole_names(tests):
+    """The expression for ctest -R."""
+    return f"^({tests})(_test)?$"
+
+
 def targets_of(tree, tests):
     """What ninja must build before these tests can run: the files of the build that their commands and environments
     name. A test that names none, or a whole folder, needs everything. Read from CMake's files, since ctest itself keeps
@@ -94,7 +100,7 @@ def targets_of(tree, tests):
     words_of = {}
     for file in folder.rglob("CTestTestfile.cmake"):
         for name, words in TEST_LINE.findall(file.read_text()):
-            if re.fullmatch(tests, name):
+            if re.search(whole_names(tests), name):
                 # Where kernels are cached is nobody's target.
                 words_of.setdefault(name, []).extend(
                     entry.rpartition("=")[2] for text in re.findall(r'"([^"]*)"', words) for entry in text.split(";")
@@ -119,7 +125,7 @@ def plant(tree, fault, jobs):
         built = build(tree, jobs, targets_of(tree, fault["tests"]))
         if built.returncode != 0:
             return "does not compile", built.stdout[-800:]
-        tested = run(["ctest", "--test-dir", "build/release", "-R", f"^({fault['tests']})$", f"-j{jobs}",
+        tested = run(["ctest", "--test-dir", "build/release", "-R", whole_names(fault["tests"]), f"-j{jobs}",
                       "--stop-on-failure"], tree, 900)
         if "No tests were found" in tested.stdout:
             return "no such test", fault["tests"]

@@ -14,8 +14,6 @@
 
 namespace heddle::cuda {
 
-bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
-
 void CompileTable::SetUp() {
   std::string name = (std::filesystem::temp_directory_path() / "heddle-table-XXXXXX").string();
   ASSERT_NE(::mkdtemp(name.data()), nullptr);

@@ -2,7 +2,7 @@
 // no serialised products and no addresses in vector registers, where masks read nothing; masks that read captures take
 // registers, so for them it is enough that one kernel of each head dim is left. f16 is compiled with one mask only: its
 // kernels differ in a few instructions, and so are the spare kernels. By default a sample is compiled (table_sample.h);
-// HEDDLE_TEST_FULL compiles all, HEDDLE_TEST_REDUCED a sample of the simplest.
+// HEDDLE_TEST_FULL compiles all.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,6 @@ namespace heddle::cuda {
 using plan::ForwardSm90Kernel;
 using plan::HeadDims;
 using plan::kForwardSm90Kernels;
-
-bool reduced();
 
 /// Keeps kernels in a folder of its own.
 class CompileTable : public testing::Test {

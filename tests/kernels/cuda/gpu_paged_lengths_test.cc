@@ -155,7 +155,7 @@ TEST_F(GpuPagedLengths, WithWhatElseAKernelDoes) {
   for (const std::int64_t rows : {16, 3, 0}) {
     CaseSpec base = source.draw(rows, 64, 64);
     base.seed = seed += 100;
-    base.q_start = "none";  // where the device has them biases must be guarded: engine_gpu_lengths_test
+    base.q_start = "none";  // where the device has them biases must be guarded: gpu_lengths_test
     for (CaseSpec spec : crossings(base)) {
       spec.qk_dim = spec.v_dim = dims.deal();
       spec.layout = rows == 0 ? Layout::reversed : Layout::bshd;

@@ -22,6 +22,14 @@ T5 = "table[where(q_idx < kv_idx, 16, 0) + min(abs(kv_idx - q_idx), 8) + " + " +
 )
 
 
+# Windows of 32 x 32 tokens, one after the other: where the table has the bias of two positions in them.
+GRID = "((q_idx % 1024) // 32 - (kv_idx % 1024) // 32 + 31) * 63 + q_idx % 32 - kv_idx % 32 + 31"
+
+
+def grid_place(q, k):
+    return ((q % 1024) // 32 - (k % 1024) // 32 + 31) * 63 + q % 32 - k % 32 + 31
+
+
 SEED, KEPT = 1234, 1 / (1 - mod_peers.DROPPED)
 
 
@@ -111,6 +119,31 @@ MODS = (
         captures=("bias32",),
         make=lambda torch, x: (lambda t, h, q, k: t + x["bias32"][h, q, k], None),
         streamed="bias32",
+    ),
+    Mod(
+        "padding",
+        both(1.25, 1.12),
+        score="score + padding[kv_idx]",
+        captures=("padding",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["padding"][k], None),
+    ),
+    Mod(
+        "temperature and gate, causal",
+        both(1.25, 1.12),
+        score="score * temperature[kv_idx] + gate[h, q_idx]",
+        mask=CAUSAL,
+        captures=("temperature", "gate"),
+        make=lambda torch, x: (
+            lambda t, h, q, k: t * x["temperature"][k] + x["gate"][h, q],
+            lambda q, k: q >= k,
+        ),
+    ),
+    Mod(
+        "grid bias",
+        both(2.5, 2.5),
+        score=f"score + grid[{GRID}, h]",
+        captures=("grid",),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["grid"][grid_place(q, k), h], None),
     ),
     Mod(
         "dropout",
@@ -232,6 +265,10 @@ def capture_tensors(torch, device, cell):
         "slopes": torch.exp2(-8.0 * numbers.float() / cell.heads),
         "table": torch.randn(32, cell.heads, device=device, generator=generator),
         "ids": ids.to(torch.int32).to(device),
+        "padding": torch.where(torch.arange(cell.s, device=device) < cell.s - 400, 0.0, -math.inf),
+        "temperature": 1 + 0.2 * torch.rand(cell.s, device=device, generator=generator),
+        "gate": torch.randn(cell.heads, cell.s, device=device, generator=generator),
+        "grid": torch.randn(63 * 63, cell.heads, device=device, generator=generator),
         "sinks": torch.randn(cell.heads, device=device, generator=generator) * 4,
         "bias": bias.to(torch.bfloat16),
         "bias32": bias,

@@ -86,6 +86,10 @@ struct ForwardSm90Config {
   Fp8 q_fp8 = Fp8::none, k_fp8 = Fp8::none, v_fp8 = Fp8::none;
   int weight_exponent = 0;  // 8 bits: no weight of the weight_mod exceeds 2^weight_exponent
   int packed_queries = 0;   // TileShape::packed_queries
+  // Scores are first multiplied by a number of the key, and one of the key is added. So is one of a table, which stands
+  // where a number of the query and one of the key sum to; so many entries, 0: there is none.
+  bool key_factor = false, key_term = false;
+  int table_entries = 0;
 
   constexpr bool masks_by_distance() const { return mask == MaskForm::distance || mask == MaskForm::both; }
   constexpr bool masks_by_values() const { return mask == MaskForm::values || mask == MaskForm::both; }
@@ -130,9 +134,16 @@ struct ForwardSm90Config {
   constexpr bool orders() const { return page_rows > 0; }
   constexpr bool gathers() const { return page_rows % kBoxRows != 0; }
   /// The last ones of the producer's warpgroup; a streamer or a transposer has one of the two that are left.
-  constexpr int gather_warps() const { return streamed_bytes > 0 || fp8() ? 1 : 2; }
+  constexpr int gather_warps() const { return streamed_bytes > 0 || fp8() || computes_keys() ? 1 : 2; }
   /// Warps that transpose values of 8 bits.
-  constexpr int transposers() const { return orders() ? 1 : 2; }
+  constexpr int transposers() const { return orders() || computes_keys() ? 1 : 2; }
+  /// Warps compute numbers of keys: the third of the producer's warpgroup, or, where that transposes, the fourth; or
+  /// both.
+  constexpr bool computes_keys() const { return key_numbers() > 0; }
+  constexpr int key_warps() const { return !computes_keys() ? 0 : orders() || fp8() ? 1 : 2; }
+  constexpr int first_key_warp() const { return fp8() ? 3 : 2; }
+  /// What consumers read of each key: a factor, a term, a place in the table. Two at most.
+  constexpr int key_numbers() const { return (key_factor ? 1 : 0) + (key_term ? 1 : 0) + (table_entries > 0 ? 1 : 0); }
   /// Rows of k and v that are in one page, wherever they are in their block: a box of TMA's.
   constexpr int page_box() const {
     int box = kv_block, rest = page_rows;
@@ -281,20 +292,40 @@ struct ForwardSm90Memory {
   int barriers;   // 8 bytes each: q full, q empty [q_buffers][warpgroups]; k full, k empty, v full, v empty [stages];
                   // list done; wished, answered; in 8 bits: values loaded, values transposed [stages]; tiles of a
                   // capture full, empty [streamed_stages][warpgroups]; ordered, taken [kGatherOrders], where there are
-                  // orders
+                  // orders; numbers of keys: asked for [stages], table empty [kTables]
   int steps;      // Step [stages]
   int redo;       // int [kTilePlaces]: not 0 where some of that tile's row sums left the safe range
   int items;      // WorkItem, and what follows it, [kItemPlaces]: of the tile that is loaded, of the next, and of the
                   // one before, whose last values may be yet to come; by the tile's number
   int orders;     // GatherOrder [kGatherOrders], where there are any
   int distances;  // float [warpgroups][distance_words]: the term of each distance; distant scores only
-  int wish;       // int: the item that the producer wishes to load next, and the answer
-  int ends;       // int [stages]: not 0 where what has been loaded are no values, but the end; 8 bits only
-  int bytes;      // to ask for
+  int key_numbers;  // float [key_slots()][kv_block][key_numbers()]
+  int key_flags;    // int [key_slots()][2]: kKeyTerms... of each warp's keys
+  int key_blocks;   // int [stages]: what the producer asks for
+  int tables;       // of two tiles: int [rows()], where the entries of the rows' queries begin, then the entries
+  int wish;         // int: the item that the producer wishes to load next, and the answer
+  int ends;         // int [stages]: not 0 where what has been loaded are no values, but the end; 8 bits only
+  int bytes;        // to ask for
 };
 
 /// Distances between 64 queries and a block of keys; and the two ends where the term stays the same.
 constexpr int distance_words(const ForwardSm90Config& config) { return kWarpgroupRows + config.kv_block + 1; }
+
+/// Blocks of numbers of keys: one more than there are blocks of keys, since a block of keys is given back before its
+/// scores are changed.
+constexpr int key_slots(const ForwardSm90Config& config) { return config.stages + 1; }
+constexpr int key_slot_bytes(const ForwardSm90Config& config) { return config.kv_block * config.key_numbers() * 4; }
+/// Of a tile: of its rows and entries.
+constexpr int table_bytes(const ForwardSm90Config& config) {
+  return config.table_entries > 0 ? (config.rows() + config.table_entries + 3) / 4 * 16 : 0;
+}
+inline constexpr int kTables = 2;
+/// Of a block's terms: some are not 0; the largest is far above that of the tile's blocks before.
+inline constexpr int kKeyTermsAdd = 1, kKeyTermsRise = 2;
+
+/// What the producer asks of the warps that compute numbers of keys: the number of a block of keys, times 2, and 1 for
+/// the first of a tile; or that they end.
+inline constexpr int kNoKeyBlock = -1;
 
 constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config) {
   constexpr int kPanelRow = 128;  // bytes
@@ -318,10 +349,19 @@ constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config)
   at += kItemPlaces * item_bytes(config);
   memory.orders = at;
   if (config.orders()) at += kGatherOrders * static_cast<int>(sizeof(GatherOrder));
+  memory.key_numbers = at;
+  at += key_slots(config) * key_slot_bytes(config);
+  memory.tables = at;
+  at += kTables * table_bytes(config);
   memory.barriers = at;
   at += 8 * (2 * config.q_buffers * config.warpgroups + (config.fp8() ? 6 : 4) * config.stages + 3);
   at += 8 * 2 * config.streamed_stages * config.warpgroups;
   if (config.orders()) at += 8 * 2 * kGatherOrders;
+  if (config.computes_keys()) at += 8 * (config.stages + kTables);
+  memory.key_flags = at;
+  if (config.computes_keys()) at += key_slots(config) * 8;
+  memory.key_blocks = at;
+  if (config.computes_keys()) at += config.stages * 4;
   memory.steps = at;
   at += config.stages * static_cast<int>(sizeof(Step));
   memory.wish = at;

@@ -1,6 +1,7 @@
 #include "engine/case_mods.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 
@@ -123,6 +124,60 @@ Expr streamed_in_cap(AttentionCase& c) {
   const Expr bias = Capture("bias", DType::f16, 3)(leaf::h() % 2, leaf::q_idx(), leaf::kv_idx());
   return 3.0 * tanh((leaf::score() + bias) / 3.0);
 }
+
+// Of each sequence's keys some at either end are left out, by -inf, all of them now and then. Where each query sees
+// others, by a number that no score is near, or by the least that there is, whose power of two is none.
+Tensor padding(AttentionCase& c) {
+  const std::int64_t sequences = std::max<std::int64_t>(1, c.sequences()),
+                     keys = std::max<std::int64_t>(1, c.most_keys());
+  constexpr float kInfinite = std::numeric_limits<float>::infinity(), kLeast = std::numeric_limits<float>::lowest();
+  const bool all_seen = c.spec().mask.empty() && c.spec().sequences == "whole";
+  Tensor tensor = random_reals(c, DType::f32, {sequences, keys});
+  for (std::int64_t b = 0; b < sequences; ++b) {
+    const float excluded =
+        all_seen ? std::array{-kInfinite, -1e9F, kLeast}[static_cast<std::size_t>(c.below(3))] : -kInfinite;
+    const std::int64_t from = c.below(2) == 0 ? 0 : c.below(keys);
+    const std::int64_t to = excluded == -kInfinite && c.below(6) == 0 ? from : from + 1 + c.below(keys);
+    for (std::int64_t i = 0; i < keys; ++i) {
+      if (i < from || i >= to) static_cast<float*>(tensor.data())[b * keys + i] = excluded;
+    }
+  }
+  return tensor;
+}
+Expr of_key(AttentionCase& c, const std::string& name, DType dtype) {
+  c.capture(name, random_reals(c, dtype, {std::max<std::int64_t>(1, c.most_keys())}));
+  return Capture(name, dtype, 1)(leaf::kv_idx());
+}
+Expr padded(AttentionCase& c) {
+  c.capture("padding", padding(c));
+  return leaf::score() + Capture("padding", DType::f32, 2)(leaf::b(), leaf::kv_idx());
+}
+Expr alibi_padded(AttentionCase& c) { return alibi(c) + padded(c) - leaf::score(); }
+
+// Temperatures of both signs, and a term of the query.
+Expr temperature_and_gate(AttentionCase& c) {
+  c.capture("gate", random_reals(c, DType::f32, {c.spec().q_heads(), std::max<std::int64_t>(1, c.positions())}));
+  const Expr gate = Capture("gate", DType::f32, 2).at({leaf::h(), leaf::q_idx()}, 0.25);
+  return leaf::score() * of_key(c, "temperature", DType::bf16) + gate;
+}
+// Of each head its own, in a sum that separates only when it is multiplied out.
+Expr scaled_keys_of_head(AttentionCase& c) {
+  c.options().bindings.params["a"] = 0.5;
+  const Expr term = to_f32(leaf::q_idx() % 5) - of_key(c, "rises", DType::f32) * to_f32(leaf::h() + 1);
+  return (leaf::score() * of_key(c, "temperature", DType::f32) - term) * param("a", ExprType::f32);
+}
+
+// Queries and keys on a grid of 8 columns.
+Expr grid_bias(AttentionCase& c) {
+  constexpr std::int32_t kColumns = 8;
+  const auto rows = static_cast<std::int32_t>(std::max(c.positions(), c.most_keys()) / kColumns + 1);
+  c.capture("table", random_reals(c, DType::f32, {(2 * rows - 1) * (2 * kColumns - 1), c.spec().q_heads()}));
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const Expr place = (floor_div(q, kColumns) - floor_div(kv, kColumns) + rows - 1) * (2 * kColumns - 1) +
+                     (q % kColumns - kv % kColumns + kColumns - 1);
+  return leaf::score() + 0.5 * Capture("table", DType::f32, 2).at({place, leaf::h()}, 1.5);
+}
+Expr grid_bias_padded(AttentionCase& c) { return padded(c) + grid_bias(c) - leaf::score(); }
 
 // A term that is NaN in the rows that the mask some_queries_blind excludes.
 Expr blind_rows_poisoned(AttentionCase&) { return leaf::score() + where(leaf::q_idx() % 3 == 0, kNaN, 0.5); }
@@ -282,6 +337,12 @@ const std::vector<NamedMod>& score_mods() {
       {"softcap", [](AttentionCase&) { return mods::softcap(2.5); }},
       {"full_bias", full_bias},
       {"scaled_by_param", scaled_by_param},
+      {"padded", padded},
+      {"alibi_padded", alibi_padded},
+      {"temperature_and_gate", temperature_and_gate},
+      {"scaled_keys_of_head", scaled_keys_of_head},
+      {"grid_bias", grid_bias},
+      {"grid_bias_padded", grid_bias_padded},
       {"some_rows_masked", some_rows_masked},
       {"some_elements_poisoned", some_elements_poisoned},
       {"constant", [](AttentionCase&) { return Expr(0.25); }},

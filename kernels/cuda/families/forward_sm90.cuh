@@ -15,6 +15,7 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/consumer.cuh"
 #include "sm90/gather.cuh"
+#include "sm90/key_numbers.cuh"
 #include "sm90/memory.cuh"
 #include "sm90/producer.cuh"
 #include "sm90/streamer.cuh"
@@ -56,6 +57,11 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
     if constexpr (kConfig.streamed_bytes > 0) {
       if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params).run();
+    }
+    if constexpr (kConfig.computes_keys()) {
+      constexpr unsigned kFirst = kConfig.first_key_warp(), kEnd = kFirst + kConfig.key_warps();
+      const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
+      if (warp >= kFirst && warp < kEnd) KeyNumbers<kConfig>(memory, params, warp - kFirst).run();
     }
     if constexpr (kConfig.orders()) {
       if (threadIdx.x >= 128 - 32 * kConfig.gather_warps()) Gatherer<kConfig>(memory, k_map, v_map, params).run();

@@ -35,9 +35,9 @@ struct ElementWeights {
   bool safe = false;                   // of the tile: all steps are
   float held = 0;                      // what pin() holds
 
-  __device__ __forceinline__ void begin_step() {
+  __device__ __forceinline__ void begin_step(bool rises = false) {
     if constexpr (kOwnPowers) {
-      exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()));
+      exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()) | rises);
     }
   }
 
@@ -50,6 +50,14 @@ struct ElementWeights {
     weigh(s, [&](int i, float x, float from) {
       const float u = x * x;
       return fmaf(x, fmaf(fmaf(series[2], u, series[1]), u, series[0]), tilt.at(i, from));
+    });
+  }
+  /// The same of scores that numbers of the keys make t.
+  template <class Columns>
+  __device__ __forceinline__ void step_keyed(float (&s)[kColumns / 2], Columns& columns) {
+    weigh(s, [&](int i, float x, float from) {
+      if (i % 8 == 0) columns.load(i / 8);
+      return columns(i, x, tilt.at(i, from));
     });
   }
 

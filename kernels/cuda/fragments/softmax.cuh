@@ -69,9 +69,9 @@ struct Softmax {
   static constexpr float kLargestWeight = kRange.largest, kSafeHeadroom = kRange.safe_headroom;
   static constexpr float kShare = 0.25F;
 
-  /// Before each step: whether it has to look for maxima.
-  __device__ __forceinline__ void begin_step() {
-    exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()));
+  /// Before each step: whether it has to look for maxima. `rises`: its scores may be far above those before.
+  __device__ __forceinline__ void begin_step(bool rises = false) {
+    exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()) | rises);
   }
 
   /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two. `attending`:
@@ -88,6 +88,17 @@ struct Softmax {
         [&](int i, float x, float from) {
           const float u = x * x;
           return fmaf(x, fmaf(fmaf(series[2], u, series[1]), u, series[0]), tilt.at(i, from));
+        },
+        kAllAttend);
+  }
+  /// The same of scores that numbers of the keys make t; not where the step is exact.
+  template <class Columns>
+  __device__ __forceinline__ void step_keyed(float (&s)[kColumns / 2], Columns& columns) {
+    weigh(
+        s,
+        [&](int i, float x, float from) {
+          if (i % 8 == 0) columns.load(i / 8);
+          return columns(i, x, tilt.at(i, from));
         },
         kAllAttend);
   }

@@ -1,4 +1,4 @@
-// Single words of shared memory, and 16 bytes of zeros.
+// Words of shared memory, up to four at once.
 #pragma once
 
 #include "ptx/barrier.cuh"
@@ -17,6 +17,16 @@ __device__ __forceinline__ float load_float(Address from) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
   return value;
+}
+/// Two or four, aligned to their bytes.
+__device__ __forceinline__ void load_floats(Address from, float (&to)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(to[0]), "=f"(to[1]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ void load_floats(Address from, float (&to)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(from)
+               : "memory");
 }
 __device__ __forceinline__ void store_float(Address to, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");

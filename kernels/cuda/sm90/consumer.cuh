@@ -9,6 +9,7 @@
 #include "fragments/distances.cuh"
 #include "fragments/drops.cuh"
 #include "fragments/empty_rows.cuh"
+#include "fragments/key_columns.cuh"
 #include "fragments/mask_bits.cuh"
 #include "fragments/row_weights.cuh"
 #include "fragments/scores.cuh"
@@ -31,7 +32,8 @@ class Consumer : DropsOf<kConfig.dropped> {
   using Memory = SharedMemory<kConfig>;
   // Measured: 4 % at D 64 without a mask; with one, and at D 128, nothing.
   static constexpr bool kAsArray = kQk <= 64 && kV <= 64 && kConfig.warpgroups == 3 && !kConfig.masked &&
-                                   !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain;
+                                   !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain &&
+                                   kConfig.key_numbers() == 0;
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
   static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
@@ -44,6 +46,15 @@ class Consumer : DropsOf<kConfig.dropped> {
   // (Dilations, 8 bits: registers too many; for dilations nothing gained either.)
   static constexpr bool kLimitsEachStep = kSoftmax && kMaskedByBits && !kHoles && !kConfig.fp8();
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
+  /// Numbers of the keys make products t, in powers of two, but for the form's own terms.
+  static constexpr bool kKeyed = kConfig.computes_keys();
+  static constexpr bool kTermsAlone = kConfig.key_term && kConfig.key_numbers() == 1;
+  /// A term of the row stays in registers for its tile, where S, P and O leave them: D 64, 192 x 128 has one too few.
+  /// (Without numbers of keys it is read for each block.)
+  static constexpr int kTileRegisters = kN / 2 + kN * kConfig.element_bytes() / 8 + kV / 2;
+  static constexpr bool kHoldsRows =
+      kKeyed && kConfig.scores == ScoreForm::shifted && kConfig.consumer_registers() - kTileRegisters >= 36;
+  static_assert(!kKeyed || (!kMapped && !kConfig.capped));
   // In 8 bits: weights of the other normalizers leave P's range, packed draws are two to a register, and the streamer's
   // warp transposes values.
   static_assert(!kConfig.fp8() || (kSoftmax && !kConfig.dropped && !kStreams));
@@ -165,6 +176,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       if ((step & shared::kStepNextUneven) && !attends(read_step())) break;
       const bool new_tile = (step & shared::kStepLast) != 0;
       if (new_tile) {
+        leave_table();
         ++tile_;
         wait_for_queries();
       }
@@ -239,6 +251,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     // Not before the values have come: a buffer is given back once each time it was filled.
     ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     release_values();
+    advance_key_numbers();
   }
 
   /// The rows' last step, attended or not, lies behind.
@@ -254,7 +267,26 @@ class Consumer : DropsOf<kConfig.dropped> {
       fill_own_rows<kConfig>(params_, own_place(tile_), own_sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
+    leave_table();
     ++tile_;
+  }
+
+  /// This tile's table is read no more.
+  __device__ __forceinline__ void leave_table() const {
+    if constexpr (kConfig.table_entries > 0) release(memory_.table_empty(tile_));
+  }
+  /// Of the block's terms; one value for the warp, and the compiler knows it.
+  __device__ __forceinline__ int key_flags() const {
+    if constexpr (!kConfig.key_term) return 0;
+    return __shfl_sync(~0U, heddle::key_flags(memory_.key_flags(key_slot_)), 0);
+  }
+  __device__ __forceinline__ KeyColumns<kConfig> key_columns(float factor) const {
+    return {memory_.key_numbers(key_slot_), memory_.table(tile_), params_.scale_log2, factor};
+  }
+  __device__ __forceinline__ void advance_key_numbers() {
+    if constexpr (kKeyed) {
+      if (++key_slot_ == shared::key_slots(kConfig)) key_slot_ = 0;
+    }
   }
 
   // A tile's queries stand in the buffer of its number.
@@ -318,6 +350,14 @@ class Consumer : DropsOf<kConfig.dropped> {
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
                                   softmax_.tilt);
+    } else if constexpr (kHoldsRows) {
+      if (new_tile) {
+        const BlockPlace at = block_place(step);
+        softmax_.tilt.begin_tile(params_.mod, at);
+        softmax_.tilt.set(params_.mod, at);
+        for (int r = 0; r < 2; ++r) row_terms_[r] = softmax_.tilt.base[r];
+      }
+      for (int r = 0; r < 2; ++r) softmax_.tilt.base[r] = row_terms_[r];
     } else if constexpr (ScoreTilt<kConfig.scores>::kAny) {
       const BlockPlace at = block_place(step);
       if (new_tile) softmax_.tilt.begin_tile(params_.mod, at);
@@ -341,6 +381,14 @@ class Consumer : DropsOf<kConfig.dropped> {
                           });
       if constexpr (kStreams) release_streamed();
     }
+    const int flags = this->key_flags();
+    const bool keyed = kKeyed && (!kTermsAlone || (flags & shared::kKeyTermsAdd));  // else all terms are 0
+    if constexpr (kKeyed && kConfig.scores == ScoreForm::distant) {
+      if (keyed) {
+        key_columns(factor).fold(s_);
+        scale_log2 = 1;
+      }
+    }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       if (!softmax_.tilt.flat) {
         add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
@@ -351,7 +399,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       softmax_.rows = RowSums();
       softmax_.safe = (step & shared::kStepSafe) != 0;
     }
-    softmax_.begin_step();
+    softmax_.begin_step((flags & shared::kKeyTermsRise) != 0);
     const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
     if constexpr (kConfig.capped) {
       if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
@@ -368,6 +416,19 @@ class Consumer : DropsOf<kConfig.dropped> {
       cap_scores<kConfig>(s_, params_, factor);
       scale_log2 = 1;
     }
+    if constexpr (kKeyed && kConfig.scores != ScoreForm::distant) {
+      if (keyed) {
+        KeyColumns<kConfig> columns = key_columns(factor);
+        if (!softmax_.exact && !(step & decided)) {
+          softmax_.step_keyed(s_, columns);
+          advance_key_numbers();
+          return;
+        }
+        columns.fold(s_);
+        scale_log2 = 1;
+      }
+    }
+    advance_key_numbers();
     if constexpr (ScoreTilt<kConfig.scores>::kAny) {
       if (step & decided) {
         softmax_.tilt.fold(s_, scale_log2);
@@ -545,6 +606,8 @@ class Consumer : DropsOf<kConfig.dropped> {
   bool begun_ = false;    // a stretch has ended inside that tile
   bool suspect_ = false;  // the closed tile's weights were large
   BufferRing k_{0}, v_{0};
+  int key_slot_ = 0;
+  float row_terms_[kHoldsRows ? 2 : 1];
   ptx::Ring streamed_{0};
   RowWeights softmax_;
   Bits mask_;

@@ -132,9 +132,26 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address taken(unsigned number) const {
     return barrier(kFirstOrdered + shared::kGatherOrders + static_cast<int>(number % shared::kGatherOrders));
   }
-  /// Who says of a buffer that it is filled: the producer, of keys for the step beside them, too; or the gathering
-  /// warps.
-  static constexpr unsigned kKeyArrivals = kConfig.gathers() ? 1 + kConfig.gather_warps() : 1;
+
+  // Numbers of keys: a block's; what is asked for, with a block of keys; that it is; a tile's table, and that all warps
+  // of the tile have read it.
+  __device__ __forceinline__ ptx::Address key_numbers(int slot) const {
+    return base + kLayout.key_numbers + slot * shared::key_slot_bytes(kConfig);
+  }
+  __device__ __forceinline__ ptx::Address key_flags(int slot) const { return base + kLayout.key_flags + slot * 8; }
+  __device__ __forceinline__ ptx::Address key_block(int slot) const { return base + kLayout.key_blocks + slot * 4; }
+  static constexpr int kFirstAsked = kFirstOrdered + (kConfig.orders() ? 2 * shared::kGatherOrders : 0);
+  __device__ __forceinline__ ptx::Address key_block_asked(int slot) const { return barrier(kFirstAsked + slot); }
+  __device__ __forceinline__ ptx::Address table(unsigned tile) const {
+    return base + kLayout.tables + tile % shared::kTables * static_cast<unsigned>(shared::table_bytes(kConfig));
+  }
+  __device__ __forceinline__ ptx::Address table_empty(unsigned tile) const {
+    return barrier(kFirstAsked + kConfig.stages + static_cast<int>(tile % shared::kTables));
+  }
+
+  /// Who says of a buffer that it is filled: the producer, of keys for the step beside them, too; the gathering warps;
+  /// those that compute numbers of the keys.
+  static constexpr unsigned kKeyArrivals = 1 + (kConfig.gathers() ? kConfig.gather_warps() : 0) + kConfig.key_warps();
   static constexpr unsigned kValueArrivals = kConfig.gathers()  ? kConfig.gather_warps()
                                              : kConfig.orders() ? 2  // the second of who asks TMA for pages
                                                                 : 1;
@@ -172,6 +189,10 @@ struct SharedMemory {
         ptx::barrier_init(ordered(number), 1);
         ptx::barrier_init(taken(number), kConfig.gather_warps());
       }
+    }
+    if constexpr (kConfig.computes_keys()) {
+      for (int slot = 0; slot < kConfig.stages; ++slot) ptx::barrier_init(key_block_asked(slot), 1);
+      for (unsigned tile = 0; tile < shared::kTables; ++tile) ptx::barrier_init(table_empty(tile), kWarps);
     }
     for (unsigned tile = 0; tile < shared::kTilePlaces; ++tile) {
       ptx::store_word(redo(tile), 0);

@@ -11,6 +11,8 @@ template <auto kConfig>
 class Producer {
  public:
   using Memory = SharedMemory<kConfig>;
+  // One register more spills where numbers of keys are asked for, too.
+  using BufferRing = ptx::ChooseRing<kConfig.computes_keys()>;
 
   __device__ __forceinline__ Producer(const Memory& memory, const ptx::TensorMap& q_map, const ptx::TensorMap& k_map,
                                       const ptx::TensorMap& v_map, const shared::ForwardSm90Params& params)
@@ -32,9 +34,10 @@ class Producer {
       wish(repeat);
       next_ = answer();
     }
-    ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
+    ptx::barrier_wait(memory_.k_empty(ptx::slot_of(k_)), ptx::parity_of(k_));
     write_step(shared::kStepStop);
-    for (unsigned i = 0; i < Memory::kKeyArrivals; ++i) ptx::barrier_arrive(memory_.k_full(k_.slot));
+    ask_for_numbers(shared::kNoKeyBlock);
+    for (unsigned i = 0; i < Memory::kKeyArrivals; ++i) ptx::barrier_arrive(memory_.k_full(ptx::slot_of(k_)));
     if constexpr (kConfig.fp8()) end_values();
     wish(kNoMoreTiles);
     if constexpr (kConfig.orders()) order({.tensor = shared::kGatherNothing});
@@ -93,13 +96,15 @@ class Producer {
       const int keys = key_block(block);
       if ((keys + 1) * kConfig.kv_block > kv_len(item())) flags |= shared::kStepRagged;
 
-      const ptx::Address full = memory_.k_full(k_.slot);
-      ptx::barrier_wait(memory_.k_empty(k_.slot), k_.parity);
+      const ptx::Address full = memory_.k_full(ptx::slot_of(k_));
+      ptx::barrier_wait(memory_.k_empty(ptx::slot_of(k_)), ptx::parity_of(k_));
       if constexpr (kConfig.orders()) {
-        order_block(shared::kGatherK, memory_.keys(k_.slot), full, keys, item());
+        order_block(shared::kGatherK, memory_.keys(ptx::slot_of(k_)), full, keys, item());
       } else {
-        load_block<kConfig.qk_panels()>(memory_.keys(k_.slot), k_map_, full, keys, item(), params_.k_batched);
+        load_block<kConfig.qk_panels()>(memory_.keys(ptx::slot_of(k_)), k_map_, full, keys, item(), params_.k_batched);
       }
+      // Before what the last step has to wait for: they take about as long as the keys.
+      ask_for_numbers(2 * keys + (first ? 1 : 0));
       if (first) load_queries();
       if (left == 1) {
         // What stands in the step has to wait for the answer; what is loaded does not.
@@ -120,6 +125,14 @@ class Producer {
       pending_ = keys * shared::kItemPlaces + (tile_ - 1) % shared::kItemPlaces;
       ++block;
       if (last_of_run && left > 1) fetch_run();
+    }
+  }
+
+  /// Of the keys of a block.
+  __device__ __forceinline__ void ask_for_numbers(int of_block) const {
+    if constexpr (kConfig.computes_keys()) {
+      ptx::store_word(memory_.key_block(ptx::slot_of(k_)), of_block);
+      ptx::barrier_arrive(memory_.key_block_asked(ptx::slot_of(k_)));
     }
   }
 
@@ -186,15 +199,16 @@ class Producer {
 
   __device__ __forceinline__ void load_pending_values() {
     if (pending_ < 0) return;
-    const ptx::Address full = memory_.loaded_full(v_.slot);
-    ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
+    const ptx::Address full = memory_.loaded_full(ptx::slot_of(v_));
+    ptx::barrier_wait(memory_.loaded_empty(ptx::slot_of(v_)), ptx::parity_of(v_));
     if constexpr (!kConfig.gathers()) ptx::barrier_arrive_expecting(full, pending_value_bytes());
     if constexpr (kConfig.orders()) {
-      order_block(shared::kGatherV, memory_.loaded_values(v_.slot), full, pending_ / shared::kItemPlaces,
+      order_block(shared::kGatherV, memory_.loaded_values(ptx::slot_of(v_)), full, pending_ / shared::kItemPlaces,
                   memory_.item(static_cast<unsigned>(pending_)));
     } else {
-      load_block<kConfig.v_panels()>(memory_.loaded_values(v_.slot), v_map_, full, pending_ / shared::kItemPlaces,
-                                     memory_.item(static_cast<unsigned>(pending_)), params_.v_batched);
+      load_block<kConfig.v_panels()>(memory_.loaded_values(ptx::slot_of(v_)), v_map_, full,
+                                     pending_ / shared::kItemPlaces, memory_.item(static_cast<unsigned>(pending_)),
+                                     params_.v_batched);
     }
     v_.advance(kConfig.stages);
     pending_ = -1;
@@ -210,9 +224,9 @@ class Producer {
 
   /// Tells the warps that transpose values that all have come.
   __device__ __forceinline__ void end_values() {
-    ptx::barrier_wait(memory_.loaded_empty(v_.slot), v_.parity);
-    ptx::store_word(memory_.end(v_.slot), 1);
-    for (unsigned i = 0; i < Memory::kValueArrivals; ++i) ptx::barrier_arrive(memory_.loaded_full(v_.slot));
+    ptx::barrier_wait(memory_.loaded_empty(ptx::slot_of(v_)), ptx::parity_of(v_));
+    ptx::store_word(memory_.end(ptx::slot_of(v_)), 1);
+    for (unsigned i = 0; i < Memory::kValueArrivals; ++i) ptx::barrier_arrive(memory_.loaded_full(ptx::slot_of(v_)));
   }
 
   template <int kPanels>
@@ -304,7 +318,9 @@ class Producer {
     }
   }
 
-  __device__ __forceinline__ void write_step(shared::Step step) const { ptx::store_word(memory_.step(k_.slot), step); }
+  __device__ __forceinline__ void write_step(shared::Step step) const {
+    ptx::store_word(memory_.step(ptx::slot_of(k_)), step);
+  }
   __device__ __forceinline__ void write_place() const {
     const int q_first = ptx::load_word(item() + shared::kItemQTile) * kConfig.queries();
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.place(tile_ - 1)), "r"(q_first),
@@ -350,7 +366,7 @@ class Producer {
   const Memory& memory_;
   const ptx::TensorMap &q_map_, &k_map_, &v_map_;
   const shared::ForwardSm90Params& params_;
-  ptx::Ring k_{1}, v_{1};
+  BufferRing k_{1}, v_{1};
   unsigned tile_ = 0;     // number of the next tile: tiles begun
   unsigned answers_ = 0;  // of the tile source
   int next_ = kNoTile;    // the last of them

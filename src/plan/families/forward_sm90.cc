@@ -83,6 +83,7 @@ struct Candidate {
   bool weighs_each = false;                            // though others only drop
   bool masks_each = false;                             // though others have its bits stored
   bool reads_each = false;                             // element of a capture, though of others it comes in tiles
+  bool numbers_each = false;                           // what depends on the key, though others do so once a key
   bool copies_more = false;                            // of pages than others
   double computing = 0;                                // seconds, however long memory takes
   std::int64_t stored_partial = 0, stored_places = 0;  // of the mask: StoredBlocks
@@ -98,7 +99,9 @@ struct Candidate {
     return seconds() * gain * kPlannerFactors.packing_gain * (idles ? kPlannerFactors.idle_gain : 1);
   }
   /// The best first.
-  auto rank() const { return std::tuple(weighs_each, masks_each, may_spill, weighed_seconds(), computing); }
+  auto rank() const {
+    return std::tuple(weighs_each, masks_each, numbers_each, may_spill, weighed_seconds(), computing);
+  }
 };
 
 /// The copies, in the workspace and in the prediction.
@@ -246,6 +249,21 @@ Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mod
     if (std::ranges::find(once, reason) == once.end()) once.push_back(std::move(reason));
   }
   candidates.rejected = std::move(once);
+  return candidates;
+}
+
+/// And where kernels compute numbers of keys also those that do not, since the compiler may refuse all of the former.
+Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mods, const TensorAccesses& accesses,
+                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  Candidates candidates = candidates_for(problem, mods, accesses, options, caps, rows_of);
+  if (mods.has_key_numbers()) {
+    KernelMods left = kernel_mods(problem, OfKeys::left);
+    left.stores_mask = mods.stores_mask;
+    for (Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of).all) {
+      candidate.numbers_each = true;
+      candidates.add(std::move(candidate));
+    }
+  }
   if (candidates.all.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(candidates.rejected, "; ")));
@@ -268,8 +286,9 @@ void append_left_out(const AttentionProblem& problem, const KernelMods& mods, st
 }
 
 // Why `other` stands behind `first`.
-std::string compare(const Candidate& other, const Candidate& first, const KernelMods& mods) {
+std::string compare(const Candidate& other, const Candidate& first) {
   const ForwardSm90Config& config = *other.choice.plan.sm90;
+  const KernelMods& mods = other.choice.plan.mods;
   if (other.weighs_each && !first.weighs_each) {
     return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one",
                        describe(other.choice.plan), shared::kKeysOfDraw);
@@ -277,6 +296,9 @@ std::string compare(const Candidate& other, const Candidate& first, const Kernel
   if (other.masks_each && !first.masks_each) {
     return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
                        describe(other.choice.plan));
+  }
+  if (other.numbers_each && !first.numbers_each) {
+    return fmt::format("{}: would compute for each pair what depends on the key alone", describe(other.choice.plan));
   }
   if (other.reads_each && !first.reads_each) {
     return fmt::format("{}: would read capture '{}' element by element", describe(other.choice.plan),
@@ -305,25 +327,30 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const TensorAccesses accesses = tensor_accesses(tensors, problem);
   KernelMods mods = kernel_mods(problem);
+  const std::string for_each_pair = mods.has_key_numbers() ? refuses_key_numbers(problem, mods) : std::string();
+  if (!for_each_pair.empty()) mods = kernel_mods(problem, OfKeys::left);
   std::string unstored = refuses_storing(problem, options.block_mask.get());
   mods.stores_mask = masks_by_values(mods) && unstored.empty();
   const RowsOf once = remembering(rows_of);
-  Candidates found = candidates_for(problem, mods, accesses, options, caps, once);
+  Candidates found = all_candidates(problem, mods, accesses, options, caps, once);
   if (std::string reason = refuses_bytes(found.stored_bytes()); !reason.empty()) {
     unstored = std::move(reason);
     mods.stores_mask = false;  // other kernels may then be the better ones
-    found = candidates_for(problem, mods, accesses, options, caps, once);
+    found = all_candidates(problem, mods, accesses, options, caps, once);
   }
   std::vector<Candidate>& candidates = found.all;
   std::vector<std::string>& rejected = found.rejected;
   for (Candidate& candidate : candidates) {
     Plan& plan = candidate.choice.plan;
-    plan.forms = {.score = describe_score(mods),
+    plan.forms = {.score = describe_score(plan.mods),
                   .mask = describe_mask(mods, plan.sm90->mask, plan.sm90->tile(), candidate.stored_partial,
                                         candidate.stored_bytes(), unstored),
                   .weight = describe_weight(*plan.sm90, mods)};
   }
   append_left_out(problem, mods, rejected);
+  if (!for_each_pair.empty()) {
+    rejected.push_back(fmt::format("numbers of keys, so each pair computes them: {}", for_each_pair));
+  }
   std::ranges::stable_sort(candidates, {}, &Candidate::rank);
 
   std::vector<Choice> choices;
@@ -331,7 +358,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
     std::vector<std::string>& reasons = candidates[i].choice.plan.rejected;
     reasons = rejected;
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
-      reasons.push_back(compare(candidates[j], candidates[i], mods));
+      reasons.push_back(compare(candidates[j], candidates[i]));
     }
   }
   for (Candidate& candidate : candidates) choices.push_back(std::move(candidate.choice));

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "expr/node.h"
+#include "plan/tiles/packed_heads.h"
 #include "plan/tiles/schedule.h"
 #include "shared/philox.h"
 
@@ -61,6 +63,23 @@ std::string refuses_packing(const shared::ForwardSm90Config& config, const probl
   return {};
 }
 
+/// The most shared memory that a kernel of these head dims takes with the mods' table, when other buffers have given up
+/// what they can.
+int room_for_table(const AttentionProblem& problem, const KernelMods& mods, bool fp8) {
+  constexpr int kOthers = 2048;  // what sequences, pages, sinks and factors add
+  const int qk = static_cast<int>(problem.qk_dim), v = static_cast<int>(problem.v_dim);
+  int most = 0;
+  if (mods.table_entries == 0) return most;
+  for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
+    if (!(dims_of(kernel) == native_dims({qk, v}, fp8))) continue;
+    ForwardSm90Config config = config_with(kernel.config(qk, v), mods);
+    config.stages = std::min(config.stages, 2);
+    config.q_buffers = config.o_panels = 1;
+    most = std::max(most, shared::forward_sm90_memory(config).bytes + kOthers);
+  }
+  return most;
+}
+
 }  // namespace
 
 shared::ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const AttentionProblem& problem,
@@ -78,6 +97,7 @@ shared::ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const Atte
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
   config = config_with(config_with(config, mods), access);
+  if (mods.has_key_numbers()) return with_room_for_key_numbers(config);
   return streams ? with_streamed_tiles(config, mods.streamed->dtype).value_or(config) : config;
 }
 
@@ -90,6 +110,9 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Ke
   }
   config.mask_range = config.masks_by_distance() && !mods.mask_most.empty();
   config.scores = mods.form;
+  config.key_factor = !mods.key_factor.empty();
+  config.key_term = !mods.key_term.empty();
+  config.table_entries = mods.table_entries;
   config.descending = mods.descending;
   config.capped = mods.cap != 0;
   // Draws are packed as weights of 16 bits are.
@@ -130,6 +153,42 @@ std::optional<ForwardSm90Config> with_streamed_tiles(ForwardSm90Config config, D
     config.q_buffers = given.q_buffers;
     config.o_panels = given.o_panels;
     if (shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory) return config;
+  }
+  return {};
+}
+
+ForwardSm90Config with_room_for_key_numbers(ForwardSm90Config config) {
+  struct Given {
+    int stages, q_buffers, o_panels;
+  };
+  const int stages = config.stages, fewer = std::min(2, stages), q = config.q_buffers, o = config.o_panels;
+  for (const Given& given : std::array<Given, 6>{
+           {{stages, q, o}, {fewer, q, o}, {stages, q, 1}, {fewer, q, 1}, {fewer, 1, o}, {fewer, 1, 1}}}) {
+    config.stages = given.stages;
+    config.q_buffers = given.q_buffers;
+    config.o_panels = given.o_panels;
+    if (shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory) break;
+  }
+  return config;
+}
+
+std::string refuses_key_numbers(const AttentionProblem& problem, const KernelMods& mods) {
+  const bool fp8 = size_of(problem.k_dtype) == 1;
+  if (fp8 && problem.page_rows > 0) {
+    return "of 8 bits in pages one of the producer's idle warps transposes values, and the other gathers";
+  }
+  if (!mods.key_factor.empty() && !mods.key_term.empty() && mods.table_entries > 0) {
+    return "a factor, a term and a place in a table are three numbers of a key, and two are read";
+  }
+  const std::vector<Expr> numbers = mods.of_keys();
+  const auto reads_head = [](const Expr& e) { return !e.empty() && e.node()->uses.has(expr::Leaf::h); };
+  if (has_few_queries(problem) && std::ranges::any_of(numbers, reads_head)) {
+    return "packed heads share the numbers of their keys, and these read h";
+  }
+  const int bytes = room_for_table(problem, mods, fp8);
+  if (bytes > shared::kSm90SharedMemory) {
+    return fmt::format("a table of {} entries needs {} bytes of shared memory of {}", mods.table_entries, bytes,
+                       shared::kSm90SharedMemory);
   }
   return {};
 }

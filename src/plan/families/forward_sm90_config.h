@@ -28,6 +28,14 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Te
 /// where no room is left.
 std::optional<shared::ForwardSm90Config> with_streamed_tiles(shared::ForwardSm90Config config, DType dtype);
 
+/// The configuration with room for numbers of keys and a table, in shared memory that other buffers give up where they
+/// must; as it is where no room is left.
+shared::ForwardSm90Config with_room_for_key_numbers(shared::ForwardSm90Config config);
+
+/// Empty where kernels compute the mods' numbers of keys for this problem, once for each key of a block. Else what does
+/// not let them, a sentence.
+std::string refuses_key_numbers(const problem::AttentionProblem& problem, const KernelMods& mods);
+
 /// Empty where the configuration computes the problem: a warpgroup's queries and the tile's keys divide the blocks of
 /// the caller's mask (null: there is none), a step has bits for the number of any block of keys, shared memory has room
 /// for what the mods tabulate, its heads can be packed. Else what does not fit, a sentence.

@@ -45,7 +45,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const KernelMods& mo
   // They take their turns.
   int most = 0;
   const expr::Node* streamed = config.streamed_bytes > 0 ? mods.streamed->read.node() : nullptr;
-  for (const Expr& mod : mods.of_kernel(config.stores_mask())) {
+  for (const Expr& mod : mods.of_scores(config.stores_mask())) {
     if (!config.dropped || mod.node() != mods.weight.node()) most = std::max(most, mod_registers(mod, streamed));
   }
   // What is done to each score or weight is done to several at once.

@@ -5,14 +5,35 @@
 
 namespace heddle::plan {
 
-std::string describe_score(const KernelMods& mods) {
+namespace {
+
+/// "; key_term pad[b, kv_idx] computed once a key": what changes the scores before the form's own term joins them.
+std::string describe_key_numbers(const KernelMods& mods) {
+  std::string text;
+  if (!mods.key_factor.empty()) {
+    text +=
+        fmt::format("; times {}, which reads no query: computed once for each key of a block", print(mods.key_factor));
+  }
+  if (!mods.key_term.empty()) {
+    text += fmt::format("; plus {}, which reads no query: computed once for each key of a block", print(mods.key_term));
+  }
+  if (mods.table_entries > 0) {
+    text += fmt::format("; plus a table's entry at {} + {}, of {}: computed once a tile", print(mods.query_place),
+                        print(mods.key_place), mods.table_entries);
+  }
+  return text;
+}
+
+std::string describe_form(const KernelMods& mods) {
   using shared::ScoreForm;
   const std::string score = mods.cap == 0 ? fmt::format("{} * score", mods.factor)
                                           : fmt::format("{} * tanh({} * score)", mods.cap, mods.factor);
   switch (mods.form) {
     case ScoreForm::plain:
       if (mods.cap != 0) return fmt::format("capped: t = {}; a polynomial while all scores of a warp are small", score);
-      return mods.factor == 1 ? "" : fmt::format("plain: t = {}; the factor joins the scale", score);
+      return mods.factor == 1 && !mods.has_key_numbers()
+                 ? ""
+                 : fmt::format("plain: t = {}; the factor joins the scale", score);
     case ScoreForm::shifted:
       return fmt::format("shifted: t = {} + {}; the term reads no key: computed once a row and block of keys", score,
                          print(mods.offset));
@@ -36,5 +57,9 @@ std::string describe_score(const KernelMods& mods) {
   return fmt::format("mapped: t = {}; not a positive multiple of the score and a term: computed for each pair",
                      print(mods.score));
 }
+
+}  // namespace
+
+std::string describe_score(const KernelMods& mods) { return describe_form(mods) + describe_key_numbers(mods); }
 
 }  // namespace heddle::plan

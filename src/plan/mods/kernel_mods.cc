@@ -12,6 +12,7 @@
 
 #include "expr/long_operations.h"
 #include "expr/node.h"
+#include "expr/separate.h"
 #include "expr/simplify.h"
 #include "shared/philox.h"
 
@@ -34,8 +35,56 @@ int clamped(std::int64_t x) {
   return static_cast<int>(std::clamp(x, -kFar, kFar));
 }
 
+/// tilted or distant, where the offset is that.
+bool set_by_distance(KernelMods& mods, const Expr& offset, const expr::LeafRanges& leaves) {
+  if (const std::optional<Expr> slope = expr::slope_over_keys(offset, leaves)) {
+    mods.form = ScoreForm::tilted;
+    mods.slope = *slope;
+    mods.descending = !(expr::RangeAnalysis(*slope, expr::Precision::f32, nullptr)(leaves).hi <= 0);
+  } else if (const std::optional<expr::TermOfDistance> term = expr::term_of_distance(offset, leaves)) {
+    mods.form = ScoreForm::distant;
+    mods.flat_from = clamped(term->from);
+    mods.flat_to = clamped(term->to);
+    mods.descending = !mods.mask.empty();  // without one there is no telling where it is largest
+  } else {
+    return false;
+  }
+  mods.offset = offset;
+  return true;
+}
+
+bool set_table(KernelMods& mods, const Expr& term, const expr::LeafRanges& leaves) {
+  constexpr int kMostEntries = 1 << 15;  // 128 KB: no GPU's shared memory has room for two
+  const std::optional<expr::TermOfSum> table = expr::term_of_sum(term, leaves, kMostEntries);
+  if (!table) return false;
+  mods.query_place = table->of_query;
+  mods.key_place = table->of_key;
+  mods.table_entry = table->entry;
+  mods.table_entries = table->entries;
+  return true;
+}
+
+/// The offset as a sum of what depends on the key, of a table's entry, and of the rest, where that is of a form with a
+/// term of its own.
+void set_separated(KernelMods& mods, const Expr& offset, const expr::LeafRanges& leaves) {
+  const expr::SeparatedTerm parts = expr::separate_term(offset);
+  KernelMods separated = mods;
+  separated.key_term = simplified(parts.of_key);
+  separated.offset = simplified(parts.of_query);
+  separated.form = separated.offset.empty() ? ScoreForm::plain : ScoreForm::shifted;
+  if (!parts.of_both.empty()) {
+    const Expr both = simplified(parts.of_both);
+    const Expr beside = parts.of_query.empty() ? both : simplified(both + parts.of_query);
+    if (!set_by_distance(separated, beside, leaves) && !set_table(separated, both, leaves)) return;
+  }
+  mods = separated;
+}
+
 /// The offset, in the cheapest form that it has.
-void set_offset(KernelMods& mods, const problem::AttentionProblem& problem) {
+void set_offset(KernelMods& mods, const Expr& offset, const problem::AttentionProblem& problem, OfKeys of_keys) {
+  mods.offset = simplified(offset);
+  if (!mods.offset.empty() && is_zero(mods.offset)) mods.offset = Expr();
+  if (mods.offset.empty()) return;
   if (!reads_keys(mods.offset)) {
     mods.form = ScoreForm::shifted;
     return;
@@ -43,24 +92,21 @@ void set_offset(KernelMods& mods, const problem::AttentionProblem& problem) {
   mods.form = ScoreForm::added;
   if (!problem::has_elements(problem)) return;
   const expr::LeafRanges leaves = problem::leaf_ranges(problem);
-  if (const std::optional<Expr> slope = expr::slope_over_keys(mods.offset, leaves)) {
-    mods.form = ScoreForm::tilted;
-    mods.slope = *slope;
-    mods.descending = !(expr::RangeAnalysis(*slope, expr::Precision::f32, nullptr)(leaves).hi <= 0);
-  } else if (const std::optional<expr::TermOfDistance> term = expr::term_of_distance(mods.offset, leaves)) {
-    mods.form = ScoreForm::distant;
-    mods.flat_from = clamped(term->from);
-    mods.flat_to = clamped(term->to);
-    mods.descending = !mods.mask.empty();  // without one there is no telling where it is largest
-  }
+  const Expr whole = mods.offset;
+  if (!set_by_distance(mods, whole, leaves) && of_keys == OfKeys::separated) set_separated(mods, whole, leaves);
 }
 
-/// t = factor * score + offset.
-void set_linear(KernelMods& mods, const expr::LinearInScore& linear, const problem::AttentionProblem& problem) {
-  mods.factor = linear.scale;
-  mods.offset = simplified(linear.offset);
-  if (!mods.offset.empty() && is_zero(mods.offset)) mods.offset = Expr();
-  if (!mods.offset.empty()) set_offset(mods, problem);
+/// t = factor * key_factor * score + offset, where the mod is that, and the offset is not left to be added.
+bool set_factor_of_key(KernelMods& mods, const Expr& score, const problem::AttentionProblem& problem) {
+  const std::optional<expr::ScoreOfKey> found = expr::factor_of_key(score);
+  if (!found || !is_in_f32(found->scale * problem.scale)) return false;
+  KernelMods keyed = mods;
+  keyed.factor = found->scale;
+  keyed.key_factor = simplified(found->factor);
+  set_offset(keyed, found->offset, problem, OfKeys::separated);
+  if (keyed.form == ScoreForm::added) return false;
+  mods = keyed;
+  return true;
 }
 
 /// t = cap * tanh(factor * score) + offset, where the mod is that, both numbers positive and the offset free of keys.
@@ -81,7 +127,8 @@ bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionPro
   if (!is_in_f32(2 * std::numbers::log2e * inside->scale * problem.scale)) return false;
   if (!is_in_f32(2 * std::numbers::log2e * outside->scale)) return false;
   KernelMods capped = mods;
-  set_linear(capped, *outside, problem);
+  capped.factor = outside->scale;
+  set_offset(capped, outside->offset, problem, OfKeys::left);
   if (capped.form != ScoreForm::plain && capped.form != ScoreForm::shifted) return false;
   capped.cap = capped.factor;
   capped.factor = inside->scale;
@@ -182,7 +229,7 @@ bool KernelMods::heavy() const {
          (!mask.empty() && !stores_mask && std::ranges::any_of(expr::post_order(mask), works));
 }
 
-KernelMods kernel_mods(const problem::AttentionProblem& problem) {
+KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys) {
   KernelMods mods;
   mods.mask = simplified(problem.mask_mod);
   set_mask(mods, problem);
@@ -194,7 +241,10 @@ KernelMods kernel_mods(const problem::AttentionProblem& problem) {
       score.empty() ? expr::LinearInScore{1, {}} : expr::linear_in_score(score);
   // The largest product has the largest t only where both grow.
   if (linear && rising && linear->scale > 0) {
-    set_linear(mods, *linear, problem);
+    mods.factor = linear->scale;
+    set_offset(mods, linear->offset, problem, of_keys);
+  } else if (!linear && of_keys == OfKeys::separated && set_factor_of_key(mods, score, problem)) {
+    return mods;
   } else if (!(rising && problem.normalizer != Normalizer::none && set_capped(mods, score, problem))) {
     mods.form = ScoreForm::mapped;
     mods.score = score.empty() ? leaf::score() : score;

@@ -38,20 +38,36 @@ struct KernelMods {
   int flat_from = 0, flat_to = 0;  // distant: the offset no longer changes from that kv_idx - q_idx on, and up to that
   Expr score;                      // mapped: t
   std::optional<StreamedRead> streamed{};  // added, mapped: of the offset or the score, what could come in tiles
+  // Not added, mapped or capped: numbers of the key, which change the scores before the form's own term joins them:
+  // t = factor * key_factor * score + key_term + table[query_place + key_place] + offset.
+  Expr key_factor, key_term;                 // empty: 1, 0
+  Expr query_place, key_place, table_entry;  // of a table: the sum of the places is the kv_idx of its entry
+  int table_entries = 0;
   /// Key blocks are walked from the last one: the offset grows with the key, or may. A row's largest t then comes
   /// first, and the exponents' reference stays.
   bool descending = false;
 
   /// Something is read, drawn or mapped for each element of a run: many registers, maybe.
   bool heavy() const;
-  /// All that are there.
-  std::vector<Expr> all() const { return {mask, offset, slope, score, weight}; }  // drops read what the weight reads
-  /// Those that a kernel's runs compute, for a layout of their captures and params: not a mask whose bits are stored.
-  std::vector<Expr> of_kernel(bool mask_is_stored) const {
+  bool has_key_numbers() const { return !key_factor.empty() || !key_term.empty() || table_entries > 0; }
+  /// Those that are computed where the scores are. (Drops read what the weight reads.)
+  std::vector<Expr> of_scores(bool mask_is_stored) const {
     return {mask_is_stored ? Expr() : mask, offset, slope, score, weight};
   }
+  std::vector<Expr> of_keys() const { return {key_factor, key_term, query_place, key_place, table_entry}; }
+  /// All that are there.
+  std::vector<Expr> all() const { return of_kernel(false); }
+  /// Those that a kernel's runs compute, for a layout of their captures and params: not a mask whose bits are stored.
+  std::vector<Expr> of_kernel(bool mask_is_stored) const {
+    std::vector<Expr> mods = of_scores(mask_is_stored);
+    for (const Expr& mod : of_keys()) mods.push_back(mod);
+    return mods;
+  }
 };
-KernelMods kernel_mods(const problem::AttentionProblem& problem);
+/// What depends on the key is taken apart from the rest of the score_mod, for kernels that compute it once a key; or
+/// left in it.
+enum class OfKeys : bool { separated, left };
+KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys = OfKeys::separated);
 
 /// The least n >= 0 for which range analysis proves that no weight of the weight_mod exceeds 2^n; more than
 /// kMostWeightExponent where it proves less. In 8 bits P has little range, which the weights share with it.

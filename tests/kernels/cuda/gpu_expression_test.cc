@@ -23,16 +23,21 @@ namespace {
 using expr::Leaf;
 
 /// What of an attention a drawn expression becomes.
-enum class Kind : int { any, element_term, row_term, slope, distance, weight, mask };
-constexpr std::array<Kind, 8> kKinds = {Kind::any,   Kind::any,      Kind::element_term, Kind::row_term,
-                                        Kind::slope, Kind::distance, Kind::weight,       Kind::mask};
+enum class Kind : int { any, element_term, row_term, key_term, key_factor, slope, distance, weight, mask };
+constexpr std::array<Kind, 10> kKinds = {Kind::any,      Kind::any,        Kind::element_term, Kind::row_term,
+                                         Kind::key_term, Kind::key_factor, Kind::slope,        Kind::distance,
+                                         Kind::weight,   Kind::mask};
 constexpr int kOfKernel = 12;  // expressions
+// Numbers of keys are computed in few registers.
+constexpr int kOfKeyKernel = 3;
+constexpr bool is_of_key(Kind kind) { return kind == Kind::key_term || kind == Kind::key_factor; }
 
 Vocabulary vocabulary_of(Kind kind) {
   Vocabulary vocabulary = kind == Kind::any ? Vocabulary() : Vocabulary::mask();
   vocabulary.reads_inside = true;
   vocabulary.extreme_constants = false;
   if (kind == Kind::row_term) vocabulary.leaves = {Leaf::b, Leaf::h, Leaf::q_idx, Leaf::q_token, Leaf::kv_len};
+  if (is_of_key(kind)) vocabulary.leaves = {Leaf::b, Leaf::h, Leaf::kv_idx, Leaf::kv_token, Leaf::q_len};
   if (kind == Kind::slope) vocabulary.leaves = {Leaf::b, Leaf::h, Leaf::q_len};
   if (kind == Kind::distance) {
     vocabulary.leaves = {Leaf::kv_idx};
@@ -54,6 +59,8 @@ Expr draw(Kind kind, RandomExpressions& source) {
   const int size = 2 + source.below(14);
   if (kind == Kind::mask) return source.draw(ExprType::boolean, size);
   const Expr drawn = source.draw(ExprType::f32, size);
+  // What reads query or key alone would be separated.
+  if (kind == Kind::element_term) return where((leaf::q_idx() + leaf::kv_idx()) % 3 == 0, drawn, 0.5);
   if (kind == Kind::slope) return drawn * to_f32(leaf::kv_idx()) * 0.0625 + source.draw(ExprType::f32, 3);
   return kind == Kind::distance ? with_distance_for_key(drawn) : drawn;
 }
@@ -64,6 +71,8 @@ void set_mod(AttentionOptions& options, Kind kind, const Expr& drawn) {
     options.weight_mod = drawn;
   } else if (kind == Kind::mask) {
     options.mask_mod = drawn;
+  } else if (kind == Kind::key_factor) {
+    options.score_mod = leaf::score() * drawn;
   } else {
     options.score_mod = kind == Kind::any ? drawn : leaf::score() + drawn;
   }
@@ -83,6 +92,7 @@ struct Tally {
   std::mutex mutex;
   std::int64_t drawn = 0, judged = 0, refused = 0, changed = 0, compared = 0, kernels = 0;
   std::map<shared::ScoreForm, int> forms;  // of score_mods
+  int of_keys = 0;                         // whose kernels compute numbers of keys
 };
 
 /// Expressions of one kind, of which a kernel is made, and the case that they run on.
@@ -131,7 +141,8 @@ class Group {
   void draw_suitable() {
     Conditioning conditioning(case_.host(), latitude());
     std::int64_t draws = 0;
-    for (; std::ssize(drawn_) < kOfKernel && draws < kSomeDraws; ++draws) {
+    const int most = is_of_key(kind_) ? kOfKeyKernel : kOfKernel;
+    for (; std::ssize(drawn_) < most && draws < kSomeDraws; ++draws) {
       const Expr next = draw(kind_, source_);
       drawn_.push_back(next);
       if (!fits_kernel() || !varies(next) || !is_good(conditioning)) drawn_.pop_back();
@@ -206,7 +217,10 @@ class Group {
     problem::AttentionProblem problem = problem::validate(case_.host().tensors(), case_.options());
     const std::scoped_lock lock(tally_.mutex);
     ++tally_.kernels;
-    if (!problem.score_mod.empty()) ++tally_.forms[plan::kernel_mods(problem).form];
+    if (problem.score_mod.empty()) return;
+    const plan::KernelMods mods = plan::kernel_mods(problem);
+    ++tally_.forms[mods.form];
+    if (mods.has_key_numbers()) ++tally_.of_keys;
   }
 
   /// Into outputs that are NaN before.
@@ -248,7 +262,7 @@ class Group {
 
 TEST(GpuExpressions, AgreeWithTheReference) {
   if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
-  const int groups = reduced() ? 16 : 196, wanted = reduced() ? 150 : 2000;
+  const int groups = reduced() ? 20 : 240, wanted = reduced() ? 150 : 2000;
   const std::int64_t compiled = cuda::jit::counts().compiled;
   Tally tally;
   std::vector<CaseSpec> numbers(static_cast<std::size_t>(groups));
@@ -257,6 +271,7 @@ TEST(GpuExpressions, AgreeWithTheReference) {
 
   fmt::print("{} expressions drawn, {} judged in {} kernels, {} fit none; {} of {} results differ from the last\n",
              tally.drawn, tally.judged, tally.kernels, tally.refused, tally.changed, tally.compared);
+  for (const auto& [form, kernels] : tally.forms) fmt::print("form {}: {} kernels\n", static_cast<int>(form), kernels);
   EXPECT_GE(tally.judged, wanted);
   EXPECT_LT(tally.drawn, 50 * tally.judged);
   EXPECT_LE(tally.refused, wanted / 50);
@@ -266,6 +281,7 @@ TEST(GpuExpressions, AgreeWithTheReference) {
                           shared::ScoreForm::added, shared::ScoreForm::mapped}) {
     EXPECT_GT(tally.forms[form], 0) << static_cast<int>(form);
   }
+  EXPECT_GT(tally.of_keys, 0);
   if (gpu_backend() == BackendChoice::cuda) {
     // Kernels, not expressions: those that were refused for another tile or fewer expressions, and the masks' rows.
     EXPECT_LT(cuda::jit::counts().compiled - compiled, 4 * groups);

@@ -2,6 +2,7 @@
 #include "plan/mods/kernel_mods.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,6 +68,87 @@ TEST(KernelMods, TakesTermsInTheirCheapestForm) {
   EXPECT_EQ(added.form, ScoreForm::added);
   EXPECT_EQ(added.factor, 2);
   EXPECT_EQ(mods_of(kScore * kScore).form, ScoreForm::mapped);
+}
+
+TEST(KernelMods, SeparatesWhatDependsOnTheKey) {
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx(), gate = kTable(leaf::h(), q), pad = kTable(leaf::b(), kv);
+  const KernelMods padded = mods_of(2.0 * kScore + pad);
+  EXPECT_EQ(padded.form, ScoreForm::plain);
+  EXPECT_EQ(padded.factor, 2);
+  EXPECT_EQ(print(padded.key_term), "table[b, kv_idx]");
+  EXPECT_TRUE(padded.key_factor.empty());
+  const KernelMods gated = mods_of(kScore * kSlopes(kv) + gate);
+  EXPECT_EQ(gated.form, ScoreForm::shifted);
+  EXPECT_EQ(print(gated.key_factor), "slopes[kv_idx]");
+  EXPECT_EQ(print(gated.offset), "table[h, q_idx]");
+  EXPECT_TRUE(gated.key_term.empty());
+  const KernelMods both = mods_of(mods::alibi(kSlopes) + pad);
+  EXPECT_EQ(both.form, ScoreForm::tilted);
+  EXPECT_EQ(print(both.slope), "slopes[h]");
+  EXPECT_EQ(print(both.key_term), "table[b, kv_idx]");
+  const KernelMods near = mods_of(mods::relative_bias(kTable, 16) - pad);
+  EXPECT_EQ(near.form, ScoreForm::distant);
+  EXPECT_EQ(near.flat_from, 16);
+  EXPECT_EQ(print(near.key_term), "-table[b, kv_idx]");
+  const KernelMods grid = mods_of(
+      kScore + pad + kTable((floor_div(q, 10) - floor_div(kv, 10) + 99) * 19 + (q % 10 - kv % 10 + 9), leaf::h()));
+  EXPECT_EQ(grid.form, ScoreForm::plain);
+  EXPECT_EQ(grid.table_entries, 199 * 19);
+  EXPECT_EQ(print(grid.table_entry), "table[kv_idx, h]");
+  EXPECT_EQ(print(grid.key_term), "table[b, kv_idx]");
+  // An element's own term takes all with it, and a factor of the query is none of the key.
+  const KernelMods biased = mods_of(kScore + pad + kBias(leaf::h(), q, kv));
+  EXPECT_EQ(biased.form, ScoreForm::added);
+  EXPECT_FALSE(biased.has_key_numbers());
+  EXPECT_EQ(mods_of(kScore * kSlopes(q) + pad).form, ScoreForm::mapped);
+  // What is linear in the key, or of a distance, has its form without.
+  EXPECT_FALSE(mods_of(mods::alibi(kSlopes)).has_key_numbers());
+  EXPECT_FALSE(mods_of(mods::t5_bias(kTable, 32, 128, true)).has_key_numbers());
+  // For kernels that have none to compute them.
+  const KernelMods left = plan::kernel_mods(problem_of(kScore * kSlopes(kv) + gate), plan::OfKeys::left);
+  EXPECT_EQ(left.form, ScoreForm::mapped);
+  EXPECT_FALSE(left.has_key_numbers());
+}
+
+TEST(KernelMods, SaysWhatDependsOnTheKey) {
+  EXPECT_EQ(
+      plan::describe_score(mods_of(kScore * kSlopes(leaf::kv_idx()) + kTable(leaf::b(), leaf::kv_idx()))),
+      "plain: t = 1 * score; the factor joins the scale; times slopes[kv_idx], which reads no query: computed once "
+      "for each key of a block; plus table[b, kv_idx], which reads no query: computed once for each key of a block");
+}
+
+TEST(KernelMods, RefusesNumbersOfKeysThatKernelsHaveNoWarpOrRoomFor) {
+  const auto attention = [](const Expr& score) {
+    problem::AttentionProblem made = problem_of(score);
+    made.q_heads = 8;
+    made.qk_dim = made.v_dim = 128;
+    made.q_dtype = made.k_dtype = made.v_dtype = DType::bf16;
+    return made;
+  };
+  const auto refuses = [](const problem::AttentionProblem& of) {
+    return plan::refuses_key_numbers(of, plan::kernel_mods(of));
+  };
+  const Expr padded = kScore + kTable(leaf::b(), leaf::kv_idx()), of_head = kScore + kTable(leaf::h(), leaf::kv_idx());
+  EXPECT_EQ(refuses(attention(padded)), "");
+  EXPECT_EQ(refuses(attention(of_head)), "");
+  problem::AttentionProblem few = attention(of_head);
+  few.q_rows = few.sequences[0].q_len = 16;
+  EXPECT_EQ(refuses(few), "packed heads share the numbers of their keys, and these read h");
+  few.score_mod = padded;
+  EXPECT_EQ(refuses(few), "");
+  problem::AttentionProblem paged = attention(padded);
+  paged.page_rows = 16;
+  EXPECT_EQ(refuses(paged), "");
+  paged.q_dtype = paged.k_dtype = paged.v_dtype = DType::e4m3;
+  EXPECT_EQ(refuses(paged),
+            "of 8 bits in pages one of the producer's idle warps transposes values, and the other gathers");
+  EXPECT_EQ(refuses(attention(kScore + kTable(leaf::q_idx() - 2 * leaf::kv_idx() + 1998, 0))), "");
+  const Expr entry = kTable(leaf::q_idx() - 2 * leaf::kv_idx() + 1998, 0);
+  EXPECT_EQ(refuses(attention(padded + entry)), "");
+  EXPECT_EQ(refuses(attention(padded * kSlopes(leaf::kv_idx()) + entry)),
+            "a factor, a term and a place in a table are three numbers of a key, and two are read");
+  EXPECT_THAT(refuses(attention(kScore + kTable(leaf::q_idx() - 20 * leaf::kv_idx() + 19980, 0))),
+              testing::StartsWith("a table of 20980 entries needs "));
 }
 
 // Their largest t may come from the smallest product.

@@ -53,6 +53,13 @@ std::string parts_text(const shared::ForwardSm90Config& config) {
   return config.streamed_parts > 1 ? fmt::format(", .streamed_parts = {}", config.streamed_parts) : std::string();
 }
 
+/// Kernels that change scores by no number of the key keep their text.
+std::string key_numbers_text(const shared::ForwardSm90Config& config) {
+  if (!config.computes_keys()) return {};
+  return fmt::format(", .key_factor = {}, .key_term = {}, .table_entries = {}", config.key_factor, config.key_term,
+                     config.table_entries);
+}
+
 std::string config_text(const shared::ForwardSm90Config& config) {
   return fmt::format(
       "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
@@ -63,14 +70,14 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       "    .dropped = {}, .safe_headroom = {},\n"
       "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {}{},\n"
       "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}{}}};\n",
+      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}{}{}}};\n",
       config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
       config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
       config.capped, config.weighted, config.dropped, config.safe_headroom, config.by_sequence, config.device_lengths,
       config.streamed_bytes, config.streamed_stages, parts_text(config), config.sinks,
       kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
       kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, access_text(config), fp8_text(config),
-      packed_text(config));
+      key_numbers_text(config), packed_text(config));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -124,6 +131,9 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Kerne
   texts += text("weight", config.weighted ? mods.weight : Expr(), ExprType::f32) +
            text("seed", drops.seed, ExprType::i32) + text("threshold", drops.threshold, ExprType::i32) +
            text("kept", drops.kept, ExprType::f32);
+  texts += text("keyfactor", mods.key_factor, ExprType::f32) + text("keyterm", mods.key_term, ExprType::f32) +
+           text("queryplace", mods.query_place, ExprType::i32) + text("keyplace", mods.key_place, ExprType::i32) +
+           text("entry", mods.table_entry, ExprType::f32);
   return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
@@ -150,6 +160,9 @@ std::string name_of(const shared::ForwardSm90Config& config) {
                                             config.stores_mask() ? " bits" : ""));
   add(config.mask_range, "in range");
   add(config.scores != shared::ScoreForm::plain, form);
+  add(config.key_factor, "key factors");
+  add(config.key_term, "key terms");
+  add(config.table_entries > 0, fmt::format("table of {}", config.table_entries));
   add(config.streamed_bytes > 0, config.streamed_parts > 1 ? "streamed in halves" : "streamed");
   add(config.capped, "capped");
   add(config.descending, "descending");

@@ -13,6 +13,13 @@
 //
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
+//
+// What takes no part in a row never reaches it, whatever it holds: masked keys and values, padding, other sequences. On
+// the CPU this holds without exception. On a GPU there is one: a value (v) that is not finite and is masked for one row
+// but attended by another row of the same tile of queries may make the first row NaN.
+//
+// On the CPU o is right wherever it is in range itself. On a GPU sum(p w v) is accumulated in f32 before it is divided
+// by l: if it passes 3.4e38, as 10 equally weighted values of 1e38 do, o is infinite or NaN.
 #pragma once
 
 #include <cstdint>

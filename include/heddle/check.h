@@ -20,7 +20,9 @@
 //              one counts because a score in which much cancels is as uncertain as what cancelled.
 //
 // NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
-// of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN.
+// of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN. One
+// exception, for results of a GPU: an element of o that is not finite where the reference is counts as right if its
+// column of v holds, within the sequence, something that is not finite and therefore masked for the row (attention.h).
 //
 // The criterion speaks of mods that f32 can compute: one that amplifies rounding errors of s (exp(50 * score), a jump
 // at score == 0) may fail it on any backend.

@@ -31,16 +31,20 @@ class RowJudge {
  public:
   RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o, const std::optional<TensorView>& lse,
            bool on_gpu)
-      : unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
+      : on_gpu_(on_gpu),
+        unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
         floor_unit_(floor_unit_of(problem, on_gpu)),
         o_(o),
         lse_(lse),
         o_criterion_(o.dtype, true),
         lse_criterion_(lse ? lse->dtype : DType::f32, false) {}
 
-  void add(const reference::RowPlace& place, const reference::RowResult& reference, const check::PlainRow& plain) {
+  /// inputs: null past the end of a sequence.
+  void add(const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& reference,
+           const check::PlainRow& plain) {
     check::Criterion own_o(o_.dtype, true);
     for (std::size_t d = 0; d < reference.o.size(); ++d) {
+      if (inputs != nullptr && is_reached_by_masked_value(place, *inputs, reference, d)) continue;
       const double floor = floor_unit_ * reference.sensitivity[d];
       own_o.add({.value = element_at(o_, place, static_cast<std::int64_t>(d)),
                  .reference = reference.o[d],
@@ -74,6 +78,19 @@ class RowJudge {
     return on_gpu && fp8 ? check::kFp8SumUnit : check::kSumUnit;
   }
 
+  /// A GPU's tiles multiply masked values by 0, so one that is not finite may reach rows that do not attend it. Where
+  /// the reference is finite, every value of the column that is not is masked for the row.
+  bool is_reached_by_masked_value(const reference::RowPlace& place, const reference::RowInputs& inputs,
+                                  const reference::RowResult& reference, std::size_t column) const {
+    if (!on_gpu_ || !std::isfinite(reference.o[column])) return false;
+    if (std::isfinite(element_at(o_, place, static_cast<std::int64_t>(column)))) return false;
+    for (std::int64_t j = 0; j < inputs.kv_len; ++j) {
+      if (!std::isfinite(inputs.values[j * std::ssize(reference.o) + static_cast<std::int64_t>(column)])) return true;
+    }
+    return false;
+  }
+
+  const bool on_gpu_;
   const double unit_, floor_unit_;
   const ConstTensorView o_;
   const std::optional<ConstTensorView> lse_;
@@ -115,7 +132,7 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
   reference::attend(
       problem, arguments,
       [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
-        judge.add(place, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
+        judge.add(place, inputs, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
       });
   return judge.report();
 }

@@ -100,6 +100,37 @@ TEST(Check, FailsOneWrongElement) {
   }
 }
 
+// A tile of a GPU multiplies masked values by 0: what is not finite may reach rows that do not attend it.
+TEST(Check, AllowsMaskedValuesThatAreNotFiniteToReachRowsOfAGpu) {
+  AttentionOptions options;
+  options.mask_mod = leaf::kv_idx() <= leaf::q_idx();
+  Judged judged(DType::f32, options);
+  judged.set(judged.v, 10 * 16 + 5, kNaN);  // head 0, key 10, column 5
+  judged.compute();
+  EXPECT_TRUE(judged.check().passed);
+  judged.set(judged.o, 9 * 16 + 5, kNaN);  // row 9 does not attend it
+  EXPECT_EQ(judged.check().o.mismatched_specials, 1);
+  judged.options.backend = BackendChoice::cuda;
+  EXPECT_TRUE(judged.check().passed);
+  // Row 9 of a column and of a head whose values are all finite.
+  for (const std::int64_t finite : {9 * 16 + 4, (20 + 9) * 16 + 5}) {
+    const double right = judged.get(judged.o, finite);
+    judged.set(judged.o, finite, kNaN);
+    EXPECT_EQ(judged.check().o.mismatched_specials, 1);
+    judged.set(judged.o, finite, right);
+  }
+  // Row 10 attends it.
+  judged.set(judged.o, 10 * 16 + 5, 1);
+  EXPECT_EQ(judged.check().o.mismatched_specials, 1);
+  // Nor is NaN right where an attended value makes infinity.
+  judged.set(judged.v, 10 * 16 + 5, kInfinity);
+  judged.compute();
+  judged.options.backend = BackendChoice::cuda;
+  EXPECT_TRUE(judged.check().passed);
+  judged.set(judged.o, 10 * 16 + 5, kNaN);
+  EXPECT_EQ(judged.check().o.mismatched_specials, 1);
+}
+
 TEST(Check, FailsSwappedRows) {
   Judged judged(DType::bf16);
   for (std::int64_t d = 0; d < 16; ++d) {

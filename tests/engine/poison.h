@@ -1,4 +1,4 @@
-// NaN in chosen rows of a case, and the rows of its outputs that must not feel it.
+// NaN (or another poison) in chosen rows of a case, and the rows of its outputs that must not feel it.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 using Chooses = std::function<bool(std::int64_t b, std::int64_t h, std::int64_t row)>;
 
-inline void poison_rows(const GuardedTensor& tensor, const Chooses& chosen) {
+inline void poison_rows(const GuardedTensor& tensor, const Chooses& chosen, double poison = kNaN) {
   tensor.for_each_element([&](const Dims& at, std::int64_t offset) {
-    if (chosen(at[0], at[1], at[2])) base::store_element(tensor.view().data, tensor.view().dtype, offset, kNaN);
+    if (chosen(at[0], at[1], at[2])) base::store_element(tensor.view().data, tensor.view().dtype, offset, poison);
   });
 }
 

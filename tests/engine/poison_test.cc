@@ -6,6 +6,8 @@
 
 #include <functional>
 #include <limits>
+#include <memory>
+#include <string>
 
 #include "base/element.h"
 #include "heddle/mods.h"
@@ -135,6 +137,65 @@ TEST(Poison, KeysReachOnlyQueriesThatAttendThem) {
   for (const CaseSpec& spec : specs()) {
     expect_unreached(
         spec, mods::causal(), [&](AttentionCase& c) { poison_rows(c.k, poisoned); }, reached);
+  }
+}
+
+// What keeps an element from its row.
+enum class Keeps { mask, score, blocks };
+
+// Row i does not attend key j where i + j is a multiple of 3.
+void keep_a_third(AttentionCase& c, Keeps how) {
+  const Expr attends = (leaf::q_idx() + leaf::kv_idx()) % 3 != 0;
+  if (how == Keeps::mask) c.options().mask_mod = attends;
+  if (how == Keeps::score) {
+    c.options().score_mod = where(attends, leaf::score(), -std::numeric_limits<double>::infinity());
+  }
+  if (how != Keeps::blocks) return;
+  const CaseSpec& spec = c.spec();
+  const MaskShape shape = MaskShape::uniform(spec.batch, spec.q_heads(), spec.q_rows, spec.kv_rows);
+  const BlockMask rows = BlockMask::build(attends, shape, {1, 1}, {}, 1);
+  c.options().block_mask = std::make_shared<BlockMask>(BlockMask::from_lists(rows.to_lists(), shape, {1, 1}));
+}
+
+// Values that are not finite reach the rows that attend them, as in the reference, and change no bit of the others,
+// whatever keeps them away.
+TEST(Poison, ValuesReachOnlyRowsThatAttendThem) {
+  const Chooses poisoned = [](auto, auto, std::int64_t j) { return j == 3 || j == 60 || j == 63 || j == 2049; };
+  const Chooses reached = [](auto, auto, std::int64_t i) { return i % 3 != 0; };
+  for (CaseSpec spec : specs()) {
+    for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::none, Normalizer::sigmoid}) {
+      spec.normalizer = normalizer;
+      spec.with_lse = normalizer == Normalizer::softmax;
+      for (const Keeps how : {Keeps::mask, Keeps::score, Keeps::blocks}) {
+        if (how == Keeps::blocks && (spec.q_rows < 100 || normalizer != Normalizer::softmax)) continue;
+        SCOPED_TRACE(spec.text());
+        AttentionCase c(spec);
+        keep_a_third(c, how);
+        if (normalizer == Normalizer::none) c.options().weight_mod = where(leaf::kv_idx() % 2 == 0, 0.5, 1.5);
+        run(c);
+        const auto clean = rows_of(c, reached);
+        for (const double poison : {kNaN, std::numeric_limits<double>::infinity()}) {
+          poison_rows(c.v, poisoned, poison);
+          run(c);
+          EXPECT_EQ(rows_of(c, reached), clean);
+          if (how == Keeps::mask && spec.kv_rows < 2000) judge(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(Poison, ValuesOfADocumentStayInIt) {
+  for (CaseSpec spec : specs()) {
+    for (const std::string sequences : {"whole", "packed", "pages"}) {
+      spec.sequences = sequences == "packed" ? "packed" : "whole";
+      spec.page_rows = sequences == "pages" ? 16 : 0;
+      SCOPED_TRACE(spec.text());
+      AttentionCase c(spec);
+      c.options().mask_mod = floor_div(leaf::q_idx(), 5) == floor_div(leaf::kv_idx(), 5);
+      poison_rows(c.v, [](auto, auto, std::int64_t row) { return row % 7 == 3; });
+      run_and_judge(c);
+    }
   }
 }
 

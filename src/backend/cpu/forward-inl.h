@@ -6,8 +6,11 @@
 //
 // Keys and values come packed, or the tile packs each chunk for itself (plan/families/cpu_forward.h says when).
 // What must not reach a result is kept out by selection, never by multiplication with 0: masked scores and the lanes
-// beside a chunk become -inf, and where a panel of values holds a NaN or an infinity, the rows that nothing attends are
-// replaced by 0 in a copy.
+// beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
+// (values-inl.h).
+//
+// Sums of p v may leave the range of T although o, their quotient by l, does not. Where a finished row holds something
+// that is not finite, the tile is computed once more with scaled values, and what was not finite takes the result.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -28,6 +31,7 @@
 #include "backend/cpu/pack-inl.h"
 #include "backend/cpu/softmax-inl.h"
 #include "backend/cpu/tile.h"
+#include "backend/cpu/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
@@ -35,18 +39,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-/// Columns of a chunk are computed in units of 64 bytes of f32, to which the tile evaluator's rows are aligned too.
-inline constexpr std::int64_t kColumnUnit = 16;
 /// Dimensions of a panel of keys at a time. They stay in L1 while the rows of a tile pass over them, and a score in f32
 /// is the sum of as short a chain: one chain of 128 errs by 1.4 times as much, beyond the criterion in rare rows.
 inline constexpr std::int64_t kDepth = 64;
-
-/// The keys of one step. Score column c is key `first` + c; `first` is a multiple of kColumnUnit, so up to kColumnUnit
-/// - 1 columns lie before `begin`.
-struct Chunk {
-  std::int64_t first, begin, end;
-  std::int64_t columns() const { return plan::round_up(end - first, kColumnUnit); }
-};
 
 /// The chunk of [begin, end) that starts at `begin`; later ones start where a panel does.
 inline Chunk NextChunk(std::int64_t begin, std::int64_t end) {
@@ -143,57 +138,10 @@ void ApplyMods(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& 
   }
 }
 
-/// Values of one panel for the chunk's keys, with 0 in the rows that nothing attends.
-template <class T>
-void CleanValues(const T* values, const T* attended, std::int64_t keys, T* to) {
-  for (std::int64_t key = 0; key < keys; ++key, values += plan::kPanel, to += plan::kPanel) {
-    if (attended[key] != 0) {
-      std::copy(values, values + plan::kPanel, to);
-    } else {
-      std::fill(to, to + plan::kPanel, T(0));
-    }
-  }
-}
-
-/// True when the values of the chunk hold NaN or infinities and some of its keys are attended by no row of the tile;
-/// `attended` then says which.
-template <class T>
-bool FindKeysToClean(const PackedHead<T>& head, const ScoreChunk<T>& scores, const Chunk& chunk, T* attended) {
-  const std::uint8_t* first = head.v_flags + (chunk.begin - head.first) / plan::kPanel;
-  const std::uint8_t* last = head.v_flags + (chunk.end - 1 - head.first) / plan::kPanel;
-  const bool flagged = std::any_of(first, last + 1, [](std::uint8_t flag) { return flag != 0; });
-  if (!flagged) return false;
-  FindAttendedColumns(scores, attended);
-  return std::any_of(attended + (chunk.begin - chunk.first), attended + (chunk.end - chunk.first),
-                     [](T any) { return any == 0; });
-}
-
-/// O = scale O + P V over exactly the chunk's keys; attended: null, or which keys' values may be read.
-template <class T>
-void AddValues(const Tile<T>& tile, const PackedHead<T>& head, const TileBuffers<T>& buffers, const Chunk& chunk,
-               const T* attended, bool first) {
-  const std::int64_t offset = chunk.begin - chunk.first, keys = chunk.end - chunk.begin;
-  for (std::int64_t dim = 0; dim < tile.v_dim; dim += plan::kPanel) {
-    const T* values = head.v + dim * head.v_keys + (chunk.begin - head.first) * plan::kPanel;
-    if (attended != nullptr) {
-      CleanValues(values, attended + offset, keys, buffers.staging);
-      values = buffers.staging;
-    }
-    Multiply(Product<T>{.a = buffers.scores + offset,
-                        .a_stride = plan::kChunk,
-                        .b = values,
-                        .c = buffers.accumulators + dim,
-                        .c_stride = buffers.o_stride,
-                        .rows = tile.rows(),
-                        .columns = plan::round_up(std::min(plan::kPanel, tile.v_dim - dim), kColumnUnit),
-                        .depth = keys,
-                        .scales = first ? nullptr : buffers.row_scales});
-  }
-}
-
+/// One step, with values times `value_scale`.
 template <class T>
 void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod,
-                 bool first) {
+                 T value_scale, bool first) {
   std::uint8_t flags[plan::kChunk / plan::kPanel];
   const PackedHead<T> head = tile.head.k != nullptr ? tile.head : PackChunk(tile, buffers, chunk, flags);
   ComputeScores(tile, head, buffers, chunk);
@@ -202,14 +150,35 @@ void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk
                              .weights = tile.weight ? buffers.weights : nullptr,
                              .rows = tile.rows(),
                              .columns = chunk.columns()};
-  HWY_ALIGN T attended[plan::kChunk];
-  const bool clean = FindKeysToClean(head, scores, chunk, attended);
+  ColumnSet columns;
+  const bool non_finite = FindNonFinite(tile, head, chunk, columns);
+  if (non_finite) FindAttending(scores, columns, buffers.attending);
   if (tile.normalizer == Normalizer::softmax) {
     SoftmaxChunk(scores, buffers.row_maxima, buffers.row_scales, buffers.row_sums);
   } else {
     NormalizeChunk(scores, tile.normalizer);
   }
-  AddValues(tile, head, buffers, chunk, clean ? attended : nullptr, first);
+  AddValues(tile, head, buffers, chunk,
+            ValueCases<T>{.non_finite = non_finite ? &columns : nullptr, .scale = value_scale}, first);
+}
+
+/// Keys [key_begin, key_end) of the tile, from rows that have seen none. False when no key was there.
+template <class T>
+bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t key_begin, std::int64_t key_end,
+                T value_scale) {
+  LoadQueries(tile, buffers);
+  StartRows(tile, buffers);
+  bool first = true;
+  for (const Run& run : tile.runs) {
+    const std::int64_t end = std::min(run.end * tile.block_keys, key_end);
+    for (std::int64_t begin = std::max(run.begin * tile.block_keys, key_begin); begin < end;) {
+      const Chunk chunk = NextChunk(begin, end);
+      AttendChunk(tile, buffers, chunk, run.kind == RunKind::full ? tile.full : tile.partial, value_scale, first);
+      first = false;
+      begin = chunk.end;
+    }
+  }
+  return !first;
 }
 
 template <class T>
@@ -244,20 +213,38 @@ RowEnd FinishRow(const Tile<T>& tile, std::int64_t head, double top, double sum)
 }
 
 template <class T>
-void StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+RowEnd FinishRow(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t i) {
+  return FinishRow(tile, i / tile.at.rows, static_cast<double>(buffers.row_maxima[i]),
+                   SumOf(buffers.row_sums + i * kSumLanes<T>));
+}
+
+/// row *= factor; true when one of the products is not finite.
+template <class T>
+bool ScaleRow(T* row, std::int64_t count, T factor) {
   const hn::ScalableTag<T> d;
+  const auto zero = hn::Zero(d);
+  auto sum = zero;
+  for (std::int64_t c = 0; c < count; c += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
+    sum = hn::MulAdd(product, zero, sum);
+    hn::Store(product, d, row + c);
+  }
+  return !hn::AllFalse(d, hn::IsNaN(sum));
+}
+
+/// True when a row holds something that is not finite though its factor is.
+template <class T>
+bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+  bool overflowed = false;
   for (std::int64_t i = 0; i < tile.rows(); ++i) {
     const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
-    const RowEnd end =
-        FinishRow(tile, head, static_cast<double>(buffers.row_maxima[i]), SumOf(buffers.row_sums + i * kSumLanes<T>));
+    const RowEnd end = FinishRow(tile, buffers, i);
     T* row = buffers.accumulators + i * buffers.o_stride;
     if (end.empty || !any_key) {
       std::fill(row, row + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
     } else {
-      const auto factor = hn::Set(d, static_cast<T>(end.factor));
-      for (std::int64_t c = 0; c < tile.v_dim; c += static_cast<std::int64_t>(hn::Lanes(d))) {
-        hn::Store(hn::Mul(hn::Load(d, row + c), factor), d, row + c);
-      }
+      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor));
+      overflowed = overflowed || (non_finite && std::isfinite(end.factor));
     }
     StoreRow(row, tile.v_dim, tile.o, r, head * tile.o_head_stride);
     if (tile.lse.data != nullptr) {
@@ -265,6 +252,42 @@ void StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
       StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);
     }
   }
+  return overflowed;
+}
+
+/// What values are multiplied by so that no sum of p w v leaves the range while |w| p sums to less than its inverse.
+/// What this makes subnormal is nothing beside a sum that overflowed.
+template <class T>
+inline constexpr T kValueScale = sizeof(T) == 8 ? T(0x1p-512) : T(0x1p-96F);
+
+/// Elements of o that are not finite become those of the accumulators, which hold rows of scaled values.
+template <class T>
+void ReplaceNonFinite(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  for (std::int64_t i = 0; i < tile.rows(); ++i) {
+    const RowEnd end = FinishRow(tile, buffers, i);
+    if (end.empty || !std::isfinite(end.factor)) continue;
+    T* row = buffers.accumulators + i * buffers.o_stride;
+    ScaleRow(row, tile.v_dim, static_cast<T>(end.factor));
+    ScaleRow(row, tile.v_dim, 1 / kValueScale<T>);
+    const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
+    for (std::int64_t dim = 0; dim < tile.v_dim; dim += plan::kPanel) {
+      const std::int64_t count = std::min(plan::kPanel, tile.v_dim - dim), first = head * tile.o_head_stride + dim;
+      HWY_ALIGN T stored[plan::kPanel];
+      LoadRow(ConstRows{tile.o.data, tile.o.dtype, tile.o.stride}, r, first, count, stored);
+      for (std::int64_t d = 0; d < count; ++d) {
+        if (!std::isfinite(stored[d])) stored[d] = row[dim + d];
+      }
+      StoreRow(stored, count, tile.o, r, first);
+    }
+  }
+}
+
+/// The tile's rows to o and lse, from the accumulators, and where a sum overflowed from the keys once more.
+template <class T>
+void Finish(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+  if (!StoreRows(tile, buffers, any_key)) return;
+  AttendKeys(tile, buffers, 0, tile.at.sequence.kv_len, kValueScale<T>);
+  ReplaceNonFinite(tile, buffers);
 }
 
 /// The unfinished rows of one piece.
@@ -319,29 +342,18 @@ void MergeRow(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t i
 
 template <class T>
 void Attend(const Tile<T>& tile, const TileBuffers<T>& buffers) {
-  detail::LoadQueries(tile, buffers);
-  detail::StartRows(tile, buffers);
-  bool first = true;
-  for (const Run& run : tile.runs) {
-    const std::int64_t end = std::min(run.end * tile.block_keys, tile.key_end);
-    for (std::int64_t begin = std::max(run.begin * tile.block_keys, tile.key_begin); begin < end;) {
-      const detail::Chunk chunk = detail::NextChunk(begin, end);
-      detail::AttendChunk(tile, buffers, chunk, run.kind == RunKind::full ? tile.full : tile.partial, first);
-      first = false;
-      begin = chunk.end;
-    }
-  }
+  const bool any_key = detail::AttendKeys(tile, buffers, tile.key_begin, tile.key_end, T(1));
   if (tile.partials.pieces > 1) {
-    detail::StorePartials(tile, buffers, !first);
+    detail::StorePartials(tile, buffers, any_key);
   } else {
-    detail::StoreRows(tile, buffers, !first);
+    detail::Finish(tile, buffers, any_key);
   }
 }
 
 template <class T>
 void MergePieces(const Tile<T>& tile, const TileBuffers<T>& buffers) {
   for (std::int64_t i = 0; i < tile.rows(); ++i) detail::MergeRow(tile, buffers, i);
-  detail::StoreRows(tile, buffers, true);
+  detail::Finish(tile, buffers, true);
 }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

@@ -133,6 +133,7 @@ class Launch {
             .row_maxima = at(scratch_.row_maxima),
             .row_scales = at(scratch_.row_scales),
             .row_factors = at(scratch_.row_factors),
+            .attending = reinterpret_cast<std::uint64_t*>(base + scratch_.attending),
             .staging = at(scratch_.staging),
             .chunk_keys = at(scratch_.chunk_keys),
             .chunk_values = at(scratch_.chunk_values),

@@ -137,21 +137,6 @@ void NormalizeChunk(const ScoreChunk<T>& chunk, Normalizer normalizer) {
   }
 }
 
-/// attended [columns]: 0 for a column that no row attends.
-template <class T>
-void FindAttendedColumns(const ScoreChunk<T>& chunk, T* attended) {
-  const hn::ScalableTag<T> d;
-  const auto minus_infinity = hn::Set(d, detail::kMinusInfinity<T>);
-  const auto one = hn::Set(d, T(1));
-  for (std::int64_t i = 0; i < chunk.columns; i += static_cast<std::int64_t>(hn::Lanes(d))) {
-    auto any = hn::Zero(d);
-    for (std::int64_t r = 0; r < chunk.rows; ++r) {
-      any = hn::IfThenElse(hn::Eq(hn::Load(d, chunk.scores + r * plan::kChunk + i), minus_infinity), any, one);
-    }
-    hn::Store(any, d, attended + i);
-  }
-}
-
 }  // namespace heddle::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -85,6 +85,9 @@ struct PackedHead {
   std::int64_t first = 0;
 };
 
+/// The columns of a chunk's scores as bits.
+inline constexpr std::int64_t kColumnWords = plan::kChunk / 64;
+
 /// A worker's buffers, as plan::CpuForwardScratch says.
 template <class T>
 struct TileBuffers {
@@ -95,7 +98,8 @@ struct TileBuffers {
   T* row_sums;
   T* row_maxima;
   T* row_scales;
-  T* row_factors;  // of products of queries and keys: scale and descales
+  T* row_factors;            // of products of queries and keys: scale and descales
+  std::uint64_t* attending;  // of each row kColumnWords: columns that it attends among those whose values are special
   T* staging;
   T* chunk_keys;
   T* chunk_values;

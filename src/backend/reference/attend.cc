@@ -157,15 +157,12 @@ class RowAttention {
       t = std::exp(t - m);
       sum += t;
     }
-    const double l = static_cast<double>(sum);
-    accumulate(row);
-    for (double& x : o_) x /= l;
-    for (double& x : magnitude_) x /= l;
-    return m + std::log(l);
+    accumulate(row, sum);
+    return m + std::log(static_cast<double>(sum));
   }
 
-  // o = sum(p w v), with p in t_.
-  void accumulate(const RowInputs& row) {
+  // o = sum(p w v) / l, with p in t_. The sums may leave the range of double where o does not.
+  void accumulate(const RowInputs& row, Sum l = 1) {
     std::ranges::fill(sums_, Sum{0});
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       const double p = t_[static_cast<std::size_t>(j)];
@@ -174,11 +171,11 @@ class RowAttention {
       const double* v = row.values + j * problem_.v_dim;
       for (std::size_t d = 0; d < o_.size(); ++d) {
         sums_[d] += static_cast<Sum>(p) * w * v[d];
-        magnitude_[d] += std::max(std::abs(p), flushed_) * std::abs(w * v[d]);
+        magnitude_[d] += static_cast<double>(std::max(std::abs(p), flushed_) / l * std::abs(w * v[d]));
         sensitivity_[d] += exponent_ * std::abs(w * v[d]);
       }
     }
-    for (std::size_t d = 0; d < o_.size(); ++d) o_[d] = static_cast<double>(sums_[d]);
+    for (std::size_t d = 0; d < o_.size(); ++d) o_[d] = static_cast<double>(sums_[d] / l);
   }
 
   const AttentionProblem& problem_;

@@ -49,6 +49,7 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   scratch.row_maxima = place(round_up(scratch.rows, kRowStrip));
   scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
   scratch.row_factors = place(scratch.rows);
+  scratch.attending = place(scratch.rows * kChunk / 8 / element);
   scratch.staging = place(kChunk * kPanel);
   const bool in_place = std::ranges::any_of(
       problem.sequences, [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, tile_rows); });

@@ -33,7 +33,8 @@ struct CpuForwardScratch {
   std::int64_t row_maxima;    // [rows]
   std::int64_t row_scales;    // [rows]
   std::int64_t row_factors;   // [rows]
-  std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a cleaned copy of one
+  std::int64_t attending;     // [rows][kChunk] bits, whatever the element
+  std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
   std::int64_t chunk_keys;    // [kChunk / kPanel][Dqk][kPanel]: the chunk's keys, where they are read in place
   std::int64_t chunk_values;  // [o_stride / kPanel][kChunk][kPanel]
   std::int64_t bytes;         // of all of it

@@ -66,22 +66,25 @@ TEST(CpuForward, PoisonedKeysAndQueriesStayInTheRowsThatAttendThem) {
     poke(a.q, {0, 0, 50, 3}, kNan);
     poke(a.k, {0, 0, 90, 5}, kNan);
     expect_plain(a);
-    // A value, too: rows before it in its own tile are allowed to see it, those of earlier tiles are not.
+    // A value, too, even of rows that share a tile with some that attend it.
     Attention b({.q_rows = 192, .kv_rows = 192, .qk_dim = 8, .v_dim = 8});
     make_causal(b);
     const Attention::Result clean = b.run();
-    poke(b.v, {0, 0, 100, 2}, kNan);
-    const Attention::Result poisoned = b.run();
-    const plan::Plan plan =
-        plan::cpu_forward(problem::validate({b.q, b.k, b.v, poisoned.o, {}}, b.options), 1, cpu::cpu_caps());
-    for (std::int64_t i = 0; i < 192; ++i) {
-      const double got = get_element(poisoned.o, {0, 0, i, 2});
-      if (i >= 100) {
-        EXPECT_TRUE(std::isnan(got)) << i;
-      } else if (i / plan.tile.q < 100 / plan.tile.q) {
-        EXPECT_EQ(got, get_element(clean.o, {0, 0, i, 2})) << i;
+    for (const double poison : {kNan, kInfinity, -kInfinity}) {
+      poke(b.v, {0, 0, 100, 2}, poison);
+      const Attention::Result poisoned = b.run();
+      for (std::int64_t i = 0; i < 192; ++i) {
+        const double got = get_element(poisoned.o, {0, 0, i, 2});
+        if (i < 100) {
+          EXPECT_EQ(got, get_element(clean.o, {0, 0, i, 2})) << i;
+        } else if (std::isnan(poison)) {
+          EXPECT_TRUE(std::isnan(got)) << i;
+        } else {
+          EXPECT_EQ(got, poison) << i;
+        }
+        const double beside = get_element(poisoned.o, {0, 0, i, 3}), before = get_element(clean.o, {0, 0, i, 3});
+        EXPECT_NEAR(beside, before, i < 100 ? 0 : 1e-6) << i;
       }
-      EXPECT_EQ(get_element(poisoned.o, {0, 0, i, 3}), get_element(clean.o, {0, 0, i, 3})) << i;
     }
   });
 }
@@ -109,6 +112,71 @@ TEST(CpuForward, RowsThatAttendNothingAndSinks) {
   // A value that all other rows of the tile see.
   poke(a.v, {0, 0, 0, 2}, kNan);
   expect_plain(a);
+}
+
+/// Values near the end of the range, whose sum leaves it though their mean does not. In some columns only, with small
+/// values beside them that must keep their own accuracy.
+Attention of_large_values(const Shape& shape, bool mixed_signs) {
+  Attention a(shape);
+  const auto rows = a.v.shape()[2], columns = a.v.shape()[3];
+  for (std::int64_t h = 0; h < a.v.shape()[1]; ++h) {
+    for (std::int64_t j = 0; j < rows; ++j) {
+      for (std::int64_t d = 0; d < columns; ++d) {
+        const double sign = mixed_signs && (j / 3 + d) % 2 == 0 ? -1 : 1;
+        // Query 0, where a mask keeps it from every fourth key, has small values in column 1.
+        if (d % 3 == 0 || (d % 3 == 1 && j % 4 != 0)) poke(a.v, {0, h, j, d}, sign * (d % 3 == 0 ? 3e38 : 1e-30));
+        if (d % 3 == 1 && j % 4 == 0) poke(a.v, {0, h, j, d}, sign * 3e38);
+      }
+    }
+  }
+  return a;
+}
+
+TEST(CpuForward, SumsMayLeaveTheRangeThatTheirMeanKeeps) {
+  const std::vector<Shape> shapes = {{.q_rows = 1, .kv_rows = 10, .qk_dim = 8, .v_dim = 3},
+                                     {.q_heads = 4, .q_rows = 1, .kv_rows = 5000, .qk_dim = 8, .v_dim = 70},
+                                     {.q_rows = 130, .kv_rows = 300, .qk_dim = 8, .v_dim = 70}};
+  on_every_target([&] {
+    for (const Shape& shape : shapes) {
+      for (const bool mixed_signs : {false, true}) {
+        Attention a = of_large_values(shape, mixed_signs);
+        expect_plain(a);
+        a.options.mask_mod = mask_mod([](Expr, Expr, Expr i, Expr j) { return (i % 2 != 0) | (j % 4 != 0); });
+        a.plain.mods.mask = [](auto, auto, auto i, auto j) { return i % 2 != 0 || j % 4 != 0; };
+        expect_plain(a);
+        a.options.weight_mod = mask_mod([](Expr, Expr, Expr, Expr j) { return where(j % 5 == 0, 1.0f, -0.5f); });
+        a.plain.mods.weight = [](auto, auto, auto, auto j) { return j % 5 == 0 ? 1.0 : -0.5; };
+        expect_plain(a);
+      }
+    }
+  });
+}
+
+TEST(CpuForward, LargeValuesBesideInfinities) {
+  on_every_target([] {
+    Attention a = of_large_values({.q_rows = 40, .kv_rows = 60, .qk_dim = 8, .v_dim = 6}, false);
+    make_causal(a);
+    poke(a.v, {0, 0, 20, 0}, -kInfinity);
+    poke(a.v, {0, 0, 30, 1}, kNan);
+    const Attention::Result result = a.run();
+    for (std::int64_t i = 0; i < 40; ++i) {
+      EXPECT_EQ(get_element(result.o, {0, 0, i, 0}) == -kInfinity, i >= 20) << i;
+      EXPECT_EQ(std::isnan(get_element(result.o, {0, 0, i, 1})), i >= 30) << i;
+      EXPECT_TRUE(std::isfinite(get_element(result.o, {0, 0, i, 3}))) << i;
+    }
+  });
+}
+
+TEST(CpuForward, SumsOfDoublesMayLeaveTheirRangeToo) {
+  Attention a({.q_rows = 7, .kv_rows = 50, .qk_dim = 8, .v_dim = 5}, DType::f64);
+  auto* v = static_cast<double*>(a.v.data());
+  std::fill_n(v, a.v.count(), 1.5e308);
+  const Attention::Result result = a.run();
+  for (std::int64_t i = 0; i < result.o.count(); ++i) {
+    EXPECT_NEAR(static_cast<const double*>(result.o.data())[i] / 1.5e308, 1, 1e-14);
+  }
+  const CheckReport report = check_attention(a.q, a.k, a.v, a.options, result.o, result.lse);
+  EXPECT_TRUE(report.passed) << report.text();
 }
 
 }  // namespace

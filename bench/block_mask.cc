@@ -36,7 +36,7 @@ void measure(const std::string& what, const Expr& mask, std::int64_t tokens, con
   const double build = least_milliseconds([&] { built = BlockMask::build(mask, shape, {128, 128}, bindings, 1); });
   const double turn = least_milliseconds([&] { built.transposed(); });
   const BlockMask::Statistics s = built.statistics();
-  fmt::print("{:34} {:8} {:8.2f} {:8.2f} {:9} {:7} {:8} {:7.1f} %\n", what, tokens, build, turn, s.range_queries,
+  fmt::print("{:41} {:8} {:8.2f} {:8.2f} {:9} {:7} {:8} {:7.1f} %\n", what, tokens, build, turn, s.range_queries,
              s.evaluated_tiles, s.bytes, 100 * s.density());
 }
 
@@ -69,17 +69,23 @@ void measure_all() {
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
   const Tensors tensors;
   const Capture doc("doc", DType::i32, 1), cluster("cluster", DType::i32, 1), pattern("pattern", DType::boolean, 2);
-  fmt::print("{:34} {:>8} {:>8} {:>8} {:>9} {:>7} {:>8} {:>9}\n", "mask, blocks of 128 x 128", "tokens", "ms",
+  fmt::print("{:41} {:>8} {:>8} {:>8} {:>9} {:>7} {:>8} {:>9}\n", "mask, blocks of 128 x 128", "tokens", "ms",
              "turn ms", "queries", "tiles", "bytes", "density");
   measure("q_idx >= kv_idx", q >= kv, kMillion);
   measure("not (kv_idx > q_idx)", !(kv > q), kMillion);
   measure("2*q_idx - kv_idx >= q_idx", 2 * q - kv >= q, kMillion);
   measure("sliding_window(4096)", mods::sliding_window(4096), kMillion);
   measure("global_and_window(128, 1024)", mods::global_and_window(128, 1024), kMillion);
+  measure("(q_idx // 128) % 2 == (kv_idx // 128) % 2", floor_div(q, 128) % 2 == floor_div(kv, 128) % 2, kMillion);
+  measure("q_idx % 2 == 0", q % 2 == 0, kMillion);
+  measure("(q_idx - kv_idx) % 4096 < 128", (q - kv) % 4096 < 128, kMillion);
+  measure("(q_idx // 128) % 2 == 0", floor_div(q, 128) % 2 == 0, kMillion);
+  measure("kv_idx % 2 == 0", kv % 2 == 0, kMillion);
   measure("documents of 3000", mods::documents(doc), kLong, tensors.bindings());
   measure("documents of 3000, causal", mods::causal() & mods::documents(doc), kLong, tensors.bindings());
   measure("dilated_window(4096, 4)", mods::dilated_window(4096, 4), kLong);
   measure("neighbourhood_2d(128, 7, 7)", mods::neighbourhood_2d(128, 7, 7), kMiddle);
+  measure("half of the queries, at random", cluster(q) < 25, kLong, tensors.bindings());
   measure("a dense tensor of blocks", pattern(q, kv), 4096, tensors.bindings());
   measure("50 clusters in random order", cluster(q) == cluster(kv), kMiddle, tensors.bindings());
   measure("random_uniform < 0.5", random_uniform(1, 0, 0, q, kv) < 0.5, kMiddle);

@@ -69,7 +69,7 @@ class BlockMask {
 
   /// Classifies `mask` (empty: everything attends) over every score matrix of `shape`. Blocks may have any size >= 1.
   /// Costs the boundary of the mask, not its area, where intervals decide; blocks that they leave open are evaluated,
-  /// one tile at a time. `threads` 0: all cores; the result does not depend on it. `reals` is the type of the mask's
+  /// one tile at a time. Rows of blocks that repeat are found and stored once. `threads` 0: all cores; the result does not depend on it. `reals` is the type of the mask's
   /// real arithmetic: f64 for an attention on f64 inputs, else f32. Throws invalid_argument for a mask that is not
   /// boolean, unbound names, and reads that may fall outside their tensor; unsupported for captures that are not on the
   /// CPU.
@@ -121,8 +121,9 @@ class BlockMask {
 
   struct Statistics {
     std::int64_t blocks = 0, full = 0, partial = 0, empty = 0;  // over all score matrices
-    std::int64_t runs = 0;                                      // stored
+    std::int64_t different_rows = 0, runs = 0;                  // stored
     std::int64_t bytes = 0;                                     // of the rows
+    std::int64_t classified_rows = 0;                           // by building; the others were known to repeat them
     std::int64_t evaluated_tiles = 0;                           // blocks that intervals left open
     std::int64_t range_queries = 0;                             // what building asked of the interval analysis
     double density() const {
@@ -158,10 +159,13 @@ class BlockMask {
     std::map<std::string, ParamValue> params;
     std::map<std::string, std::shared_ptr<const base::Content>> capture_contents;  // null: of a GPU's memory
 
-    std::vector<std::int64_t> sequence_row;   // first row of each sequence; equal ones share when shared_by_batch
-    std::vector<std::int64_t> row_offset{0};  // CSR: runs of row r are [row_offset[r], row_offset[r + 1])
+    // Equal rows are stored once: row r is stored row s = row_index[r], whose runs are [run_offset[s], run_offset[s +
+    // 1]).
+    std::vector<std::int64_t> sequence_row;  // first row of each sequence; equal ones share when shared_by_batch
+    std::vector<std::int32_t> row_index;
+    std::vector<std::int64_t> run_offset{0};
     std::vector<Run> runs;
-    std::int64_t evaluated_tiles = 0, range_queries = 0;
+    std::int64_t evaluated_tiles = 0, range_queries = 0, classified_rows = 0;
   };
   State state_;
 };

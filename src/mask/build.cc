@@ -20,6 +20,7 @@
 #include "heddle/error.h"
 #include "mask/access.h"
 #include "mask/classify.h"
+#include "mask/row_store.h"
 #include "mask/shape.h"
 #include "mask/zone_map.h"
 
@@ -121,14 +122,6 @@ void remember_origin(State& state, const Expr& mask, const Bindings& bindings) {
   }
 }
 
-void take(State& state, Rows rows) {
-  rows.runs.shrink_to_fit();
-  state.row_offset = std::move(rows.offset);
-  state.runs = std::move(rows.runs);
-  state.evaluated_tiles = rows.evaluated_tiles;
-  state.range_queries = rows.range_queries;
-}
-
 /// The mask in its role, its names bound to what they declare.
 Expr checked(const Expr& given, const Bindings& bindings) {
   Expr mask = given.empty() ? Expr(true) : expr::as_role(given, expr::Role::mask);
@@ -157,14 +150,20 @@ void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluat
 
   const std::vector<Matrix> matrices = lay_out(state, bound.node()->uses);
   const EvaluateRectangle evaluate = make_evaluator(bound, state.shape, bindings, precision);
-  take(state, classify({.mask = bound,
-                        .shape = state.shape,
-                        .block = state.block,
-                        .captures = zones,
-                        .precision = precision,
-                        .evaluate = evaluate,
-                        .threads = threads},
-                       matrices));
+  Classified found = classify({.mask = bound,
+                               .shape = state.shape,
+                               .block = state.block,
+                               .leaves = leaves,
+                               .bindings = bindings,
+                               .captures = zones,
+                               .precision = precision,
+                               .evaluate = evaluate,
+                               .threads = threads},
+                              matrices);
+  found.rows.move_to(state);
+  state.evaluated_tiles = found.evaluated_tiles;
+  state.range_queries = found.range_queries;
+  state.classified_rows = found.classified_rows;
 }
 
 std::string to_string(const ParamValue& value) {
@@ -213,7 +212,13 @@ BlockMask build_elsewhere(const Expr& mask, const MaskShape& shape, BlockSize bl
   // Params may decide what the mask can tell apart.
   const Expr bound = expr::simplify(expr::bind_params(role, bindings), expr::Precision::f32);
   const std::vector<Matrix> matrices = lay_out(state, bound.node()->uses);
-  take(state, find(expr::simplify(role, expr::Precision::f32), state.shape, block, matrices, bindings));
+  const Rows found = find(expr::simplify(role, expr::Precision::f32), state.shape, block, matrices, bindings);
+  RowStore rows;
+  for (std::size_t r = 0; r + 1 < found.offset.size(); ++r) {
+    const auto begin = static_cast<std::size_t>(found.offset[r]), end = static_cast<std::size_t>(found.offset[r + 1]);
+    rows.add(std::span(found.runs).subspan(begin, end - begin));
+  }
+  rows.move_to(state);
   return result;
 }
 

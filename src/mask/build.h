@@ -41,7 +41,6 @@ struct Matrix {
 struct Rows {
   std::vector<std::int64_t> offset{0};
   std::vector<Run> runs;
-  std::int64_t evaluated_tiles = 0, range_queries = 0;
 };
 
 /// Finds rows elsewhere: of `mask`, simplified, whose params are not bound. The memory of captures may be anywhere.

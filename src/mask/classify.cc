@@ -4,15 +4,25 @@
 
 #include "base/parallel.h"
 #include "mask/descent.h"
+#include "mask/equal_rows.h"
 #include "mask/shape.h"
 
 namespace heddle::mask {
 namespace {
 
 constexpr std::int64_t kStripRows = 64;         // a task; a taller strip would save 3 % of causal's queries
+constexpr std::int64_t kStripGap = 4;           // rows that repeat, one after the other, end a strip
 constexpr std::int64_t kStripBlocks = 1 << 20;  // bounds what a strip can hold while it is open
 constexpr std::int64_t kBatchBlocks = 1 << 22;  // strips that are in memory together
+constexpr std::int64_t kBatchRows = 1 << 20;
 constexpr std::int64_t kElementsPerTask = 1 << 16;
+
+/// Where a row comes from: from the row of all that it repeats, or, where that is -1, from a strip.
+struct Source {
+  std::int64_t earlier;
+  std::size_t strip = 0;
+  std::int32_t row = 0;  // of the strip
+};
 
 struct OpenBlocks {
   Strip* strip;
@@ -24,6 +34,7 @@ class Classifier {
   explicit Classifier(const Classification& what)
       : what_(what),
         ranges_(what.mask, what.precision, what.captures),
+        equal_rows_(what),
         scratch_(static_cast<std::size_t>(what.threads > 0 ? what.threads : base::available_cores())) {}
 
   void add(const Matrix& matrix) {
@@ -32,18 +43,28 @@ class Classifier {
     const std::int64_t columns = block_count(sequence.kv_len, what_.block.kv);
     const std::int64_t height =
         std::clamp<std::int64_t>(kStripBlocks / std::max<std::int64_t>(columns, 1), 1, kStripRows);
-    for (std::int64_t begin = 0; begin < rows; begin += height) {
-      const std::int64_t end = std::min(rows, begin + height);
-      batch_.push_back({matrix, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end),
-                        static_cast<std::int32_t>(columns), StripRows(static_cast<std::int32_t>(end - begin))});
-      batch_blocks_ += (end - begin) * columns;
-      if (batch_blocks_ >= kBatchBlocks) flush();
+    const std::vector<std::int32_t> first_equal = equal_rows_.first_equal(matrix);
+    bool open = false;
+    for (std::int32_t row = 0; row < rows; ++row) {
+      open = open && row - strips_.back().row_begin < height && row - strips_.back().row_end < kStripGap;
+      if (!open && (batch_blocks_ >= kBatchBlocks || std::ssize(sources_) >= kBatchRows)) flush();
+      if (!first_equal.empty() && first_equal[static_cast<std::size_t>(row)] != row) {
+        sources_.push_back({.earlier = rows_ + first_equal[static_cast<std::size_t>(row)]});
+        continue;
+      }
+      if (!open) strips_.push_back({matrix, row, row, static_cast<std::int32_t>(columns), StripRows(0)});
+      open = true;
+      Strip& strip = strips_.back();
+      batch_blocks_ += (row + 1 - strip.row_end) * columns;
+      strip.row_end = row + 1;
+      sources_.push_back({.earlier = -1, .strip = strips_.size() - 1, .row = row - strip.row_begin});
     }
+    rows_ += rows;
   }
 
-  Rows take() {
+  Classified take() {
     flush();
-    return std::move(rows_);
+    return std::move(found_);
   }
 
  private:
@@ -52,19 +73,29 @@ class Classifier {
   }
 
   void flush() {
-    base::parallel_tasks(what_.threads, std::ssize(batch_), [&](int worker, std::int64_t task) {
-      Strip& strip = batch_[static_cast<std::size_t>(task)];
+    base::parallel_tasks(what_.threads, std::ssize(strips_), [&](int worker, std::int64_t task) {
+      Strip& strip = strips_[static_cast<std::size_t>(task)];
+      strip.rows = StripRows(strip.row_end - strip.row_begin);
       if (strip.columns > 0) {
         descend(strip, ranges_, sequence_of(strip.matrix), what_.block, scratch_[static_cast<std::size_t>(worker)]);
       }
     });
     evaluate_open();
-    for (const Strip& strip : batch_) {
-      strip.rows.finish(rows_);
-      rows_.range_queries += strip.range_queries;
-      rows_.evaluated_tiles += std::ssize(strip.rows.open());
+    for (const Source& source : sources_) {
+      if (source.earlier >= 0) {
+        found_.rows.repeat(source.earlier);
+      } else {
+        strips_[source.strip].rows.take(source.row, runs_);
+        found_.rows.add(runs_);
+      }
     }
-    batch_.clear();
+    for (const Strip& strip : strips_) {
+      found_.classified_rows += strip.row_end - strip.row_begin;
+      found_.range_queries += strip.range_queries;
+      found_.evaluated_tiles += std::ssize(strip.rows.open());
+    }
+    sources_.clear();
+    strips_.clear();
     batch_blocks_ = 0;
   }
 
@@ -73,7 +104,7 @@ class Classifier {
     const std::int64_t side = std::min(what_.block.q, kElementsPerTask) * std::min(what_.block.kv, kElementsPerTask);
     const auto blocks_per_task = static_cast<std::size_t>(std::max<std::int64_t>(1, kElementsPerTask / side));
     std::vector<OpenBlocks> tasks;
-    for (Strip& strip : batch_) {
+    for (Strip& strip : strips_) {
       const std::size_t count = strip.rows.open().size();
       for (std::size_t begin = 0; begin < count; begin += blocks_per_task) {
         tasks.push_back({&strip, begin, std::min(count, begin + blocks_per_task)});
@@ -101,15 +132,19 @@ class Classifier {
 
   const Classification& what_;
   MaskRanges ranges_;
+  EqualRows equal_rows_;
   std::vector<std::vector<expr::Range>> scratch_;  // by worker
-  std::vector<Strip> batch_;
+  std::vector<Source> sources_;                    // of the rows that follow those in found_
+  std::vector<Strip> strips_;                      // the batch
   std::int64_t batch_blocks_ = 0;
-  Rows rows_;
+  std::int64_t rows_ = 0;  // of the matrices before the one at hand
+  std::vector<Run> runs_;
+  Classified found_;
 };
 
 }  // namespace
 
-Rows classify(const Classification& what, std::span<const Matrix> matrices) {
+Classified classify(const Classification& what, std::span<const Matrix> matrices) {
   Classifier classifier(what);
   for (const Matrix& matrix : matrices) classifier.add(matrix);
   return classifier.take();

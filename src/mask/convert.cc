@@ -11,6 +11,7 @@
 #include "expr/verify.h"
 #include "heddle/error.h"
 #include "mask/access.h"
+#include "mask/row_store.h"
 #include "mask/shape.h"
 
 namespace heddle {
@@ -122,12 +123,12 @@ class RowOfEntries {
     }
   }
 
-  void append_runs(std::int64_t columns, bool all_full, std::vector<Run>& runs) const {
-    const std::size_t first = runs.size();
+  void find_runs(std::int64_t columns, bool all_full, std::vector<Run>& runs) const {
+    runs.clear();
     for (const auto& [block, listed] : entries_) {
       if (block >= columns) break;
       const RunKind kind = all_full ? RunKind::full : listed;
-      if (runs.size() > first && runs.back().end == block && runs.back().kind == kind) {
+      if (!runs.empty() && runs.back().end == block && runs.back().kind == kind) {
         ++runs.back().end;
       } else {
         runs.push_back({block, block + 1, kind});
@@ -170,10 +171,12 @@ BlockMask BlockMask::from_lists(const BlockLists& lists, const MaskShape& shape,
   state.shared_by_heads = partial.heads() == 1;
 
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> first_rows;  // by lengths, for shared rows
+  mask::RowStore rows;
+  std::vector<Run> runs;
   RowOfEntries entries;
   for (std::int64_t b = 0; b < extents.batch; ++b) {
     const Sequence& sequence = shape.sequences[static_cast<std::size_t>(b)];
-    const std::int64_t next_row = std::ssize(state.row_offset) - 1;
+    const std::int64_t next_row = rows.rows();
     const auto [known, added] = first_rows.emplace(std::pair(sequence.q_len, sequence.kv_len), next_row);
     const bool shares = state.shared_by_batch && !added;
     state.sequence_row.push_back(shares ? known->second : next_row);
@@ -184,11 +187,12 @@ BlockMask BlockMask::from_lists(const BlockLists& lists, const MaskShape& shape,
       for (std::int64_t q = 0; q < extents.q_blocks; ++q) {
         entries.collect(partial, full ? &*full : nullptr, b, h, q);
         if (q >= result.q_blocks(b)) continue;
-        entries.append_runs(result.kv_blocks(b), mask.empty(), state.runs);
-        state.row_offset.push_back(std::ssize(state.runs));
+        entries.find_runs(result.kv_blocks(b), mask.empty(), runs);
+        rows.add(runs);
       }
     }
   }
+  rows.move_to(state);
   return result;
 }
 

@@ -185,24 +185,19 @@ void StripRows::append(std::int32_t row_begin, std::int32_t row_end, std::int32_
   }
 }
 
-void StripRows::finish(Rows& out) const {
-  std::vector<Piece> row;
-  for (std::int32_t last : last_) {
-    row.clear();
-    for (std::int32_t i = last; i >= 0; i = row.back().left) row.push_back(pieces_[static_cast<std::size_t>(i)]);
-    const std::size_t first = out.runs.size();
-    std::reverse(row.begin(), row.end());
-    for (const Piece& piece : row) {
-      if (piece.what == Class::empty) continue;
-      const RunKind kind = piece.what == Class::full ? RunKind::full : RunKind::partial;
-      if (out.runs.size() > first && out.runs.back().end == piece.begin && out.runs.back().kind == kind) {
-        out.runs.back().end = piece.end;
-      } else {
-        out.runs.push_back({piece.begin, piece.end, kind});
-      }
+void StripRows::take(std::int32_t row, std::vector<Run>& runs) const {
+  runs.clear();
+  for (std::int32_t i = last_[static_cast<std::size_t>(row)]; i >= 0; i = pieces_[static_cast<std::size_t>(i)].left) {
+    const Piece& piece = pieces_[static_cast<std::size_t>(i)];
+    if (piece.what == Class::empty) continue;
+    const RunKind kind = piece.what == Class::full ? RunKind::full : RunKind::partial;
+    if (!runs.empty() && runs.back().begin == piece.end && runs.back().kind == kind) {
+      runs.back().begin = piece.begin;
+    } else {
+      runs.push_back({piece.begin, piece.end, kind});
     }
-    out.offset.push_back(static_cast<std::int64_t>(out.runs.size()));
   }
+  std::ranges::reverse(runs);
 }
 
 void descend(Strip& strip, const MaskRanges& ranges, const Sequence& sequence, BlockSize block,

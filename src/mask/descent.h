@@ -41,8 +41,8 @@ class StripRows {
   const std::vector<Open>& open() const { return open_; }
   std::int32_t column(const Open& open) const { return pieces_[static_cast<std::size_t>(open.piece)].begin; }
   void resolve(const Open& open, Class what) { pieces_[static_cast<std::size_t>(open.piece)].what = what; }
-  /// Appends the rows, merged, to `out`. Nothing may be open any more.
-  void finish(Rows& out) const;
+  /// The runs of a row, merged. Nothing in it may be open any more.
+  void take(std::int32_t row, std::vector<Run>& runs) const;
 
  private:
   struct Piece {

@@ -83,7 +83,7 @@ TEST(Explain, ShowsEveryStage) {
             "score      score * 2.0\n"
             "mask       not kv_idx > q_idx\n"
             "           simplified: q_idx >= kv_idx\n"
-            "           blocks of 4 x 4: 8 full, 16 partial, 8 empty (density 0.75); 3 runs in 76 bytes; 0 tiles "
+            "           blocks of 4 x 4: 8 full, 16 partial, 8 empty (density 0.75); 3 runs in 84 bytes; 0 tiles "
             "evaluated\n"
             "           rows found on the host: `exp` may differ\n"
             "weight     1\n"

@@ -178,12 +178,14 @@ TEST(BlockMask, WithoutMaskEverythingAttends) {
 
 TEST(BlockMask, SharesTheRowsOfWhatTheMaskCannotTellApart) {
   const MaskShape shape = MaskShape::uniform(8, 16, 256, 256);
-  const auto runs = [&](const Expr& mask) { return BlockMask::build(mask, shape, {16, 16}).statistics().runs; };
+  const auto statistics = [&](const Expr& mask) { return BlockMask::build(mask, shape, {16, 16}).statistics(); };
   const Expr causal = leaf::kv_idx() <= leaf::q_idx();
-  EXPECT_EQ(runs(causal), 31);  // a partial run a row, a full one in all but the first
-  EXPECT_EQ(runs(leaf::kv_idx() <= leaf::q_idx() + 0 * leaf::b()), 31) << "a leaf that simplifies away still counts";
-  EXPECT_EQ(runs(causal & (leaf::h() != 3)), 15 * 31);
-  EXPECT_EQ(runs(causal & (leaf::b() != 3)), 7 * 31);
+  EXPECT_EQ(statistics(causal).runs, 31);  // a partial run a row, a full one in all but the first
+  EXPECT_EQ(statistics(causal).classified_rows, 16);
+  EXPECT_EQ(statistics(leaf::kv_idx() <= leaf::q_idx() + 0 * leaf::b()).classified_rows, 16)
+      << "a leaf that simplifies away still counts";
+  EXPECT_EQ(statistics(causal & (leaf::h() != 3)).classified_rows, 16 * 16);
+  EXPECT_EQ(statistics(causal & (leaf::b() != 3)).classified_rows, 8 * 16);
 }
 
 TEST(BlockMask, SequencesShareRowsUnlessTheMaskSeesTheirDifference) {
@@ -194,13 +196,103 @@ TEST(BlockMask, SequencesShareRowsUnlessTheMaskSeesTheirDifference) {
                      {.q_begin = 192, .q_len = 48, .kv_begin = 192, .kv_len = 64}};
   const auto rows = [&](const Expr& mask) {
     const BlockMask built = BlockMask::build(mask, shape, {16, 16});
-    return static_cast<std::int64_t>(built.statistics().bytes - built.statistics().runs * 12) / 8 - 1 - 4;
+    return built.statistics().classified_rows;
   };
-  EXPECT_EQ(rows(leaf::kv_idx() < 20), 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() < 20), 1 + 1);
   EXPECT_EQ(rows(leaf::kv_idx() <= leaf::q_idx()), 4 + 4 + 3);
-  EXPECT_EQ(rows(leaf::kv_idx() < leaf::kv_token()), 4 + 4 + 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() < leaf::kv_token()), 1 + 1 + 1 + 1);
   EXPECT_EQ(rows(leaf::kv_idx() < leaf::q_token()), 4 + 4 + 4 + 3);
-  EXPECT_EQ(rows(leaf::kv_idx() < leaf::b()), 4 + 4 + 4 + 3);
+  EXPECT_EQ(rows(leaf::kv_idx() < leaf::b()), 1 + 1 + 1 + 1);
+}
+
+/// How many of the rows are classified, and how many are stored.
+using Counts = std::pair<std::int64_t, std::int64_t>;
+Counts counts(const BlockMask& mask) { return {mask.statistics().classified_rows, mask.statistics().different_rows}; }
+
+TEST(BlockMask, RowsThatRepeatAreFoundAndStoredOnce) {
+  // 40 rows of 16 queries; the last has 3.
+  const MaskShape shape = MaskShape::uniform(1, 1, 39 * 16 + 3, 700);
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  std::vector<std::int32_t> document, keep;
+  for (std::int32_t i = 0; i < 700; ++i) {
+    document.push_back(i / 100);
+    keep.push_back(i % 3);
+  }
+  Bindings bindings;
+  bindings.captures["doc"] = {document.data(), DType::i32, Dims{700}};
+  bindings.captures["keep"] = {keep.data(), DType::i32, Dims{700}};
+  const Capture doc("doc", DType::i32, 1), kept("keep", DType::i32, 1);
+  const auto check = [&](const Expr& mask, const Counts& expected) {
+    SCOPED_TRACE(print(mask));
+    const BlockMask built = BlockMask::build(mask, shape, {16, 16}, bindings);
+    EXPECT_EQ(counts(built), expected);
+    expect_exact(built, mask, bindings, expr::Precision::f32);
+  };
+  check(Expr(true), {1, 1});
+  check(kv % 3 == 0, {1, 1});
+  check(q % 2 == 0, {1, 1});  // the last row has both kinds of queries, too
+  check(q % 16 < 3, {2, 2});  // of the last row all queries attend
+  check(floor_div(q, 16) % 2 == floor_div(kv, 16) % 2, {2, 2});
+  check(floor_div(q, 160) == floor_div(kv, 160), {4, 4});
+  // A few rows that repeat between others are classified with them.
+  check(floor_div(q, 64) == floor_div(kv, 64), {37, 10});
+  // Sums modulo a constant: what the query adds counts modulo the constant alone.
+  check((q + kv) % 2 == 0, {1, 1});
+  check((q - kv) % 32 < 16, {3, 1});
+  check((3 * q - (kv - 2 * q)) % 80 == 4, {2, 2});
+  check((kv - floor_div(q, 16)) % 3 == 0, {3, 1});
+  check(((q - kv) % 64 < 32) & (kv != 5), {5, 4});
+  // Sums that wrap: 2^32 is no multiple of 3, but one of 4.
+  check((q * 100000000 + kv) % 3 == 0, {40, 1});
+  check((q * 100000000 + kv) % 4 == 0, {1, 1});
+  // What captures say of the query: inside a document rows are equal.
+  check(doc(q) == doc(kv), {12, 12});
+  check((kept(q) != 0) & (kept(kv) != 0), {1, 1});
+  check(kv % 16 == kept(q), {1, 1});
+  // Each row sees other queries.
+  check(q >= kv, {40, 40});
+  check(abs(q - kv) < 20, {40, 40});
+  // Other evaluators may round a sine otherwise.
+  check(sin(to_f32(q % 2)) < 0.5, {40, 1});
+}
+
+TEST(BlockMask, EqualRowsOfDifferentMatricesAreStoredOnce) {
+  const MaskShape shape = MaskShape::uniform(3, 4, 256, 256);
+  const Expr causal = leaf::kv_idx() <= leaf::q_idx();
+  const Expr mask = causal & ((leaf::h() != 3) | (leaf::b() != 1));
+  const BlockMask built = BlockMask::build(mask, shape, {16, 16});
+  EXPECT_EQ(counts(built), Counts(12 * 16, 16 + 1));
+  EXPECT_EQ(built, BlockMask::from_lists(built.to_lists(), shape, {16, 16}, mask));
+  expect_exact(built, mask, {}, expr::Precision::f32);
+  EXPECT_EQ(counts(built.transposed()).second, 16 + 1);
+}
+
+TEST(BlockMask, ASumOfVeryManyPartsIsNotTakenApart) {
+  Expr sum = leaf::q_idx() + leaf::kv_idx();
+  for (int i = 0; i < 100; ++i) sum = (sum + 1) + (sum + 2);
+  const Expr mask = sum % 2 == 0;
+  const BlockMask built = BlockMask::build(mask, MaskShape::uniform(1, 1, 20, 20), {4, 4});
+  expect_exact(built, mask, {}, expr::Precision::f32);
+}
+
+TEST(BlockMask, ZerosOfEitherSignAreDifferentTerms) {
+  const std::vector<float> zeros{0.0F, -0.0F, 0.0F, -0.0F};
+  Bindings bindings;
+  bindings.captures["zeros"] = {zeros.data(), DType::f32, Dims{4}};
+  const Expr mask = 1.0 / Capture("zeros", DType::f32, 1)(leaf::q_idx()) > 0.0;
+  const BlockMask built = BlockMask::build(mask, MaskShape::uniform(1, 1, 4, 2), {1, 1}, bindings);
+  EXPECT_EQ(built.text(), "##\n..\n##\n..\n");
+}
+
+TEST(BlockMask, RowsOfOneQueryEach) {
+  std::vector<float> slope(300000);
+  for (std::size_t i = 0; i < slope.size(); ++i) slope[i] = static_cast<float>(i);
+  Bindings bindings;
+  bindings.captures["slope"] = {slope.data(), DType::f32, Dims{300000}};
+  const MaskShape shape = MaskShape::uniform(1, 1, 300000, 2);
+  const Expr mask = Capture("slope", DType::f32, 1)(leaf::q_idx()) < to_f32(leaf::kv_idx() + 299000);
+  const BlockMask built = BlockMask::build(mask, shape, {1, 1}, bindings);
+  EXPECT_EQ(counts(built), Counts(300000, 3));
 }
 
 TEST(BlockMask, TokensOfAPackedBatchAreLinearInTheIndices) {

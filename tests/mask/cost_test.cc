@@ -38,6 +38,40 @@ TEST(BlockMaskCost, CausalAtAMillionTokensCostsItsDiagonal) {
   }
 }
 
+TEST(BlockMaskCost, RowsThatRepeatCostOneOfThem) {
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const Expr board = floor_div(q, 128) % 2 == floor_div(kv, 128) % 2;
+  const Expr diagonals = (floor_div(q, 128) + floor_div(kv, 128)) % 32 < 4;
+  struct Case {
+    Expr mask;
+    std::int64_t rows, runs, turned_runs;
+  };
+  // A row of the board has a full run for each second block; stripes are all partial, or full for each second row.
+  const std::vector<Case> cases{{board, 2, kBlocks, kBlocks},
+                                {q % 2 == 0, 1, 1, 1},
+                                {kv % 2 == 0, 1, 1, 1},
+                                {(q + kv) % 2 == 0, 1, 1, 1},
+                                {floor_div(q, 128) % 2 == 0, 2, 1, kBlocks / 2},
+                                {floor_div(kv, 128) % 2 == 0, 1, kBlocks / 2, 1},
+                                {diagonals, 32, kBlocks + 3, kBlocks + 3}};
+  const MaskShape shape = MaskShape::uniform(1, 1, kMillion, kMillion);
+  for (const Case& c : cases) {
+    SCOPED_TRACE(print(c.mask));
+    const BlockMask mask = BlockMask::build(c.mask, shape, {128, 128});
+    const BlockMask::Statistics statistics = mask.statistics();
+    EXPECT_EQ(statistics.classified_rows, c.rows);
+    EXPECT_EQ(statistics.different_rows, c.rows);
+    EXPECT_EQ(statistics.runs, c.runs);
+    EXPECT_LT(statistics.bytes, 200000);
+    EXPECT_LT(statistics.range_queries, 24 * c.rows * kBlocks);
+    EXPECT_EQ(statistics.evaluated_tiles, 0);
+    const BlockMask columns = mask.transposed();
+    EXPECT_EQ(columns.statistics().runs, c.turned_runs);
+    EXPECT_LT(columns.statistics().bytes, 200000);
+    EXPECT_EQ(columns.transposed(), mask);
+  }
+}
+
 TEST(BlockMaskCost, AWindowCostsItsTwoEdges) {
   const BlockMask mask =
       BlockMask::build(mods::sliding_window(4096), MaskShape::uniform(1, 1, kMillion, kMillion), {128, 128});

@@ -101,7 +101,7 @@ class RandomMasks {
     const Expr q = leaf::q_idx(), kv = leaf::kv_idx(), window = param("window", ExprType::i32);
     const Capture doc("doc", DType::i32, 1), length("length", DType::i64, 1), slope("slope", DType::f32, 1);
     const Capture pattern("pattern", DType::boolean, 2);
-    switch (below(14)) {
+    switch (below(18)) {
       case 0:
       case 1:
         return compare(affine(), affine());
@@ -125,7 +125,16 @@ class RandomMasks {
         return random_uniform(below(3), leaf::b(), leaf::h(), q, kv) < param("rate", ExprType::f32);
       case 11:
         return q - leaf::q_start() - leaf::q_len() >= kv - leaf::kv_len();
+      // Rows and columns that repeat.
       case 12:
+        return (below(2) == 0 ? q : kv) % (1 + below(6)) == 0;
+      case 13:
+        return floor_div(q, 1 + below(20)) % (1 + below(4)) <= floor_div(kv, 1 + below(20)) % (1 + below(4));
+      case 14:
+        return (affine() + floor_div(q + below(9), 1 + below(20))) % (1 + below(40)) < 1 + below(6);
+      case 15:
+        return doc(q) % 3 == below(3);
+      case 16:
         return min(q, kv) % 16 < max(floor_div(q, 8), leaf::h() + 1);
       default:
         return param("on", ExprType::boolean);

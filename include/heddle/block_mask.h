@@ -69,10 +69,10 @@ class BlockMask {
 
   /// Classifies `mask` (empty: everything attends) over every score matrix of `shape`. Blocks may have any size >= 1.
   /// Costs the boundary of the mask, not its area, where intervals decide; blocks that they leave open are evaluated,
-  /// one tile at a time. Rows of blocks that repeat are found and stored once. `threads` 0: all cores; the result does not depend on it. `reals` is the type of the mask's
-  /// real arithmetic: f64 for an attention on f64 inputs, else f32. Throws invalid_argument for a mask that is not
-  /// boolean, unbound names, and reads that may fall outside their tensor; unsupported for captures that are not on the
-  /// CPU.
+  /// one tile at a time. Rows of blocks that repeat are found and stored once. `threads` 0: all cores; the result does
+  /// not depend on it. `reals` is the type of the mask's real arithmetic: f64 for an attention on f64 inputs, else f32.
+  /// Throws invalid_argument for a mask that is not boolean, unbound names, and reads that may fall outside their
+  /// tensor; unsupported for captures that are not on the CPU.
   static BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings = {},
                          int threads = 0, DType reals = DType::f32);
 
@@ -159,8 +159,7 @@ class BlockMask {
     std::map<std::string, ParamValue> params;
     std::map<std::string, std::shared_ptr<const base::Content>> capture_contents;  // null: of a GPU's memory
 
-    // Equal rows are stored once: row r is stored row s = row_index[r], whose runs are [run_offset[s], run_offset[s +
-    // 1]).
+    // Equal rows are stored once. Row r is stored row s = row_index[r], with runs [run_offset[s], run_offset[s + 1]).
     std::vector<std::int64_t> sequence_row;  // first row of each sequence; equal ones share when shared_by_batch
     std::vector<std::int32_t> row_index;
     std::vector<std::int64_t> run_offset{0};

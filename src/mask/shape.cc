@@ -107,7 +107,7 @@ void validate_shape(const MaskShape& shape) {
 }
 
 void check_row_count(std::int64_t before, std::int64_t heads, std::int64_t rows_of_head) {
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 28;  // of which the offsets alone take 2 GiB
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 28;  // of which offsets and indices take 3 GiB
   const std::int64_t each = std::max<std::int64_t>(1, rows_of_head);
   if (heads <= (kMostRows - before) / each) return;
   throw Error(

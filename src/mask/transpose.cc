@@ -192,6 +192,7 @@ BlockMask BlockMask::transposed() const {
   BlockMask result;
   State& columns = result.state_;
   columns = state_;
+  columns.revision = next_revision();
   columns.transposed = !state_.transposed;
   columns.block = {state_.block.kv, state_.block.q};
   for (Sequence& sequence : columns.shape.sequences) {

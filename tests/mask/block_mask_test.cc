@@ -35,6 +35,7 @@ void expect_exact(const BlockMask& built, const Expr& mask, const Bindings& bind
   EXPECT_EQ(statistics.empty, counted.empty);
   EXPECT_EQ(statistics.blocks, counted.full + counted.partial + counted.empty);
   EXPECT_EQ(columns.transposed(), built);
+  EXPECT_NE(columns.revision(), built.revision());
 }
 
 TEST(BlockMask, EqualsTheDenseDefinitionForMasksAsPeopleWriteThem) {

@@ -1,6 +1,7 @@
-// Proof that every read stays inside its tensor. Each read is looked at once for each set of conditions under which it
-// is selected; the conditions bound linear forms, and through them the forms and atoms of the indices. An index that is
-// not inside by that is looked at again: a where in it is what its branches are under its condition.
+// Proves that every read stays inside its tensor. Each read is examined once for each set of conditions under which it
+// is selected. The conditions bound linear forms, and through these the forms and atoms of the indices. If that does
+// not prove an index, the index is examined again: there a where is replaced by what its branches are under its
+// condition.
 //
 // What captures hold is asked for only if the proof fails without it, and only of captures that the proof can use:
 // bounds may cost a look at every element.
@@ -20,7 +21,7 @@
 namespace heddle::expr {
 namespace {
 
-/// Beyond so many sets of conditions, further ones are ignored: the proof may then fail, but never wrongly succeeds.
+/// Sets of conditions that are kept. Further ones are ignored: the proof may then fail, but never wrongly succeeds.
 constexpr std::size_t kMostContexts = 256;
 
 /// A comparison of integers that holds where a sub-expression is selected, as a bound on a linear form.

@@ -1,12 +1,13 @@
-// The weights of normalizers none and sigmoid, each a function of its own t: no maximum, no sum, nothing to divide by,
-// and nothing that a later block of keys changes. It has the interface of Softmax.
+// The weights of the normalizers none and sigmoid. Each weight is a function of its own t: there is no maximum, no sum
+// and no division, and no later block of keys changes it. It has the interface of Softmax.
 //
-// bf16 holds them all. f16 ends at 2^16 and loses bits below 2^-14:
-// - Sigmoid's, which are at most 1, are made 2^15 times as large (2^8 where a weight_mod needs room), and o is brought
-//   back when it is stored.
-// - t may be anything. A row takes a power of two from the first block in which it has an element that is not 0: the
-//   largest of them becomes 2^10 or a little more. An element that is later 2^5 times as large is infinite in f16, and
-//   so is o then: the tile is computed again, safely, where the power follows the largest element so far.
+// bf16 holds all of these weights. f16 ends at 2^16 and loses bits below 2^-14:
+// - Sigmoid's weights are at most 1. They are made 2^15 times as large (2^8 times if a weight_mod needs room), and o is
+//   brought back when it is stored.
+// - With none, t may be anything. A row takes a power of two from the first block in which it has an element that is
+//   not 0, so that the largest of these elements becomes 2^10 or a little more. If a later element is 2^5 times as
+//   large, it is infinite in f16, and so is o. The tile is then computed again, safely: there the power follows the
+//   largest element so far.
 #pragma once
 
 #include "fragments/softmax.cuh"

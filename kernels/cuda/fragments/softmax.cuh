@@ -1,19 +1,21 @@
 // The softmax of one warpgroup's rows, with an optimistic maximum.
 //
-// Any reference m serves as long as nothing overflows: f32 and bf16 have the same range of exponents. So a row takes
-// the maximum of the first block in which it attends and keeps it: no maximum, no shuffle, no rescaling for most later
-// blocks. Two checks, on sums that are formed anyway, make that safe:
+// Any reference m is right as long as nothing overflows, because f32 and bf16 have the same range of exponents. So a
+// row takes the maximum of the first block in which it attends, and keeps it: most later blocks need no maximum, no
+// shuffle and no rescaling. Two checks, on sums that are formed anyway, make that safe:
 //
-// - A later block with a weight of more than about a quarter of the row's sum: m moves to it, and p, l and o are
-//   rescaled, so that its p is exactly a power of two. Rounded to 8 bits it would cost accuracy that plain softmax,
-//   whose largest p is 1, has.
-// - When the tile ends, a sum of 2^64 or more, NaN, or an infinite output says that a block's scores were too far above
-//   m. The tile is computed again, safely: with the running maximum.
+// - If a later block has a weight of more than about a quarter of the row's sum, m moves to that weight, and p, l and o
+//   are rescaled. Its p is then exactly a power of two. Otherwise its rounding to 8 bits would cost accuracy that plain
+//   softmax has, whose largest p is 1.
+// - If, when the tile ends, a sum is 2^64 or more or NaN, or an output is infinite, then a block's scores were too far
+//   above m. The tile is computed again, safely: with the running maximum.
 //
-// m never exceeds the true maximum by more than rounding, so nothing vanishes that counted. In f16, whose normal
-// numbers end at 2^-14, m stays 10 below the maximum besides (safely as much as the weights' bound leaves): what is
-// left of a row whose largest weights a weight_mod drops counts, too. In e4m3, from 2^-6 to 448, it stays 5 below, so
-// that eight equal weights may still pass together (safely 8, where none is larger).
+// m never exceeds the true maximum by more than rounding, so no weight that counts vanishes. Two types need a distance
+// between m and the maximum besides:
+// - f16, whose normal numbers end at 2^-14: 10 powers of two (in safe mode as many as the weights' bound leaves), so
+//   that what is left of a row counts if a weight_mod drops its largest weights.
+// - e4m3, from 2^-6 to 448: 5, so that eight equal weights may still pass together (in safe mode 8, since no weight is
+//   larger there).
 #pragma once
 
 #include "fragments/tilt.cuh"

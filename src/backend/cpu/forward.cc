@@ -23,7 +23,7 @@ namespace {
 
 /// Keys that one packing task takes.
 constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
-/// Below so many multiply-adds a launch is over before a second thread would have begun.
+/// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
 
 /// What all runs of a plan share. Not copied: the schedule points into it.

@@ -22,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Lanes of a 64-byte vector: row_sums keeps so many partial sums of each row, whatever the target's own lanes.
+/// Partial sums that row_sums keeps of each row: the lanes of a 64-byte vector, whatever the target's own lanes.
 template <class T>
 inline constexpr std::int64_t kSumLanes = plan::kAlignment / static_cast<std::int64_t>(sizeof(T));
 

@@ -34,8 +34,8 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
   return shared::Normalizer::sigmoid;
 }
 
-/// In f16 the largest exponential of a row that is computed safely stands so many powers of two above 1, so that small
-/// ones keep their bits where a weight_mod takes the large ones out; times the weight it stays below 2^15.
+/// f16: the powers of two by which a row's largest exponential exceeds 1 in safe mode. They let small exponentials keep
+/// their bits if a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
 int safe_headroom(const shared::ForwardSm90Config& config, double weight_bound) {
   constexpr int kMost = 10, kUnknown = 7;
   if (config.dropped) return kMost;

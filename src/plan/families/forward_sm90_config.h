@@ -1,5 +1,5 @@
-// From a kernel of the table to the configuration that computes a problem: its mods, its access to tensors, its packed
-// heads.
+// Makes, from a kernel of the table, the configuration that computes a problem: its mods, its access to tensors, its
+// packed heads.
 #pragma once
 
 #include <optional>

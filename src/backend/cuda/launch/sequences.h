@@ -1,5 +1,5 @@
-// Before a run of forward_sm90 whose sequences' lengths are in the device's memory: where they stand, and which tiles
-// they leave.
+// Runs before forward_sm90 if sequences' lengths are in the device's memory: finds where the sequences stand, and which
+// tiles they leave.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,12 @@ namespace heddle::cuda {
 class DeviceSequences {
  public:
   /// Compiles the kernels. `params`: of forward_sm90, the longest sequences' lengths and lists. Throws as jit::build.
-  DeviceSequences(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config, int device, const shared::ForwardSm90Params& params,
-                  const std::vector<unsigned>& steps_before);
+  DeviceSequences(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config, int device,
+                  const shared::ForwardSm90Params& params, const std::vector<unsigned>& steps_before);
 
   /// Enqueues them on a CUstream, over the lengths of `options`, and has `params` read what they write into the
   /// workspace.
-  void launch(const AttentionOptions& options, void* workspace, void* stream,
-              shared::ForwardSm90Params& params) const;
+  void launch(const AttentionOptions& options, void* workspace, void* stream, shared::ForwardSm90Params& params) const;
 
  private:
   std::shared_ptr<const jit::Cubin> cubin_;

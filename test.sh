@@ -11,7 +11,7 @@
 #   - planted faults: all. By default ten at random
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
-# What is drawn at random is printed as HEDDLE_TEST_SEED, which repeats it.
+# What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
@@ -77,11 +77,18 @@ tidy() {
 }
 
 plant_faults() {
-  if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    echo "not a git checkout: planting faults copies the files that git knows"
-    return 1
-  fi
   python3 tools/plant_faults.py "$@"
+}
+
+# A number of the commit, so that each commit draws its own sample and a second run of it the same one; of chance without
+# git.
+seed() {
+  local commit
+  if commit=$(git rev-parse --short=8 HEAD 2>/dev/null); then
+    echo $((16#${commit:0:8}))
+  else
+    echo $((RANDOM * 32768 + RANDOM))
+  fi
 }
 
 # changed_files: what differs from the upstream branch; on that branch itself, from the commit before.
@@ -96,7 +103,7 @@ changed_files() {
 
 if $full; then install_missing git clang-tidy; else install_missing; fi
 bring_nvrtc
-export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
+export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
 HEDDLE_TEST_CHANGED=$(changed_files 2>/dev/null || true)
 export HEDDLE_TEST_CHANGED
 echo "HEDDLE_TEST_SEED=$HEDDLE_TEST_SEED"

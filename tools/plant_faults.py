@@ -40,10 +40,20 @@ def run(command, cwd, seconds):
         return subprocess.CompletedProcess(command, 124, stdout=f"ran past {seconds} s: {late}")
 
 
+def source_files():
+    """Those under version control; without git or a checkout, all but what builds and demos leave."""
+    try:
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+        return listed.stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        left = {"build", "demo-out", ".git"}
+        return [str(path.relative_to(ROOT)) for top in ROOT.iterdir() if top.name not in left
+                for path in (top.rglob("*") if top.is_dir() else [top]) if path.is_file()]
+
+
 def copy_tree(target):
-    """The files under version control, so that the working tree is never touched."""
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    for name in filter(None, files):
+    """The sources alone, so that the working tree is never touched."""
+    for name in source_files():
         source, copy = ROOT / name, target / name
         if not source.is_file():
             continue

@@ -242,6 +242,7 @@ TEST(BlockMask, RowsThatRepeatAreFoundAndStoredOnce) {
   check((q - kv) % 32 < 16, {3, 1});
   check((3 * q - (kv - 2 * q)) % 80 == 4, {2, 2});
   check((kv - floor_div(q, 16)) % 3 == 0, {3, 1});
+  check((floor_div(q, 16) - (floor_div(q, 32) + floor_div(kv, 16))) % 3 == 0, {4, 3});
   check(((q - kv) % 64 < 32) & (kv != 5), {5, 4});
   // Sums that wrap: 2^32 is no multiple of 3, but one of 4.
   check((q * 100000000 + kv) % 3 == 0, {40, 1});

@@ -5,7 +5,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
-C_VERSION = 2
+C_VERSION = 3
 MAX_RANK = 8
 DTYPES = {
     name: number
@@ -89,6 +89,7 @@ class AttentionOptions(Sized):
         ("page_table", POINTER(Tensor)),
         ("max_q_len", c_int64),
         ("max_kv_len", c_int64),
+        ("kv_start", POINTER(Tensor)),
     ]
 
 
@@ -106,7 +107,7 @@ class RunOptions(Sized):
 
 
 class Sequence(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("q_begin", "q_len", "kv_begin", "kv_len", "q_start")]
+    _fields_ = [(name, c_int64) for name in ("q_begin", "q_len", "kv_begin", "kv_len", "q_start", "kv_start")]
 
 
 class BlockMaskOptions(Sized):
@@ -125,6 +126,7 @@ class BlockMaskOptions(Sized):
         ),
         ("threads", c_int32),
         ("f64_inputs", c_int32),
+        ("sequence_size", c_int64),
     ]
 
 

@@ -336,7 +336,7 @@ class Heddle:
 
 def full_blocks(torch, lib, cell, mod, captures, kv_block):
     """A block mask with the mod's blocks, all of them full."""
-    sequences = (c.Sequence * cell.batch)(*(c.Sequence(0, cell.s, 0, cell.s, 0) for _ in range(cell.batch)))
+    sequences = (c.Sequence * cell.batch)(*(c.Sequence(0, cell.s, 0, cell.s, 0, 0) for _ in range(cell.batch)))
     host = {name: captures[name].cpu() for name in mod.captures if name in mod.mask}
     views = [view(x) for x in host.values()]
     names = (c.Capture * max(1, len(host)))(
@@ -347,6 +347,7 @@ def full_blocks(torch, lib, cell, mod, captures, kv_block):
         "heads": cell.heads,
         "sequences": sequences,
         "sequence_count": cell.batch,
+        "sequence_size": ctypes.sizeof(c.Sequence),
         "q_block": 64,
         "kv_block": kv_block,
     }

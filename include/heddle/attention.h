@@ -52,8 +52,8 @@ enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda };
 std::string_view name(BackendChoice backend);
 
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
-/// plan uses them. Lengths, cu_seqlens and q_start are all on the CPU, or all where q is; sinks, descales and captures
-/// where q, k, v and o are.
+/// plan uses them. Lengths, cu_seqlens, q_start and kv_start are all on the CPU, or all where q is; sinks, descales and
+/// captures where q, k, v and o are.
 struct AttentionOptions {
   Expr score_mod{};     // f32; empty: s
   Expr mask_mod{};      // boolean; empty: everything attends
@@ -81,17 +81,20 @@ struct AttentionOptions {
   std::optional<ConstTensorView> page_table{};
   /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
   std::optional<ConstTensorView> q_start{};
+  /// i32 or i64 [B] (packed: [N]), added to kv_idx: a shard of a long sequence's keys sees their positions in the
+  /// whole. merge_states() joins the shards' results. May be negative. kv_token does not change.
+  std::optional<ConstTensorView> kv_start{};
   /// No q_len and no kv_len is larger. Not given: the padded sizes; with cu_seqlens on a GPU both must be, with
   /// cu_seqlens_q and pages max_q_len.
   ///
-  /// On a GPU, lengths, cu_seqlens and q_start are read by each run, on its stream, and by nothing else: a run after a
-  /// change of their content computes the new lengths, from a CUDA graph too. The plan is made for the maxima. What the
-  /// host cannot refuse is clamped: lengths to 0 and the maxima; cumulative lengths to the totals, to what stands
-  /// before them (the first counts as 0) and to the maxima; q_start to what leaves each q_idx in i32. Rows of q that no
-  /// sequence has get o = 0, lse = -inf, those behind the last one of a packed batch too. A mask that reads what only
-  /// the device knows (q_len, kv_len; with q_start there q_idx; packed, q_token and kv_token) is applied to every block
-  /// of keys before kv_len: explain() says so. There a value that is not finite may reach rows that the mask keeps from
-  /// it.
+  /// On a GPU, lengths, cu_seqlens, q_start and kv_start are read by each run, on its stream, and by nothing else: a
+  /// run after a change of their content computes the new lengths, from a CUDA graph too. The plan is made for the
+  /// maxima. What the host cannot refuse is clamped: lengths to 0 and the maxima; cumulative lengths to the totals, to
+  /// what stands before them (the first counts as 0) and to the maxima; q_start to what leaves each q_idx in i32. Of
+  /// kv_start the low 32 bits count, and kv_idx wraps. Rows of q that no sequence has get o = 0, lse = -inf, those
+  /// behind the last one of a packed batch too. A mask that reads what only the device knows (q_len, kv_len; with
+  /// q_start there q_idx, with kv_start there kv_idx; packed, q_token and kv_token) is applied to every block of keys
+  /// before kv_len: explain() says so. There a value that is not finite may reach rows that the mask keeps from it.
   std::optional<std::int64_t> max_q_len{}, max_kv_len{};
 
   /// Factors of stored fp8 values: f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); an extent may be 1. A
@@ -186,9 +189,9 @@ class AttentionPlan {
  public:
   /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU also for how far their
   /// addresses are aligned, up to 16 bytes (null: as far): runs may bring better aligned ones. Lengths, cu_seqlens and
-  /// q_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures, and
-  /// lengths on a GPU are read by each run. On a GPU it waits, as above, and compiles the kernel unless it is in memory
-  /// or on disk.
+  /// q_start and kv_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score
+  /// captures, and lengths on a GPU are read by each run. On a GPU it waits, as above, and compiles the kernel unless
+  /// it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
 
   /// Bytes of workspace that one run needs. On a GPU it is the sum of these:

@@ -23,7 +23,8 @@
 // The version of this interface and of the text form of mods. It grows when something is added.
 //
 // 2: page_table, max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
-#define HEDDLE_C_VERSION 2
+// 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size.
+#define HEDDLE_C_VERSION 3
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -163,13 +164,17 @@ typedef struct heddle_attention_options {
 
   // NULL: k and v are [B, Hkv, Skv, D]. Else i32 [B, max_pages] (packed queries: [N, max_pages]), where q is, and k and
   // v are [pages, Hkv, page_size, D]: keys n * page_size to (n + 1) * page_size of sequence b stand in page
-  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, as all that follows.
+  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, as what
+  // follows.
   const heddle_tensor* page_table;
 
   // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given, with
   // cu_seqlens_q and pages there max_q_len.
   int64_t max_q_len;
   int64_t max_kv_len;
+
+  // NULL: 0. i32 or i64 [B], added to kv_idx as q_start is to q_idx, and where the lengths are. Since version 3.
+  const heddle_tensor* kv_start;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -184,13 +189,15 @@ typedef struct heddle_attention_tensors {
 } heddle_attention_tensors;
 
 /// One sequence of a batch: where its rows stand in the tensors (0 in a padded batch), how many there are, and what is
-/// added to q_idx.
+/// added to q_idx and to kv_idx. Fields may follow in later versions: heddle_block_mask_options.sequence_size tells the
+/// library which it has.
 typedef struct heddle_sequence {
   int64_t q_begin;
   int64_t q_len;
   int64_t kv_begin;
   int64_t kv_len;
   int64_t q_start;
+  int64_t kv_start;  // since version 3
 } heddle_sequence;
 
 /// What a block mask covers and is made from.
@@ -210,8 +217,9 @@ typedef struct heddle_block_mask_options {
   const heddle_tensor* kv_indices;
   const heddle_tensor* full_kv_num_blocks;
   const heddle_tensor* full_kv_indices;
-  int32_t threads;     // up to 65536; 0: all cores
-  int32_t f64_inputs;  // 1 for an attention on f64 inputs, whose mask computes in f64; else 0
+  int32_t threads;        // up to 65536; 0: all cores
+  int32_t f64_inputs;     // 1 for an attention on f64 inputs, whose mask computes in f64; else 0
+  int64_t sequence_size;  // sizeof(heddle_sequence), unless there are no sequences. Since version 3
 } heddle_block_mask_options;
 
 /// What one run of a plan may bring.
@@ -248,8 +256,8 @@ HEDDLE_API const char* heddle_last_error(void);
 HEDDLE_API heddle_status heddle_devices_json(const char** json);
 
 /// Plans and computes in one call. `options` may be NULL. The plan is kept and serves later calls with the same problem
-/// (attention.h says what that is): these plan nothing, wait for nothing and allocate no workspace. Captures of the mask
-/// on a GPU are known by their addresses: after a change in place, call heddle_clear_plan_cache first.
+/// (attention.h says what that is): these plan nothing, wait for nothing and allocate no workspace. Captures of the
+/// mask on a GPU are known by their addresses: after a change in place, call heddle_clear_plan_cache first.
 HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* tensors,
                                                const heddle_attention_options* options);
 /// Forgets the plans that heddle_attention_into keeps, and frees its workspaces. On a GPU it waits until the device is
@@ -257,8 +265,8 @@ HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* t
 HEDDLE_API heddle_status heddle_clear_plan_cache(void);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
-/// on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures, and lengths on
-/// a GPU are read by each run. `options` may be NULL. *plan is NULL after a failure.
+/// and kv_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures,
+/// and lengths on a GPU are read by each run. `options` may be NULL. *plan is NULL after a failure.
 HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
                                             const heddle_attention_options* options, heddle_plan** plan);
 /// NULL is accepted. Not during a run, nor, on a GPU, while one is enqueued: it frees lists that runs read, and waits.

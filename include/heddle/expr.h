@@ -70,12 +70,13 @@ Expr score();    // f32: scale * q.k; score mods only
 Expr b();        // batch entry; the sequence's number in a packed batch
 Expr h();        // query head
 Expr q_idx();    // position of the query in its sequence, q_start included
-Expr kv_idx();   // position of the key in its sequence
+Expr kv_idx();   // position of the key in its sequence, kv_start included
 Expr q_token();  // row of the query in its tensor (differs from q_idx in packed batches and under q_start)
 Expr kv_token();
-Expr q_len();  // number of queries and keys of this sequence, and its q_start
+Expr q_len();  // number of queries and keys of this sequence, and its q_start and kv_start
 Expr kv_len();
 Expr q_start();
+Expr kv_start();
 }  // namespace leaf
 
 /// A scalar given at run time; another value never recompiles.

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 
 #include "convert.h"
@@ -15,19 +18,56 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
 
+/// The array's elements as this library knows them, whichever version's they are.
+class SequenceReader {
+ public:
+  explicit SequenceReader(const heddle_block_mask_options& given)
+      : data_(reinterpret_cast<const std::byte*>(given.sequences)), size_(given.sequence_size) {
+    // Callers of before version 3 have no sequence_size.
+    if (size_ == 0 && given.struct_size <= kFirstSize<heddle_block_mask_options>) size_ = kFirstSequence;
+    if (given.sequence_count > 0 && (size_ < kFirstSequence || size_ > kLargestSequence || size_ % kAlignment != 0)) {
+      refuse(fmt::format("options.sequence_size is {}; sizeof(heddle_sequence), {} here, is accepted", size_, kKnown));
+    }
+  }
+
+  heddle_sequence operator[](std::int64_t i) const {
+    heddle_sequence known{};
+    const std::byte* at = data_ + i * size_;
+    std::memcpy(&known, at, static_cast<std::size_t>(std::min(size_, kKnown)));
+    const auto is_zero = [](std::byte x) { return x == std::byte{0}; };
+    if (size_ > kKnown && !std::all_of(at + kKnown, at + size_, is_zero)) {
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("options.sequences[{}] sets fields past the {} bytes that this library knows (version {} "
+                              "of c.h); they must be zero",
+                              i, kKnown, HEDDLE_C_VERSION));
+    }
+    return known;
+  }
+
+ private:
+  static constexpr std::int64_t kFirstSequence = 40;      // of versions 1 and 2
+  static constexpr std::int64_t kLargestSequence = 4096;  // what no version will reach
+  static constexpr std::int64_t kKnown = sizeof(heddle_sequence), kAlignment = alignof(heddle_sequence);
+
+  const std::byte* data_;
+  std::int64_t size_;
+};
+
 MaskShape to_shape(const heddle_block_mask_options& given) {
   if (given.sequence_count < 0) {
     refuse(fmt::format("options.sequence_count is {}; at least 0 is accepted", given.sequence_count));
   }
   if (given.sequence_count > 0) require(given.sequences, "options.sequences", "array of heddle_sequence");
   MaskShape shape = {.heads = given.heads, .sequences = {}};
+  const SequenceReader sequences(given);
   for (std::int64_t i = 0; i < given.sequence_count; ++i) {
-    const heddle_sequence& sequence = given.sequences[i];
+    const heddle_sequence sequence = sequences[i];
     shape.sequences.push_back({.q_begin = sequence.q_begin,
                                .q_len = sequence.q_len,
                                .kv_begin = sequence.kv_begin,
                                .kv_len = sequence.kv_len,
-                               .q_start = sequence.q_start});
+                               .q_start = sequence.q_start,
+                               .kv_start = sequence.kv_start});
   }
   return shape;
 }

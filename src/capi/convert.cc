@@ -158,6 +158,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.cu_seqlens_q = to_optional_view("cu_seqlens_q", given.cu_seqlens_q);
   result.cu_seqlens_kv = to_optional_view("cu_seqlens_kv", given.cu_seqlens_kv);
   result.q_start = to_optional_view("q_start", given.q_start);
+  result.kv_start = to_optional_view("kv_start", given.kv_start);
   result.page_table = to_optional_view("page_table", given.page_table);
   if (given.max_q_len != 0) result.max_q_len = given.max_q_len;
   if (given.max_kv_len != 0) result.max_kv_len = given.max_kv_len;

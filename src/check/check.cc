@@ -159,7 +159,7 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   for (auto member : {&AttentionOptions::page_table, &AttentionOptions::sinks, &AttentionOptions::q_descale,
                       &AttentionOptions::k_descale, &AttentionOptions::v_descale, &AttentionOptions::q_lengths,
                       &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q, &AttentionOptions::cu_seqlens_kv,
-                      &AttentionOptions::q_start}) {
+                      &AttentionOptions::q_start, &AttentionOptions::kv_start}) {
     own.*member = host.view(options.*member);
   }
   return check_on_host(copies, own, true);

@@ -69,6 +69,7 @@ void add_sequences(CLI::App& verb, AttentionArguments& arguments) {
   add("--cu-seqlens-q", arguments.cu_seqlens_q, sequences, "packed batch: cumulative query lengths [N+1]");
   add("--cu-seqlens-kv", arguments.cu_seqlens_kv, sequences, "packed batch: cumulative key lengths [N+1]");
   add("--q-start", arguments.q_start, sequences, "added to q_idx, one per sequence [B]");
+  add("--kv-start", arguments.kv_start, sequences, "added to kv_idx, one per sequence [B]");
   add("--page-table", arguments.page_table, sequences,
       "k and v are pages [pages, Hkv, page_size, D]; i32 [B, max_pages]\n"
       "lists each sequence's. --kv-lengths says how many keys it has");

@@ -31,7 +31,7 @@ struct AttentionArguments {
   int threads = 0;
   // Names of tensors among the file's others and the captures.
   std::string sinks;
-  std::string q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start;
+  std::string q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start;
   std::string q_descale, k_descale, v_descale;
   std::string page_table;
 };

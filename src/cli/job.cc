@@ -83,6 +83,7 @@ void set_tensor_options(const AttentionArguments& arguments, AttentionJob& job) 
   set("--cu-seqlens-q", arguments.cu_seqlens_q, options.cu_seqlens_q);
   set("--cu-seqlens-kv", arguments.cu_seqlens_kv, options.cu_seqlens_kv);
   set("--q-start", arguments.q_start, options.q_start);
+  set("--kv-start", arguments.kv_start, options.kv_start);
   set("--page-table", arguments.page_table, options.page_table);
   set("--q-descale", arguments.q_descale, options.q_descale);
   set("--k-descale", arguments.k_descale, options.k_descale);

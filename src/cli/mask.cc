@@ -23,7 +23,7 @@ namespace heddle::cli {
 namespace {
 
 struct MaskArguments {
-  std::int64_t q_len = 0, kv_len = 0, q_start = 0;
+  std::int64_t q_len = 0, kv_len = 0, q_start = 0, kv_start = 0;
   std::int64_t batch = 1, heads = 1;
   std::string mask;
   std::string block = "128x128";
@@ -35,7 +35,10 @@ struct MaskArguments {
 
 MaskShape shape_of(const MaskArguments& arguments) {
   MaskShape shape = MaskShape::uniform(arguments.batch, arguments.heads, arguments.q_len, arguments.kv_len);
-  for (Sequence& sequence : shape.sequences) sequence.q_start = arguments.q_start;
+  for (Sequence& sequence : shape.sequences) {
+    sequence.q_start = arguments.q_start;
+    sequence.kv_start = arguments.kv_start;
+  }
   return shape;
 }
 
@@ -100,6 +103,7 @@ void add_options(CLI::App& verb, MaskArguments& arguments) {
   add_count("--q-len", arguments.q_len, 0, "number of queries")->required()->group(shape);
   add_count("--kv-len", arguments.kv_len, 0, "number of keys")->required()->group(shape);
   add_count("--q-start", arguments.q_start, 0, "added to q_idx; default 0")->group(shape);
+  add_count("--kv-start", arguments.kv_start, 0, "added to kv_idx; default 0")->group(shape);
   add_count("--heads", arguments.heads, 1, "query heads; default 1")->group(shape);
   add_count("--batch", arguments.batch, 1, "batch entries; default 1")->group(shape);
   add_text(verb, "--mask", arguments.mask, "EXPR", "mask mod, true attends")->required();

@@ -24,7 +24,8 @@ Json lengths_json(const problem::AttentionProblem& problem) {
   return {{"on", problem::name(problem.device)},
           {"max_q_len", most.q_len},
           {"max_kv_len", most.kv_len},
-          {"q_start", problem.device_starts}};
+          {"q_start", problem.device_starts},
+          {"kv_start", problem.device_kv_starts}};
 }
 
 Json problem_json(const problem::AttentionProblem& problem) {

@@ -177,6 +177,7 @@ Expr kv_token() { return expr::leaf_expr(expr::Leaf::kv_token); }
 Expr q_len() { return expr::leaf_expr(expr::Leaf::q_len); }
 Expr kv_len() { return expr::leaf_expr(expr::Leaf::kv_len); }
 Expr q_start() { return expr::leaf_expr(expr::Leaf::q_start); }
+Expr kv_start() { return expr::leaf_expr(expr::Leaf::kv_start); }
 }  // namespace leaf
 
 Expr param(std::string name, ExprType type) {

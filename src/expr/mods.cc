@@ -94,7 +94,9 @@ std::int64_t t5_border(std::int64_t n, std::int64_t buckets, std::int64_t exact,
 
 Expr causal() { return kv_idx() <= q_idx(); }
 
-Expr causal_lower_right() { return kv_idx() - leaf::kv_len() <= q_idx() - leaf::q_start() - leaf::q_len(); }
+Expr causal_lower_right() {
+  return kv_idx() - leaf::kv_start() - leaf::kv_len() <= q_idx() - leaf::q_start() - leaf::q_len();
+}
 
 Expr sliding_window(std::int64_t before, std::int64_t after) {
   const Expr back = literal("before of sliding_window", before, 0);

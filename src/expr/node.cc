@@ -23,8 +23,8 @@ constexpr std::array<OpInfo, kOpCount> kOps = {{
 #undef HEDDLE_OP
 }};
 
-constexpr std::array<std::string_view, kLeafCount> kLeafNames = {"score",   "b",        "h",     "q_idx",  "kv_idx",
-                                                                 "q_token", "kv_token", "q_len", "kv_len", "q_start"};
+constexpr std::array<std::string_view, kLeafCount> kLeafNames = {
+    "score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start"};
 
 std::size_t mix(std::size_t hash, std::uint64_t value) { return base::hash_combine(hash, value); }
 std::size_t mix(std::size_t hash, const std::string& text) {

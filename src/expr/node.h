@@ -40,8 +40,8 @@ struct OpInfo {
 };
 const OpInfo& info(Op op);
 
-enum class Leaf : std::uint8_t { score, b, h, q_idx, kv_idx, q_token, kv_token, q_len, kv_len, q_start };
-inline constexpr int kLeafCount = 10;
+enum class Leaf : std::uint8_t { score, b, h, q_idx, kv_idx, q_token, kv_token, q_len, kv_len, q_start, kv_start };
+inline constexpr int kLeafCount = 11;
 std::string_view name(Leaf leaf);
 
 /// A set of leaves.

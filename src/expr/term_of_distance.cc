@@ -100,7 +100,8 @@ std::int64_t first_that_holds(std::int64_t lo, std::int64_t hi, Holds&& holds) {
 }  // namespace
 
 std::optional<TermOfDistance> term_of_distance(const Expr& e, const LeafRanges& leaves) {
-  const LeafSet refused = {Leaf::score, Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start};
+  const LeafSet refused = {Leaf::score,  Leaf::q_token, Leaf::kv_token, Leaf::q_len,
+                           Leaf::kv_len, Leaf::q_start, Leaf::kv_start};
   if (e.node()->uses.intersects(refused) || !e.node()->uses.has(Leaf::kv_idx)) return {};
   const Expr term = simplify(by_distance(e, leaves), Precision::f32);
   if (term.node()->uses.has(Leaf::q_idx)) return {};

@@ -100,7 +100,8 @@ std::optional<Bounded> bounded(const Expr& number, const LeafRanges& leaves) {
 }  // namespace
 
 std::optional<TermOfSum> term_of_sum(const Expr& e, const LeafRanges& leaves, int most) {
-  const LeafSet refused = {Leaf::score, Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start};
+  const LeafSet refused = {Leaf::score,  Leaf::q_token, Leaf::kv_token, Leaf::q_len,
+                           Leaf::kv_len, Leaf::q_start, Leaf::kv_start};
   if (e.node()->uses.intersects(refused)) return {};
   const Sums sums(e);
   const std::vector<std::pair<const Node*, Sum>> found = outermost_sums(e, sums);

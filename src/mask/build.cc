@@ -62,12 +62,13 @@ bool whole_shape(const MaskShape& shape, expr::LeafRanges& leaves) {
     include(Leaf::b, static_cast<std::int64_t>(b), 1);
     include(Leaf::h, 0, shape.heads);
     include(Leaf::q_idx, sequence.q_start, sequence.q_len);
-    include(Leaf::kv_idx, 0, sequence.kv_len);
+    include(Leaf::kv_idx, sequence.kv_start, sequence.kv_len);
     include(Leaf::q_token, sequence.q_begin, sequence.q_len);
     include(Leaf::kv_token, sequence.kv_begin, sequence.kv_len);
     include(Leaf::q_len, sequence.q_len, 1);
     include(Leaf::kv_len, sequence.kv_len, 1);
     include(Leaf::q_start, sequence.q_start, 1);
+    include(Leaf::kv_start, sequence.kv_start, 1);
     some = true;
   }
   leaves[Leaf::score] = expr::Range::any(ExprType::f32);
@@ -80,6 +81,7 @@ std::tuple<std::int64_t, Sequence> sharing_key(const MaskShape& shape, std::size
   if (!uses.has(Leaf::q_token)) key.q_begin = 0;
   if (!uses.has(Leaf::kv_token)) key.kv_begin = 0;
   if (!uses.intersects({Leaf::q_idx, Leaf::q_start})) key.q_start = 0;
+  if (!uses.intersects({Leaf::kv_idx, Leaf::kv_start})) key.kv_start = 0;
   return {uses.has(Leaf::b) ? static_cast<std::int64_t>(b) : 0, key};
 }
 
@@ -87,7 +89,7 @@ struct BySequence {
   using Key = std::tuple<std::int64_t, Sequence>;
   static auto fields(const Key& key) {
     const Sequence& s = std::get<Sequence>(key);
-    return std::tuple(std::get<0>(key), s.q_begin, s.q_len, s.kv_begin, s.kv_len, s.q_start);
+    return std::tuple(std::get<0>(key), s.q_begin, s.q_len, s.kv_begin, s.kv_len, s.q_start, s.kv_start);
   }
   bool operator()(const Key& x, const Key& y) const { return fields(x) < fields(y); }
 };

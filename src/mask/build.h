@@ -12,7 +12,7 @@
 namespace heddle::mask {
 
 /// A rectangle of one score matrix: queries [q_begin, q_end) and keys [kv_begin, kv_end), counted from the sequence's
-/// own start (q_start not added).
+/// own start (q_start and kv_start not added).
 struct Rectangle {
   std::int64_t sequence, head;
   std::int64_t q_begin, q_end, kv_begin, kv_end;

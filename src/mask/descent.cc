@@ -92,7 +92,8 @@ class Descent {
     ++strip_.range_queries;
     leaves_[Leaf::q_idx] = {static_cast<double>(sequence_.q_start + box.q_begin),
                             static_cast<double>(sequence_.q_start + box.q_end - 1)};
-    leaves_[Leaf::kv_idx] = {static_cast<double>(box.kv_begin), static_cast<double>(box.kv_end - 1)};
+    leaves_[Leaf::kv_idx] = {static_cast<double>(sequence_.kv_start + box.kv_begin),
+                             static_cast<double>(sequence_.kv_start + box.kv_end - 1)};
     const Range range = analysis_(leaves_, scratch_);
     return range.always_true() ? Class::full : range.always_false() ? Class::empty : Class::open;
   }
@@ -163,9 +164,10 @@ LeafRanges MaskRanges::leaves(const Sequence& sequence, std::int64_t b, std::int
   leaves[Leaf::q_len] = point(sequence.q_len);
   leaves[Leaf::kv_len] = point(sequence.kv_len);
   leaves[Leaf::q_start] = point(sequence.q_start);
+  leaves[Leaf::kv_start] = point(sequence.kv_start);
   // What with_affine_tokens adds to q_idx and kv_idx.
   leaves[Leaf::q_token] = point(sequence.q_begin - sequence.q_start);
-  leaves[Leaf::kv_token] = point(sequence.kv_begin);
+  leaves[Leaf::kv_token] = point(sequence.kv_begin - sequence.kv_start);
   return leaves;
 }
 

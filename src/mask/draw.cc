@@ -129,9 +129,9 @@ class Drawing {
       : mask_(mask), sequence_(sequence), head_(head), picture_(picture_of(mask, sequence, head, kMostCells)) {
     const Sequence& s = mask.shape().sequences[static_cast<std::size_t>(sequence)];
     const bool turned = mask.is_transposed();
-    y_ = {turned ? "keys (kv_idx)" : "queries (q_idx)", s.q_len,       turned ? 0 : s.q_start,
+    y_ = {turned ? "keys (kv_idx)" : "queries (q_idx)", s.q_len,       turned ? s.kv_start : s.q_start,
           picture_.blocks_per_row * mask.block().q,     picture_.rows, kTop};
-    x_ = {turned ? "queries (q_idx)" : "keys (kv_idx)", s.kv_len,         turned ? s.q_start : 0,
+    x_ = {turned ? "queries (q_idx)" : "keys (kv_idx)", s.kv_len,         turned ? s.q_start : s.kv_start,
           picture_.blocks_per_column * mask.block().kv, picture_.columns, kLeft};
     const double longest = static_cast<double>(std::max<std::int64_t>({s.q_len, s.kv_len, 1}));
     const auto pixels = [&](std::int64_t tokens) {

@@ -209,6 +209,7 @@ EqualRows::Values EqualRows::values_of(const Matrix& matrix, std::int32_t row) c
   element[Leaf::q_len] = leaf(sequence.q_len);
   element[Leaf::kv_len] = leaf(sequence.kv_len);
   element[Leaf::q_start] = leaf(sequence.q_start);
+  element[Leaf::kv_start] = leaf(sequence.kv_start);
   std::set<Values> tuples;
   Values tuple;
   const std::int64_t begin = row * what_.block.q, end = std::min(begin + what_.block.q, sequence.q_len);

@@ -22,6 +22,7 @@ EvaluateRectangle scalar_evaluator(const Expr& mask, const MaskShape& shape, con
     element[expr::Leaf::q_len] = leaf(sequence.q_len);
     element[expr::Leaf::kv_len] = leaf(sequence.kv_len);
     element[expr::Leaf::q_start] = leaf(sequence.q_start);
+    element[expr::Leaf::kv_start] = leaf(sequence.kv_start);
 
     bool some_true = false, some_false = false;
     for (std::int64_t strip = rectangle.kv_begin; strip < rectangle.kv_end; strip += kStrip) {
@@ -30,7 +31,7 @@ EvaluateRectangle scalar_evaluator(const Expr& mask, const MaskShape& shape, con
         element[expr::Leaf::q_idx] = leaf(sequence.q_start + q);
         element[expr::Leaf::q_token] = leaf(sequence.q_begin + q);
         for (std::int64_t kv = strip; kv < strip_end; ++kv) {
-          element[expr::Leaf::kv_idx] = leaf(kv);
+          element[expr::Leaf::kv_idx] = leaf(sequence.kv_start + kv);
           element[expr::Leaf::kv_token] = leaf(sequence.kv_begin + kv);
           (interpreter->boolean(element) ? some_true : some_false) = true;
           if (some_true && some_false) return Content::mixed;

@@ -75,6 +75,11 @@ MaskShape MaskShape::packed(std::int64_t heads, const ConstTensorView& cu_seqlen
 
 namespace mask {
 
+bool fits_i32(std::int64_t start, std::int64_t length) {
+  return start >= std::numeric_limits<std::int32_t>::min() &&
+         start <= kMaxPosition - std::max<std::int64_t>(0, length - 1);
+}
+
 void validate_shape(const MaskShape& shape) {
   if (shape.heads < 0 || shape.heads > kMaxPosition) {
     refuse(fmt::format("heads is {}; 0 to {} are accepted, since masks count in i32", shape.heads, kMaxPosition));
@@ -96,13 +101,13 @@ void validate_shape(const MaskShape& shape) {
     };
     check("queries", sequence.q_begin, sequence.q_len);
     check("keys", sequence.kv_begin, sequence.kv_len);
-    const std::int64_t start = sequence.q_start, last_row = std::max<std::int64_t>(0, sequence.q_len - 1);
-    if (start < std::numeric_limits<std::int32_t>::min() || start > kMaxPosition - last_row) {
-      refuse(
-          fmt::format("sequence {} has {} queries and q_start {}; positions up to {} fit i32, in which masks see "
-                      "them",
-                      i, sequence.q_len, start, kMaxPosition));
-    }
+    const auto check_start = [&](const char* what, std::int64_t length, const char* name, std::int64_t start) {
+      if (fits_i32(start, length)) return;
+      refuse(fmt::format("sequence {} has {} {} and {} {}; positions up to {} fit i32, in which masks see them", i,
+                         length, what, name, start, kMaxPosition));
+    };
+    check_start("queries", sequence.q_len, "q_start", sequence.q_start);
+    check_start("keys", sequence.kv_len, "kv_start", sequence.kv_start);
   }
 }
 

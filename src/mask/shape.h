@@ -8,6 +8,8 @@ namespace heddle::mask {
 /// Throws invalid_argument, naming the sequence, for negative sizes and for positions or block counts that do not fit
 /// i32.
 void validate_shape(const MaskShape& shape);
+/// Each of so many positions, counted from `start`, fits i32; none needs to be there.
+bool fits_i32(std::int64_t start, std::int64_t length);
 void validate_block(BlockSize block);
 /// Throws out_of_memory when these heads' rows, beside as many as there are before them, take gigabytes to list.
 void check_row_count(std::int64_t before, std::int64_t heads, std::int64_t rows_of_head);

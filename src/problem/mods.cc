@@ -32,10 +32,11 @@ void check_block_mask_shape(const AttentionProblem& problem, const MaskShape& sh
     const Sequence& own = problem.sequences[i];
     if (given == own) continue;
     refuse(
-        "block_mask was made for sequence {} with q_begin {}, q_len {}, kv_begin {}, kv_len {}, q_start {}; this "
-        "attention's {}, {}, {}, {}, {} are accepted",
-        i, given.q_begin, given.q_len, given.kv_begin, given.kv_len, given.q_start, own.q_begin, own.q_len,
-        own.kv_begin, own.kv_len, own.q_start);
+        "block_mask was made for sequence {} with q_begin {}, q_len {}, kv_begin {}, kv_len {}, q_start {}, kv_start "
+        "{}; "
+        "this attention's {}, {}, {}, {}, {}, {} are accepted",
+        i, given.q_begin, given.q_len, given.kv_begin, given.kv_len, given.q_start, given.kv_start, own.q_begin,
+        own.q_len, own.kv_begin, own.kv_len, own.q_start, own.kv_start);
   }
 }
 

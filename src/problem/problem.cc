@@ -34,14 +34,19 @@ std::string describe_sequences(const AttentionProblem& problem) {
     const Sequence longest = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
     return fmt::format("{} {}sequences, lengths on {} of up to {} queries and {} keys{}{}", problem.batch,
                        problem.packed ? "packed " : "", name(problem.device), longest.q_len, longest.kv_len,
-                       problem.device_starts ? ", q_start there" : "", pages);
+                       problem.device_starts && problem.device_kv_starts ? ", q_start and kv_start there"
+                       : problem.device_starts                           ? ", q_start there"
+                       : problem.device_kv_starts                        ? ", kv_start there"
+                                                                         : "",
+                       pages);
   }
   const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
-  const auto starts_at_zero = [](const Sequence& s) { return s.q_start == 0; };
   std::string text = problem.packed ? fmt::format("{} packed sequences", problem.batch)
                      : std::ranges::all_of(problem.sequences, has_length) ? "full lengths"
                                                                           : "lengths by sequence";
-  if (!std::ranges::all_of(problem.sequences, starts_at_zero)) text += ", q_start";
+  const auto is_zero = [](std::int64_t start) { return start == 0; };
+  if (!std::ranges::all_of(problem.sequences, is_zero, &Sequence::q_start)) text += ", q_start";
+  if (!std::ranges::all_of(problem.sequences, is_zero, &Sequence::kv_start)) text += ", kv_start";
   return text + pages;
 }
 
@@ -80,8 +85,10 @@ std::string to_string(const AttentionProblem& problem) {
 
 bool sequences_differ(const AttentionProblem& problem) {
   return problem.device_lengths || std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
-           const Sequence whole = {
-               .q_len = problem.q_rows, .kv_len = problem.kv_rows, .q_start = problem.sequences.front().q_start};
+           const Sequence whole = {.q_len = problem.q_rows,
+                                   .kv_len = problem.kv_rows,
+                                   .q_start = problem.sequences.front().q_start,
+                                   .kv_start = sequence.kv_start};
            return sequence != whole;
          });
 }
@@ -94,6 +101,7 @@ bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod) {
   // Of keys in pages each sequence counts its own tokens.
   if (problem.packed && problem.page_rows == 0) unknown = unknown | expr::LeafSet{Leaf::kv_token};
   if (problem.device_starts) unknown = unknown | expr::LeafSet{Leaf::q_start, Leaf::q_idx};
+  if (problem.device_kv_starts) unknown = unknown | expr::LeafSet{Leaf::kv_start, Leaf::kv_idx};
   return mod.node()->uses.intersects(unknown);
 }
 
@@ -105,14 +113,16 @@ bool has_elements(const AttentionProblem& problem) {
 
 expr::LeafRanges leaf_ranges(const AttentionProblem& problem) {
   using expr::Leaf;
-  std::int64_t q_idx_first = INT64_MAX, q_idx_last = INT64_MIN;
-  Sequence least{INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX}, most{};
-  most.q_start = INT64_MIN;
+  std::int64_t q_idx_first = INT64_MAX, q_idx_last = INT64_MIN, kv_idx_first = INT64_MAX, kv_idx_last = INT64_MIN;
+  Sequence least{INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX}, most{};
+  most.q_start = most.kv_start = INT64_MIN;
   for (const Sequence& sequence : problem.sequences) {
     if (sequence.q_len == 0 || sequence.kv_len == 0) continue;
     q_idx_first = std::min(q_idx_first, sequence.q_start);
     q_idx_last = std::max(q_idx_last, sequence.q_start + sequence.q_len - 1);
-    for (auto field : {&Sequence::q_len, &Sequence::kv_len, &Sequence::q_start}) {
+    kv_idx_first = std::min(kv_idx_first, sequence.kv_start);
+    kv_idx_last = std::max(kv_idx_last, sequence.kv_start + sequence.kv_len - 1);
+    for (auto field : {&Sequence::q_len, &Sequence::kv_len, &Sequence::q_start, &Sequence::kv_start}) {
       least.*field = std::min(least.*field, sequence.*field);
       most.*field = std::max(most.*field, sequence.*field);
     }
@@ -126,17 +136,22 @@ expr::LeafRanges leaf_ranges(const AttentionProblem& problem) {
     q_idx_first = least.q_start = INT32_MIN;
     q_idx_last = most.q_start = INT32_MAX;
   }
+  if (problem.device_kv_starts) {
+    kv_idx_first = least.kv_start = INT32_MIN;
+    kv_idx_last = most.kv_start = INT32_MAX;
+  }
   expr::LeafRanges leaves;
   leaves[Leaf::score] = expr::Range::any(ExprType::f32);
   leaves[Leaf::b] = range(0, problem.batch - 1);
   leaves[Leaf::h] = range(0, problem.q_heads - 1);
   leaves[Leaf::q_idx] = range(q_idx_first, q_idx_last);
-  leaves[Leaf::kv_idx] = range(0, most.kv_len - 1);
+  leaves[Leaf::kv_idx] = range(kv_idx_first, kv_idx_last);
   leaves[Leaf::q_token] = range(0, problem.q_rows - 1);
   leaves[Leaf::kv_token] = range(0, problem.kv_rows - 1);
   leaves[Leaf::q_len] = range(least.q_len, most.q_len);
   leaves[Leaf::kv_len] = range(least.kv_len, most.kv_len);
   leaves[Leaf::q_start] = range(least.q_start, most.q_start);
+  leaves[Leaf::kv_start] = range(least.kv_start, most.kv_start);
   return leaves;
 }
 

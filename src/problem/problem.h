@@ -31,8 +31,9 @@ struct AttentionProblem {
   double scale = 0;
   Normalizer normalizer{};
   std::vector<Sequence> sequences;  // [batch]; device_lengths: the longest that any may be, at the origin
-  // Each run reads lengths, or cumulative lengths, or starts from the device's memory; and among them starts.
-  bool device_lengths = false, device_starts = false;
+  // Each run reads lengths, or cumulative lengths, or starts from the device's memory; among them q_start; kv_start.
+  bool device_lengths = false, device_starts = false, device_kv_starts = false;
+  DType kv_start_dtype = DType::i32;  // of those there
 
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
   std::vector<std::string> captures;     // the names that they read, sorted
@@ -49,9 +50,9 @@ std::string_view name(Normalizer normalizer);
 std::string name(const Device& device);
 
 /// Validates everything that does not depend on the memory of q, k, v, o and lse (their data may be null), reads
-/// lengths, cu_seqlens, q_start and the captures that index others, and resolves it all. Each refusal is a sentence
-/// that names the argument, what was given and what is accepted. Every refusal of the library about an attention's
-/// arguments stands in this folder.
+/// lengths, cu_seqlens, q_start, kv_start and the captures that index others, and resolves it all. Each refusal is a
+/// sentence that names the argument, what was given and what is accepted. Every refusal of the library about an
+/// attention's arguments stands in this folder.
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
 
 /// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its
@@ -74,7 +75,8 @@ Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const Con
 /// The intervals of the leaves over the whole problem, for range analysis. Meaningful only when the problem has
 /// elements.
 expr::LeafRanges leaf_ranges(const AttentionProblem& problem);
-/// True when a sequence does not fill the padded tensors, or starts elsewhere than the others.
+/// True when a sequence does not fill the padded tensors, or its q_start is not the others'. kv_start does not count:
+/// kernels of sequences that are alike read it from a vector (plan/mods/kv_start.h).
 bool sequences_differ(const AttentionProblem& problem);
 /// True when the mod reads a leaf whose values only the device knows.
 bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod);

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/element.h"
+#include "mask/shape.h"
 #include "problem/places.h"
 #include "problem/refuse.h"
 
@@ -163,6 +164,27 @@ std::vector<Sequence> padded_sequences(const AttentionOptions& options, const Pa
   return sequences;
 }
 
+// What is added to the positions of the queries, or of the keys.
+struct Starts {
+  std::string_view name, sum;
+  const std::optional<ConstTensorView>& given;
+  std::int64_t Sequence::*member;
+  std::int64_t Sequence::*length;
+};
+
+void read_starts(const Starts& starts, std::vector<Sequence>& sequences) {
+  if (!starts.given) return;
+  const auto values = read_per_sequence(starts.name, *starts.given, std::ssize(sequences));
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const std::int64_t length = sequences[i].*starts.length;
+    if (!mask::fits_i32(values[i], length)) {
+      refuse("{}[{}] is {}; every {} must fit i32, so {} to {} are accepted", starts.name, i, values[i], starts.sum,
+             Int32::min(), Int32::max() - std::max<std::int64_t>(0, length - 1));
+    }
+    sequences[i].*starts.member = values[i];
+  }
+}
+
 // Whether the views are where q is, on another device than the CPU. All must be in one place.
 bool on_device(const AttentionOptions& options, const Device& device) {
   const NamedLengths* first = nullptr;
@@ -174,8 +196,10 @@ bool on_device(const AttentionOptions& options, const Device& device) {
     if (first == nullptr) first = &named;
     const Device& other = (options.*first->second)->device;
     if (view->device == other) continue;
-    refuse("{} is on {} and {} on {}; lengths, cu_seqlens and q_start all on the CPU, or all where q is, are accepted",
-           first->first, problem::name(other), named.first, problem::name(view->device));
+    refuse(
+        "{} is on {} and {} on {}; lengths, cu_seqlens, q_start and kv_start all on the CPU, or all where q is, are "
+        "accepted",
+        first->first, problem::name(other), named.first, problem::name(view->device));
   }
   return first != nullptr && (options.*first->second)->device.kind != DeviceKind::cpu;
 }
@@ -202,12 +226,15 @@ ResolvedSequences longest_sequences(const AttentionOptions& options, const Padde
              side.longest, side.cumulative);
     }
   }
-  for (const auto& [name, view] :
-       {std::pair(q.lengths, q.given), {kv.lengths, kv.given}, {"q_start", options.q_start}}) {
+  for (const auto& [name, view] : {std::pair(q.lengths, q.given),
+                                   {kv.lengths, kv.given},
+                                   {"q_start", options.q_start},
+                                   {"kv_start", options.kv_start}}) {
     if (view) check_entries(name, *view, count);
   }
   const Sequence most = {.q_len = longest(q), .kv_len = longest(kv)};
-  return {std::vector(static_cast<std::size_t>(count), most), true, options.q_start.has_value()};
+  return {std::vector(static_cast<std::size_t>(count), most), true, options.q_start.has_value(),
+          options.kv_start.has_value()};
 }
 
 }  // namespace
@@ -217,16 +244,10 @@ ResolvedSequences resolve_sequences(const AttentionOptions& options, const Padde
   if (packed) check_packed(options, sizes);
   if (on_device(options, device)) return longest_sequences(options, sizes);
   std::vector<Sequence> sequences = packed ? packed_sequences(options, sizes) : padded_sequences(options, sizes);
-  if (!options.q_start) return {std::move(sequences)};
-  const auto starts = read_per_sequence("q_start", *options.q_start, std::ssize(sequences));
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const std::int64_t last_row = std::max<std::int64_t>(0, sequences[i].q_len - 1);
-    if (starts[i] < Int32::min() || starts[i] > Int32::max() - last_row) {
-      refuse("q_start[{}] is {}; every q_idx = q_start + row must fit i32, so {} to {} are accepted", i, starts[i],
-             Int32::min(), Int32::max() - last_row);
-    }
-    sequences[i].q_start = starts[i];
-  }
+  const Starts of_q = {"q_start", "q_idx = q_start + row", options.q_start, &Sequence::q_start, &Sequence::q_len};
+  const Starts of_kv = {"kv_start", "kv_idx = kv_start + position", options.kv_start, &Sequence::kv_start,
+                        &Sequence::kv_len};
+  for (const Starts& starts : {of_q, of_kv}) read_starts(starts, sequences);
   return {std::move(sequences)};
 }
 

@@ -111,6 +111,8 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.sequences = std::move(resolved.sequences);
   problem.device_lengths = resolved.device_lengths;
   problem.device_starts = resolved.device_starts;
+  problem.device_kv_starts = resolved.device_kv_starts;
+  if (resolved.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
   problem.batch = std::ssize(problem.sequences);
   if (paged && options.page_table->shape[0] != problem.batch) {
     refuse("page_table has shape {}; [{}, max_pages] is accepted, a row a sequence",

@@ -63,6 +63,7 @@ int main(void) {
   FIELD(heddle_attention_options, page_table);
   FIELD(heddle_attention_options, max_q_len);
   FIELD(heddle_attention_options, max_kv_len);
+  FIELD(heddle_attention_options, kv_start);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);
@@ -84,6 +85,7 @@ int main(void) {
   FIELD(heddle_sequence, kv_begin);
   FIELD(heddle_sequence, kv_len);
   FIELD(heddle_sequence, q_start);
+  FIELD(heddle_sequence, kv_start);
   END(",");
   BEGIN(heddle_block_mask_options);
   FIELD(heddle_block_mask_options, struct_size);
@@ -100,6 +102,7 @@ int main(void) {
   FIELD(heddle_block_mask_options, full_kv_indices);
   FIELD(heddle_block_mask_options, threads);
   FIELD(heddle_block_mask_options, f64_inputs);
+  FIELD(heddle_block_mask_options, sequence_size);
   END("");
   puts("}");
   return 0;

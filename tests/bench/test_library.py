@@ -118,11 +118,12 @@ class Library(unittest.TestCase):
                 self.assertIn("plan", json.loads(self.library.plan(self.tensors(), options).explain_json()))
 
     def test_block_mask(self):
-        sequence = c.Sequence(0, SIZE, 0, SIZE, 0)
+        sequence = c.Sequence(0, SIZE, 0, SIZE, 0, 0)
         options = c.BlockMaskOptions(
             heads=1,
             sequences=ctypes.pointer(sequence),
             sequence_count=1,
+            sequence_size=ctypes.sizeof(sequence),
             q_block=4,
             kv_block=4,
             mask_mod=b"q_idx >= kv_idx",

@@ -100,20 +100,24 @@ static bool is_causal(int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx) {
 
 static void test_sequences(void) {
   attention_case c = small_case();
-  int32_t q_lengths[] = {37, 11}, kv_lengths[] = {9, 41}, q_start[] = {3, -2};
+  int32_t q_lengths[] = {37, 11}, kv_lengths[] = {9, 41}, q_start[] = {3, -2}, kv_start[] = {-4, 5};
   const int64_t shape[] = {2};
   const heddle_tensor q_lengths_view = tensor_of(q_lengths, HEDDLE_I32, 1, shape);
   const heddle_tensor kv_lengths_view = tensor_of(kv_lengths, HEDDLE_I32, 1, shape);
   const heddle_tensor q_start_view = tensor_of(q_start, HEDDLE_I32, 1, shape);
-  const heddle_attention_options options = {.struct_size = sizeof options,
-                                            .mask_mod = "q_idx >= kv_idx",
-                                            .q_lengths = &q_lengths_view,
-                                            .kv_lengths = &kv_lengths_view,
-                                            .q_start = &q_start_view};
+  const heddle_tensor kv_start_view = tensor_of(kv_start, HEDDLE_I32, 1, shape);
+  heddle_attention_options options = {.struct_size = sizeof options,
+                                      .mask_mod = "q_idx >= kv_idx",
+                                      .q_lengths = &q_lengths_view,
+                                      .kv_lengths = &kv_lengths_view,
+                                      .q_start = &q_start_view};
   c.attends = is_causal;
   c.q_lengths = q_lengths;
   c.kv_lengths = kv_lengths;
   c.q_start = q_start;
+  expect_right(&c, &options, true);
+  options.kv_start = &kv_start_view;
+  c.kv_start = kv_start;
   expect_right(&c, &options, true);
   free_case(&c);
 }

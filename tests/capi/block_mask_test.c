@@ -1,5 +1,6 @@
 // Block masks from C: found from a mask, taken from PyTorch's lists, given to attention, refused.
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "harness.h"
@@ -13,6 +14,7 @@ static heddle_block_mask_options base_options(void) {
                                              .heads = 2,
                                              .sequences = &kSequence,
                                              .sequence_count = 1,
+                                             .sequence_size = sizeof kSequence,
                                              .q_block = kBlock,
                                              .kv_block = kBlock};
   return options;
@@ -120,6 +122,56 @@ static void expect_refused(const heddle_block_mask_options* options, heddle_stat
 }
 #define EXPECT_INVALID(sentence) expect_refused(&options, HEDDLE_ERROR_INVALID_ARGUMENT, (sentence), __LINE__)
 
+// An array of structs of an older caller, of this version, and of a newer one.
+static void test_sequences_of_other_versions(void) {
+  const int64_t old[2][5] = {{0, kRows, 0, kRows, 0}, {0, kRows, 0, kRows, kBlock}};
+  const heddle_sequence own[2] = {{.q_len = kRows, .kv_len = kRows},
+                                  {.q_len = kRows, .kv_len = kRows, .kv_start = kBlock}};
+  int64_t newer[2][8] = {{0, kRows, 0, kRows, 0, 0, 0, 0}, {0, kRows, 0, kRows, 0, kBlock, 0, 0}};
+  heddle_block_mask_options options = base_options();
+  options.heads = 1;
+  options.mask_mod = "q_idx >= kv_idx";
+  options.sequence_count = 2;
+  const struct {
+    const void* sequences;
+    int64_t size;
+    const char* second;
+  } given[] = {{old, sizeof old[0], "#+..\n##+.\n###+\n####\n"},
+               {own, sizeof own[0], "....\n+...\n#+..\n##+.\n"},
+               {newer, sizeof newer[0], "....\n+...\n#+..\n##+.\n"}};
+  for (int i = 0; i < 3; ++i) {
+    options.sequences = given[i].sequences;
+    options.sequence_size = given[i].size;
+    heddle_block_mask* mask = NULL;
+    const char* text = NULL;
+    EXPECT_OK(heddle_block_mask_create(&options, &mask));
+    EXPECT_OK(heddle_block_mask_text(mask, 0, 0, &text));
+    EXPECT(text != NULL && strcmp(text, "+...\n#+..\n##+.\n###+\n") == 0);
+    EXPECT_OK(heddle_block_mask_text(mask, 1, 0, &text));
+    EXPECT(text != NULL && strcmp(text, given[i].second) == 0);
+    heddle_block_mask_destroy(mask);
+  }
+  newer[1][7] = 1;
+  expect_refused(&options, HEDDLE_ERROR_UNSUPPORTED, "options.sequences[1] sets fields past the 48 bytes", __LINE__);
+
+  // Callers of before sequence_size: their struct ends before it.
+  options.struct_size = offsetof(heddle_block_mask_options, sequence_size);
+  options.sequences = given[0].sequences;
+  heddle_block_mask* mask = NULL;
+  const char* text = NULL;
+  EXPECT_OK(heddle_block_mask_create(&options, &mask));
+  EXPECT_OK(heddle_block_mask_text(mask, 1, 0, &text));
+  EXPECT(text != NULL && strcmp(text, given[0].second) == 0);
+  heddle_block_mask_destroy(mask);
+  options.struct_size = sizeof options;
+  options.sequence_size = 0;
+  EXPECT_INVALID("options.sequence_size is 0; sizeof(heddle_sequence), 48 here, is accepted");
+  options.sequence_size = 44;
+  EXPECT_INVALID("options.sequence_size is 44");
+  options.sequence_size = -48;
+  EXPECT_INVALID("options.sequence_size is -48");
+}
+
 static void test_errors(void) {
   heddle_block_mask* mask = NULL;
   const char* text = NULL;
@@ -128,7 +180,7 @@ static void test_errors(void) {
   EXPECT_ERROR(heddle_block_mask_create(&options, NULL), HEDDLE_ERROR_INVALID_ARGUMENT, "mask is null");
   EXPECT_ERROR(heddle_block_mask_text(NULL, 0, 0, &text), HEDDLE_ERROR_INVALID_ARGUMENT, "mask is null");
   options.struct_size = 103;
-  EXPECT_INVALID("options.struct_size is 103; the sizeof of the struct, 104 here, is accepted");
+  EXPECT_INVALID("options.struct_size is 103; the sizeof of the struct, 112 here, is accepted");
   options = base_options();
   options.sequence_count = -1;
   EXPECT_INVALID("options.sequence_count is -1");
@@ -213,6 +265,7 @@ static void test_errors(void) {
 int main(void) {
   test_build();
   test_lists();
+  test_sequences_of_other_versions();
   test_errors();
   return failures();
 }

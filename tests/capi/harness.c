@@ -108,23 +108,24 @@ static double plain_row(const attention_case* c, int64_t b, int64_t h, int64_t i
   const int64_t q_len = c->q_lengths != NULL ? c->q_lengths[b] : c->q_rows;
   const int64_t kv_len = c->kv_lengths != NULL ? c->kv_lengths[b] : c->kv_rows;
   const int64_t q_idx = i + (c->q_start != NULL ? c->q_start[b] : 0);
+  const int64_t kv_start = c->kv_start != NULL ? c->kv_start[b] : 0;
   const double scale = c->scale != 0 ? c->scale : 1 / sqrt((double)c->qk_dim);
   double l = c->sinks != NULL ? exp(c->sinks[h]) : 0;
   for (int64_t d = 0; d < c->v_dim; ++d) o[d] = 0;
   if (i >= q_len) return -INFINITY;
   for (int64_t j = 0; j < kv_len; ++j) {
-    if (c->attends != NULL && !c->attends(b, h, q_idx, j)) continue;
+    if (c->attends != NULL && !c->attends(b, h, q_idx, kv_start + j)) continue;
     double t = 0;
     for (int64_t d = 0; d < c->qk_dim; ++d) {
       const int64_t q_row = (b * c->q_heads + h) * c->q_rows + i;
       t += (double)c->q[q_row * c->qk_dim + d] * c->k[(kv_head * c->kv_rows + j) * c->qk_dim + d];
     }
     t *= scale;
-    if (c->score != NULL) t = c->score(t, b, h, q_idx, j);
+    if (c->score != NULL) t = c->score(t, b, h, q_idx, kv_start + j);
     const double p = c->normalizer == HEDDLE_NORMALIZER_SOFTMAX   ? exp(t)
                      : c->normalizer == HEDDLE_NORMALIZER_SIGMOID ? 1 / (1 + exp(-t))
                                                                   : t;
-    const double w = c->weight != NULL ? c->weight(b, h, q_idx, j) : 1;
+    const double w = c->weight != NULL ? c->weight(b, h, q_idx, kv_start + j) : 1;
     for (int64_t d = 0; d < c->v_dim; ++d) o[d] += p * w * c->v[(kv_head * c->kv_rows + j) * c->v_dim + d];
     l += p;
   }

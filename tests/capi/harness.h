@@ -37,7 +37,7 @@ typedef struct {
 
   double scale;  // 0: 1 / sqrt(qk_dim)
   const float* sinks;
-  const int32_t *q_lengths, *kv_lengths, *q_start;
+  const int32_t *q_lengths, *kv_lengths, *q_start, *kv_start;
   int32_t normalizer;
   double (*score)(double s, int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx);
   bool (*attends)(int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx);

@@ -149,6 +149,12 @@ class Run(ProgramTest):
         expected = attention(tensors, lambda h, i, j: begin[i] == begin[j] and i - begin[i] + start[i] >= j - begin[j])
         self.assert_close(out["o"][2], expected)
 
+    def test_keys_of_a_longer_sequence(self):
+        tensors = {**small_inputs(), "start": ("I64", [1], [3])}
+        out = self.run_small(tensors, "--kv-start", "start", "--mask", "q_idx + 1 >= kv_idx - kv_start and kv_idx > 3")
+        self.assert_close(out["o"][2], attention(tensors, lambda h, i, j: i + 1 >= j and j > 0))
+        self.run_well("check", self.folder / "in.safetensors", "--kv-start", "start", "--mask", "q_idx >= kv_idx - 2")
+
     def test_descales(self):
         tensors = {**small_inputs(), "two": ("F32", [1, 1], [2.0])}
         once = self.run_small(tensors, "--dtype", "e5m2")["o"][2]

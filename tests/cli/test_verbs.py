@@ -94,6 +94,8 @@ class Mask(ProgramTest):
         arguments = ("--q-len", 10, "--kv-len", 30, "--block", "10x10", "--heads", 2, "--q-start", 15)
         result = self.run_json("mask", *arguments, "--mask", "q_idx >= kv_idx")
         self.assertEqual([result[kind] for kind in ("full", "partial", "empty")], [2, 4, 0])
+        result = self.run_json("mask", *arguments, "--kv-start", 15, "--mask", "q_idx >= kv_idx")
+        self.assertEqual([result[kind] for kind in ("full", "partial", "empty")], [0, 2, 4])
 
     def test_text(self):
         size = ("--q-len", 48, "--kv-len", 48, "--block", 16)

@@ -93,15 +93,17 @@ std::string CaseSpec::text() const {
   return fmt::format(
       "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
       "sequences {} "
-      "q_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} scale {} descale "
+      "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} "
+      "scale {} descale "
       "{} "
       "{} threads {} alignment {} pages of {}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
-      share_kv_batch ? "kv" : "", sequences, q_start, device_lengths ? " there" : "", score, mask, weight, sinks,
-      block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
-      spread, late, scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse", threads,
-      alignment, page_rows, tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
+      share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
+      sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
+      normalizers[static_cast<int>(normalizer)], spread, late, scale ? fmt::format("{}", *scale) : "default", descale,
+      with_lse ? "lse" : "no lse", threads, alignment, page_rows,
+      tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
@@ -155,16 +157,23 @@ void AttentionCase::make_sequences() {
     options_.q_lengths = keep(i32_tensor(q_lengths_));
     options_.kv_lengths = keep(i32_tensor(kv_lengths_).to(DType::i64));
   }
-  std::vector<std::int64_t> starts(q_lengths_.size(), 0);
+  std::vector<std::int64_t> starts(q_lengths_.size(), 0), kv_starts = starts;
+  if (spec_.kv_start != "none") {
+    const std::int64_t common = below(300);
+    for (std::int64_t& start : kv_starts) start = spec_.kv_start == "uniform" ? common : below(200);
+    options_.kv_start = keep(i32_tensor(kv_starts).to(below(2) == 0 ? DType::i32 : DType::i64));
+    for (const std::int64_t start : kv_starts) largest_kv_start_ = std::max(largest_kv_start_, start);
+  }
   const std::int64_t common = spec_.q_start == "uniform" ? below(300) - 100 : 0;
   for (std::size_t i = 0; i < starts.size(); ++i) {
     if (spec_.q_start == "uniform") starts[i] = common;
     if (spec_.q_start == "ahead") starts[i] = below(100);
-    if (spec_.q_start == "aligned") starts[i] = std::max<std::int64_t>(0, kv_lengths_[i] - q_lengths_[i]);
+    if (spec_.q_start == "aligned")
+      starts[i] = std::max<std::int64_t>(0, kv_starts[i] + kv_lengths_[i] - q_lengths_[i]);
     // On a device whose lengths nobody reads any row may be a query's or a key's.
     const std::int64_t q_len = spec_.device_lengths ? spec_.q_rows : q_lengths_[i],
                        kv_len = spec_.device_lengths ? most_keys() : kv_lengths_[i];
-    positions_ = std::max({positions_, starts[i] + q_len, kv_len});
+    positions_ = std::max({positions_, starts[i] + q_len, kv_starts[i] + kv_len});
   }
   if (spec_.q_start != "none") options_.q_start = keep(i32_tensor(starts));
 }

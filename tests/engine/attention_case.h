@@ -25,7 +25,8 @@ struct CaseSpec {
   std::string sequences = "whole";                     // whole, lengths, packed
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
-  bool device_lengths = false;   // on a GPU: lengths, cu_seqlens and q_start are there
+  std::string kv_start = "none";    // none, ahead, uniform
+  bool device_lengths = false;      // on a GPU: lengths, cu_seqlens and starts are there
   std::string score, mask, weight;  // names of mods_by_name(), or empty
   std::string sinks = "none";       // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
   std::string rows = "built";       // built from the mask, given (odd blocks, or `block`), lists
@@ -82,6 +83,8 @@ class AttentionCase {
   std::int64_t most_keys() const {
     return spec_.page_rows > 0 && spec_.device_lengths ? table_columns() * spec_.page_rows : spec_.kv_rows;
   }
+  /// The largest kv_start, at least 0: a bias over keys has so many columns before the keys'.
+  std::int64_t largest_kv_start() const { return largest_kv_start_; }
 
  private:
   void fill(const GuardedTensor& tensor, double spread);
@@ -100,7 +103,7 @@ class AttentionCase {
   std::mt19937_64 rng_;
   std::vector<Tensor> kept_;
   std::vector<std::int64_t> q_lengths_, kv_lengths_;
-  std::int64_t positions_ = 1, sequences_ = 1;
+  std::int64_t positions_ = 1, sequences_ = 1, largest_kv_start_ = 0;
   std::vector<std::int64_t> page_first_, page_used_;  // of each page: the key of its first row, and how many it holds
 };
 

@@ -52,15 +52,18 @@ Expr t5_bias(AttentionCase& c) {
 }
 
 Expr full_bias(AttentionCase& c) {
-  const Dims shape = {c.sequences(), c.spec().q_heads(), c.spec().q_rows, c.spec().kv_rows};
+  const Dims shape = {c.sequences(), c.spec().q_heads(), c.spec().q_rows, c.largest_kv_start() + c.spec().kv_rows};
   c.capture("bias", random_reals(c, DType::f16, shape));
   const Capture bias("bias", DType::f16, 4);
   return leaf::score() + bias.at({leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()}, 0.0);
 }
 
+// That a bias must have: of the last key that planning reckons with.
+std::int64_t bias_columns(AttentionCase& c) { return c.largest_kv_start() + c.most_keys(); }
+
 // Rows of so many elements; what lies past the keys is NaN.
 Tensor bias_values(AttentionCase& c, DType dtype, std::int64_t slices, std::int64_t columns) {
-  const std::int64_t keys = c.spec().kv_rows;
+  const std::int64_t keys = c.largest_kv_start() + c.spec().kv_rows;
   Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     if (i % columns >= keys) static_cast<float*>(tensor.data())[i] = static_cast<float>(kNaN);
@@ -70,7 +73,7 @@ Tensor bias_values(AttentionCase& c, DType dtype, std::int64_t slices, std::int6
 
 // Rows that TMA takes.
 Tensor streamed_values(AttentionCase& c, DType dtype, std::int64_t slices) {
-  return bias_values(c, dtype, slices, (c.most_keys() + 7) / 8 * 8 + 8);
+  return bias_values(c, dtype, slices, (bias_columns(c) + 7) / 8 * 8 + 8);
 }
 
 Expr streamed_bias(AttentionCase& c) {
@@ -86,7 +89,7 @@ Expr streamed_bias_f32(AttentionCase& c) {
 
 // Rows that it does not take.
 Tensor odd_values(AttentionCase& c, DType dtype, std::int64_t slices) {
-  return bias_values(c, dtype, slices, c.most_keys() | 1);
+  return bias_values(c, dtype, slices, bias_columns(c) | 1);
 }
 
 Expr streamed_odd(AttentionCase& c) {
@@ -108,8 +111,8 @@ Expr shared_row(AttentionCase& c, std::int64_t columns) {
   view.strides = {0, columns, 0, 1};
   return leaf::score() + Capture("bias", DType::bf16, 4)(leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
 }
-Expr streamed_shared(AttentionCase& c) { return shared_row(c, (c.most_keys() + 7) / 8 * 8); }
-Expr streamed_odd_shared(AttentionCase& c) { return shared_row(c, c.most_keys() | 1); }
+Expr streamed_shared(AttentionCase& c) { return shared_row(c, (bias_columns(c) + 7) / 8 * 8); }
+Expr streamed_odd_shared(AttentionCase& c) { return shared_row(c, bias_columns(c) | 1); }
 
 // Of positions that there are, wherever the queries begin.
 Expr streamed_inside(AttentionCase& c) {

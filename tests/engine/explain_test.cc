@@ -183,7 +183,13 @@ TEST(Explain, SaysWhatLengthsOnTheDeviceDecide) {
   EXPECT_THAT(explained().text, HasSubstr("rows found nowhere: the mask reads what only cuda:0 knows of the sequences; "
                                           "every block of keys is partial"));
   EXPECT_EQ(Json::parse(explained().json)["mask"]["full"], 0);
+  options.kv_start = there;
+  EXPECT_THAT(explained().text, HasSubstr("q_start and kv_start there"));
   options.q_start.reset();
+  EXPECT_THAT(explained().text, HasSubstr(", kv_start there"));
+  EXPECT_EQ(Json::parse(explained().json)["problem"]["lengths"]["kv_start"], true);
+  EXPECT_EQ(Json::parse(explained().json)["mask"]["full"], 0);
+  options.kv_start.reset();
   options.mask_mod = mods::causal_lower_right();
   EXPECT_THAT(explained().text, HasSubstr("rows found nowhere"));
 }

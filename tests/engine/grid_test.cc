@@ -73,6 +73,7 @@ class SpecSource {
     spec.share_q_batch = shared == 1;
     spec.share_kv_batch = shared == 2;
     spec.q_start = q_start_.deal();
+    spec.kv_start = kv_start_.deal();
     spec.score = score_.deal();
     spec.mask = mask_.deal();
     spec.weight = weight_.deal();
@@ -111,6 +112,7 @@ class SpecSource {
   Deck<std::string> sequences_{{"whole", "whole", "lengths", "packed"}, 9};
   Deck<int> shared_{{0, 0, 0, 1, 2}, 10};
   Deck<std::string> q_start_{{"none", "none", "ahead", "aligned"}, 11};
+  Deck<std::string> kv_start_{{"none", "none", "ahead", "uniform"}, 24};
   Deck<std::string> score_{half_empty(score_names()), 12}, mask_{half_empty(mask_names()), 13},
       weight_{half_empty(half_empty(weight_names())), 14};
   Deck<std::string> rows_{{"built", "built", "given", "lists"}, 15};

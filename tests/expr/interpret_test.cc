@@ -277,8 +277,8 @@ TEST(Interpret, LeavesAreTheElements) {
   element.score = 0.1;
   EXPECT_TRUE(identical(evaluate(leaf::score(), {}, element), double{0.1F}));
   EXPECT_TRUE(identical(evaluate(leaf::score(), {}, element, Precision::f64), 0.1));
-  const std::vector<Expr> leaves = {leaf::b(),        leaf::h(),     leaf::q_idx(),  leaf::kv_idx(), leaf::q_token(),
-                                    leaf::kv_token(), leaf::q_len(), leaf::kv_len(), leaf::q_start()};
+  const std::vector<Expr> leaves = {leaf::b(),        leaf::h(),     leaf::q_idx(),  leaf::kv_idx(),  leaf::q_token(),
+                                    leaf::kv_token(), leaf::q_len(), leaf::kv_len(), leaf::q_start(), leaf::kv_start()};
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     EXPECT_TRUE(identical(evaluate(leaves[i], {}, element), 11 + static_cast<std::int32_t>(i))) << print(leaves[i]);
   }

@@ -141,6 +141,9 @@ TEST(Mods, LowerRightCausalCountsFromTheSequencesOwnEnd) {
       element[Leaf::kv_len] = 40;
       element[Leaf::q_start] = 30;
       EXPECT_EQ(interpret.boolean(element), kv <= q);
+      element[Leaf::kv_idx] = kv - 7;  // the same keys, counted from elsewhere
+      element[Leaf::kv_start] = -7;
+      EXPECT_EQ(interpret.boolean(element), kv <= q);
     }
   }
 }

@@ -21,7 +21,7 @@
 
 namespace heddle::test {
 
-/// What the drawn expressions may contain.
+/// What the drawn expressions may contain. kv_start is for those who add it: text for a GPU holds none.
 struct Vocabulary {
   std::vector<expr::Leaf> leaves = {expr::Leaf::score,  expr::Leaf::b,       expr::Leaf::h,        expr::Leaf::q_idx,
                                     expr::Leaf::kv_idx, expr::Leaf::q_token, expr::Leaf::kv_token, expr::Leaf::q_len,
@@ -80,6 +80,7 @@ class RandomExpressions {
     element[expr::Leaf::q_len] = 1 + below(reach);
     element[expr::Leaf::kv_len] = 1 + below(reach);
     element[expr::Leaf::q_start] = below(reach);
+    element[expr::Leaf::kv_start] = element[expr::Leaf::q_start] / 2 + 5;
     element[expr::Leaf::q_token] = element[expr::Leaf::q_idx] + below(reach);
     element[expr::Leaf::kv_token] = element[expr::Leaf::kv_idx] + below(reach);
     return element;

@@ -178,7 +178,7 @@ TEST(Text, EveryRefusalPointsAtItsPlace) {
       {"score + kv_idz", "unknown name 'kv_idz'; did you mean 'kv_idx'?", 8},
       {"zzzzzzzzzzz",
        "unknown name 'zzzzzzzzzzz'; known are score, b, h, q_idx, kv_idx, q_token, kv_token, q_len, kv_len, q_start, "
-       "bias, both, bytes, doc, gain, open, slopes, alpha, causal, window",
+       "kv_start, bias, both, bytes, doc, gain, open, slopes, alpha, causal, window",
        0},
       {"1 + tan(h)", "unknown function 'tan'; did you mean 'tanh'?", 4},
       {"1 + float(h)", "unknown function 'float'; did you mean 'f32'?", 4},

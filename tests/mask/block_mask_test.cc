@@ -6,6 +6,7 @@
 #include <string>
 
 #include "expr/random_expression.h"
+#include "heddle/mods.h"
 #include "mask/build.h"
 #include "mask/dense.h"
 #include "mask/random_mask.h"
@@ -295,6 +296,40 @@ TEST(BlockMask, RowsOfOneQueryEach) {
   const Expr mask = Capture("slope", DType::f32, 1)(leaf::q_idx()) < to_f32(leaf::kv_idx() + 299000);
   const BlockMask built = BlockMask::build(mask, shape, {1, 1}, bindings);
   EXPECT_EQ(counts(built), Counts(300000, 3));
+}
+
+TEST(BlockMask, SequencesShareRowsUnlessTheMaskSeesTheirKvStart) {
+  MaskShape shape = MaskShape::uniform(2, 1, 64, 64);
+  shape.sequences[1].kv_start = 16;
+  const auto rows = [&](const Expr& mask) {
+    const BlockMask::Statistics statistics = BlockMask::build(mask, shape, {16, 16}).statistics();
+    return static_cast<std::int64_t>(statistics.bytes - statistics.runs * 12) / 8 - 1 - 2;
+  };
+  EXPECT_EQ(rows(leaf::kv_token() < 20), 4);
+  EXPECT_EQ(rows(leaf::kv_idx() < 20), 4 + 4);
+  EXPECT_EQ(rows(leaf::kv_start() < 20), 4 + 4);
+  EXPECT_EQ(BlockMask::build(leaf::kv_idx() < 32, shape, {16, 16}).text(1, 0), "#...\n#...\n#...\n#...\n");
+  EXPECT_EQ(BlockMask::build(leaf::kv_idx() < 32, shape, {16, 16}).text(0, 0), "##..\n##..\n##..\n##..\n");
+}
+
+// The columns of a long sequence's mask, in two shards.
+TEST(BlockMask, ShardsOfKeysHaveTheColumnsOfTheWhole) {
+  const MaskShape whole = MaskShape::uniform(1, 1, 96, 128);
+  MaskShape left = MaskShape::uniform(1, 1, 96, 80), right = MaskShape::uniform(1, 1, 96, 48);
+  right.sequences[0].kv_start = 80;
+  for (const Expr& mask : {mods::causal(), mods::sliding_window(20, 10), mods::dilated_window(60, 3),
+                           mods::global_and_window(5, 12), mods::neighbourhood_2d(16, 1, 3)}) {
+    const auto columns = [&](const std::string& text, std::size_t begin, std::size_t count) {
+      std::string part;
+      for (std::size_t line = 0; line < text.size(); line = text.find('\n', line) + 1) {
+        part += text.substr(line + begin, count) + '\n';
+      }
+      return part;
+    };
+    const std::string all = BlockMask::build(mask, whole, {16, 16}).text();
+    EXPECT_EQ(BlockMask::build(mask, left, {16, 16}).text(), columns(all, 0, 5)) << print(mask);
+    EXPECT_EQ(BlockMask::build(mask, right, {16, 16}).text(), columns(all, 5, 3)) << print(mask);
+  }
 }
 
 TEST(BlockMask, TokensOfAPackedBatchAreLinearInTheIndices) {

@@ -22,12 +22,13 @@ inline std::string dense_classes(const expr::Interpreter& mask, const MaskShape&
     element[expr::Leaf::b] = static_cast<std::int32_t>(sequence);
     element[expr::Leaf::h] = static_cast<std::int32_t>(head);
     element[expr::Leaf::q_idx] = static_cast<std::int32_t>(i + s.q_start);
-    element[expr::Leaf::kv_idx] = static_cast<std::int32_t>(j);
+    element[expr::Leaf::kv_idx] = static_cast<std::int32_t>(j + s.kv_start);
     element[expr::Leaf::q_token] = static_cast<std::int32_t>(i + s.q_begin);
     element[expr::Leaf::kv_token] = static_cast<std::int32_t>(j + s.kv_begin);
     element[expr::Leaf::q_len] = static_cast<std::int32_t>(s.q_len);
     element[expr::Leaf::kv_len] = static_cast<std::int32_t>(s.kv_len);
     element[expr::Leaf::q_start] = static_cast<std::int32_t>(s.q_start);
+    element[expr::Leaf::kv_start] = static_cast<std::int32_t>(s.kv_start);
     return mask.boolean(element);
   };
   std::string classes;

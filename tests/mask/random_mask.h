@@ -56,6 +56,7 @@ class RandomMasks {
         sequence.kv_len = lengths[static_cast<std::size_t>(below(12))];
       }
       if (kind == 1) sequence.q_start = below(60);
+      if (kind == 1 && below(2) == 0) sequence.kv_start = below(60);
       shape.sequences.push_back(sequence);
       if (kind == 2) {  // packed
         sequence.q_begin += sequence.q_len;
@@ -124,7 +125,7 @@ class RandomMasks {
       case 10:
         return random_uniform(below(3), leaf::b(), leaf::h(), q, kv) < param("rate", ExprType::f32);
       case 11:
-        return q - leaf::q_start() - leaf::q_len() >= kv - leaf::kv_len();
+        return q - leaf::q_start() - leaf::q_len() >= kv - leaf::kv_start() - leaf::kv_len();
       // Rows and columns that repeat.
       case 12:
         return (below(2) == 0 ? q : kv) % (1 + below(6)) == 0;

@@ -67,6 +67,14 @@ TEST(MaskShape, TakesTheLastPositionThatFitsI32) {
   EXPECT_EQ(BlockMask::build(mask, shape, {2, 2}).text(), "#+.\n##.\n");
 }
 
+TEST(MaskShape, TakesTheLastKeyThatFitsI32) {
+  MaskShape shape = MaskShape::uniform(1, 1, 3, 5);
+  shape.sequences[0].kv_start = kMost - 4;
+  const Expr mask = leaf::q_idx() + 1 >= leaf::kv_idx() - (kMost - 4);
+  EXPECT_EQ(BlockMask::build(mask, shape, {1, 1}).text(), "##...\n###..\n####.\n");
+  EXPECT_EQ(BlockMask::build(mask, shape, {2, 2}).text(), "#+.\n##.\n");
+}
+
 TEST(MaskShape, RefusesWhatWouldTakeAllMemory) {
   // With a head's rows shared by all, any number of heads costs nothing.
   EXPECT_EQ(BlockMask::build(leaf::kv_idx() > 0, MaskShape::uniform(1, kMost, 8, 8), {4, 4}).statistics().runs, 2);
@@ -120,6 +128,9 @@ TEST(MaskShape, RefusesWhatDoesNotFitI32) {
   refuses(shape,
           "sequence 1 has 8 queries and q_start 2147483641; positions up to 2147483647 fit i32, in which masks see "
           "them");
+  shape.sequences[1] = {.q_len = 8, .kv_len = 8, .kv_start = kMost - 6};
+  refuses(shape,
+          "sequence 1 has 8 keys and kv_start 2147483641; positions up to 2147483647 fit i32, in which masks see them");
   shape.sequences[1] = {.q_len = 8, .kv_begin = kMost - 3, .kv_len = 4};
   refuses(shape, "sequence 1 has 4 keys from 2147483644; positions up to 2147483647 fit i32, in which masks see them");
   shape.sequences[1] = {.q_len = 8, .kv_len = -1};

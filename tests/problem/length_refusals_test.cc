@@ -30,7 +30,8 @@ Call packed_with_device_lengths() {
 }
 
 TEST(Refusals, LengthsOnTheDevice) {
-  const std::string one_place = "; lengths, cu_seqlens and q_start all on the CPU, or all where q is, are accepted";
+  const std::string one_place =
+      "; lengths, cu_seqlens, q_start and kv_start all on the CPU, or all where q is, are accepted";
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
           "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_place, with_device_lengths());
   refused(
@@ -106,8 +107,8 @@ TEST(Refusals, PagesBesideLengthsOnTheDevice) {
           "read",
           paged_with_device_lengths());
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
-          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens and q_start all on the CPU, or all "
-          "where q is, are accepted",
+          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens, q_start and kv_start all on the "
+          "CPU, or all where q is, are accepted",
           paged_with_device_lengths());
   refused(
       [](Call& c) {
@@ -174,6 +175,89 @@ TEST(Refusals, ReadsThatLengthsOnTheDeviceMayLeadOut) {
   call.validate_all();
   call = packed_with_device_lengths();
   reads(4, "score + x[q_idx]")(call);
+  call.validate_all();
+}
+
+// A start alone makes the lengths those of the device, and the mods' kv_idx any.
+TEST(Refusals, ReadsThatKvStartOnTheDeviceMayLeadOut) {
+  const auto with_start = [] {
+    Call call = on_gpu();
+    call.options.kv_start = on(call.keep(i64s({0, 8})), kGpu);
+    return call;
+  };
+  const auto reads = [](const char* mod) {
+    return [mod](Call& c) {
+      c.options.bindings.captures["x"] = on(c.keep(Tensor::zeros(DType::f32, {1000})), kGpu);
+      c.options.score_mod = parse(mod, Symbols(c.options.bindings));
+    };
+  };
+  const problem::AttentionProblem problem = with_start().validate();
+  EXPECT_TRUE(problem.device_lengths && problem.device_kv_starts && !problem.device_starts);
+  EXPECT_EQ(problem.kv_start_dtype, DType::i64);
+  EXPECT_TRUE(problem::reads_device_lengths(problem, leaf::kv_idx() > 3));
+  EXPECT_TRUE(problem::reads_device_lengths(problem, leaf::kv_start() > 3));
+  EXPECT_FALSE(problem::reads_device_lengths(problem, leaf::q_idx() > 3));
+  EXPECT_THAT(problem::to_string(problem), HasSubstr(", kv_start there"));
+  refused(reads("score + x[kv_idx]"), HasSubstr("x"), with_start());
+  for (const char* mod : {"score + at(x, kv_idx, 0.0)", "score + x[q_idx]", "score + x[kv_token]"}) {
+    Call call = with_start();
+    reads(mod)(call);
+    call.validate_all();
+  }
+  refused(
+      [](Call& c) {
+        c.options.kv_start = on(c.keep(i32s({0, 8, 16})), kGpu);
+      },
+      "kv_start has shape [3]; [2] is accepted, an entry a sequence", with_start());
+  refused(
+      [](Call& c) {
+        c.options.q_lengths = c.keep(i32s({5, 6}));
+      },
+      HasSubstr("q_lengths is on the CPU and kv_start on cuda:0"), with_start());
+}
+
+TEST(Refusals, KvStartsWhosePositionsDoNotFit) {
+  constexpr std::int64_t kMost = 2147483647;
+  const auto with = [](std::int64_t second) {
+    return [second](Call& c) { c.options.kv_start = c.keep(i64s({0, second})); };
+  };
+  refused(with(kMost - 6),
+          "kv_start[1] is 2147483641; every kv_idx = kv_start + position must fit i32, so -2147483648 to 2147483640 "
+          "are accepted");
+  refused(with(-kMost - 2), HasSubstr("kv_start[1] is -2147483649"));
+  for (const std::int64_t second : {kMost - 7, -kMost - 1}) {
+    Call call;
+    with(second)(call);
+    call.validate_all();
+  }
+  // Reads are held to the positions of all sequences.
+  const auto reading = [&](std::int64_t start, std::int64_t extent) {
+    return [=](Call& c) {
+      with(start)(c);
+      c.options.bindings.captures["x"] = c.keep(Tensor::zeros(DType::f32, {extent}));
+      c.options.score_mod = parse("score + x[kv_idx]", Symbols(c.options.bindings));
+    };
+  };
+  Call inside;
+  reading(100, 108)(inside);
+  inside.validate_all();
+  refused(reading(100, 107), HasSubstr("x"));
+  refused(reading(-1, 107), HasSubstr("x"));
+}
+
+TEST(Refusals, BlockMasksOfOtherKvStarts) {
+  Call call;
+  call.options.kv_start = call.keep(i32s({0, 64}));
+  MaskShape shape = {4, std::vector<Sequence>(2, {.q_len = 6, .kv_len = 8})};
+  const auto given = [&shape](Call& c) {
+    c.options.block_mask = std::make_shared<BlockMask>(BlockMask::build(mods::causal(), shape, {64, 64}, {}, 1));
+  };
+  refused(given,
+          "block_mask was made for sequence 1 with q_begin 0, q_len 6, kv_begin 0, kv_len 8, q_start 0, kv_start 0; "
+          "this attention's 0, 6, 0, 8, 0, 64 are accepted",
+          call);
+  shape.sequences[1].kv_start = 64;
+  given(call);
   call.validate_all();
 }
 

@@ -1,4 +1,5 @@
 // What validation resolves when it accepts, and when strided tensors share memory.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,14 +40,26 @@ TEST(Problem, ReadsLengthsAndStarts) {
   call.options.q_lengths = call.keep(i64s({6, 0}));
   call.options.kv_lengths = call.keep(i32s({5, 8}));
   call.options.q_start = call.keep(i32s({-3, 100}));
+  call.options.kv_start = call.keep(i64s({7, -1}));
   const problem::AttentionProblem problem = call.validate();
-  EXPECT_EQ(problem.sequences, std::vector<Sequence>({{.q_len = 6, .kv_len = 5, .q_start = -3},
-                                                      {.q_len = 0, .kv_len = 8, .q_start = 100}}));
+  EXPECT_EQ(problem.sequences, std::vector<Sequence>({{.q_len = 6, .kv_len = 5, .q_start = -3, .kv_start = 7},
+                                                      {.q_len = 0, .kv_len = 8, .q_start = 100, .kv_start = -1}}));
+  EXPECT_THAT(problem::to_string(problem), testing::HasSubstr("lengths by sequence, q_start, kv_start"));
   const expr::LeafRanges leaves = leaf_ranges(problem);  // of the one sequence that has elements
   EXPECT_EQ(leaves[expr::Leaf::q_idx], (expr::Range{-3, 2}));
-  EXPECT_EQ(leaves[expr::Leaf::kv_idx], (expr::Range{0, 4}));
+  EXPECT_EQ(leaves[expr::Leaf::kv_idx], (expr::Range{7, 11}));
+  EXPECT_EQ(leaves[expr::Leaf::kv_start], (expr::Range{7, 7}));
   EXPECT_EQ(leaves[expr::Leaf::b], (expr::Range{0, 1}));
   EXPECT_EQ(leaves[expr::Leaf::h], (expr::Range{0, 3}));
+}
+
+// Kernels of sequences that are alike otherwise read it from a vector.
+TEST(Problem, SequencesDoNotDifferByKvStart) {
+  Call call;
+  call.options.kv_start = call.keep(i32s({0, 64}));
+  EXPECT_FALSE(sequences_differ(call.validate()));
+  call.options.q_start = call.keep(i32s({0, 64}));
+  EXPECT_TRUE(sequences_differ(call.validate()));
 }
 
 TEST(Problem, ReadsStridedLengths) {

@@ -17,7 +17,8 @@ namespace heddle::cpu {
 inline constexpr int kMaxColumns = 128;
 
 /// Where a tile lies. Row r is query q_first + r of its sequence, column c key kv_first + c (both counted from the
-/// sequence's own start; the evaluator adds q_start, q_begin and kv_begin itself for the leaves that have them).
+/// sequence's own start; the evaluator adds q_start, kv_start, q_begin and kv_begin itself for the leaves that have
+/// them).
 struct TilePosition {
   std::int32_t b = 0, h = 0;
   Sequence sequence;

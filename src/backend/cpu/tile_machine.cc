@@ -121,7 +121,7 @@ std::int32_t Machine::leaf_at_origin(Leaf leaf) const {
       value = sequence.q_start + at_.q_first;
       break;
     case Leaf::kv_idx:
-      value = at_.kv_first;
+      value = sequence.kv_start + at_.kv_first;
       break;
     case Leaf::q_token:
       value = sequence.q_begin + at_.q_first;
@@ -137,6 +137,9 @@ std::int32_t Machine::leaf_at_origin(Leaf leaf) const {
       break;
     case Leaf::q_start:
       value = sequence.q_start;
+      break;
+    case Leaf::kv_start:
+      value = sequence.kv_start;
       break;
   }
   return static_cast<std::int32_t>(value);

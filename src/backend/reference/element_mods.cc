@@ -21,12 +21,13 @@ expr::Element ElementMods::element(const RowPosition& row, std::int64_t j) const
   set(Leaf::b, row.b);
   set(Leaf::h, row.h);
   set(Leaf::q_idx, sequence.q_start + row.i);
-  set(Leaf::kv_idx, j);
+  set(Leaf::kv_idx, sequence.kv_start + j);
   set(Leaf::q_token, sequence.q_begin + row.i);
   set(Leaf::kv_token, sequence.kv_begin + j);
   set(Leaf::q_len, sequence.q_len);
   set(Leaf::kv_len, sequence.kv_len);
   set(Leaf::q_start, sequence.q_start);
+  set(Leaf::kv_start, sequence.kv_start);
   return element;
 }
 

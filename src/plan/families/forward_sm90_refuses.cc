@@ -115,11 +115,16 @@ std::string refuse_mods(const AttentionProblem& problem, const Bindings& binding
     all.params.merge(symbols_of(*mod).params);
     all.captures.merge(symbols_of(*mod).captures);
   }
-  if (std::ssize(all.params) > shared::kModParams) {
-    return fmt::format("the mods read {} params; up to {} are accepted", all.params.size(), shared::kModParams);
-  }
-  if (std::ssize(all.captures) > shared::kModCaptures) {
-    return fmt::format("the mods read {} captures; up to {} are accepted", all.captures.size(), shared::kModCaptures);
+  const KvStart start = kv_start_of(problem);
+  const auto refuse_count = [&](std::string_view what, std::int64_t count, KvStart::Form form, int most) {
+    const std::int64_t all_count = count + (start.form == form ? 1 : 0);
+    if (all_count <= most) return std::string();
+    return fmt::format("the mods read {} {}{}; up to {} are accepted", count, what, takes_one_more(start, form), most);
+  };
+  for (std::string reason :
+       {refuse_count("params", std::ssize(all.params), KvStart::Form::param, shared::kModParams),
+        refuse_count("captures", std::ssize(all.captures), KvStart::Form::capture, shared::kModCaptures)}) {
+    if (!reason.empty()) return reason;
   }
   for (const auto& [name, declaration] : all.captures) {
     const auto bound = bindings.captures.find(name);

@@ -60,6 +60,13 @@ std::string describe_form(const KernelMods& mods) {
 
 }  // namespace
 
-std::string describe_score(const KernelMods& mods) { return describe_form(mods) + describe_key_numbers(mods); }
+std::string describe_score(const KernelMods& mods) {
+  std::string text = describe_form(mods) + describe_key_numbers(mods);
+  if (mods.shifted) {
+    text += fmt::format("; capture '{}' is read element by element: kv_start shifts the columns that its tiles have",
+                        mods.shifted->capture);
+  }
+  return text;
+}
 
 }  // namespace heddle::plan

@@ -217,19 +217,8 @@ void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
   if (!distance.empty()) set_mask_range(mods, leaves);
 }
 
-}  // namespace
-
-bool KernelMods::heavy() const {
-  const auto works = [](const expr::Node* node) {
-    const expr::Kind kind = expr::info(node->op).kind;
-    return kind == expr::Kind::read || kind == expr::Kind::random || node->op == expr::Op::floor_div ||
-           node->op == expr::Op::mod;
-  };
-  return cap != 0 || form == ScoreForm::added || form == ScoreForm::mapped || !weight.empty() ||
-         (!mask.empty() && !stores_mask && std::ranges::any_of(expr::post_order(mask), works));
-}
-
-KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys) {
+/// Of a problem whose sequences have no kv_start.
+KernelMods mods_of_positions(const problem::AttentionProblem& problem, OfKeys of_keys) {
   KernelMods mods;
   mods.mask = simplified(problem.mask_mod);
   set_mask(mods, problem);
@@ -251,6 +240,29 @@ KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys)
   }
   if (mods.form == ScoreForm::added) mods.streamed = streamed_read(mods.offset);
   if (mods.form == ScoreForm::mapped) mods.streamed = streamed_read(mods.score);
+  return mods;
+}
+
+}  // namespace
+
+bool KernelMods::heavy() const {
+  const auto works = [](const expr::Node* node) {
+    const expr::Kind kind = expr::info(node->op).kind;
+    if (kind == expr::Kind::read) return node->capture().name != kKvStartName;  // that is read once a tile
+    return kind == expr::Kind::random || node->op == expr::Op::floor_div || node->op == expr::Op::mod;
+  };
+  return cap != 0 || form == ScoreForm::added || form == ScoreForm::mapped || !weight.empty() ||
+         (!mask.empty() && !stores_mask && std::ranges::any_of(expr::post_order(mask), works));
+}
+
+KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys) {
+  const KvStart start = kv_start_of(problem);
+  KernelMods mods = mods_of_positions(by_position(problem, start), of_keys);
+  mods.kv_start = start;
+  const bool reads_each = mods.form == ScoreForm::added || mods.form == ScoreForm::mapped;
+  if (start.form != KvStart::Form::zero && reads_each && !mods.streamed && !problem.score_mod.empty()) {
+    mods.shifted = streamed_read(simplified(problem.score_mod));
+  }
   return mods;
 }
 

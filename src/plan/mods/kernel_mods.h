@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/mods/drops.h"
+#include "plan/mods/kv_start.h"
 #include "plan/mods/streamed_read.h"
 #include "problem/problem.h"
 #include "shared/forward_sm90.h"
@@ -38,6 +39,8 @@ struct KernelMods {
   int flat_from = 0, flat_to = 0;  // distant: the offset no longer changes from that kv_idx - q_idx on, and up to that
   Expr score;                      // mapped: t
   std::optional<StreamedRead> streamed{};  // added, mapped: of the offset or the score, what could come in tiles
+  std::optional<StreamedRead> shifted{};   // what could, if no kv_start shifted the columns of its tiles
+  KvStart kv_start;                        // what the mods read as such; they read kv_idx as the position
   // Not added, mapped or capped: numbers of the key, which change the scores before the form's own term joins them:
   // t = factor * key_factor * score + key_term + table[query_place + key_place] + offset.
   Expr key_factor, key_term;                 // empty: 1, 0

@@ -16,7 +16,7 @@ bool is_leaf(const expr::Node& node, Leaf leaf) { return node.op == expr::Op::le
 
 bool is_of_head(const expr::Node& index) {
   return !index.uses.intersects({Leaf::score, Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token, Leaf::q_len,
-                                 Leaf::kv_len, Leaf::q_start});
+                                 Leaf::kv_len, Leaf::q_start, Leaf::kv_start});
 }
 
 std::optional<StreamedRead> as_streamed(const expr::Node& node) {

@@ -20,7 +20,7 @@ using mask::block_count;
 using shared::kWarpgroupRows;
 
 /// Sequences with the same key walk the same rows.
-using RowsKey = std::array<std::int64_t, 6>;
+using RowsKey = std::array<std::int64_t, 7>;
 RowsKey rows_key(const Sequence& sequence, std::int64_t batch, const BlockMask* block_mask) {
   if (block_mask == nullptr) return {0, sequence.q_len, sequence.kv_len};
   const Expr& mask = block_mask->mask();
@@ -29,6 +29,7 @@ RowsKey rows_key(const Sequence& sequence, std::int64_t batch, const BlockMask* 
           sequence.q_len,
           sequence.kv_len,
           sequence.q_start,
+          sequence.kv_start,
           by_token ? sequence.q_begin : 0,
           by_token ? sequence.kv_begin : 0};
 }

@@ -52,14 +52,14 @@ inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h,
   double top = p.sinks.empty() ? kMinusInfinity : p.sinks[static_cast<std::size_t>(h)];
   bool any = false;
   for (std::int64_t j = 0; j < sequence.kv_len; ++j) {
-    const std::int64_t q_idx = i + sequence.q_start;
-    if (p.mods.mask && !p.mods.mask(n, h, q_idx, j)) continue;
+    const std::int64_t q_idx = i + sequence.q_start, kv_idx = j + sequence.kv_start;
+    if (p.mods.mask && !p.mods.mask(n, h, q_idx, kv_idx)) continue;
     double s = 0;
     const double* k = row_of(p.k, b, kv_head, sequence.kv_begin + j);
     for (std::int64_t d = 0; d < p.q.shape()[3]; ++d) s += q[d] * k[d];
     s *= p.scale;
     double& x = t[static_cast<std::size_t>(j)];
-    x = p.mods.score ? p.mods.score(s, n, h, q_idx, j) : s;
+    x = p.mods.score ? p.mods.score(s, n, h, q_idx, kv_idx) : s;
     any = any || x != kMinusInfinity;
     top = std::max(top, x);
   }
@@ -74,7 +74,7 @@ inline PlainRow plain_row(const PlainProblem& p, std::int64_t n, std::int64_t h,
   for (std::int64_t j = 0; j < sequence.kv_len; ++j) {
     const double x = t[static_cast<std::size_t>(j)];
     if (x == kMinusInfinity) continue;
-    const double weight = p.mods.weight ? p.mods.weight(n, h, i + sequence.q_start, j) : 1;
+    const double weight = p.mods.weight ? p.mods.weight(n, h, i + sequence.q_start, j + sequence.kv_start) : 1;
     double probability = x;
     if (p.normalizer == Normalizer::softmax) probability = std::exp(x - top);
     if (p.normalizer == Normalizer::sigmoid) probability = 1 / (1 + std::exp(-x));

@@ -138,12 +138,13 @@ inline expr::Element element_of(const TilePosition& at, int r, int c, double sco
   set(expr::Leaf::b, at.b);
   set(expr::Leaf::h, at.h);
   set(expr::Leaf::q_idx, at.sequence.q_start + at.q_first + r);
-  set(expr::Leaf::kv_idx, at.kv_first + c);
+  set(expr::Leaf::kv_idx, at.sequence.kv_start + at.kv_first + c);
   set(expr::Leaf::q_token, at.sequence.q_begin + at.q_first + r);
   set(expr::Leaf::kv_token, at.sequence.kv_begin + at.kv_first + c);
   set(expr::Leaf::q_len, at.sequence.q_len);
   set(expr::Leaf::kv_len, at.sequence.kv_len);
   set(expr::Leaf::q_start, at.sequence.q_start);
+  set(expr::Leaf::kv_start, at.sequence.kv_start);
   return element;
 }
 

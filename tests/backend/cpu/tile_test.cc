@@ -100,7 +100,8 @@ Setting draw_setting(RandomExpressions& random, Precision precision) {
                  .q_len = corner[Leaf::q_len],
                  .kv_begin = random.below(30),
                  .kv_len = corner[Leaf::kv_len],
-                 .q_start = corner[Leaf::q_start]};
+                 .q_start = corner[Leaf::q_start],
+                 .kv_start = corner[Leaf::kv_start]};
   at.rows = kRows[static_cast<std::size_t>(random.below(8))];
   at.columns = kColumns[static_cast<std::size_t>(random.below(at.rows == 33 ? 7 : 8))];
   for (int i = 0; i < at.rows * at.columns; ++i) {
@@ -120,7 +121,9 @@ constexpr int kExpressions = 20000, kEachOperation = 500;
 #endif
 
 TEST(TileEvaluator, EqualsScalarRulesOnRandomExpressions) {
-  RandomExpressions random(20260);
+  heddle::test::Vocabulary vocabulary;
+  vocabulary.leaves.push_back(expr::Leaf::kv_start);
+  RandomExpressions random(20260, vocabulary);
   const GuardedBindings ending(random.bindings(), true), beginning(random.bindings(), false);
   const std::vector<std::int64_t> targets = test::targets();
   std::array<int, expr::kOpCount> seen{};

@@ -58,7 +58,7 @@ class GpuCase {
   AttentionOptions& options() { return host_.options(); }
   AttentionTensors tensors() const;
   /// The host's, with the captures, sinks and descale factors where the tensors are; device_lengths: lengths,
-  /// cu_seqlens and q_start too, with the true maxima of packed ones, and of some others.
+  /// cu_seqlens and starts too, with the true maxima of packed ones, and of some others.
   AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }

@@ -7,9 +7,9 @@
 
 #include "base/element.h"
 #include "engine/deck.h"
+#include "heddle/mods.h"
 #include "kernels/cuda/gpu_runs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "heddle/mods.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
@@ -231,6 +231,50 @@ TEST_F(GpuLengths, WithStreamedBiasesAndStarts) {
   }
 }
 
+// Of keys in a longer sequence, whose places each run reads; indices that only the device knows need `at`.
+TEST_F(GpuLengths, WithKvStartsThere) {
+  std::vector<CaseSpec> specs;
+  Deck<std::string> masks({"causal", "sliding_window", "causal_lower_right", "dilated", "tree", "by_head", ""}, 71);
+  Deck<std::string> scores({"alibi", "", "full_bias", "relative_bias"}, 72), weights({"", "", "dropout"}, 73);
+  for (int i = 0; i < 2; ++i) {
+    for (CaseSpec spec : crossings(5200 + 10 * specs.size())) {
+      spec.mask = masks.deal();
+      spec.score = scores.deal();
+      spec.weight = weights.deal();
+      spec.kv_start = spec.seed % 2 == 0 ? "ahead" : "uniform";
+      spec.q_start = spec.seed % 3 == 0 ? "none" : "aligned";
+      if (!spec.weight.empty()) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// And where the host knows them: what it proves of a mod keeps its form, a bias by tiles is read element by element,
+// the bits of documents are stored, and block masks are found where their captures are.
+TEST_F(GpuLengths, WithKvStartsOfTheHost) {
+  std::vector<CaseSpec> specs;
+  Deck<std::string> masks({"long_documents_causal", "causal", "sliding_window", "dilated_documents",
+                           "causal_lower_right", "dense", "tree", ""},
+                          75);
+  Deck<std::string> scores({"streamed_bias", "alibi", "", "t5_bias", "streamed_odd", "relative_bias"}, 76),
+      sequences({"whole", "lengths", "packed"}, 77), weights({"", "dropout", "weights_by_key", ""}, 78);
+  for (int i = 0; i < 3; ++i) {
+    for (CaseSpec spec : crossings(5300 + 10 * specs.size())) {
+      spec.device_lengths = false;
+      spec.sequences = sequences.deal();
+      spec.mask = masks.deal();
+      spec.score = scores.deal();
+      spec.weight = weights.deal();
+      spec.kv_start = spec.seed % 2 == 0 ? "ahead" : "uniform";
+      spec.q_start = spec.seed % 3 == 0 ? "ahead" : "aligned";
+      if (!spec.weight.empty()) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs, 4), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
 // Both know elements by where they stand in their own sequence.
 TEST_F(GpuLengths, WithDropoutAndMasksByBits) {
   std::vector<CaseSpec> specs;
@@ -317,6 +361,30 @@ TEST_F(GpuLengths, AreReadAgainByEachReplayOfAGraph) {
   spec.mask = "causal";
   spec.group = 20;  // more tiles than multiprocessors: they are drawn
   expect_each_change(spec, true);
+}
+
+TEST_F(GpuLengths, KvStartsMayChangeBetweenRuns) {
+  for (const bool graph : {false, true}) {
+    CaseSpec spec = spec_of(graph ? 3402 : 3401);
+    spec.mask = "causal";
+    spec.score = "alibi";
+    GpuCase c(spec);
+    Numbers<std::int64_t> starts({4});
+    AttentionOptions options = c.options_there();
+    options.kv_start = starts.view();
+    Runs runs(c, options);
+    std::optional<cuda::ContextScope> scope;
+    if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
+    if (graph) runs.capture();
+    for (const Lengths& values : {Lengths{0, 0, 0, 0}, {0, 64, -7, 333}, {1000, 5, -1000, 1}}) {
+      starts.set(values);
+      c.options().kv_start = ConstTensorView(values.data(), DType::i64, {4});
+      graph ? runs.replay() : runs.run();
+      judge(c.host());
+      c.options().kv_start.reset();
+    }
+    if (graph) runs.destroy_graph();
+  }
 }
 
 /// Sequences as the device must take cumulative lengths that may be anything, as a right packed batch: rows and keys

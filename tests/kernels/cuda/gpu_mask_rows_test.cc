@@ -47,16 +47,19 @@ class Builder {
     return mask::build_elsewhere(mask_, shape, block, bindings,
                                  [this](const Expr& simplified, const MaskShape& of, BlockSize size,
                                         std::span<const mask::Matrix> matrices, const Bindings& values) {
-                                   if (rows_ == nullptr) rows_ = std::make_unique<MaskRows>(0, simplified);
-                                   rows_->find(of, size, matrices, values);
-                                   return rows_->on_host();
+                                   const plan::KvStart start = plan::kv_start_of(of.sequences);
+                                   std::unique_ptr<MaskRows>& rows = rows_[start.form];
+                                   if (rows == nullptr) rows = std::make_unique<MaskRows>(0, simplified, start);
+                                   rows->find(of, size, matrices, values);
+                                   return rows->on_host();
                                  });
   }
-  const MaskRows& rows() const { return *rows_; }
+  /// Of shapes without a kv_start.
+  const MaskRows& rows() const { return *rows_.at(plan::KvStart::Form::zero); }
 
  private:
   Expr mask_;
-  std::unique_ptr<MaskRows> rows_;
+  std::map<plan::KvStart::Form, std::unique_ptr<MaskRows>> rows_;
 };
 
 void expect_equal(Builder& builder, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& here,

@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/cuda/crossings.h"
 #include "engine/deck.h"
+#include "kernels/cuda/crossings.h"
 #include "kernels/cuda/gpu_runs.h"
 #include "kernels/cuda/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"

@@ -210,6 +210,17 @@ TEST(ForwardSm90Refuses, ModsThatReadTooMuch) {
   EXPECT_EQ(r.sentence(), "");
   r.problem.weight_mod = to_f32(read(99));
   EXPECT_EQ(r.sentence(), "the mods read 9 captures; up to 8 are accepted");
+
+  // A kv_start takes one of either.
+  r.problem.weight_mod = {};
+  const Sequence own = r.problem.sequences.front();
+  r.problem.sequences = {own, own};
+  r.problem.sequences[1].kv_start = 64;
+  EXPECT_EQ(r.sentence(), "the mods read 8 captures, and kv_start takes one more; up to 8 are accepted");
+  r.problem.sequences[0].kv_start = 64;
+  EXPECT_EQ(r.sentence(), "");
+  r.problem.mask_mod = params;
+  EXPECT_EQ(r.sentence(), "the mods read 16 params, and kv_start takes one more; up to 16 are accepted");
 }
 
 TEST(ForwardSm90Refuses, CapturesThatTheModsCannotReach) {

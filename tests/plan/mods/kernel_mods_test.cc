@@ -151,6 +151,78 @@ TEST(KernelMods, RefusesNumbersOfKeysThatKernelsHaveNoWarpOrRoomFor) {
               testing::StartsWith("a table of 20980 entries needs "));
 }
 
+/// The same of sequences with these kv_starts, whose positions `problem` does not yet know.
+KernelMods mods_from(problem::AttentionProblem problem, const std::vector<std::int64_t>& starts) {
+  problem.batch = std::ssize(starts);
+  problem.sequences.assign(starts.size(), problem.sequences.front());
+  for (std::size_t i = 0; i < starts.size(); ++i) problem.sequences[i].kv_start = starts[i];
+  return plan::kernel_mods(problem);
+}
+
+// Kernels count keys from 0: what is read as kv_idx says where from.
+TEST(KernelMods, WritesKvStartAsAValue) {
+  using Form = plan::KvStart::Form;
+  const Expr by_start = kScore + to_f32(leaf::kv_start());
+  EXPECT_EQ(mods_of(by_start).form, ScoreForm::plain);  // 0 where there is none
+  EXPECT_EQ(print(mods_of({}, mods::causal_lower_right()).mask), "kv_idx - kv_len <= q_idx - q_len - q_start");
+  const KernelMods same = mods_from(problem_of(by_start), {64, 64}), other = mods_from(problem_of(by_start), {64, 0});
+  EXPECT_EQ(same.kv_start.form, Form::param);
+  EXPECT_EQ(print(same.offset), "f32(min(max(kv_start, -8388608), 8388608))");
+  EXPECT_EQ(other.kv_start.form, Form::capture);
+  EXPECT_EQ(print(other.offset), "f32(min(max(kv_start[b], -8388608), 8388608))");
+  // A new value compiles nothing.
+  EXPECT_TRUE(heddle::same(mods_from(problem_of(by_start), {128, 128}).offset, same.offset));
+  // Nothing that knows no key's position needs it.
+  EXPECT_EQ(mods_from(problem_of(kScore + to_f32(leaf::q_idx() + leaf::kv_token())), {64, 0}).kv_start.form,
+            Form::zero);
+  EXPECT_EQ(mods_from(problem_of({}, mods::causal()), {0, 0}).kv_start.form, Form::zero);
+  const KernelMods masked = mods_from(problem_of({}, mods::causal()), {64, 0});
+  EXPECT_EQ(masked.kv_start.form, Form::capture);
+  EXPECT_EQ(masked.mask_form, shared::MaskForm::direct);
+  EXPECT_TRUE(masked.mask.node()->uses.has(expr::Leaf::b));
+}
+
+// What is proven of a distance stays so while positions are far from the ends of i32 and, in f32, exact.
+TEST(KernelMods, KeepsFormsUnderKvStart) {
+  for (const std::vector<std::int64_t>& starts : {std::vector<std::int64_t>{1000, 1000}, {1000, 0}}) {
+    EXPECT_EQ(mods_from(problem_of(mods::alibi(kSlopes)), starts).form, ScoreForm::tilted);
+    EXPECT_EQ(mods_from(problem_of(mods::relative_bias(kTable, 128)), starts).form, ScoreForm::distant);
+    const KernelMods window = mods_from(problem_of({}, mods::sliding_window(100, 50)), starts);
+    EXPECT_EQ(window.mask_form, shared::MaskForm::distance);
+    EXPECT_FALSE(window.mask_most.empty());
+  }
+  constexpr std::int64_t kPastF32 = 1 << 24, kNearWrapping = std::int64_t{1} << 30;
+  EXPECT_EQ(mods_from(problem_of(mods::alibi(kSlopes)), {kPastF32}).form, ScoreForm::distant);
+  EXPECT_FALSE(mods_from(problem_of({}, mods::sliding_window(100, 50)), {kPastF32}).mask_most.empty());
+  const KernelMods near = mods_from(problem_of({}, mods::sliding_window(100, 50)), {kNearWrapping});
+  EXPECT_EQ(near.mask_form, shared::MaskForm::distance);  // sums that wrap are still of the distance
+  EXPECT_TRUE(near.mask_most.empty());
+}
+
+TEST(KernelMods, SaysWhyABiasUnderKvStartIsNotStreamed) {
+  const Expr biased = kScore + kBias(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  EXPECT_TRUE(mods_of(biased).streamed.has_value());
+  const KernelMods shifted = mods_from(problem_of(biased), {64, 64});
+  EXPECT_EQ(shifted.form, ScoreForm::added);
+  EXPECT_FALSE(shifted.streamed.has_value());
+  EXPECT_THAT(
+      plan::describe_score(shifted),
+      testing::EndsWith("; capture 'bias' is read element by element: kv_start shifts the columns that its tiles "
+                        "have"));
+}
+
+// Values that the device alone has: any i32, which proves little.
+TEST(KernelMods, TakesKvStartsFromTheDevice) {
+  problem::AttentionProblem problem = problem_of(kScore + to_f32(leaf::kv_start()), mods::sliding_window(100, 50));
+  problem.device_lengths = problem.device_kv_starts = true;
+  problem.kv_start_dtype = DType::i64;
+  const KernelMods mods = plan::kernel_mods(problem);
+  EXPECT_EQ(print(mods.offset), "f32(kv_start[b])");
+  EXPECT_EQ(mods.kv_start.dtype, DType::i64);
+  EXPECT_EQ(mods.mask_form, shared::MaskForm::distance);
+  EXPECT_TRUE(mods.mask_most.empty());
+}
+
 // Their largest t may come from the smallest product.
 TEST(KernelMods, MapsScoresThatDoNotGrowWithTheProduct) {
   EXPECT_EQ(mods_of(-kScore).form, ScoreForm::mapped);

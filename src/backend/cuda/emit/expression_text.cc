@@ -82,6 +82,8 @@ std::string leaf_text(Leaf leaf) {
     case Leaf::kv_len:
     case Leaf::q_start:
       return fmt::format("mod.{}", expr::name(leaf));
+    case Leaf::kv_start:
+      throw Error(ErrorCode::internal, "kernels know no kv_start; the planner writes it as a value of the mods");
     default:
       return std::string(expr::name(leaf));
   }

@@ -5,6 +5,7 @@
 #include "backend/cuda/emit/expression_text.h"
 #include "expr/node.h"
 #include "heddle/error.h"
+#include "plan/mods/kv_start.h"
 #include "shared/forward_sm90.h"
 
 namespace heddle::cuda::emit {
@@ -21,10 +22,12 @@ void merge(std::map<std::string, Decl>& all, const std::map<std::string, Decl>& 
   }
 }
 
-void require_at_most(std::size_t count, int limit, std::string_view what) {
-  if (count <= static_cast<std::size_t>(limit)) return;
+template <class Decl>
+void require_at_most(const std::map<std::string, Decl>& all, int limit, std::string_view what) {
+  if (all.size() <= static_cast<std::size_t>(limit)) return;
   throw Error(ErrorCode::unsupported,
-              fmt::format("the mods read {} {}, but a CUDA kernel takes at most {}", count, what, limit));
+              fmt::format("the mods read {} {}{}, but a CUDA kernel takes at most {}", all.size(), what,
+                          all.contains(plan::kKvStartName) ? ", that of kv_start among them" : "", limit));
 }
 
 }  // namespace
@@ -42,8 +45,8 @@ ModLayout layout_of(const std::vector<Expr>& mods) {
         captures, symbols.captures, [](const auto& x, const auto& y) { return x.dtype == y.dtype && x.rank == y.rank; },
         [](const auto& decl) { return fmt::format("a capture of {} with rank {}", name(decl.dtype), decl.rank); });
   }
-  require_at_most(params.size(), shared::kModParams, "params");
-  require_at_most(captures.size(), shared::kModCaptures, "captures");
+  require_at_most(params, shared::kModParams, "params");
+  require_at_most(captures, shared::kModCaptures, "captures");
   ModLayout layout;
   layout.params.assign(params.begin(), params.end());
   for (const auto& [name, decl] : captures) {

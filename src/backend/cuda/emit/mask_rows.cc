@@ -63,9 +63,10 @@ std::string row_mask_refused(const Expr& mask) {
   return {};
 }
 
-RowMask row_mask(const Expr& mask) {
+RowMask row_mask(const Expr& mask, const plan::KvStart& start) {
   RowMask result;
-  result.mask = expr::simplify(with_affine_tokens(mask), expr::Precision::f32);
+  // First kv_start: tokens are written with the position.
+  result.mask = expr::simplify(with_affine_tokens(plan::by_position(mask, start)), expr::Precision::f32);
   result.layout = layout_of({result.mask});
   result.axes = zone_axes(result.mask, result.layout);
   result.q_token_word = word_of(result.layout, kQToken);

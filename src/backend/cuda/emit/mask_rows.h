@@ -3,6 +3,7 @@
 
 #include "backend/cuda/emit/range_text.h"
 #include "backend/cuda/jit/jit.h"
+#include "plan/mods/kv_start.h"
 
 namespace heddle::cuda::emit {
 
@@ -18,8 +19,8 @@ struct RowMask {
 /// Why rows that a device finds might not be the host's, or cannot be had: a sentence. Empty when they can.
 std::string row_mask_refused(const Expr& mask);
 
-/// Throws Error(unsupported) for a mask that has too many params or captures for a kernel.
-RowMask row_mask(const Expr& mask);
+/// Throws Error(unsupported) for a mask that has too many params or captures for a kernel, `start` among them.
+RowMask row_mask(const Expr& mask, const plan::KvStart& start = {});
 
 /// The kernels' functions are called "zone_groups", "zone_trees", "find_rows" and "scan_counts".
 jit::Source mask_rows(const RowMask& mask, const std::string& architecture);

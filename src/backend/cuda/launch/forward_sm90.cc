@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/copied_rows.h"
+#include "backend/cuda/launch/kv_start.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/stored_mask.h"
@@ -74,6 +76,12 @@ shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
   return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
 }
 
+/// -1: the capture is none of the layout's.
+int slot_of(const emit::ModLayout& layout, std::string_view capture) {
+  const auto at = std::ranges::find(layout.captures, capture, &emit::ModLayout::CaptureSlot::name);
+  return at == layout.captures.end() ? -1 : static_cast<int>(at - layout.captures.begin());
+}
+
 /// A schedule, and where sequences stand if they differ, in device memory; `params` points into it.
 class DeviceLists {
  public:
@@ -123,9 +131,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
         source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
+        kv_start_(device_, arguments.plan.mods.kv_start, arguments.problem.sequences, arguments.options.kv_start),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     const plan::KernelMods& mods = arguments.plan.mods;
     set_constants(arguments, mods);
+    if (arguments.problem.device_kv_starts) own_kv_start_ = slot_of(layout_, plan::kKvStartName);
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule& schedule = *arguments.plan.schedule;
     grid_ = schedule.grid;
@@ -138,7 +148,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
     if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
     if (grid_ > 0 && config_.stores_mask()) {
-      stored_mask_.emplace(device_, config_, schedule.stored, mods.mask, arguments.bindings, params_.mod);
+      stored_mask_.emplace(device_, config_, schedule.stored, mods.mask, arguments.bindings, kv_start_.bindings(),
+                           params_.mod);
       params_.mask_words = stored_mask_->words();
     }
     if (grid_ > 0 && config_.device_lengths) {
@@ -185,7 +196,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.run = next_run();
     if (sequences_) sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params);
     if (copied_ && any_keys_) copied_->launch(given, params, arguments.workspace, arguments.stream);
-    set_mod_values(layout_, *arguments.bindings, params.mod);
+    set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
+    if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (config_.fp8()) {
       params.q_descale = descale_of(arguments.options->q_descale);
       params.k_descale = descale_of(arguments.options->k_descale);
@@ -326,6 +338,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_;
   Module module_;
+  KvStartValues kv_start_;
+  int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
   CUfunction function_;
   ForwardSm90Params params_{};
   std::optional<plan::StreamedRead> streamed_;

@@ -82,9 +82,10 @@ Bindings with_token_words(const Bindings& bindings, const emit::RowMask& mask) {
 
 }  // namespace
 
-MaskRows::MaskRows(int device, const Expr& simplified)
+MaskRows::MaskRows(int device, const Expr& simplified, const plan::KvStart& start)
     : device_(device),
-      mask_(emit::row_mask(simplified)),
+      start_(start),
+      mask_(emit::row_mask(simplified, start)),
       cubin_(jit::build(emit::mask_rows(mask_, architecture_of(device)))),
       module_(device, cubin_->bytes, jit::compiler_number()),
       zone_groups_(module_.function("zone_groups", 0)),
@@ -93,7 +94,7 @@ MaskRows::MaskRows(int device, const Expr& simplified)
       scan_counts_(module_.function("scan_counts", 0)) {}
 
 void MaskRows::set_zones(const Bindings& bindings) {
-  set_mod_values(mask_.layout, with_token_words(bindings, mask_), params_.mod);
+  set_mod_values(mask_.layout, with_token_words(bindings, mask_), starts_->bindings(), params_.mod);
   std::size_t cells = 0;
   params_.zone_count = static_cast<int>(mask_.layout.captures.size());
   for (std::size_t i = 0; i < mask_.layout.captures.size(); ++i) {
@@ -138,6 +139,7 @@ void MaskRows::find(const MaskShape& shape, BlockSize block, std::span<const mas
                     const Bindings& bindings) {
   constexpr std::int64_t kWarps = shared::kMaskThreads / 32, kMostGrid = 1 << 16;
   const ContextScope scope(device_);
+  starts_.emplace(device_, start_, shape.sequences, std::nullopt);
   set_zones(bindings);
   set_matrices(shape, block, matrices);
   std::int64_t groups = 0, slices = 0;
@@ -209,7 +211,7 @@ backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& sha
   try {
     const auto find = [&](const Expr& simplified, const MaskShape& of, BlockSize size,
                           std::span<const mask::Matrix> matrices, const Bindings& values) {
-      if (rows == nullptr) rows = std::make_shared<MaskRows>(device, simplified);
+      if (rows == nullptr) rows = std::make_shared<MaskRows>(device, simplified, plan::kv_start_of(of.sequences));
       auto& kept = static_cast<MaskRows&>(*rows);
       kept.find(of, size, matrices, values);
       return kept.on_host();

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/mask_rows.h"
+#include "backend/cuda/launch/kv_start.h"
 #include "backend/device.h"
 #include "mask/build.h"
 #include "shared/mask_rows.h"
@@ -18,7 +20,7 @@ namespace heddle::cuda {
 class MaskRows final : public backend::DeviceMaskRows {
  public:
   /// `simplified` as mask::FindRows gets it. Throws Error(unsupported) and jit::Rejected as jit::build does.
-  MaskRows(int device, const Expr& simplified);
+  MaskRows(int device, const Expr& simplified, const plan::KvStart& start = {});
 
   /// Finds the rows anew and waits for them; memory is kept where it is large enough. Throws Error(out_of_memory).
   void find(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices, const Bindings& bindings);
@@ -36,6 +38,8 @@ class MaskRows final : public backend::DeviceMaskRows {
   void launch(CUfunction function, unsigned grid, unsigned height, unsigned threads);
 
   int device_;
+  plan::KvStart start_;
+  std::optional<KvStartValues> starts_;  // of the last find()
   emit::RowMask mask_;
   std::shared_ptr<const jit::Cubin> cubin_;
   Module module_;

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <variant>
 
@@ -17,15 +18,22 @@ unsigned word_of(const ParamValue& value, ExprType type) {
       value);
 }
 
+template <class Map>
+const typename Map::mapped_type& bound(const Map& own, const Map& callers, const std::string& name) {
+  const auto found = own.find(name);
+  return found != own.end() ? found->second : callers.at(name);
+}
+
 }  // namespace
 
-void set_mod_values(const emit::ModLayout& layout, const Bindings& bindings, shared::ModValues& values) {
+void set_mod_values(const emit::ModLayout& layout, const Bindings& bindings, const Bindings& own,
+                    shared::ModValues& values) {
   for (std::size_t i = 0; i < layout.params.size(); ++i) {
     const auto& [name, type] = layout.params[i];
-    values.params[i] = word_of(bindings.params.at(name), type);
+    values.params[i] = word_of(bound(own.params, bindings.params, name), type);
   }
   for (std::size_t i = 0; i < layout.captures.size(); ++i) {
-    const ConstTensorView& view = bindings.captures.at(layout.captures[i].name);
+    const ConstTensorView& view = bound(own.captures, bindings.captures, layout.captures[i].name);
     shared::ModCapture& capture = values.captures[i];
     capture.data = view.data;
     for (int axis = 0; axis < view.rank(); ++axis) {

@@ -15,7 +15,7 @@ constexpr int kMostShares = 64;
 }  // namespace
 
 StoredMask::StoredMask(int device, const shared::ForwardSm90Config& config, const plan::StoredBlocks& blocks,
-                       const Expr& mask, const Bindings& bindings, const shared::ModValues& mod)
+                       const Expr& mask, const Bindings& bindings, const Bindings& own, const shared::ModValues& mod)
     : partial_blocks_(blocks.partial) {
   emit::ModLayout layout = emit::layout_of({mask});
   layout.by_sequence = config.by_sequence;
@@ -31,7 +31,7 @@ StoredMask::StoredMask(int device, const shared::ForwardSm90Config& config, cons
                                      .kv_block = config.kv_block,
                                      .warpgroups = config.warpgroups,
                                      .mod = mod};
-  set_mod_values(layout, bindings, params.mod);
+  set_mod_values(layout, bindings, own, params.mod);
   const int longest = std::ranges::max(blocks.runs, {}, &shared::StoredRun::blocks).blocks;
   const ContextScope scope(device);
   const Launch launch = {.ctas = static_cast<unsigned>(blocks.runs.size()),

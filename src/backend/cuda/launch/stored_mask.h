@@ -15,10 +15,10 @@ namespace heddle::cuda {
 class StoredMask {
  public:
   /// Finds the words, on the legacy stream, and waits for them. `mask` is simplified, `config` that of the kernel that
-  /// reads them, `mod` its lengths and, where these differ, its sequences. Throws as jit::build, Error(out_of_memory)
-  /// and Error(device).
+  /// reads them, `own` the values of names of the library (mod_values.h), `mod` its lengths and, where these differ,
+  /// its sequences. Throws as jit::build, Error(out_of_memory) and Error(device).
   StoredMask(int device, const shared::ForwardSm90Config& config, const plan::StoredBlocks& blocks, const Expr& mask,
-             const Bindings& bindings, const shared::ModValues& mod);
+             const Bindings& bindings, const Bindings& own, const shared::ModValues& mod);
 
   /// Null where no block is partial.
   const shared::MaskWords* words() const { return static_cast<const shared::MaskWords*>(words_.data()); }

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "backend/cuda/emit/mask_rows.h"
+#include "expect_error.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
@@ -41,6 +42,27 @@ TEST(MaskRowsText, ZonesStandAlongTheAxisThatMoves) {
                                 (leaf::kv_idx() < length(leaf::b())) & table(leaf::q_idx(), leaf::kv_idx()));
   ASSERT_EQ(mask.layout.captures.size(), 3U);
   EXPECT_EQ(mask.axes, (ZoneAxes{1, -1, -1}));  // ids, length, table
+}
+
+// The kernels' kv_idx is the position; tokens are counted from it.
+TEST(MaskRowsText, WritesKvStartAsAValue) {
+  const plan::KvStart each = {.form = plan::KvStart::Form::capture};
+  const RowMask mask = row_mask(leaf::kv_idx() < 9, each);
+  EXPECT_EQ(print(mask.mask), "kv_idx + kv_start[b] < 9");
+  ASSERT_EQ(mask.layout.captures.size(), 1U);
+  EXPECT_EQ(mask.layout.captures[0].name, "kv_start");
+  EXPECT_EQ(mask.axes, (ZoneAxes{-1}));
+  EXPECT_EQ(print(row_mask(leaf::kv_idx() < 9, {.form = plan::KvStart::Form::param}).mask), "kv_idx + kv_start < 9");
+  EXPECT_EQ(print(row_mask(leaf::kv_token() < 9, each).mask), "kv_idx + kv_token < 9");
+  EXPECT_EQ(print(row_mask(leaf::kv_idx() - leaf::kv_start() < 9).mask), "kv_idx < 9");
+}
+
+TEST(MaskRowsText, SaysThatKvStartTakesACapture) {
+  Expr mask = leaf::kv_idx() < 9;
+  for (int i = 0; i < 8; ++i) mask = mask & Capture(fmt::format("c{}", i), DType::boolean, 1)(leaf::b());
+  EXPECT_EQ(row_mask(mask).layout.captures.size(), 8U);
+  expect_error([&] { row_mask(mask, {.form = plan::KvStart::Form::capture}); }, ErrorCode::unsupported,
+               "the mods read 9 captures, that of kv_start among them, but a CUDA kernel takes at most 8");
 }
 
 TEST(MaskRowsText, RefusesWhatBackendsMayRoundDifferently) {

@@ -85,8 +85,8 @@ class Zones {
 /// Masks compiled together.
 class Ranges {
  public:
-  std::size_t add(const Expr& mask) {
-    masks_.push_back(row_mask(expr::simplify(mask, expr::Precision::f32)));
+  std::size_t add(const Expr& mask, const plan::KvStart& start = {}) {
+    masks_.push_back(row_mask(expr::simplify(mask, expr::Precision::f32), start));
     const std::string name = fmt::format("mask{}", masks_.size() - 1);
     text_ += range_text(name, masks_.back().mask, masks_.back().layout, masks_.back().axes);
     table_ += fmt::format("heddle::{}_range,\n", name);
@@ -125,8 +125,11 @@ class Sides {
         zone_map_(bound_, bindings, expr::Precision::f32),
         host_(bound_, expr::Precision::f32, zone_map_) {
     Bindings all = bindings;
-    all.params["q_token"] = all.params["kv_token"] = 0;
+    all.params["q_token"] = all.params["kv_token"] = all.params[plan::kKvStartName] = 0;
     values_ = bound_values(mask_.layout, all);
+    for (std::size_t i = 0; i < mask_.layout.params.size(); ++i) {
+      if (mask_.layout.params[i].first == plan::kKvStartName) kv_start_word_ = static_cast<int>(i);
+    }
   }
 
   Truth generated(const Sequence& sequence, int b, int h, const Box& box) const {
@@ -137,6 +140,7 @@ class Sides {
     const auto word = [](std::int64_t x) { return static_cast<unsigned>(static_cast<int>(x)); };
     if (mask_.q_token_word >= 0) values.params[mask_.q_token_word] = word(sequence.q_begin - sequence.q_start);
     if (mask_.kv_token_word >= 0) values.params[mask_.kv_token_word] = word(sequence.kv_begin);
+    if (kv_start_word_ >= 0) values.params[kv_start_word_] = word(sequence.kv_start);
     return call_(values, zones_.trees(), b, h, {sequence.q_start + box.q_begin, sequence.q_start + box.q_end - 1},
                  {box.kv_begin, box.kv_end - 1});
   }
@@ -146,7 +150,7 @@ class Sides {
       return expr::Range{static_cast<double>(lo), static_cast<double>(hi)};
     };
     leaves[Leaf::q_idx] = range(sequence.q_start + box.q_begin, sequence.q_start + box.q_end - 1);
-    leaves[Leaf::kv_idx] = range(box.kv_begin, box.kv_end - 1);
+    leaves[Leaf::kv_idx] = range(sequence.kv_start + box.kv_begin, sequence.kv_start + box.kv_end - 1);
     const expr::Range found = host_.analysis()(leaves);
     return {found.lo == 0, found.hi == 1};
   }
@@ -159,6 +163,7 @@ class Sides {
   mask::ZoneMap zone_map_;
   mask::MaskRanges host_;
   shared::ModValues values_{};
+  int kv_start_word_ = -1;
 };
 
 bool holds(Truth wide, Truth narrow) {
@@ -180,7 +185,8 @@ TEST(GeneratedRanges, HoldWhatSingleElementsAre) {
   heddle::test::RandomMasks random(5);
   Ranges ranges;
   std::vector<Expr> masks;
-  for (int i = 0; i < kMasks; ++i) ranges.add(masks.emplace_back(random.draw()));
+  const plan::KvStart start = {.form = plan::KvStart::Form::param, .bound = 1 << 23};
+  for (int i = 0; i < kMasks; ++i) ranges.add(masks.emplace_back(random.draw()), start);
   ranges.compile();
   int decided = 0, decided_by_host = 0;
   for (std::size_t i = 0; i < masks.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "backend/cuda/jit/jit.h"
+#include "heddle/mods.h"
 #include "launch_case.h"
 #include "scoped_environment.h"
 
@@ -208,6 +209,23 @@ TEST_F(LaunchArguments, ScaleStartAndWorkspace) {
   EXPECT_EQ(params.mod.q_len, 150);
   EXPECT_EQ(params.mod.kv_len, 130);
   EXPECT_EQ(static_cast<void*>(params.tickets), call.workspace());
+}
+
+/// The value behind kv_start, where starts are these: a word, or a vector on the device.
+TEST_F(LaunchArguments, KvStartIsAValueOfTheMods) {
+  const CallTensors call;
+  AttentionOptions options;
+  options.mask_mod = mods::causal();
+  const std::int32_t same[] = {70, 70}, other[] = {70, -3};
+  options.kv_start = ConstTensorView(same, DType::i32, {2});
+  EXPECT_EQ(launch_of(call, options).params.mod.params[0], 70U);
+  options.kv_start = ConstTensorView(other, DType::i32, {2});
+  const AttentionPlan plan(call.tensors(), options);
+  plan.run(call.tensors());
+  const shared::ModCapture& starts = last_launch().params.mod.captures[0];
+  EXPECT_EQ(place_of(starts.data).device, last_launch().device);
+  EXPECT_TRUE(std::ranges::equal(std::span(static_cast<const std::int32_t*>(starts.data), 2), other));
+  EXPECT_EQ(std::tuple(starts.extent[0], starts.stride[0]), std::tuple(2, 1));
 }
 
 /// Tiles of all queries and heads, each once, as they lie in the device's memory.

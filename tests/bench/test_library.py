@@ -102,7 +102,9 @@ class Library(unittest.TestCase):
         ids = array("i", [i // 5 for i in range(SIZE)])
         shapes = {"slopes": (1,), "table": (32, 1), "ids": (SIZE,), "bias": (1, SIZE, SIZE)}
         shapes |= {"bias32": shapes["bias"], "enter": (SIZE,), "last": (SIZE,)}
-        dtypes = {"slopes": "f32", "table": "f32", "ids": "i32", "bias": "bf16", "bias32": "f32", "enter": "i32", "last": "i32"}
+        shapes |= {"padding": (SIZE,), "temperature": (SIZE,), "gate": (1, SIZE), "grid": (63 * 63, 1)}
+        dtypes = {name: "f32" for name in ("padding", "temperature", "gate", "grid")}
+        dtypes |= {"slopes": "f32", "table": "f32", "ids": "i32", "bias": "bf16", "bias32": "f32", "enter": "i32", "last": "i32"}
         for mod in mods.MODS:
             views = [c.tensor(ids.buffer_info()[0], dtypes[name], shapes[name]) for name in mod.captures]
             names = (c.Capture * max(1, len(views)))(

@@ -132,7 +132,7 @@ Expr streamed_in_cap(AttentionCase& c) {
 // others, by a number that no score is near, or by the least that there is, whose power of two is none.
 Tensor padding(AttentionCase& c) {
   const std::int64_t sequences = std::max<std::int64_t>(1, c.sequences()),
-                     keys = std::max<std::int64_t>(1, c.most_keys());
+                     keys = std::max<std::int64_t>(1, c.positions());
   constexpr float kInfinite = std::numeric_limits<float>::infinity(), kLeast = std::numeric_limits<float>::lowest();
   const bool all_seen = c.spec().mask.empty() && c.spec().sequences == "whole";
   Tensor tensor = random_reals(c, DType::f32, {sequences, keys});
@@ -148,7 +148,7 @@ Tensor padding(AttentionCase& c) {
   return tensor;
 }
 Expr of_key(AttentionCase& c, const std::string& name, DType dtype) {
-  c.capture(name, random_reals(c, dtype, {std::max<std::int64_t>(1, c.most_keys())}));
+  c.capture(name, random_reals(c, dtype, {std::max<std::int64_t>(1, c.positions())}));
   return Capture(name, dtype, 1)(leaf::kv_idx());
 }
 Expr padded(AttentionCase& c) {

@@ -52,8 +52,9 @@ Element random_sample(RandomExpressions& random, const LeafRanges& leaves, bool 
     constexpr std::array<double, 6> scores = {NAN, INFINITY, -INFINITY, 0.0, -1.5, 1e30};
     element.score = scores[static_cast<std::size_t>(random.below(static_cast<int>(scores.size())))];
   } else {
-    const double at =
-        corner ? (random.below(2) == 0 ? score.lo : score.hi) : score.lo + random.unit() * (score.hi - score.lo);
+    const double unit = random.unit();
+    const bool at_end = corner || score.is_point();  // between infinities of one sign there is nothing
+    const double at = at_end ? (random.below(2) == 0 ? score.lo : score.hi) : score.lo + unit * (score.hi - score.lo);
     element.score = std::clamp<double>(static_cast<float>(at), score.lo, score.hi);
   }
   return element;

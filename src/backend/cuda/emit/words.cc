@@ -67,7 +67,9 @@ std::size_t capture_slot(const ModLayout& layout, const expr::CaptureDecl& captu
 std::string wrapped(std::string line) {
   const std::size_t width = 120;
   for (std::size_t begin = 0; line.size() - begin > width;) {
-    const std::size_t comma = line.rfind(", ", begin + width - 1);
+    std::size_t comma = line.rfind(", ", begin + width - 1);
+    if (comma == std::string::npos || comma < begin) comma = line.find(", ", begin + width);
+    if (comma == std::string::npos) break;  // nothing to break it at
     line.replace(comma, 2, ",\n    ");
     begin = comma + 2;
   }

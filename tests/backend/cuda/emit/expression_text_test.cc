@@ -4,6 +4,7 @@
 //   HEDDLE_REFRESH_GOLDEN=1 build/release/tests/backend/cuda/emit/backend_cuda_expression_text_test
 // Read the difference before committing it: kernels in every user's cache are made again.
 #include "backend/cuda/emit/expression_text.h"
+#include "backend/cuda/emit/words.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -234,6 +235,13 @@ TEST(ExpressionText, WrongUse) {
         mod_text("score", Capture("x", DType::f32, 1)(h()), layout_of({other}), TakesScore::yes);
       },
       ErrorCode::internal, "'x' is not in the layout of the mods, or is another type there");
+}
+
+// A line that has no comma where it should end stays longer.
+TEST(ExpressionText, WrapsLinesAtCommasAlone) {
+  const std::string word(200, 'x');
+  EXPECT_EQ(wrapped(word), word);
+  EXPECT_EQ(wrapped("f(a, " + word + ", b)"), "f(a,\n    " + word + ",\n    b)");
 }
 
 }  // namespace

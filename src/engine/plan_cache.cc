@@ -39,15 +39,15 @@ const AttentionPlan* PlanCache::find(const PlanKey& key, std::uint64_t hash, con
   return nullptr;
 }
 
-PlanCache::Entry PlanCache::entry_of(PlanKey key, std::uint64_t hash, AttentionPlan plan,
-                                     const AttentionOptions& options) {
+PlanCache::Entry PlanCache::entry_of(PlanKey key, std::uint64_t hash, AttentionPlan plan) {
   const AttentionPlan::State& state = *plan.state_;
   std::int64_t bytes = state.kernel->held_bytes();
   if (state.block_mask != nullptr) bytes += state.block_mask->statistics().bytes;
   Entry entry = {std::move(key), hash, std::move(plan), {}, bytes};
-  if (options.mask_mod.empty()) return entry;
-  for (const auto& [name, declared] : symbols_of(options.mask_mod).captures) {
-    const ConstTensorView& view = options.bindings.captures.at(name);
+  const Expr& mask = state.problem.mask_mod;  // the caller's, or the block mask's own
+  if (mask.empty()) return entry;
+  for (const auto& [name, declared] : symbols_of(mask).captures) {
+    const ConstTensorView& view = state.options.bindings.captures.at(name);
     if (view.device.kind != DeviceKind::cpu) entry.mask_memory.emplace_back(name, view.data);
   }
   return entry;
@@ -92,7 +92,8 @@ AttentionPlan PlanCache::plan(const AttentionTensors& tensors, const AttentionOp
   AttentionPlan made(tensors, options);
   if (most_bytes() == 0) return made;
   made.state_->cached = true;
-  Entry entry = entry_of(key, hash, made, options);
+  made.state_->options.progress = nullptr;  // the caller's, which may not outlive this call
+  Entry entry = entry_of(key, hash, made);
   std::vector<AttentionPlan> dropped;
   const std::lock_guard lock(mutex_);
   if (const AttentionPlan* found = find(key, hash, options.bindings)) return *found;

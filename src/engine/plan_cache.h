@@ -38,7 +38,7 @@ class PlanCache {
   using Entries = std::list<Entry>;
 
   static bool serves(const Entry& entry, const Bindings& bindings);
-  static Entry entry_of(PlanKey key, std::uint64_t hash, AttentionPlan plan, const AttentionOptions& options);
+  static Entry entry_of(PlanKey key, std::uint64_t hash, AttentionPlan plan);
   const AttentionPlan* find(const PlanKey& key, std::uint64_t hash, const Bindings& bindings);
   void drop(Entries::iterator entry);
   std::vector<AttentionPlan> keep(Entry entry);

@@ -86,6 +86,26 @@ TEST_F(LaunchCached, KnowsAMasksCapturesByTheirAddresses) {
   EXPECT_EQ(plan_cache_counts().plans, first.plans + 1);
 }
 
+// The mask may come with the caller's block mask alone; its stored bits are of that memory all the same.
+TEST_F(LaunchCached, KnowsTheCapturesOfABlockMasksOwnMask) {
+  const CallTensors own(many_tiles());
+  const Tensor on_host = Tensor::zeros(DType::i32, {3, 150});
+  AttentionOptions options = masked_options(on_host);
+  const Sequence whole = {.q_len = 150, .kv_len = 130};
+  options.block_mask = std::make_shared<BlockMask>(
+      BlockMask::build(options.mask_mod, {64, {whole, whole, whole}}, {384, 640}, options.bindings));
+  options.mask_mod = Expr();
+  const Tensor ids = on_host.to(kFirst), others = on_host.to(kFirst);
+  options.bindings.captures["ids"] = ids;
+  call(own, options);
+  const PlanCacheCounts first = plan_cache_counts();
+  call(own, options);
+  EXPECT_EQ(plan_cache_counts().hits, first.hits + 1);
+  options.bindings.captures["ids"] = others;
+  call(own, options);
+  EXPECT_EQ(plan_cache_counts().misses, first.misses + 1);
+}
+
 // Where they live on the device they are the run's own, wherever they are.
 TEST_F(LaunchCached, LengthsOnTheDeviceComeWithEachCall) {
   const CallTensors own(many_tiles());

@@ -96,7 +96,7 @@ void print_mods(const plan::ForwardSm90Kernel& kernel, const NamedMods& named, i
   double milliseconds = 0;
   try {
     milliseconds =
-        cuda::jit::build(cuda::emit::forward_sm90(config, mods, cuda::emit::layout_of(mods.all())))->compile_ms;
+        cuda::jit::build(cuda::emit::forward_sm90(config, mods, device_text::layout_of(mods.all())))->compile_ms;
   } catch (const cuda::jit::Rejected& rejected) {
     found = std::string(rejected.what()).substr(0, std::string(rejected.what()).find('\n'));
   }

@@ -20,6 +20,7 @@
 #include "backend/cuda/driver/driver.h"
 #include "forward_sm90_cases.h"
 #include "plan/families/forward_sm90_costs.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::bench {
 namespace {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bring_nvrtc import brought, on_this_machine
 from kernel_code.compiled import Compiled
-from kernel_code.cubin import difference
+from kernel_code.cubin import difference, moved_parameters
 from kernel_code.nvrtc import Nvrtc
 from kernel_code.programs import OneText, kernel_of, paired, sampled, unique
 from kernel_code.table import Trouble, programs_of, store_of
@@ -68,16 +68,21 @@ def compare(given):
     pairs = [pair for pair in all_pairs if pair[0].key in chosen]
     other_text = [pair for pair in pairs if pair[0].key != pair[1].key]
     count = compiled.compile([kernel for pair in other_text for kernel in pair])
-    differing = 0
+    differing = moved = 0
     for a, b in other_text:
-        words = difference(compiled.code(a), compiled.code(b))
-        if words:
+        one, other = compiled.code(a), compiled.code(b)
+        words = difference(one, other)
+        if words and moved_parameters(one, other):
+            moved += 1
+        elif words:
             differing += 1
             print(f"{a.name}: {words}")
     for name, alone in ((given.a, only_a), (given.b, only_b)):
         for kernel in alone:
             print(f"{kernel.name}: only at {name}")
     same = "all the same" if differing == 0 else f"{differing} differ"
+    if moved > 0:
+        same += f" ({moved} of them but for where parameters are)" if differing == 0 else f", {moved} in where parameters are alone"
     print(f"{given.a} and {given.b}, NVRTC {version}: {len(pairs)} of {len(all_pairs)} kernels compared, {same}; "
           f"{len(pairs) - len(other_text)} have the same text, {len(only_a)} are only at {given.a}, {len(only_b)} only at "
           f"{given.b}; {count} compiled in {time.monotonic() - start:.0f} s")

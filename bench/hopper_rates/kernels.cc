@@ -70,7 +70,7 @@ const std::string& product_header(int columns) {
 }
 
 cuda::jit::Source source(const std::string& name, const std::string& file, int columns = 0) {
-  cuda::jit::Source source{.name = "hopper_rates " + name, .text = text_of(file)};
+  cuda::jit::Source source{.name = "hopper_rates " + name, .text = text_of(file), .architecture = "sm_90a"};
   source.headers.push_back({"rates/instructions.cuh", text_of("instructions.cuh")});
   if (columns != 0) source.headers.push_back({"rates/wgmma.cuh", product_header(columns)});
   return source;

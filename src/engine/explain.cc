@@ -6,10 +6,12 @@
 #include <sstream>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/state.h"
 #include "expr/simplify.h"
+#include "plan/families.h"
 
 namespace heddle {
 namespace engine {
@@ -74,27 +76,15 @@ Json mask_json(const BlockMask& mask, const std::string& place) {
           {"evaluated_tiles", statistics.evaluated_tiles}};
 }
 
-Json config_json(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem) {
-  Json json = {{"qk_dim", config.qk_dim},
-               {"v_dim", config.v_dim},
-               {"warpgroups", config.warpgroups},
-               {"kv_block", config.kv_block},
-               {"stages", config.stages},
-               {"q_buffers", config.q_buffers},
-               {"o_panels", config.o_panels},
-               {"q_dtype", name(problem.q_dtype)},
-               {"k_dtype", name(problem.k_dtype)},
-               {"v_dtype", name(problem.v_dtype)},
-               {"lse", config.lse},
-               {"masked", config.masked},
-               {"by_sequence", config.by_sequence},
-               {"device_lengths", config.device_lengths},
-               {"shared_memory_bytes", shared::forward_sm90_memory(config).bytes}};
-  if (config.packs()) json["packed_queries"] = config.packed_queries;
+Json config_json(const std::vector<plan::Setting>& settings) {
+  Json json = Json::object();
+  for (const plan::Setting& setting : settings) {
+    std::visit([&](const auto& value) { json[std::string(setting.name)] = value; }, setting.value);
+  }
   return json;
 }
 
-Json plan_json(const plan::Plan& plan, const problem::AttentionProblem& problem) {
+Json plan_json(const plan::Plan& plan) {
   Json json = {{"family", plan.family}, {"backend", name(plan.backend)}, {"tile", {plan.tile.q, plan.tile.kv}}};
   if (plan.multiprocessors > 0) {
     json["device"] = plan.device;
@@ -103,7 +93,8 @@ Json plan_json(const plan::Plan& plan, const problem::AttentionProblem& problem)
     json["threads"] = plan.threads;
   }
   json["workspace_bytes"] = plan.workspace_bytes;
-  if (plan.sm90) json["config"] = config_json(*plan.sm90, problem);
+  const plan::Family* family = plan::family_of(plan.family);
+  if (family != nullptr && family->settings != nullptr) json["config"] = config_json(family->settings(plan));
   if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
   if (!plan.access.empty()) json["access"] = plan.access;
   return json;
@@ -229,16 +220,16 @@ void add_kernel(Text& text, const Json& kernel) {
 
 }  // namespace
 
-Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_place,
-                 const plan::Plan& plan, const Json& kernel) {
+Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
+                 const std::string& mask_words_at, const plan::Plan& plan, const Json& kernel) {
   const expr::Precision precision = problem.precision;
   return {{"problem", problem_json(problem)},
           {"mods",
            {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
             {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
             {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}}},
-          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_place) : Json()},
-          {"plan", plan_json(plan, problem)},
+          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_words_at) : Json()},
+          {"plan", plan_json(plan)},
           {"predicted", predicted_json(plan.predicted)},
           {"rejected", plan.rejected},
           {"kernel", kernel}};

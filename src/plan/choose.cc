@@ -97,8 +97,8 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
 }
 
 Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask) {
-  const auto family = std::ranges::find(families(), plan.family, &Family::name);
-  if (plan.schedule == nullptr && family != families().end() && family->schedule != nullptr) {
+  const Family* family = family_of(plan.family);
+  if (plan.schedule == nullptr && family != nullptr && family->schedule != nullptr) {
     plan.schedule = std::make_shared<const TileSchedule>(family->schedule(plan, request, block_mask));
   }
   return plan;

@@ -1,10 +1,12 @@
 #include "plan/families.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "plan/families/cpu_forward.h"
 #include "plan/families/cpu_forward_costs.h"
 #include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_config.h"
 
 namespace heddle::plan {
 namespace {
@@ -39,8 +41,8 @@ const device::CudaCaps& cuda_caps(const Request& request) {
 }
 
 constexpr Family kFamilies[] = {
-    {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr},
-    {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr},
+    {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr, nullptr},
+    {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr, nullptr},
     {"forward_sm90", BackendChoice::cuda, problem::Pass::forward,
      [](const Request& request) { return forward_sm90_refuses(request.problem, request.options, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) {
@@ -48,11 +50,17 @@ constexpr Family kFamilies[] = {
      },
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_sm90_schedule(request.problem, *plan.sm90, block_mask, cuda_caps(request), plan.order);
-     }},
+     },
+     [](const Plan& plan) { return forward_sm90_settings(*plan.sm90); }},
 };
 
 }  // namespace
 
 std::span<const Family> families() { return kFamilies; }
+
+const Family* family_of(std::string_view name) {
+  const auto* at = std::ranges::find(kFamilies, name, &Family::name);
+  return at == std::end(kFamilies) ? nullptr : at;
+}
 
 }  // namespace heddle::plan

@@ -4,11 +4,18 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "plan/plan.h"
 
 namespace heddle::plan {
+
+/// A number, switch or choice of a kernel's configuration.
+struct Setting {
+  std::string_view name;
+  std::variant<bool, int, std::string_view> value;
+};
 
 struct Family {
   std::string_view name;  // Plan::family
@@ -20,9 +27,14 @@ struct Family {
   std::vector<Choice> (*candidates)(const Request&, const RowsOf&);
   /// The lists of a plan's tiles. Null: its launches upload none.
   TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*);
+  /// What explain() shows of a plan's kernel. Null: nothing.
+  std::vector<Setting> (*settings)(const Plan&);
 };
 
 /// Of every backend and pass; of one, the preferred first.
 std::span<const Family> families();
+
+/// The family of that name; null: there is none.
+const Family* family_of(std::string_view name);
 
 }  // namespace heddle::plan

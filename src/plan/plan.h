@@ -15,7 +15,7 @@
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
 

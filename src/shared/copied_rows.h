@@ -3,7 +3,8 @@
 // launcher, and by the kernel when NVRTC compiles it: no other headers, plain integers only.
 #pragma once
 
-#include "shared/forward_sm90.h"
+#include "shared/paging.h"
+#include "shared/sequence_span.h"
 
 namespace heddle::shared {
 
@@ -26,8 +27,8 @@ struct CopiedRows {
 
 struct CopiedRowsParams {
   CopiedRows tensors[4];
-  long long shares;                // of all
-  const SequencePlace* sequences;  // where they differ and are padded; else all rows are copied
+  long long shares;               // of all
+  const SequenceSpan* sequences;  // where they differ and are padded; else all rows are copied
   PageTable page_table;
   int page_rows;
 };

@@ -16,6 +16,12 @@ struct MaskWords {
   unsigned row[2];
 };
 
+/// The words of a stored mask (stored_mask.h). Those of key block n of item i are block words_at[i] + n of them.
+struct StoredWords {
+  const MaskWords* words;
+  const int* words_at;
+};
+
 /// The first n bits, of a word's 32.
 constexpr unsigned first_bits(int n) { return n <= 0 ? 0 : n >= 32 ? ~0U : (1U << n) - 1; }
 /// The bits that a thread has of a block of `keys` keys.

@@ -2,7 +2,7 @@
 // the kernels when NVRTC compiles them: no other headers, plain integers only.
 #pragma once
 
-#include "shared/forward_sm90.h"
+#include "shared/mod_values.h"
 
 namespace heddle::shared {
 

@@ -1,10 +1,11 @@
-// Sequences whose lengths are in the device's memory: what host and device pass each other to place them and to list
-// the tiles that they leave, before each run of forward_sm90. The host lists tiles and rows of key blocks for the
+// Sequences whose lengths are in the device's memory: what host and device pass each other to find their spans and to
+// list the tiles that they leave, before each run of forward_sm90. The host lists tiles and rows of key blocks for the
 // longest sequences that there may be; the device drops the tiles and cuts the rows that lie past an end. Read by the
 // planner, the launcher, and the kernels when NVRTC compiles them: no other headers, plain integers only.
 #pragma once
 
-#include "shared/forward_sm90.h"
+#include "shared/sequence_span.h"
+#include "shared/tile_walk.h"
 
 namespace heddle::shared {
 
@@ -14,15 +15,15 @@ inline constexpr long long kLineBytes = 64;  // what is written by several CTAs 
 struct SequencesMemory {
   long long tickets;  // TicketWord
   long long count;    // int: tiles that are left
-  long long places;   // SequencePlace [sequences + 1]: the last one begins where the tensor of queries ends
+  long long spans;    // SequenceSpan [sequences + 1]: the last one begins where the tensor of queries ends
   long long items;    // WorkItem [tiles]
   long long bytes;
 };
 constexpr SequencesMemory sequences_memory(long long sequences, long long tiles) {
   SequencesMemory memory{};
   memory.count = kLineBytes;
-  memory.places = memory.count + kLineBytes;
-  memory.items = memory.places + (sequences + 1) * static_cast<long long>(sizeof(SequencePlace));
+  memory.spans = memory.count + kLineBytes;
+  memory.items = memory.spans + (sequences + 1) * static_cast<long long>(sizeof(SequenceSpan));
   memory.bytes = memory.items + tiles * static_cast<long long>(sizeof(WorkItem));
   return memory;
 }
@@ -41,7 +42,7 @@ struct SequencesParams {
   int count;                // sequences
   int q_rows, kv_rows;      // of the tensors
   int max_q_len, max_kv_len;
-  SequencePlace* places;
+  SequenceSpan* spans;
   // Tiles, for the longest sequences.
   const WorkItem* items;
   int item_count;
@@ -54,8 +55,8 @@ struct SequencesParams {
   int* left_count;
 };
 
-inline constexpr int kPlaceThreads = 1024;  // of the one CTA that places the sequences
-inline constexpr int kListThreads = 256;    // of a CTA that lists as many tiles
+inline constexpr int kSpanThreads = 1024;  // of the one CTA that finds the spans
+inline constexpr int kListThreads = 256;   // of a CTA that lists as many tiles
 
 constexpr long long clamped(long long x, long long least, long long most) {
   return x < least ? least : x > most ? most : x;
@@ -68,20 +69,20 @@ struct RowSpan {
 
 /// Where a sequence stands: nothing outside of the tensors, whatever `start` is; nor without keys, though TMA is to
 /// load a block of keys for each tile.
-constexpr SequencePlace place_of(const SequencesParams& params, RowSpan q, RowSpan kv, long long start) {
-  SequencePlace place{};
-  place.q_begin = q.begin;
-  place.q_len = static_cast<int>(clamped(q.end - q.begin, 0, params.max_q_len));
-  place.q_end = place.q_begin + place.q_len;
-  place.kv_begin = kv.begin;
-  place.kv_len = static_cast<int>(clamped(kv.end - kv.begin, 0, params.max_kv_len));
+constexpr SequenceSpan span_of(const SequencesParams& params, RowSpan q, RowSpan kv, long long start) {
+  SequenceSpan span{};
+  span.q_begin = q.begin;
+  span.q_len = static_cast<int>(clamped(q.end - q.begin, 0, params.max_q_len));
+  span.q_end = span.q_begin + span.q_len;
+  span.kv_begin = kv.begin;
+  span.kv_len = static_cast<int>(clamped(kv.end - kv.begin, 0, params.max_kv_len));
   // A box of keys of none begins at the tensor's first row, which is there: what it holds attends nothing.
-  place.kv_end = place.kv_len > 0 ? place.kv_begin + place.kv_len : 1;
-  place.kv_before = params.max_kv_len - (place.kv_len > 0 ? place.kv_len : 1);
+  span.kv_end = span.kv_len > 0 ? span.kv_begin + span.kv_len : 1;
+  span.kv_before = params.max_kv_len - (span.kv_len > 0 ? span.kv_len : 1);
   constexpr long long kLast = 0x7fffffff;
-  const int last_row = place.q_len > 0 ? place.q_len - 1 : 0;
-  place.q_start = static_cast<int>(clamped(start, -kLast - 1, kLast - last_row));
-  return place;
+  const int last_row = span.q_len > 0 ? span.q_len - 1 : 0;
+  span.q_start = static_cast<int>(clamped(start, -kLast - 1, kLast - last_row));
+  return span;
 }
 
 /// How many of the `count` runs, which are in order, end at or before `block`.

@@ -4,8 +4,8 @@
 // plain integers only.
 #pragma once
 
-#include "shared/forward_sm90.h"
 #include "shared/mask_bits.h"
+#include "shared/mod_values.h"
 
 namespace heddle::shared {
 
@@ -14,7 +14,7 @@ struct StoredRun {
   int batch, head;    // sequence; query head
   int q_first;        // the tile's first query
   int block, blocks;  // key blocks [block, block + blocks), in the order of keys
-  int place;          // of the tile: the words of key block n stand at place + n; may be negative
+  int words_at;       // of the tile: the words of key block n stand at words_at + n; may be negative
   int warpgroups;     // bit w: it decides of rows of warpgroup w. The others' words are not written
 };
 
@@ -22,8 +22,8 @@ struct StoredRun {
 inline constexpr int kStoredThreads = 128;
 
 /// Which of all words are those of a thread: a warpgroup's stand side by side.
-constexpr long long stored_word(int place_of_block, int warpgroups, int warpgroup, int thread) {
-  return (static_cast<long long>(place_of_block) * warpgroups + warpgroup) * kStoredThreads + thread;
+constexpr long long stored_word(int block, int warpgroups, int warpgroup, int thread) {
+  return (static_cast<long long>(block) * warpgroups + warpgroup) * kStoredThreads + thread;
 }
 /// Bytes of so many blocks of all warpgroups.
 constexpr long long stored_bytes(long long blocks, int warpgroups) {

@@ -6,6 +6,7 @@
 
 #include "heddle/mods.h"
 #include "problem/call.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::shared {
 namespace {

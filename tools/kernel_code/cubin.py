@@ -5,7 +5,7 @@ import hashlib
 import re
 import struct
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 INSTRUCTION_BYTES = 16  # since sm_70
 NO_BITS, NO_DATA = 8, b""
@@ -19,6 +19,8 @@ LAUNCH_ATTRIBUTES = {0x05, 0x10, 0x17, 0x19}  # most threads, threads, each para
 ADDRESS_BANK = 4
 CONSTANT_FORMS = (3, 5)  # bits 9 to 11 of an instruction that has a constant operand, or loads one
 BARRIER = 0xb1d          # has such a form, but its number stands where others have their bank
+OFFSET_BITS = (38, 16)   # of an instruction: where the offset of a constant begins, and how long it is
+PARAMETER_BANK, FIRST_PARAMETER = 0, 0x210  # bytes, on sm_90
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,22 @@ def opcode(instruction):
 def reads_bank(instruction, bank):
     word = int.from_bytes(instruction[:8], "little")
     return (word >> 9 & 7) in CONSTANT_FORMS and opcode(instruction) != BARRIER and (word >> 54 & 0x1f) == bank
+
+
+def offset_in_bank(instruction):
+    """Of the constant that an instruction reads, as it is encoded there."""
+    return int.from_bytes(instruction[:8], "little") >> OFFSET_BITS[0] & (1 << OFFSET_BITS[1]) - 1
+
+
+def without_offset(instruction):
+    word = int.from_bytes(instruction, "little")
+    return word & ~((1 << OFFSET_BITS[1]) - 1 << OFFSET_BITS[0])
+
+
+def is_parameter(instruction):
+    """Whether it reads a constant of the bank that holds parameters, where these are. (Loads count in bytes, others in
+    words of 4.)"""
+    return reads_bank(instruction, PARAMETER_BANK) and offset_in_bank(instruction) >= FIRST_PARAMETER
 
 
 def attributes(info):
@@ -134,6 +152,27 @@ def code_of(cubin, log):
     if any(reads_bank(each, ADDRESS_BANK) for text in code.text.values() for each in instructions(text)):
         code.constants["addresses"] = hashlib.sha256(address_data(all_sections)).hexdigest()
     return code
+
+
+def moved_parameters(a, b):
+    """Whether two programs differ in nothing but where their kernels' parameters are: each place at one has one at the
+    other, in every instruction."""
+    if list(a.text) != list(b.text) or replace(a, text={}) != replace(b, text={}):
+        return False
+    for kernel, text in a.text.items():
+        moves = {}
+        if len(text) != len(b.text[kernel]):
+            return False
+        for one, other in zip(instructions(text), instructions(b.text[kernel])):
+            if one == other:
+                if is_parameter(one) and moves.setdefault(offset_in_bank(one), offset_in_bank(one)) != offset_in_bank(one):
+                    return False
+                continue
+            if not (is_parameter(one) and is_parameter(other) and without_offset(one) == without_offset(other)):
+                return False
+            if moves.setdefault(offset_in_bank(one), offset_in_bank(other)) != offset_in_bank(other):
+                return False
+    return True
 
 
 def changed_instructions(a, b):

@@ -10,6 +10,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]\s*$')
 COMMENT_OR_STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 CONFIG = re.compile(r"\bkConfig\s*(?:=\s*)?\{(.*?)\};", re.DOTALL)
 FIELD = re.compile(r"\.(\w+)\s*=\s*([^,{}]+)")
+STRUCT = re.compile(r"\bstruct ForwardSm90Config \{(.*?)\bconstexpr\b", re.DOTALL)
+DEFAULT = re.compile(r"\b(\w+) = ([\w:]+)[,;]")
+LISTED = re.compile(r"^HEDDLE_FIELD\([\w:]+, (\w+), ([\w:]+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,23 @@ class Kernel:
     text: str     # in one, without comments
     key: str      # of what the compiler reads: equal keys, equal machine code
     options: tuple
-    fields: dict = field(default_factory=dict)  # of kConfig, as far as the source states them
+    fields: dict = field(default_factory=dict)  # of kConfig, stated or at their default
     rest: str = ""  # digest of what else was generated: the mods
+
+
+def defaults_of(text):
+    """The fields of ForwardSm90Config that have a default: members of the struct, or rows of the list that it is made of."""
+    found = STRUCT.search(text)
+    members = DEFAULT.findall(found[1]) + LISTED.findall(found[1]) if found else []
+    return {name: value.rpartition("::")[2] for name, value in members}
 
 
 def kernel_of(program, texts):
     """`texts`: a OneText."""
     text, own = texts.of(program), without_comments(program.text)
     config = CONFIG.search(own)
-    fields = {name: value.strip().rpartition("::")[2] for name, value in FIELD.findall(config[1])} if config else {}
+    stated = {name: value.strip().rpartition("::")[2] for name, value in FIELD.findall(config[1])} if config else {}
+    fields = {**defaults_of(text), **stated} if config else {}
     rest = CONFIG.sub("", own, count=1)
     generated = "\n".join(line for line in rest.split("\n") if not INCLUDE.match(line))
     return Kernel(program.name, text, digest(text, *program.options), program.options, fields, digest(generated))

@@ -45,8 +45,8 @@ __device__ __forceinline__ Share share_of(const CopiedRowsParams& params, const 
                  .count = 0};
   int rows = tensor.rows;
   if (params.sequences != nullptr && tensor.span != shared::CopiedSpan::all) {
-    const shared::SequencePlace& place = params.sequences[share.sequence];
-    rows = min(rows, tensor.span == shared::CopiedSpan::keys ? place.kv_len : place.q_len);
+    const shared::SequenceSpan& span = params.sequences[share.sequence];
+    rows = min(rows, tensor.span == shared::CopiedSpan::keys ? span.kv_len : span.q_len);
   }
   share.count = min(rows - share.first, shared::kCopyRows);
   return share;
@@ -81,14 +81,14 @@ __device__ __forceinline__ void copy(const CopiedRowsParams& params, const Copie
                       tensor.to_row_step;
   while (row < share.count) {
     Chunk moved[kAtOnce];
-    char* places[kAtOnce];
+    char* targets[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      places[i] = nullptr;
+      targets[i] = nullptr;
       if (row < share.count) {
         const char* from = row_address(params, tensor, share, share.first + row) + 16 * number;
         moved[i] = load<kWidth>(from, tensor.row_bytes - 16 * number);
-        places[i] = to + row * tensor.to_row_step + 16 * number;
+        targets[i] = to + row * tensor.to_row_step + 16 * number;
       }
       row += rows_on;
       number += chunks_on;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy(const CopiedRowsParams& params, const Copie
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (places[i] != nullptr) *reinterpret_cast<Chunk*>(places[i]) = moved[i];
+      if (targets[i] != nullptr) *reinterpret_cast<Chunk*>(targets[i]) = moved[i];
     }
   }
 }

@@ -13,6 +13,7 @@
 
 #include "fragments/empty_rows.cuh"
 #include "ptx/wgmma.cuh"
+#include "shared/forward_sm90.h"
 #include "sm90/consumer.cuh"
 #include "sm90/gather.cuh"
 #include "sm90/key_numbers.cuh"
@@ -30,10 +31,11 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
                  const __grid_constant__ heddle::ptx::TensorMap streamed_map,
                  const __grid_constant__ heddle::ptx::TensorMap streamed_rest_map) {
   using namespace heddle;
+  using Params = shared::ForwardSm90Params;
   extern __shared__ __align__(1024) char dynamic[];
   const SharedMemory<kConfig> memory(dynamic);
   if (threadIdx.x == 0) {
-    if (params.item_count > 0) {
+    if (params.tiles.item_count > 0) {
       ptx::prefetch_map(q_map);
       if constexpr (!kConfig.gathers()) {
         ptx::prefetch_map(k_map);
@@ -42,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     }
     memory.initialise();
   }
-  if (threadIdx.x == 32) TileSource<kConfig>::fetch_own(memory, params);
+  if (threadIdx.x == 32) TileSource<kConfig, Params>::fetch_own(memory, params);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
@@ -53,22 +55,23 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
       const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
       if (warp >= kFirst && warp < kEnd) Transposer<kConfig>(memory, warp - kFirst).run();
     }
-    if (threadIdx.x == 0) Producer<kConfig>(memory, q_map, k_map, v_map, params).run();
-    if (threadIdx.x == 32) TileSource<kConfig>(memory, params).run();
+    if (threadIdx.x == 0) Producer<kConfig, Params>(memory, q_map, k_map, v_map, params).run();
+    if (threadIdx.x == 32) TileSource<kConfig, Params>(memory, params).run();
     if constexpr (kConfig.streamed_bytes > 0) {
-      if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params).run();
+      if (threadIdx.x == 64) Streamer<kConfig>(memory, streamed_map, streamed_rest_map, params.mod).run();
     }
     if constexpr (kConfig.computes_keys()) {
       constexpr unsigned kFirst = kConfig.first_key_warp(), kEnd = kFirst + kConfig.key_warps();
       const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
-      if (warp >= kFirst && warp < kEnd) KeyNumbers<kConfig>(memory, params, warp - kFirst).run();
+      if (warp >= kFirst && warp < kEnd)
+        KeyNumbers<kConfig>(memory, params.mod, params.scale_log2, warp - kFirst).run();
     }
     if constexpr (kConfig.orders()) {
-      if (threadIdx.x >= 128 - 32 * kConfig.gather_warps()) Gatherer<kConfig>(memory, k_map, v_map, params).run();
+      if (threadIdx.x >= 128 - 32 * kConfig.gather_warps()) Gatherer<kConfig>(memory, k_map, v_map, params.pages).run();
     }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
-    Consumer<kConfig>(memory, o_map, params, warpgroup - 1).run();
+    Consumer<kConfig, Params>(memory, o_map, params, warpgroup - 1).run();
     store_fills<kConfig>(params);
   }
 }

@@ -2,7 +2,7 @@
 // run before forward_sm90, on its stream.
 //
 // place_sequences: one CTA, a thread for each sequence. A packed sequence begins where the one before ends. That is the
-// largest of all cumulative lengths up to there, so the CTA scans them, kPlaceThreads sequences at a time.
+// largest of all cumulative lengths up to there, so the CTA scans them, kSpanThreads sequences at a time.
 // list_tiles: a thread for each tile of the host's list. The tiles that one CTA lists keep their order. CTAs append in
 // any order: this decides when a tile is computed, and nothing else.
 #pragma once
@@ -21,7 +21,7 @@ __device__ __forceinline__ int entry(const shared::LengthsView& view, int i, int
   return static_cast<int>(shared::clamped(value, 0, most));
 }
 
-constexpr int kWarps = shared::kPlaceThreads / 32;
+constexpr int kWarps = shared::kSpanThreads / 32;
 
 /// Where packed sequences begin and end, of which each thread says where its own one would like to end: not before any
 /// that stands before it. By all threads; `largest`: of the CTA's earlier calls, and then of this one's, too.
@@ -52,12 +52,12 @@ struct Scan {
 
 }  // namespace heddle::sequences
 
-extern "C" __global__ void __launch_bounds__(heddle::shared::kPlaceThreads)
+extern "C" __global__ void __launch_bounds__(heddle::shared::kSpanThreads)
     place_sequences(const __grid_constant__ heddle::shared::SequencesParams params) {
   using namespace heddle;
   __shared__ int of_warps[2][sequences::kWarps];
   sequences::Scan q_scan{of_warps[0]}, kv_scan{of_warps[1]};
-  for (int first = 0; first < params.count; first += shared::kPlaceThreads) {
+  for (int first = 0; first < params.count; first += shared::kSpanThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     const bool there = i < params.count;
     shared::RowSpan q = {0, params.max_q_len}, kv = {0, params.max_kv_len};
@@ -78,11 +78,11 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kPlaceThreads)
       start = params.q_start.is_i64 ? static_cast<const long long*>(params.q_start.data)[at]
                                     : static_cast<long long>(static_cast<const int*>(params.q_start.data)[at]);
     }
-    params.places[i] = shared::place_of(params, q, kv, start);
+    params.spans[i] = shared::span_of(params, q, kv, start);
   }
   if (threadIdx.x == 0) {
-    params.places[params.count] = {};
-    params.places[params.count].q_begin = params.q_rows;
+    params.spans[params.count] = {};
+    params.spans[params.count].q_begin = params.q_rows;
     *params.left_count = 0;
   }
 }
@@ -99,9 +99,9 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kListThreads)
   int kv_len = 0;
   if (left) {
     item = params.items[i];
-    const shared::SequencePlace& place = params.places[item.batch];
-    left = item.q_tile * params.tile_queries < place.q_len;
-    kv_len = place.kv_len;
+    const shared::SequenceSpan& span = params.spans[item.batch];
+    left = item.q_tile * params.tile_queries < span.q_len;
+    kv_len = span.kv_len;
   }
   const unsigned vote = __ballot_sync(~0U, left);
   if (lane == 0) of_warps[warp] = __popc(vote);

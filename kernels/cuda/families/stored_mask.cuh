@@ -48,6 +48,6 @@ extern "C" __global__ void __launch_bounds__(3 * heddle::shared::kStoredThreads)
     const int block = run.block + i;
     const shared::MaskWords words = stored_mask::words_of(params.mod, run.batch, run.head, run.q_first + row + q_start,
                                                           block * params.kv_block + 2 * (lane % 4), params.kv_block);
-    params.words[shared::stored_word(run.place + block, params.warpgroups, warpgroup, thread)] = words;
+    params.words[shared::stored_word(run.words_at + block, params.warpgroups, warpgroup, thread)] = words;
   }
 }

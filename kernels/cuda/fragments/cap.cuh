@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ptx/math.cuh"
-#include "shared/forward_sm90.h"
+#include "shared/mod_forms.h"
 
 namespace heddle {
 
@@ -18,13 +18,12 @@ __device__ __forceinline__ bool are_far_from_cap(const float (&s)[kConfig.kv_blo
 /// Products of queries and keys become t in powers of two, capped: c tanh(x) = c - 2 c / (1 + e^2x), to 2^-22 c.
 /// `factor`: of products in 8 bits.
 template <auto kConfig>
-__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::ForwardSm90Params& params,
-                                           float factor) {
-  float inside = 2 * ptx::kLog2E * params.cap_inside;
+__device__ __forceinline__ void cap_scores(float (&s)[kConfig.kv_block / 2], const shared::Cap& cap, float factor) {
+  float inside = 2 * ptx::kLog2E * cap.inside;
   if constexpr (kConfig.fp8()) inside *= factor;
 #pragma unroll
   for (int i = 0; i < kConfig.kv_block / 2; ++i) {
-    s[i] = fmaf(-2 * params.cap_outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), params.cap_outside);
+    s[i] = fmaf(-2 * cap.outside, ptx::reciprocal(1 + ptx::exp2_fast(s[i] * inside)), cap.outside);
   }
 }
 

@@ -9,7 +9,7 @@
 namespace heddle {
 
 /// The offset of two positions that are so far apart. (It reads nothing else of them.)
-__device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, const BlockPlace& at, int distance) {
+__device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, const BlockOrigin& at, int distance) {
   const OffsetUniform uniform = offset_uniform(mod, at.batch, at.head);
   const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, 0);
   const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, distance);
@@ -20,28 +20,29 @@ __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, 
 /// that of the distance i - 63 between the first row and the first column; the last two are those far to the right and
 /// far to the left. By all threads of the warpgroup.
 template <auto kConfig>
-__device__ __forceinline__ void tabulate_distances(ptx::Address table, const shared::ForwardSm90Params& params,
-                                                   const BlockPlace& at, int warpgroup, bool new_tile,
+__device__ __forceinline__ void tabulate_distances(ptx::Address table, const shared::ModValues& mod,
+                                                   const shared::FlatDistances& flat, const BlockOrigin& at,
+                                                   int warpgroup, bool new_tile,
                                                    ScoreTilt<kConfig.scores, kConfig.normalizer>& tilt) {
   constexpr int kCount = 63 + kConfig.kv_block;
   constexpr float kUnit = t_unit(kConfig.normalizer);
   const int thread = threadIdx.x & 127;
   const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
   const int least = at.kv_first - (at.q_idx - row) - 63;
-  const bool right = least >= params.flat_from;
-  tilt.flat = __any_sync(~0U, right || least + kCount - 1 <= params.flat_to);
+  const bool right = least >= flat.from;
+  tilt.flat = __any_sync(~0U, right || least + kCount - 1 <= flat.to);
   const bool ends = __any_sync(~0U, new_tile);
   if (ends || !tilt.flat) {
     ptx::named_barrier(1 + warpgroup, 128);  // what stood there has been read
     if (ends && thread < 2) {
       ptx::store_float(table + 4 * (kCount + thread),
-                       term_of_distance(params.mod, at, thread == 0 ? params.flat_from : params.flat_to) * kUnit);
+                       term_of_distance(mod, at, thread == 0 ? flat.from : flat.to) * kUnit);
     }
     if (!tilt.flat) {
 #pragma unroll
       for (int first = 0; first < kCount; first += 128) {
         const int i = first + thread;
-        if (i < kCount) ptx::store_float(table + 4 * i, term_of_distance(params.mod, at, least + i) * kUnit);
+        if (i < kCount) ptx::store_float(table + 4 * i, term_of_distance(mod, at, least + i) * kUnit);
       }
     }
     ptx::named_barrier(1 + warpgroup, 128);

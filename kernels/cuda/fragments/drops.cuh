@@ -21,7 +21,7 @@ struct Drops {
   unsigned inverted;   // 0: draws from the threshold on are kept; all ones: those below it
   float kept;          // the weight of what is kept
 
-  __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockPlace& at) {
+  __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockOrigin& at) {
     seed = static_cast<unsigned>(uniform_value<SeedMod>(mod, at, seed_element));
     const int from = uniform_value<ThresholdMod>(mod, at, threshold_element);
     inverted = from < 0 ? ~0U : 0;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void compare_draws(unsigned (&pairs)[kPairs], unsigne
 /// The masks of a block, masks[i] for register i of P. By each thread its own, here and now: the compiler may not move
 /// them before a wait that stands before.
 template <int kKeys>
-__device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& drops, BlockPlace at) {
+__device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& drops, BlockOrigin at) {
   static_assert(kKeys % shared::kKeysOfDraw == 0 && shared::kKeysOfDraw == shared::kRandomUniformGroup);
   asm volatile("" : "+r"(at.q_idx));
   const unsigned first = shared::random_uniform_column(static_cast<unsigned>(at.kv_first) + 2 * (threadIdx.x & 3));

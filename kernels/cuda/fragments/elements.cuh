@@ -1,12 +1,12 @@
 // A mod, element by element, over the registers in which a warpgroup holds its scores: 64 rows x kKeys columns.
 #pragma once
 
-#include "shared/forward_sm90.h"
+#include "shared/mod_values.h"
 
 namespace heddle {
 
 /// Where a warpgroup's block of scores lies.
-struct BlockPlace {
+struct BlockOrigin {
   int batch, head;
   int q_idx;     // of the thread's first row, q_start included; its other one is 8 further down
   int kv_first;  // the block's first key
@@ -14,7 +14,7 @@ struct BlockPlace {
 
 /// What a mod of nothing but b and h is.
 template <class Mod, class Element>
-__device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, const BlockPlace& at, Element&& element) {
+__device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, const BlockOrigin& at, Element&& element) {
   const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
   return element(mod, uniform, typename Mod::Row(), typename Mod::Column(), at.batch, at.head, 0, 0);
 }
@@ -22,7 +22,7 @@ __device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, cons
 /// Calls visit(i, uniform, row, column, q_idx, kv_idx) for each of the thread's scores; i is its register. All threads
 /// of a warp call together.
 template <class Mod, template <int> class Columns, int kKeys, class Visit>
-__device__ __forceinline__ void for_elements(const shared::ModValues& mod, const BlockPlace& at, Visit&& visit) {
+__device__ __forceinline__ void for_elements(const shared::ModValues& mod, const BlockOrigin& at, Visit&& visit) {
   const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);
   const int q_idx[2] = {at.q_idx, at.q_idx + 8};
   const typename Mod::Row row[2] = {Mod::row(mod, uniform, at.batch, at.head, q_idx[0]),

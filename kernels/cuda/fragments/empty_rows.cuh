@@ -33,16 +33,16 @@ struct EmptyRow {
 
 /// o = 0 and lse for queries of one head, by all consumer threads of the CTA, of which this is number `thread`.
 template <auto kConfig>
-__device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& params, int thread,
-                                           const shared::RowFill at, float lse) {
+__device__ __forceinline__ void store_fill(const shared::Outputs& out, int thread, const shared::RowFill at,
+                                           float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
-  const TilePlace place = {at.row, at.head, at.batch, 0};
+  const TileOrigin origin = {at.row, at.head, at.batch, 0};
   const int rows = at.rows;
-  Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+  Element* o = static_cast<Element*>(out.o) + origin.batch * out.o_stride[0] + origin.head * out.o_stride[1];
   for (int i = thread; i < rows * Empty::kWords; i += kConfig.threads() - 128) {
-    const int row = place.q_first + i / Empty::kWords, column = Empty::kWidth * (i % Empty::kWords);
-    Element* to = o + row * params.o_stride[2] + column;
+    const int row = origin.q_first + i / Empty::kWords, column = Empty::kWidth * (i % Empty::kWords);
+    Element* to = o + row * out.o_stride[2] + column;
     if constexpr (Empty::kWide) {
       *reinterpret_cast<uint4*>(to) = Empty::eight(lse);
     } else {
@@ -51,32 +51,32 @@ __device__ __forceinline__ void store_fill(const shared::ForwardSm90Params& para
   }
   if constexpr (kConfig.lse) {
     for (int i = thread; i < rows; i += kConfig.threads() - 128) {
-      store_lse(params, place, place.q_first + i, lse);
+      store_lse(out, origin, origin.q_first + i, lse);
     }
   }
 }
 
 /// lse of the rows of a fill: of queries of their sequence, or of those that no sequence has.
 template <auto kConfig>
-__device__ __forceinline__ float lse_of_fill(const shared::ForwardSm90Params& params, int head, bool of_sequence) {
+__device__ __forceinline__ float lse_of_fill(const shared::Sinks& sinks, int head, bool of_sequence) {
   if constexpr (kConfig.sinks) {
-    if (of_sequence) return lse_of_sink(params.sinks[head * params.sink_stride]);
+    if (of_sequence) return lse_of_sink(sinks.data[head * sinks.stride]);
   }
   return -ptx::infinity();
 }
 
+/// `Params`: a kernel's parameters, with fills, listed, operands, outputs, sinks and mod.
 /// With lengths on the device, by all CTAs: the rows that no sequence has, or those that one has.
-template <auto kConfig>
-__device__ __forceinline__ void store_fills_by_place(const shared::ForwardSm90Params& params, int thread,
-                                                     bool of_sequence) {
+template <auto kConfig, class Params>
+__device__ __forceinline__ void store_fills_by_sequence(const Params& params, int thread, bool of_sequence) {
   const shared::ListedTiles& listed = params.listed;
   for (int first = 0; first < listed.sequence_count; first += 32) {
     const int own = first + static_cast<int>(threadIdx.x & 31);
     int own_begin = 0, own_rows = 0;
     if (own < listed.sequence_count) {
-      const shared::SequencePlace* place = params.mod.sequences + own;
-      own_begin = of_sequence ? place->q_begin : place->q_begin + place->q_len;
-      own_rows = of_sequence ? place->q_len : (listed.packed ? place[1].q_begin : listed.q_rows) - own_begin;
+      const shared::SequenceSpan* span = params.mod.sequences + own;
+      own_begin = of_sequence ? span->q_begin : span->q_begin + span->q_len;
+      own_rows = of_sequence ? span->q_len : (listed.packed ? span[1].q_begin : listed.q_rows) - own_begin;
     }
     for (unsigned left = __ballot_sync(~0U, own_rows > 0); left != 0; left &= left - 1) {
       const int lane = __ffs(left) - 1, batch = first + lane;
@@ -86,8 +86,8 @@ __device__ __forceinline__ void store_fills_by_place(const shared::ForwardSm90Pa
       const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
       for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
         const int part = i % parts * 64, head = i / parts;
-        store_fill<kConfig>(params, thread, {begin + part, min(64, rows - part), head, batch},
-                            lse_of_fill<kConfig>(params, head, of_sequence));
+        store_fill<kConfig>(params.outputs, thread, {begin + part, min(64, rows - part), head, batch},
+                            lse_of_fill<kConfig>(params.sinks, head, of_sequence));
       }
     }
   }
@@ -96,17 +96,18 @@ __device__ __forceinline__ void store_fills_by_place(const shared::ForwardSm90Pa
 /// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for those
 /// inside of their sequence. With lengths on the device, for the rows that no sequence has; and where no sequence may
 /// have a key, so that there are no tiles, for all others.
-template <auto kConfig>
-__device__ __forceinline__ void store_fills(const shared::ForwardSm90Params& params) {
+template <auto kConfig, class Params>
+__device__ __forceinline__ void store_fills(const Params& params) {
   const int thread = threadIdx.x - 128;
   if constexpr (kConfig.device_lengths) {
-    for (int others = params.kv_len > 0 ? 0 : 1; others >= 0; --others) {
-      store_fills_by_place<kConfig>(params, thread, others != 0);
+    for (int others = params.operands.kv_len > 0 ? 0 : 1; others >= 0; --others) {
+      store_fills_by_sequence<kConfig>(params, thread, others != 0);
     }
   } else {
-    for (int fill = blockIdx.x; fill < params.fill_count; fill += gridDim.x) {
-      const shared::RowFill at = params.fills[fill];
-      store_fill<kConfig>(params, thread, at, lse_of_fill<kConfig>(params, at.head, fill < params.unattending_fills));
+    for (int fill = blockIdx.x; fill < params.fills.count; fill += gridDim.x) {
+      const shared::RowFill at = params.fills.fills[fill];
+      store_fill<kConfig>(params.outputs, thread, at,
+                          lse_of_fill<kConfig>(params.sinks, at.head, fill < params.fills.unattending));
     }
   }
 }
@@ -163,24 +164,24 @@ __device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned
       : "memory");
 }
 
-/// o = 0 and lse for those of a warpgroup's rows in a tile that its sequence has; packed, of a warp's, `place` and
+/// o = 0 and lse for those of a warpgroup's rows in a tile that its sequence has; packed, of a warp's, `origin` and
 /// `sequence` being of their head. Every lane goes through the same instructions, and stores or does not: lanes that
 /// part inside the loop over tiles would cost addresses their one value a warp.
 template <auto kConfig>
-__device__ __forceinline__ void fill_own_rows(const shared::ForwardSm90Params& params, const TilePlace& place,
+__device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const TileOrigin& origin,
                                               const TileSequence& sequence, int warpgroup, float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
   constexpr int kRows = kConfig.packs() ? 16 : 64, kThreads = 2 * kRows;
   const int thread = threadIdx.x & (kThreads - 1),
-            first = place.q_first + (kConfig.packs() ? query_of_warp<kConfig>(warpgroup) : 64 * warpgroup);
-  Element* o = static_cast<Element*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1] +
-               (sequence.q_begin + first) * params.o_stride[2];
+            first = origin.q_first + (kConfig.packs() ? query_of_warp<kConfig>(warpgroup) : 64 * warpgroup);
+  Element* o = static_cast<Element*>(out.o) + origin.batch * out.o_stride[0] + origin.head * out.o_stride[1] +
+               (sequence.q_begin + first) * out.o_stride[2];
   const int rows = sequence.q_len - first;
 #pragma unroll 1
   for (int n = 0; n < (kRows * Empty::kWords + kThreads - 1) / kThreads; ++n) {
     const int i = kThreads * n + thread, row = i / Empty::kWords;
-    Element* to = o + row * params.o_stride[2] + Empty::kWidth * (i % Empty::kWords);
+    Element* to = o + row * out.o_stride[2] + Empty::kWidth * (i % Empty::kWords);
     const int stores = row < kRows && row < rows;
     if constexpr (Empty::kWide) {
       store_if(stores, reinterpret_cast<uint4*>(to), Empty::eight(lse));
@@ -189,7 +190,7 @@ __device__ __forceinline__ void fill_own_rows(const shared::ForwardSm90Params& p
     }
   }
   if constexpr (kConfig.lse) {
-    if (thread < kRows && thread < rows) store_lse(params, place, sequence.q_begin + first + thread, lse);
+    if (thread < kRows && thread < rows) store_lse(out, origin, sequence.q_begin + first + thread, lse);
   }
 }
 

@@ -6,11 +6,11 @@
 
 namespace heddle {
 
-/// The numbers of a thread's two neighbouring keys: a factor, a term and a place in the table, those that there are.
+/// The numbers of a thread's two neighbouring keys: a factor, a term and an index of the table, those that there are.
 template <auto kConfig>
 struct KeyPair {
   static constexpr int kNumbers = kConfig.key_numbers();
-  static constexpr int kTerm = kConfig.key_factor ? 1 : 0, kPlace = kNumbers - 1;
+  static constexpr int kTerm = kConfig.key_factor ? 1 : 0, kEntry = kNumbers - 1;
   // One key after the other; two numbers are as many as a kernel has.
   float number[2 * kNumbers];
   static_assert(kNumbers == 1 || kNumbers == 2);
@@ -18,7 +18,7 @@ struct KeyPair {
   __device__ __forceinline__ void load(ptx::Address from) { ptx::load_floats(from, number); }
   __device__ __forceinline__ float factor(int e) const { return number[e * kNumbers]; }
   __device__ __forceinline__ float term(int e) const { return number[e * kNumbers + kTerm]; }
-  __device__ __forceinline__ ptx::Address place(int e) const { return __float_as_uint(number[e * kNumbers + kPlace]); }
+  __device__ __forceinline__ ptx::Address entry(int e) const { return __float_as_uint(number[e * kNumbers + kEntry]); }
 };
 
 /// What the numbers of a block's keys make of this thread's scores, sixteen keys after the other.
@@ -51,7 +51,7 @@ class KeyColumns {
     if constexpr (kConfig.key_factor && kConfig.fp8()) x *= scale_;
     const float by = kConfig.key_factor ? pair.factor(i & 1) : scale_;
     if constexpr (kConfig.key_term) from += pair.term(i & 1);
-    if constexpr (kReads) from += ptx::load_float(rows_[(i >> 1) & 1] + pair.place(i & 1));
+    if constexpr (kReads) from += ptx::load_float(rows_[(i >> 1) & 1] + pair.entry(i & 1));
     return fmaf(x, by, from);
   }
   /// All of a block's scores.

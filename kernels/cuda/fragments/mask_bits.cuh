@@ -46,11 +46,11 @@ class MaskBits<kConfig, true> {
   }
 
   /// The bits of a block. All threads of a warp call together.
-  __device__ __forceinline__ void find(const shared::ForwardSm90Params& params, const BlockPlace& at) {
-    if (!knows_) know(params.mod, at);
-    if constexpr (kConfig.masks_by_values()) bits_ = bits_of_values(params.mod, at);
+  __device__ __forceinline__ void find(const shared::ModValues& mod, int repeats_to, const BlockOrigin& at) {
+    if (!knows_) know(mod, at);
+    if constexpr (kConfig.masks_by_values()) bits_ = bits_of_values(mod, at);
     if constexpr (kConfig.masks_by_distance()) {
-      const shared::MaskWords near = kConfig.mask_range ? bits_of_range(at) : bits_of_distances(params, at);
+      const shared::MaskWords near = kConfig.mask_range ? bits_of_range(at) : bits_of_distances(mod, repeats_to, at);
       for (int r = 0; r < 2; ++r) bits_.row[r] = kConfig.masks_by_values() ? bits_.row[r] & near.row[r] : near.row[r];
     }
     // Here, while the product runs, not where they are used.
@@ -103,7 +103,7 @@ class MaskBits<kConfig, true> {
   __device__ __forceinline__ static int of_warp(int x) { return __shfl_sync(~0U, x, 0); }
 
   /// What a tile's blocks share, once one of them is partial.
-  __device__ __forceinline__ void know(const shared::ModValues& mod, const BlockPlace& at) {
+  __device__ __forceinline__ void know(const shared::ModValues& mod, const BlockOrigin& at) {
     knows_ = true;
     if constexpr (kConfig.mask_range) {
       least_ = of_warp(uniform_value<LeastMod>(mod, at, least_element));
@@ -118,25 +118,25 @@ class MaskBits<kConfig, true> {
     }
   }
 
-  __device__ __forceinline__ shared::MaskWords bits_of_range(const BlockPlace& at) const {
+  __device__ __forceinline__ shared::MaskWords bits_of_range(const BlockOrigin& at) const {
     return shared::words_of_range(least_, most_, at.kv_first + 2 * (threadIdx.x & 3) - at.q_idx);
   }
 
-  __device__ __forceinline__ shared::MaskWords bits_of_distances(const shared::ForwardSm90Params& params,
-                                                                 const BlockPlace& at) {
+  __device__ __forceinline__ shared::MaskWords bits_of_distances(const shared::ModValues& mod, int repeats_to,
+                                                                 const BlockOrigin& at) {
     const int least = at.kv_first - (at.q_idx - lane() / 4) - 15;
     if constexpr (kRemembers) {
       // From a block on that is so far left, in those that are.
-      const int last = params.mask_repeats_to + (at.q_idx - lane() / 4) - (kN - 1);
+      const int last = repeats_to + (at.q_idx - lane() / 4) - (kN - 1);
       repeats_to_ = of_warp(at.kv_first <= last ? last : kNowhere);
     }
     // It reads nothing of the positions but their distance.
-    const DistanceUniform uniform = distance_uniform(params.mod, at.batch, at.head);
-    const DistanceRow row = distance_row(params.mod, uniform, at.batch, at.head, 0);
+    const DistanceUniform uniform = distance_uniform(mod, at.batch, at.head);
+    const DistanceRow row = distance_row(mod, uniform, at.batch, at.head, 0);
     const auto votes = [&](int number) {
       const int distance = least + number;
-      const DistanceColumn column = distance_column(params.mod, uniform, at.batch, at.head, distance);
-      return __ballot_sync(~0U, distance_element(params.mod, uniform, row, column, at.batch, at.head, 0, distance));
+      const DistanceColumn column = distance_column(mod, uniform, at.batch, at.head, distance);
+      return __ballot_sync(~0U, distance_element(mod, uniform, row, column, at.batch, at.head, 0, distance));
     };
     // Where registers are few, one after the other.
     constexpr int kAtOnce = DistanceMod::kLongElement && kConfig.warpgroups == 3 ? 1 : shared::kDistanceWords;
@@ -152,7 +152,7 @@ class MaskBits<kConfig, true> {
   }
 
   __device__ __forceinline__ shared::MaskWords bits_of_values(const shared::ModValues& mod,
-                                                              const BlockPlace& at) const {
+                                                              const BlockOrigin& at) const {
     const MaskUniform uniform = mask_uniform(mod, at.batch, at.head);
     if constexpr (!MaskMod::kReadsQuery) {
       if (alike_) {
@@ -164,7 +164,7 @@ class MaskBits<kConfig, true> {
   }
 
   /// Of rows that are all alike.
-  __device__ __forceinline__ static unsigned bits_of_row(const shared::ModValues& mod, const BlockPlace& at,
+  __device__ __forceinline__ static unsigned bits_of_row(const shared::ModValues& mod, const BlockOrigin& at,
                                                          const MaskUniform& uniform, const MaskRow& row) {
     const int first = at.kv_first + 4 * lane();
     unsigned words[4];
@@ -180,7 +180,7 @@ class MaskBits<kConfig, true> {
   /// Of each element, in loops, since what reads takes registers: 32 columns at a time, whose reads are the warp's, and
   /// 16 of them, or 4 if an element reads for itself, side by side.
   __device__ __forceinline__ static shared::MaskWords bits_of_elements(const shared::ModValues& mod,
-                                                                       const BlockPlace& at,
+                                                                       const BlockOrigin& at,
                                                                        const MaskUniform& uniform) {
     const MaskRow rows[2] = {mask_row(mod, uniform, at.batch, at.head, at.q_idx),
                              mask_row(mod, uniform, at.batch, at.head, at.q_idx + 8)};

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/math.cuh"
-#include "shared/forward_sm90.h"
+#include "shared/storage.h"
 
 namespace heddle {
 

@@ -5,6 +5,7 @@
 #include "fragments/elements.cuh"
 #include "fragments/streamed_tile.cuh"
 #include "ptx/math.cuh"
+#include "shared/mod_forms.h"
 
 namespace heddle {
 
@@ -26,7 +27,7 @@ __device__ __forceinline__ void cut_scores(float (&s)[kConfig.kv_block / 2], int
 /// What the mask_mod excludes becomes -inf.
 template <auto kConfig>
 __device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod,
-                                            const BlockPlace& at) {
+                                            const BlockOrigin& at) {
   for_elements<MaskMod, MaskColumns, kConfig.kv_block>(
       mod, at,
       [&](int i, const MaskUniform& uniform, const MaskRow& row, const MaskColumn& column, int q_idx, int kv_idx) {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], co
 /// streamed capture, if one is, or its first part; next_streamed(): that has been read, where is the next one?
 template <auto kConfig, class Next>
 __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
-                                           const BlockPlace& at, ptx::Address streamed, Next&& next_streamed) {
+                                           const BlockOrigin& at, ptx::Address streamed, Next&& next_streamed) {
   constexpr bool kStreams = kConfig.streamed_bytes > 0;
   StreamedTile<kConfig, StreamedStorage> tile(streamed);
   const auto streamed_value = [&](int i) {
@@ -74,7 +75,7 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
 /// The weights in P are multiplied by the weight_mod.
 template <auto kConfig>
 __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], const shared::ModValues& mod,
-                                             const BlockPlace& at) {
+                                             const BlockOrigin& at) {
   for_elements<WeightMod, WeightColumns, kConfig.kv_block>(
       mod, at,
       [&](int i, const WeightUniform& uniform, const WeightRow& row, const WeightColumn& column, int q_idx,

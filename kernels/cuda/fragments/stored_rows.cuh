@@ -3,10 +3,11 @@
 
 #include "fragments/output_elements.cuh"
 #include "fragments/tile_rows.cuh"
+#include "shared/tile_walk.h"
 
 namespace heddle {
 
-using shared::TilePlace;
+using shared::TileOrigin;
 
 /// The sequence of a tile, for what is written of it.
 struct TileSequence {
@@ -15,20 +16,20 @@ struct TileSequence {
 
 /// 64 rows of one warpgroup, of an o that TMA does not store: every thread stores what it holds, elements alone where
 /// pairs do not divide its strides or its address. A tile that is repeated is stored by the same threads in the same
-/// places: in order.
+/// addresses: in order.
 template <auto kConfig>
-__device__ __forceinline__ void store_output_by_threads(const shared::ForwardSm90Params& params, int warpgroup,
-                                                        const TilePlace& place, const TileSequence& sequence,
+__device__ __forceinline__ void store_output_by_threads(const shared::Outputs& out, int warpgroup,
+                                                        const TileOrigin& origin, const TileSequence& sequence,
                                                         const float (&o)[kConfig.v_columns() / 2],
                                                         const float (&factor)[2]) {
   using Elements = OutputElements<kConfig.o_type, kConfig.f16>;
   using One = typename Elements::One;
   const int lane = threadIdx.x & 31;
-  One* head = static_cast<One*>(params.o) + place.batch * params.o_stride[0] + place.head * params.o_stride[1];
+  One* head = static_cast<One*>(out.o) + origin.batch * out.o_stride[0] + origin.head * out.o_stride[1];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = place.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
-    One* to = head + (sequence.q_begin + row) * params.o_stride[2] + 2 * (lane & 3);
+    const int row = origin.q_first + query_of_thread<kConfig>(warpgroup) + 8 * r;
+    One* to = head + (sequence.q_begin + row) * out.o_stride[2] + 2 * (lane & 3);
 #pragma unroll
     for (int j = 0; j < kConfig.v_columns() / 8; ++j) {
       const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
@@ -48,9 +49,8 @@ __device__ __forceinline__ void store_output_by_threads(const shared::ForwardSm9
   }
 }
 
-__device__ __forceinline__ void store_lse(const shared::ForwardSm90Params& params, const TilePlace& place, int row,
-                                          float lse) {
-  params.lse[place.batch * params.lse_stride[0] + place.head * params.lse_stride[1] + row * params.lse_stride[2]] = lse;
+__device__ __forceinline__ void store_lse(const shared::Outputs& out, const TileOrigin& origin, int row, float lse) {
+  out.lse[origin.batch * out.lse_stride[0] + origin.head * out.lse_stride[1] + row * out.lse_stride[2]] = lse;
 }
 
 }  // namespace heddle

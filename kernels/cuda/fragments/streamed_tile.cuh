@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/barrier.cuh"
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_config.h"
 
 namespace heddle {
 
@@ -25,8 +25,8 @@ class StreamedTile {
   __device__ __forceinline__ void load(int i) {
     constexpr int kEach = 128 / Storage::kRead / 16;  // in a panel
     const bool rest = i >= kWhole * kEach;
-    // Rows begin where the bits of a place in them are 0: columns further on are an exclusive or, and panels a sum that
-    // the loads' own offset makes.
+    // Rows begin where the bits of an offset in them are 0: columns further on are an exclusive or, and panels a sum
+    // that the loads' own offset makes.
     const ptx::Address row = rest ? rest_ : panels_;
     const int panel = rest ? (i - kWhole * kEach) * (64 * kRestRow) : i / kEach * (64 * 128);
     const int first = rest ? 0 : i % kEach * Storage::kRead * 16;  // bytes

@@ -3,8 +3,6 @@
 // row.
 #pragma once
 
-#include "shared/forward_sm90.h"
-
 namespace heddle {
 
 /// The query of a warp's first row, counted from the tile's first one.

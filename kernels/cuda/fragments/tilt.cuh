@@ -4,6 +4,7 @@
 
 #include "fragments/elements.cuh"
 #include "ptx/math.cuh"
+#include "shared/mod_forms.h"
 
 namespace heddle {
 
@@ -27,12 +28,12 @@ struct ScoreTilt {
   bool flat;  // distant: the block has one term, the base; else they have been tabulated
 
   /// Shifted, tilted: before a tile's first block.
-  __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockPlace& at) {
+  __device__ __forceinline__ void begin_tile(const shared::ModValues& mod, const BlockOrigin& at) {
     uniform = offset_uniform(mod, at.batch, at.head);
     if constexpr (kTilted) slope_of_head = slope_uniform(mod, at.batch, at.head);
   }
   /// Before each block.
-  __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockPlace& at) {
+  __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockOrigin& at) {
     const int kv_idx = at.kv_first + 2 * (threadIdx.x & 3);
     const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, kv_idx);
 #pragma unroll

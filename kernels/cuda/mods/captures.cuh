@@ -3,7 +3,7 @@
 #pragma once
 
 #include "mods/instructions.cuh"
-#include "shared/forward_sm90.h"
+#include "shared/mod_values.h"
 
 namespace heddle::ops {
 

@@ -25,7 +25,9 @@
 
 namespace heddle {
 
-template <auto kConfig>
+/// `Params`: the kernel's parameters, with operands, mod, scale, scale_log2, cap, flat, mask_repeats_to, mask_words and
+/// outputs.
+template <auto kConfig, class Params>
 class Consumer : DropsOf<kConfig.dropped> {
  public:
   static constexpr int kQk = kConfig.qk_columns(), kV = kConfig.v_columns(), kN = kConfig.kv_block;
@@ -63,8 +65,8 @@ class Consumer : DropsOf<kConfig.dropped> {
   static_assert(!kConfig.packs() || kConfig.queries() == 64 || kConfig.scores != ScoreForm::distant);
   using RowWeights = RowWeightsOf<kConfig, kAsArray, kHoles>;
 
-  __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map,
-                                      const shared::ForwardSm90Params& params, int warpgroup)
+  __device__ __forceinline__ Consumer(const Memory& memory, const ptx::TensorMap& o_map, const Params& params,
+                                      int warpgroup)
       : memory_(memory), o_map_(o_map), params_(params), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
@@ -107,35 +109,35 @@ class Consumer : DropsOf<kConfig.dropped> {
     return __shfl_sync(~0U, step, 0);
   }
 
-  __device__ __forceinline__ TilePlace place(unsigned tile) const {
-    TilePlace place;
+  __device__ __forceinline__ TileOrigin origin(unsigned tile) const {
+    TileOrigin origin;
     asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(place.q_first), "=r"(place.head), "=r"(place.batch), "=r"(place.item)
-                 : "r"(memory_.place(tile))
+                 : "=r"(origin.q_first), "=r"(origin.head), "=r"(origin.batch), "=r"(origin.item)
+                 : "r"(memory_.origin(tile))
                  : "memory");
-    return place;
+    return origin;
   }
   __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
     return ptx::load_word(memory_.sequence(tile) + offset);
   }
   /// Of a tile's sequence.
   __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
-    if constexpr (!kConfig.by_sequence) return {0, params_.q_len};
+    if constexpr (!kConfig.by_sequence) return {0, params_.operands.q_len};
     return {sequence_word(tile, shared::kSequenceQBegin), sequence_word(tile, shared::kSequenceQLen)};
   }
   __device__ __forceinline__ int kv_len(unsigned tile) const {
-    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceKvLen) : params_.kv_len;
+    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceKvLen) : params_.operands.kv_len;
   }
   __device__ __forceinline__ int q_start(unsigned tile) const {
     return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceQStart) : params_.mod.q_start;
   }
   /// Packed: the heads that there are from that of this warp's rows on, in the tile; none: nothing is stored of them.
-  __device__ __forceinline__ int heads_left(unsigned tile, const TilePlace& at) const {
+  __device__ __forceinline__ int heads_left(unsigned tile, const TileOrigin& at) const {
     return ptx::load_word(memory_.heads_end(tile)) - at.head - head_of_warp<kConfig>(warpgroup_);
   }
   /// Of this warp's rows.
-  __device__ __forceinline__ TilePlace own_place(unsigned tile) const {
-    TilePlace at = place(tile);
+  __device__ __forceinline__ TileOrigin own_origin(unsigned tile) const {
+    TileOrigin at = origin(tile);
     // Rows that are no head's hold the queries of the last one.
     if constexpr (kConfig.packs()) at.head += head_of_warp<kConfig>(warpgroup_) + min(heads_left(tile, at) - 1, 0);
     return at;
@@ -144,7 +146,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ TileSequence own_sequence(unsigned tile) const {
     TileSequence own = sequence(tile);
     if constexpr (kConfig.packs()) {
-      if (heads_left(tile, place(tile)) <= 0) own.q_len = 0;
+      if (heads_left(tile, origin(tile)) <= 0) own.q_len = 0;
     }
     return own;
   }
@@ -180,10 +182,10 @@ class Consumer : DropsOf<kConfig.dropped> {
         ++tile_;
         wait_for_queries();
       }
-      [[maybe_unused]] const int mask_place = this->mask_place();
+      [[maybe_unused]] const int mask_words_at = this->mask_words_at();
       issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
       step = read_step();
-      if constexpr (kConfig.stores_mask()) load_mask(mask_place, step);
+      if constexpr (kConfig.stores_mask()) load_mask(mask_words_at, step);
       ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
       issue_pv<kConfig>(o_, p_, memory_.values(ptx::slot_of(v_)), accumulate);
       // Of the rows before this step: what the finished o is to be multiplied by, or m.
@@ -225,7 +227,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     const bool new_tile = !begun_;
     if (new_tile) wait_for_queries();
     issue_qk<kConfig>(s_, q_, memory_.keys(ptx::slot_of(k_)));
-    if constexpr (kConfig.stores_mask()) load_mask(mask_place(), step);
+    if constexpr (kConfig.stores_mask()) load_mask(mask_words_at(), step);
     const float before[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
     if (begun_ && (kLimitsEachStep || softmax_.exact)) softmax_.set_limit();
     expect_scores(step, new_tile);
@@ -264,7 +266,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       // Else the host has listed such rows.
       float lse = -ptx::infinity();
       if constexpr (kConfig.sinks) lse = lse_of_sink(own_sink(tile_));
-      fill_own_rows<kConfig>(params_, own_place(tile_), own_sequence(tile_), warpgroup_, lse);
+      fill_own_rows<kConfig>(params_.outputs, own_origin(tile_), own_sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
     leave_table();
@@ -298,7 +300,7 @@ class Consumer : DropsOf<kConfig.dropped> {
 
   __device__ __forceinline__ void release_keys(Step step) {
     release(memory_.k_empty(ptx::slot_of(k_)));
-    // By every thread: that orders its reads of places, too, before the producer writes there again.
+    // By every thread: that orders its reads of the tile's record, too, before the producer writes there again.
     if (step & shared::kStepLast) ptx::barrier_arrive(memory_.q_empty(q_slot(), warpgroup_));
     k_.advance(kConfig.stages);
   }
@@ -316,50 +318,50 @@ class Consumer : DropsOf<kConfig.dropped> {
   }
 
   /// Where this warpgroup's scores of a step lie.
-  __device__ __forceinline__ BlockPlace block_place(Step step) const {
-    const TilePlace at = own_place(tile_);
+  __device__ __forceinline__ BlockOrigin block_origin(Step step) const {
+    const TileOrigin at = own_origin(tile_);
     return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + q_start(tile_),
             (step >> shared::kStepFlagBits) * kN};
   }
 
   /// Stored masks: where the words of the tile's key block 0 would stand. Read early, so that the load of a block's own
   /// waits for nothing but its number.
-  __device__ __forceinline__ int mask_place() const {
+  __device__ __forceinline__ int mask_words_at() const {
     if constexpr (!kConfig.stores_mask()) return 0;
-    return ptx::load_word(memory_.mask_place(tile_));
+    return ptx::load_word(memory_.mask_words_at(tile_));
   }
   /// Has the words of a step's block loaded, where the mask decides of this warpgroup's rows.
-  __device__ __forceinline__ void load_mask(int place, Step step) {
+  __device__ __forceinline__ void load_mask(int words_at, Step step) {
     const int thread = static_cast<int>(threadIdx.x & 127);
-    mask_.load(params_.mask_words +
-                   shared::stored_word(place + (step >> shared::kStepFlagBits), kConfig.warpgroups, warpgroup_, thread),
+    mask_.load(params_.mask_words.words + shared::stored_word(words_at + (step >> shared::kStepFlagBits),
+                                                              kConfig.warpgroups, warpgroup_, thread),
                (step & (shared::kStepPartial << warpgroup_)) != 0);
   }
 
   /// What of a block's scores is known before they are: while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
     if constexpr (kConfig.dropped) {
-      if (new_tile) this->drops.begin_tile(params_.mod, block_place(step));
+      if (new_tile) this->drops.begin_tile(params_.mod, block_origin(step));
     }
     if constexpr (kMaskedByBits && !kConfig.stores_mask()) {
       if (new_tile) mask_.begin_tile();
       if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
-        mask_.find(params_, block_place(step));
+        mask_.find(params_.mod, params_.mask_repeats_to, block_origin(step));
       }
     }
     if constexpr (kConfig.scores == ScoreForm::distant) {
-      tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_, block_place(step), warpgroup_, new_tile,
-                                  softmax_.tilt);
+      tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_.mod, params_.flat, block_origin(step),
+                                  warpgroup_, new_tile, softmax_.tilt);
     } else if constexpr (kHoldsRows) {
       if (new_tile) {
-        const BlockPlace at = block_place(step);
+        const BlockOrigin at = block_origin(step);
         softmax_.tilt.begin_tile(params_.mod, at);
         softmax_.tilt.set(params_.mod, at);
         for (int r = 0; r < 2; ++r) row_terms_[r] = softmax_.tilt.base[r];
       }
       for (int r = 0; r < 2; ++r) softmax_.tilt.base[r] = row_terms_[r];
     } else if constexpr (ScoreTilt<kConfig.scores>::kAny) {
-      const BlockPlace at = block_place(step);
+      const BlockOrigin at = block_origin(step);
       if (new_tile) softmax_.tilt.begin_tile(params_.mod, at);
       softmax_.tilt.set(params_.mod, at);
       for (float& base : softmax_.tilt.base) asm volatile("" : "+f"(base));
@@ -373,7 +375,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
     if constexpr (kMapped) {
       if constexpr (kStreams) wait_for_streamed();
-      map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_place(step),
+      map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_origin(step),
                           memory_.streamed(streamed_.slot, warpgroup_), [&] {
                             release_streamed();
                             wait_for_streamed();
@@ -405,15 +407,15 @@ class Consumer : DropsOf<kConfig.dropped> {
       if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
         if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
           const float square = factor * factor;
-          const float series[3] = {params_.cap_series[0] * factor, params_.cap_series[1] * (factor * square),
-                                   params_.cap_series[2] * (factor * square * square)};
+          const float series[3] = {params_.cap.series[0] * factor, params_.cap.series[1] * (factor * square),
+                                   params_.cap.series[2] * (factor * square * square)};
           softmax_.step_capped(s_, series);
         } else {
-          softmax_.step_capped(s_, params_.cap_series);
+          softmax_.step_capped(s_, params_.cap.series);
         }
         return;
       }
-      cap_scores<kConfig>(s_, params_, factor);
+      cap_scores<kConfig>(s_, params_.cap, factor);
       scale_log2 = 1;
     }
     if constexpr (kKeyed && kConfig.scores != ScoreForm::distant) {
@@ -454,7 +456,7 @@ class Consumer : DropsOf<kConfig.dropped> {
         } else if constexpr (kMaskedByBits) {
           mask_.apply(s_);
         } else {
-          mask_scores<kConfig>(s_, params_.mod, block_place(step));
+          mask_scores<kConfig>(s_, params_.mod, block_origin(step));
         }
       }
     }
@@ -467,7 +469,7 @@ class Consumer : DropsOf<kConfig.dropped> {
 
   /// P, in the storage type, of the block of `step`.
   __device__ __forceinline__ void pack_p(Step step) {
-    if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_place(step));
+    if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_origin(step));
     if constexpr (kConfig.fp8()) {
       constexpr bool kE5m2 = kConfig.q_fp8 == shared::Fp8::e5m2;
 #pragma unroll
@@ -476,7 +478,7 @@ class Consumer : DropsOf<kConfig.dropped> {
         p_[i] = ptx::pack<kE5m2>(s_[at], s_[at + 1], s_[at + 4], s_[at + 5]);
       }
     } else if constexpr (kConfig.dropped) {
-      draw<kN>(p_, this->drops, block_place(step));
+      draw<kN>(p_, this->drops, block_origin(step));
       pack_kept<kConfig>(p_, s_, this->drops);
     } else {
 #pragma unroll
@@ -518,7 +520,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
-    const TilePlace at = own_place(tile);
+    const TileOrigin at = own_origin(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if constexpr (kConfig.sinks) {
       const float sink = own_sink(tile);
@@ -544,19 +546,19 @@ class Consumer : DropsOf<kConfig.dropped> {
   }
 
   /// Of the four threads that share the two rows, the first two store one each: the even ones the upper row's.
-  __device__ __forceinline__ void store_own_lse(const TilePlace& at, const TileSequence& own, float lse) const {
+  __device__ __forceinline__ void store_own_lse(const TileOrigin& at, const TileSequence& own, float lse) const {
     const int own_row = at.q_first + query_of_thread<kConfig>(warpgroup_) + (threadIdx.x & 1 ? 8 : 0);
-    if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_, at, own.q_begin + own_row, lse);
+    if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_.outputs, at, own.q_begin + own_row, lse);
   }
 
   /// o = O / l.
   __device__ __forceinline__ void store_tile(unsigned tile, const float (&factor)[2]) {
-    const TilePlace at = own_place(tile);
+    const TileOrigin at = own_origin(tile);
     if (suspect_ && !__all_sync(~0U, finite_o())) repeat(tile);
     if constexpr (kConfig.stores_o_by_threads()) {
-      store_output_by_threads<kConfig>(params_, warpgroup_, at, own_sequence(tile), o_, factor);
+      store_output_by_threads<kConfig>(params_.outputs, warpgroup_, at, own_sequence(tile), o_, factor);
     } else {
-      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.q_len, o_, factor);
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.operands.q_len, o_, factor);
     }
   }
 
@@ -569,8 +571,8 @@ class Consumer : DropsOf<kConfig.dropped> {
 
   /// Of products.
   __device__ __forceinline__ float cap_limit(float factor) const {
-    if constexpr (!kConfig.fp8()) return params_.cap_limit;
-    return params_.cap_limit * ptx::reciprocal(fabsf(factor));
+    if constexpr (!kConfig.fp8()) return params_.cap.limit;
+    return params_.cap.limit * ptx::reciprocal(fabsf(factor));
   }
 
   // From this sum of weights on, large values may have overflowed O though the sum itself has not; a weight_mod may
@@ -599,7 +601,7 @@ class Consumer : DropsOf<kConfig.dropped> {
 
   const Memory& memory_;
   const ptx::TensorMap& o_map_;
-  const shared::ForwardSm90Params& params_;
+  const Params& params_;
   int warpgroup_;
   unsigned tile_ = 0;     // number of the tile whose queries are in use
   unsigned q_ = 0;        // where these queries are, in units of 16 bytes

@@ -24,8 +24,8 @@ class Gatherer {
   using Memory = SharedMemory<kConfig>;
 
   __device__ __forceinline__ Gatherer(const Memory& memory, const ptx::TensorMap& k_map, const ptx::TensorMap& v_map,
-                                      const shared::ForwardSm90Params& params)
-      : memory_(memory), k_map_(k_map), v_map_(v_map), params_(params) {}
+                                      const shared::Pages& pages)
+      : memory_(memory), k_map_(k_map), v_map_(v_map), pages_(pages) {}
 
   /// By all threads of the gathering warps.
   __device__ __forceinline__ void run() const {
@@ -85,9 +85,9 @@ class Gatherer {
       // Transposition reads more columns than products do.
       constexpr int kValueColumns = kConfig.fp8() ? kConfig.transposed_rows() : kConfig.v_columns();
       if (keys) {
-        copy<kConfig.qk_columns(), kConfig.qk_dim>(order, params_.gathered[shared::kGatherK]);
+        copy<kConfig.qk_columns(), kConfig.qk_dim>(order, pages_.gathered[shared::kGatherK]);
       } else {
-        copy<kValueColumns, kConfig.v_dim>(order, params_.gathered[shared::kGatherV]);
+        copy<kValueColumns, kConfig.v_dim>(order, pages_.gathered[shared::kGatherV]);
       }
     } else {
       if (keys) {
@@ -115,7 +115,7 @@ class Gatherer {
     /// In the last turn some have none.
     __device__ __forceinline__ bool is_there() const { return kOfRows % 32 == 0 || number < kOfRows; }
     /// In the buffer [panels][kv_block][kPanel]; `first`: the first of the 16 rows.
-    __device__ __forceinline__ ptx::Address place(ptx::Address buffer, int first) const {
+    __device__ __forceinline__ ptx::Address target(ptx::Address buffer, int first) const {
       return buffer + column / kPanel * (kConfig.kv_block * 128) + (first + row) * 128 +
              ((column / kElements % 8) ^ (row & 7)) * 16;
     }
@@ -161,22 +161,22 @@ class Gatherer {
     using Own = Piece<kColumns>;
     const ptx::Address to = word(order, shared::kOrderTo);
     if constexpr (kDim == kColumns && 32 % Own::kOfRow == 0 && Own::kOfRow >= 4) {
-      // A turn takes whole rows, and a lane has the same columns in each: of its place the swizzle alone changes.
+      // A turn takes whole rows, and a lane has the same columns in each: of its target the swizzle alone changes.
       constexpr int kStep = 32 / Own::kOfRow;
       const Own piece(0);
-      const ptx::Address place = piece.place(to, first);
+      const ptx::Address target = piece.target(to, first);
 #pragma unroll
       for (int row = 0; row < shared::kGatherRows; row += kStep) {
         const unsigned long long source = piece.template source<kDim>(own, of + row);
-        ptx::gather((place ^ (row & 7) * 16) + row * 128, source, piece.template bytes<kDim>(rows - row));
+        ptx::gather((target ^ (row & 7) * 16) + row * 128, source, piece.template bytes<kDim>(rows - row));
       }
     } else {
 #pragma unroll 2
       for (int turn = 0; turn < Own::kOfLane; ++turn) {
         const Own piece(turn);
         const unsigned long long source = piece.template source<kDim>(own, of);
-        const ptx::Address place = piece.place(to, first);
-        if (piece.is_there()) ptx::gather(place, source, piece.template bytes<kDim>(rows));
+        const ptx::Address target = piece.target(to, first);
+        if (piece.is_there()) ptx::gather(target, source, piece.template bytes<kDim>(rows));
       }
     }
   }
@@ -193,7 +193,7 @@ class Gatherer {
 
   /// The page of a sequence's rows from number * page_rows on, some of which are there.
   __device__ __forceinline__ int page_of(int sequence, int number) const {
-    const shared::PageTable& table = params_.page_table;
+    const shared::PageTable& table = pages_.table;
     return min(max(table.data[sequence * table.stride[0] + number * table.stride[1]], 0), table.pages - 1);
   }
 
@@ -235,7 +235,7 @@ class Gatherer {
 
   const Memory& memory_;
   const ptx::TensorMap &k_map_, &v_map_;
-  const shared::ForwardSm90Params& params_;
+  const shared::Pages& pages_;
 };
 
 }  // namespace heddle

@@ -6,6 +6,7 @@
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_words.cuh"
+#include "shared/mod_values.h"
 #include "sm90/memory.cuh"
 
 namespace heddle {
@@ -16,8 +17,9 @@ class KeyNumbers {
   using Memory = SharedMemory<kConfig>;
 
   /// By all threads of warp number `warp` of those that compute numbers.
-  __device__ __forceinline__ KeyNumbers(const Memory& memory, const shared::ForwardSm90Params& params, unsigned warp)
-      : memory_(memory), params_(params), warp_(static_cast<int>(warp)) {}
+  __device__ __forceinline__ KeyNumbers(const Memory& memory, const shared::ModValues& mod, const float& scale_log2,
+                                        unsigned warp)
+      : memory_(memory), mod_(mod), scale_log2_(scale_log2), warp_(static_cast<int>(warp)) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -46,36 +48,35 @@ class KeyNumbers {
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x & 31); }
 
   __device__ __forceinline__ void begin_tile() {
-    const ptx::Address place = memory_.place(tile_);
-    head_ = ptx::load_word(place + shared::kPlaceHead);
-    batch_ = ptx::load_word(place + shared::kPlaceBatch);
+    const ptx::Address origin = memory_.origin(tile_);
+    head_ = ptx::load_word(origin + shared::kOriginHead);
+    batch_ = ptx::load_word(origin + shared::kOriginBatch);
     highest_ = ptx::infinity();
     if constexpr (kConfig.table_entries > 0) {
       const int q_start =
-          kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
+          kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : mod_.q_start;
       ptx::barrier_wait(memory_.table_empty(tile_), (tile_ / shared::kTables + 1) & 1);
-      fill_table(memory_.table(tile_), q_start + ptx::load_word(place));
+      fill_table(memory_.table(tile_), q_start + ptx::load_word(origin));
     }
     ++tile_;
   }
 
-  /// The rows' entries begin at addresses, so that a key's place is added to them.
+  /// The rows' entries begin at addresses, so that a key's index is added to them.
   __device__ __forceinline__ void fill_table(ptx::Address table, int q_first) const {
-    const QueryplaceUniform of_places = queryplace_uniform(params_.mod, batch_, head_);
+    const QueryplaceUniform of_indices = queryplace_uniform(mod_, batch_, head_);
     const ptx::Address entries = table + 4 * kConfig.rows();
 #pragma unroll 1
     for (int i = threadIdx.x & (32 * kWarps - 1); i < kConfig.rows(); i += 32 * kWarps) {
       const int q_idx = q_first + (kConfig.packs() ? i % kConfig.queries() : i);
-      const QueryplaceRow row = queryplace_row(params_.mod, of_places, batch_, head_, q_idx);
-      const int at = queryplace_element(params_.mod, of_places, row, {}, batch_, head_, q_idx, 0);
+      const QueryplaceRow row = queryplace_row(mod_, of_indices, batch_, head_, q_idx);
+      const int at = queryplace_element(mod_, of_indices, row, {}, batch_, head_, q_idx, 0);
       ptx::store_word(table + 4 * i, static_cast<int>(entries) + 4 * at);
     }
-    const EntryUniform of_entries = entry_uniform(params_.mod, batch_, head_);
+    const EntryUniform of_entries = entry_uniform(mod_, batch_, head_);
 #pragma unroll 4
     for (int i = threadIdx.x & (32 * kWarps - 1); i < kConfig.table_entries; i += 32 * kWarps) {
-      const EntryColumn column = entry_column(params_.mod, of_entries, batch_, head_, i);
-      ptx::store_float(entries + 4 * i,
-                       in_units(entry_element(params_.mod, of_entries, {}, column, batch_, head_, 0, i)));
+      const EntryColumn column = entry_column(mod_, of_entries, batch_, head_, i);
+      ptx::store_float(entries + 4 * i, in_units(entry_element(mod_, of_entries, {}, column, batch_, head_, 0, i)));
     }
   }
 
@@ -89,32 +90,32 @@ class KeyNumbers {
 
   __device__ __forceinline__ void compute(int kv_first) {
     if constexpr (kConfig.key_factor) {
-      const KeyfactorUniform uniform = keyfactor_uniform(params_.mod, batch_, head_);
+      const KeyfactorUniform uniform = keyfactor_uniform(mod_, batch_, head_);
       float factors[kKeys];
       for_keys(kv_first, factors, [&](int kv_idx) {
-        const KeyfactorColumn column = keyfactor_column(params_.mod, uniform, batch_, head_, kv_idx);
-        return params_.scale_log2 * keyfactor_element(params_.mod, uniform, {}, column, batch_, head_, 0, kv_idx);
+        const KeyfactorColumn column = keyfactor_column(mod_, uniform, batch_, head_, kv_idx);
+        return scale_log2_ * keyfactor_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
       });
       store(factors, 0);
     }
     if constexpr (kConfig.key_term) {
-      const KeytermUniform uniform = keyterm_uniform(params_.mod, batch_, head_);
+      const KeytermUniform uniform = keyterm_uniform(mod_, batch_, head_);
       float terms[kKeys];
       for_keys(kv_first, terms, [&](int kv_idx) {
-        const KeytermColumn column = keyterm_column(params_.mod, uniform, batch_, head_, kv_idx);
-        return in_units(keyterm_element(params_.mod, uniform, {}, column, batch_, head_, 0, kv_idx));
+        const KeytermColumn column = keyterm_column(mod_, uniform, batch_, head_, kv_idx);
+        return in_units(keyterm_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx));
       });
       store(terms, kConfig.key_factor ? 1 : 0);
       say_flags(terms);
     }
     if constexpr (kConfig.table_entries > 0) {
-      const KeyplaceUniform uniform = keyplace_uniform(params_.mod, batch_, head_);
-      float places[kKeys];
-      for_keys(kv_first, places, [&](int kv_idx) {
-        const KeyplaceColumn column = keyplace_column(params_.mod, uniform, batch_, head_, kv_idx);
-        return __int_as_float(4 * keyplace_element(params_.mod, uniform, {}, column, batch_, head_, 0, kv_idx));
+      const KeyplaceUniform uniform = keyplace_uniform(mod_, batch_, head_);
+      float indices[kKeys];
+      for_keys(kv_first, indices, [&](int kv_idx) {
+        const KeyplaceColumn column = keyplace_column(mod_, uniform, batch_, head_, kv_idx);
+        return __int_as_float(4 * keyplace_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx));
       });
-      store(places, kNumbers - 1);
+      store(indices, kNumbers - 1);
     }
   }
 
@@ -157,7 +158,8 @@ class KeyNumbers {
   }
 
   const Memory& memory_;
-  const shared::ForwardSm90Params& params_;
+  const shared::ModValues& mod_;
+  const float& scale_log2_;  // in constant memory
   int warp_;
   ptx::Ring k_{0};
   int slot_ = 0;

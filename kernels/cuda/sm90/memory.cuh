@@ -1,9 +1,9 @@
-// Where a CTA's buffers and barriers lie, by the one layout of shared/forward_sm90.h.
+// Where a CTA's buffers and barriers lie, by the one layout of shared/forward_sm90_memory.h.
 #pragma once
 
 #include "ptx/barrier.cuh"
 #include "ptx/shared_words.cuh"
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle {
 
@@ -35,17 +35,17 @@ struct SharedMemory {
   __device__ __forceinline__ ptx::Address step(int slot) const {
     return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::Step));
   }
-  __device__ __forceinline__ ptx::Address place(unsigned tile) const {
-    static_assert(kConfig.stages + 2 <= shared::kTilePlaces);
-    return base + kLayout.places + tile % shared::kTilePlaces * static_cast<unsigned>(shared::place_bytes(kConfig));
+  __device__ __forceinline__ ptx::Address origin(unsigned tile) const {
+    static_assert(kConfig.stages + 2 <= shared::kTileSlots);
+    return base + kLayout.tiles + tile % shared::kTileSlots * static_cast<unsigned>(shared::tile_bytes(kConfig));
   }
-  /// Where sequences differ: the beginning of the tile's SequencePlace.
+  /// Where sequences differ: the beginning of the tile's SequenceSpan.
   __device__ __forceinline__ ptx::Address sequence(unsigned tile) const {
-    return place(tile) + static_cast<unsigned>(sizeof(shared::TilePlace));
+    return origin(tile) + static_cast<unsigned>(sizeof(shared::TileOrigin));
   }
-  /// With sinks: that of the tile's first head, beside its place; and beside the item.
+  /// With sinks: that of the tile's first head, beside its origin; and beside the item.
   __device__ __forceinline__ ptx::Address sink(unsigned tile) const {
-    return place(tile) + static_cast<unsigned>(shared::place_bytes(kConfig) - shared::sink_bytes(kConfig));
+    return origin(tile) + static_cast<unsigned>(shared::tile_bytes(kConfig) - shared::sink_bytes(kConfig));
   }
   __device__ __forceinline__ ptx::Address item_sink(unsigned tile) const {
     return item(tile) + static_cast<unsigned>(shared::item_bytes(kConfig) - shared::sink_bytes(kConfig));
@@ -55,31 +55,31 @@ struct SharedMemory {
     return sink(tile) - static_cast<unsigned>(shared::heads_end_bytes(kConfig));
   }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
-    // The producer looks at a tile's flag when it chooses the tile that takes its place, and has then loaded queries
-    // that waited for all warps to be done with it, if the places are these more than the buffers of queries.
-    static_assert(kConfig.q_buffers + 4 <= shared::kTilePlaces);
-    return base + kLayout.redo + tile % shared::kTilePlaces * 4;
+    // The producer looks at a tile's flag when it chooses the tile that takes its slot, and has then loaded queries
+    // that waited for all warps to be done with it, if the slots are these more than the buffers of queries.
+    static_assert(kConfig.q_buffers + 4 <= shared::kTileSlots);
+    return base + kLayout.redo + tile % shared::kTileSlots * 4;
   }
   __device__ __forceinline__ ptx::Address distances(int warpgroup) const {
     return base + kLayout.distances + warpgroup * shared::distance_words(kConfig) * 4;
   }
   /// Stored masks: where the words of the tile's key block 0 would stand.
-  __device__ __forceinline__ ptx::Address mask_place(unsigned tile) const {
-    return place(tile) + static_cast<unsigned>(shared::place_stored_mask(kConfig));
+  __device__ __forceinline__ ptx::Address mask_words_at(unsigned tile) const {
+    return origin(tile) + static_cast<unsigned>(shared::tile_words_at(kConfig));
   }
-  __device__ __forceinline__ ptx::Address item_mask_place(unsigned tile) const {
-    return item(tile) + static_cast<unsigned>(shared::item_stored_mask(kConfig));
+  __device__ __forceinline__ ptx::Address item_words_at(unsigned tile) const {
+    return item(tile) + static_cast<unsigned>(shared::item_words_at(kConfig));
   }
   /// 8 bits: the factors of the tile's first head.
   __device__ __forceinline__ ptx::Address factors(unsigned tile) const {
-    return place(tile) + static_cast<unsigned>(shared::place_factors(kConfig));
+    return origin(tile) + static_cast<unsigned>(shared::tile_factors(kConfig));
   }
   __device__ __forceinline__ ptx::Address end(int slot) const { return base + kLayout.ends + slot * 4; }
   __device__ __forceinline__ ptx::Address streamed(int slot, int warpgroup) const {
     return base + kLayout.streamed + (slot * kConfig.warpgroups + warpgroup) * kStreamedBytes;
   }
   __device__ __forceinline__ ptx::Address item(unsigned tile) const {
-    return base + kLayout.items + tile % shared::kItemPlaces * static_cast<unsigned>(shared::item_bytes(kConfig));
+    return base + kLayout.items + tile % shared::kItemSlots * static_cast<unsigned>(shared::item_bytes(kConfig));
   }
 
   __device__ __forceinline__ ptx::Address order(unsigned number) const {
@@ -194,7 +194,7 @@ struct SharedMemory {
       for (int slot = 0; slot < kConfig.stages; ++slot) ptx::barrier_init(key_block_asked(slot), 1);
       for (unsigned tile = 0; tile < shared::kTables; ++tile) ptx::barrier_init(table_empty(tile), kWarps);
     }
-    for (unsigned tile = 0; tile < shared::kTilePlaces; ++tile) {
+    for (unsigned tile = 0; tile < shared::kTileSlots; ++tile) {
       ptx::store_word(redo(tile), 0);
     }
     ptx::barrier_init_done();

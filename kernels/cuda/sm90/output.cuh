@@ -10,11 +10,11 @@
 namespace heddle {
 
 /// 64 rows of one warpgroup. o: registers, 64 x v_columns; `factor` multiplies the thread's two rows. `longest`:
-/// queries of the longest sequence. Packed: `place` and `sequence` are of the head of this warp's rows; the first warp
+/// queries of the longest sequence. Packed: `origin` and `sequence` are of the head of this warp's rows; the first warp
 /// of each head stores it, if it has queries.
 template <auto kConfig>
 __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory, const ptx::TensorMap& map,
-                                             int warpgroup, const TilePlace& place, const TileSequence& sequence,
+                                             int warpgroup, const TileOrigin& origin, const TileSequence& sequence,
                                              int longest, const float (&o)[kConfig.v_columns() / 2],
                                              const float (&factor)[2]) {
   const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
   // A warpgroup past the end of its sequence has nothing to store, and a box that lies outside of its map may not be
   // named.
   bool waits = thread == 0,
-       stores = thread == 0 && (!kConfig.device_lengths || place.q_first + 64 * warpgroup < sequence.q_len);
+       stores = thread == 0 && (!kConfig.device_lengths || origin.q_first + 64 * warpgroup < sequence.q_len);
   if constexpr (kConfig.packs()) {
     waits = lane == 0;
     stores = lane == 0 && 16 * warp % kConfig.queries() == 0 && sequence.q_len > 0;
@@ -57,12 +57,12 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
       for (int panel = 0; panel < kConfig.o_panels && first_panel + panel < kConfig.output_panels(); ++panel) {
         const ptx::Address from = staged + panel * 64 * 128 + (kConfig.packs() ? 16 * warp * 128 : 0);
         const int column = (first_panel + panel) * 64;
-        const int first = place.q_first + (kConfig.packs() ? 0 : 64 * warpgroup);
+        const int first = origin.q_first + (kConfig.packs() ? 0 : 64 * warpgroup);
         if constexpr (kConfig.by_sequence) {
           ptx::tma_store_before(sequence.q_begin + sequence.q_len, map, from, column, first + longest - sequence.q_len,
-                                place.head, place.batch);
+                                origin.head, origin.batch);
         } else {
-          ptx::tma_store(map, from, column, first, place.head, place.batch);
+          ptx::tma_store(map, from, column, first, origin.head, origin.batch);
         }
       }
       ptx::tma_store_commit();

@@ -7,7 +7,8 @@
 
 namespace heddle {
 
-template <auto kConfig>
+/// `Params`: the kernel's parameters, with tiles and operands.
+template <auto kConfig, class Params>
 class Producer {
  public:
   using Memory = SharedMemory<kConfig>;
@@ -15,13 +16,13 @@ class Producer {
   using BufferRing = ptx::ChooseRing<kConfig.computes_keys()>;
 
   __device__ __forceinline__ Producer(const Memory& memory, const ptx::TensorMap& q_map, const ptx::TensorMap& k_map,
-                                      const ptx::TensorMap& v_map, const shared::ForwardSm90Params& params)
+                                      const ptx::TensorMap& v_map, const Params& params)
       : memory_(memory), q_map_(q_map), k_map_(k_map), v_map_(v_map), params_(params) {}
 
   /// The CTA's own tile, all that its tile source gives it, and once more those whose row sums left the safe range,
   /// with the running maximum.
   __device__ __forceinline__ void run() {
-    next_ = TileSource<kConfig>::own(params_);
+    next_ = TileSource<kConfig, Params>::own(params_);
     for (bool drained = next_ < 0;;) {
       while (next_ >= 0) load_tile(drained);
       load_pending_values();
@@ -54,18 +55,18 @@ class Producer {
     return ptx::load_word(memory_.wish());
   }
 
-  /// If some warp wants the tile again whose place number `tile` is to take: what to wish for; the flag is gone. Else
+  /// If some warp wants the tile again whose slot number `tile` is to take: what to wish for; the flag is gone. Else
   /// kDraw.
   __device__ __forceinline__ int take_repeat(unsigned tile) {
     if (ptx::load_word(memory_.redo(tile)) == 0) return kDraw;
     ptx::store_word(memory_.redo(tile), 0);
-    return ptx::load_word(memory_.place(tile) + shared::kPlaceItem) | kSafely;
+    return ptx::load_word(memory_.origin(tile) + shared::kOriginItem) | kSafely;
   }
 
   /// The first such tile in the places that the next tiles are to take, or kNoTile.
   __device__ __forceinline__ int take_any_repeat() {
 #pragma unroll 1
-    for (unsigned i = 0; i < shared::kTilePlaces; ++i) {
+    for (unsigned i = 0; i < shared::kTileSlots; ++i) {
       const int repeat = take_repeat(tile_ + i);
       if (repeat != kDraw) return repeat;
     }
@@ -77,7 +78,7 @@ class Producer {
 
   __device__ __forceinline__ void load_tile(bool drained) {
     ++tile_;
-    write_place();
+    write_origin();
     ptx::store_word(item() + shared::kItemBefore,
                     next_ & kSafely ? shared::kStepSafe : 0);  // from here on: of each of its steps
     int block = -1;
@@ -101,7 +102,8 @@ class Producer {
       if constexpr (kConfig.orders()) {
         order_block(shared::kGatherK, memory_.keys(ptx::slot_of(k_)), full, keys, item());
       } else {
-        load_block<kConfig.qk_panels()>(memory_.keys(ptx::slot_of(k_)), k_map_, full, keys, item(), params_.k_batched);
+        load_block<kConfig.qk_panels()>(memory_.keys(ptx::slot_of(k_)), k_map_, full, keys, item(),
+                                        params_.operands.k_batched);
       }
       // Before what the last step has to wait for: they take about as long as the keys.
       ask_for_numbers(2 * keys + (first ? 1 : 0));
@@ -122,7 +124,7 @@ class Producer {
       k_.advance(kConfig.stages);
       // Values follow one step behind, as they are used.
       load_pending_values();
-      pending_ = keys * shared::kItemPlaces + (tile_ - 1) % shared::kItemPlaces;
+      pending_ = keys * shared::kItemSlots + (tile_ - 1) % shared::kItemSlots;
       ++block;
       if (last_of_run && left > 1) fetch_run();
     }
@@ -141,14 +143,14 @@ class Producer {
     if constexpr (!kConfig.descending) return block;
     // With lengths on the device, of the longest: there its blocks past the end have been cut.
     constexpr bool kOwn = kConfig.by_sequence && !kConfig.device_lengths;
-    return (kOwn ? (kv_len(item()) - 1) / kConfig.kv_block : params_.last_block) - block;
+    return (kOwn ? (kv_len(item()) - 1) / kConfig.kv_block : params_.operands.last_block) - block;
   }
 
   __device__ __forceinline__ void fetch_run() {
     const int run = ptx::load_word(item() + shared::kItemFirstRun) + 1;
     ptx::store_word(item() + shared::kItemFirstRun, run);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(item() + shared::kItemRunBegin),
-                 "l"(params_.runs + run)
+                 "l"(params_.tiles.runs + run)
                  : "memory");
   }
 
@@ -180,7 +182,7 @@ class Producer {
   /// rows ask for nothing that others do not.
   __device__ __forceinline__ int packed_head(int w, int part) const {
     return min(ptx::load_word(item() + shared::kItemHead) + w * kConfig.warpgroup_heads() + part,
-               (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group - 1);
+               (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.operands.group - 1);
   }
   /// Packed: a box a head and panel. They are multiples of 8 rows, after which the swizzle repeats.
   __device__ __forceinline__ void load_packed(ptx::Address to, ptx::Address full, int w) const {
@@ -203,12 +205,12 @@ class Producer {
     ptx::barrier_wait(memory_.loaded_empty(ptx::slot_of(v_)), ptx::parity_of(v_));
     if constexpr (!kConfig.gathers()) ptx::barrier_arrive_expecting(full, pending_value_bytes());
     if constexpr (kConfig.orders()) {
-      order_block(shared::kGatherV, memory_.loaded_values(ptx::slot_of(v_)), full, pending_ / shared::kItemPlaces,
+      order_block(shared::kGatherV, memory_.loaded_values(ptx::slot_of(v_)), full, pending_ / shared::kItemSlots,
                   memory_.item(static_cast<unsigned>(pending_)));
     } else {
       load_block<kConfig.v_panels()>(memory_.loaded_values(ptx::slot_of(v_)), v_map_, full,
-                                     pending_ / shared::kItemPlaces, memory_.item(static_cast<unsigned>(pending_)),
-                                     params_.v_batched);
+                                     pending_ / shared::kItemSlots, memory_.item(static_cast<unsigned>(pending_)),
+                                     params_.operands.v_batched);
     }
     v_.advance(kConfig.stages);
     pending_ = -1;
@@ -217,7 +219,7 @@ class Producer {
   /// Of the pending values those that TMA brings: of pages, boxes of which some row is there.
   __device__ __forceinline__ unsigned pending_value_bytes() const {
     if constexpr (!kConfig.orders()) return Memory::kLoadedValueBytes;
-    const int rows = rows_left(pending_ / shared::kItemPlaces, memory_.item(static_cast<unsigned>(pending_)));
+    const int rows = rows_left(pending_ / shared::kItemSlots, memory_.item(static_cast<unsigned>(pending_)));
     constexpr int kBox = kConfig.page_box();
     return min((rows + kBox - 1) / kBox * kBox, kConfig.kv_block) * (kConfig.v_panels() * 128);
   }
@@ -274,7 +276,7 @@ class Producer {
   }
 
   __device__ __forceinline__ int kv_len(ptx::Address item) const {
-    return kConfig.by_sequence ? ptx::load_word(item + kSequence + shared::kSequenceKvLen) : params_.kv_len;
+    return kConfig.by_sequence ? ptx::load_word(item + kSequence + shared::kSequenceKvLen) : params_.operands.kv_len;
   }
 
   /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
@@ -291,17 +293,17 @@ class Producer {
   /// of its map TMA touches the map's first element, which for sequences that differ is no memory of the tensor's.
   __device__ __forceinline__ Rows box_of(const Rows& rows, int w) const {
     const int first = rows.first + 64 * w;
-    return {kConfig.by_sequence ? min(first, params_.q_len - 1) : first, rows.end};
+    return {kConfig.by_sequence ? min(first, params_.operands.q_len - 1) : first, rows.end};
   }
   /// Of the tile that is loaded.
   __device__ __forceinline__ Queries queries() const {
     return {ptx::load_word(item() + shared::kItemHead),
             query_rows(ptx::load_word(item() + shared::kItemQTile) * kConfig.queries()),
-            params_.q_batched ? ptx::load_word(item() + shared::kItemBatch) : 0};
+            params_.operands.q_batched ? ptx::load_word(item() + shared::kItemBatch) : 0};
   }
   __device__ __forceinline__ Rows query_rows(int first) const {
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + params_.q_len - ptx::load_word(item() + kSequence + shared::kSequenceQLen),
+    return {first + params_.operands.q_len - ptx::load_word(item() + kSequence + shared::kSequenceQLen),
             ptx::load_word(item() + kSequence + shared::kSequenceQEnd)};
   }
   __device__ __forceinline__ static Rows key_rows(int first, ptx::Address item) {
@@ -321,9 +323,9 @@ class Producer {
   __device__ __forceinline__ void write_step(shared::Step step) const {
     ptx::store_word(memory_.step(ptx::slot_of(k_)), step);
   }
-  __device__ __forceinline__ void write_place() const {
+  __device__ __forceinline__ void write_origin() const {
     const int q_first = ptx::load_word(item() + shared::kItemQTile) * kConfig.queries();
-    asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.place(tile_ - 1)), "r"(q_first),
+    asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.origin(tile_ - 1)), "r"(q_first),
                  "r"(ptx::load_word(item() + shared::kItemHead)), "r"(ptx::load_word(item() + shared::kItemBatch)),
                  "r"(next_ & ~kSafely)
                  : "memory");
@@ -338,7 +340,7 @@ class Producer {
           : "memory");
     }
     if constexpr (kConfig.stores_mask()) {
-      ptx::store_word(memory_.mask_place(tile_ - 1), ptx::load_word(memory_.item_mask_place(tile_ - 1)));
+      ptx::store_word(memory_.mask_words_at(tile_ - 1), ptx::load_word(memory_.item_words_at(tile_ - 1)));
     }
     if constexpr (kConfig.fp8()) {
       const ptx::Address from = item() + static_cast<unsigned>(shared::item_factors(kConfig));
@@ -349,7 +351,7 @@ class Producer {
       }
     }
     if constexpr (kConfig.packs()) {
-      const int end = (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group;
+      const int end = (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.operands.group;
       ptx::store_word(memory_.heads_end(tile_ - 1),
                       min(ptx::load_word(item() + shared::kItemHead) + kConfig.heads(), end));
     }
@@ -365,12 +367,12 @@ class Producer {
 
   const Memory& memory_;
   const ptx::TensorMap &q_map_, &k_map_, &v_map_;
-  const shared::ForwardSm90Params& params_;
+  const Params& params_;
   BufferRing k_{1}, v_{1};
   unsigned tile_ = 0;     // number of the next tile: tiles begun
   unsigned answers_ = 0;  // of the tile source
   int next_ = kNoTile;    // the last of them
-  int pending_ = -1;      // kItemPlaces * block + the place of its tile's item: values yet to be loaded; -1: none
+  int pending_ = -1;      // kItemSlots * block + the slot of its tile's item: values yet to be loaded; -1: none
 };
 
 }  // namespace heddle

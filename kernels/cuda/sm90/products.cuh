@@ -3,7 +3,6 @@
 
 #include "ptx/barrier.cuh"
 #include "ptx/wgmma.cuh"
-#include "shared/forward_sm90.h"
 #include "shared/transposed_values.h"
 
 namespace heddle {

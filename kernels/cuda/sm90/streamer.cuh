@@ -15,8 +15,8 @@ class Streamer {
 
   /// The maps of a tile's panels and of its rest's.
   __device__ __forceinline__ Streamer(const Memory& memory, const ptx::TensorMap& map, const ptx::TensorMap& rest_map,
-                                      const shared::ForwardSm90Params& params)
-      : memory_(memory), map_(map), rest_map_(rest_map), params_(params) {}
+                                      const shared::ModValues& mod)
+      : memory_(memory), map_(map), rest_map_(rest_map), mod_(mod) {}
 
   __device__ __forceinline__ void run() {
     bool new_tile = true;
@@ -35,15 +35,15 @@ class Streamer {
 
  private:
   __device__ __forceinline__ void begin_tile() {
-    const ptx::Address place = memory_.place(tile_);
+    const ptx::Address origin = memory_.origin(tile_);
     int head = 0, batch = 0;
     if constexpr (!kConfig.packs()) {
-      head = ptx::load_word(place + shared::kPlaceHead);
-      batch = ptx::load_word(place + shared::kPlaceBatch);
+      head = ptx::load_word(origin + shared::kOriginHead);
+      batch = ptx::load_word(origin + shared::kOriginBatch);
     }
     const int q_start =
-        kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : params_.mod.q_start;
-    q_idx_ = q_start + ptx::load_word(place);
+        kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : mod_.q_start;
+    q_idx_ = q_start + ptx::load_word(origin);
     if constexpr (!kConfig.packs()) {
       find_axes(batch, head);
       ++tile_;
@@ -52,14 +52,15 @@ class Streamer {
 
   /// Where the tile of a head stands in the capture's other axes.
   __device__ __forceinline__ void find_axes(int batch, int head) {
-    axes_[0] = streamed_axis(params_.mod, 0, batch, head);
-    axes_[1] = streamed_axis(params_.mod, 1, batch, head);
+    axes_[0] = streamed_axis(mod_, 0, batch, head);
+    axes_[1] = streamed_axis(mod_, 1, batch, head);
   }
 
   /// Packed: the head of part `part` of warpgroup w's rows; of rows that are no head's the last one, whose queries they
-  /// have. (What a tile is stays in its place while it is in work, and is read where it is used: registers are few.)
+  /// have. (What a tile is stays in shared memory while it is in work, and is read where it is used: registers are
+  /// few.)
   __device__ __forceinline__ int packed_head(int w, int part) const {
-    return min(ptx::load_word(memory_.place(tile_) + shared::kPlaceHead) + w * kConfig.warpgroup_heads() + part,
+    return min(ptx::load_word(memory_.origin(tile_) + shared::kOriginHead) + w * kConfig.warpgroup_heads() + part,
                ptx::load_word(memory_.heads_end(tile_)) - 1);
   }
 
@@ -120,7 +121,7 @@ class Streamer {
 #pragma unroll 1
       for (int part = 0; part < kConfig.warpgroup_heads(); ++part) {
         const int head = packed_head(w, part);
-        find_axes(ptx::load_word(memory_.place(tile_) + shared::kPlaceBatch), head);
+        find_axes(ptx::load_word(memory_.origin(tile_) + shared::kOriginBatch), head);
 #pragma unroll 1
         for (int panel = 0; panel < kPanels; ++panel) {
           ptx::tma_load(to + panel * (64 * kRow) + part * (kConfig.streamed_box() * kRow), map, full,
@@ -137,7 +138,7 @@ class Streamer {
 
   const Memory& memory_;
   const ptx::TensorMap &map_, &rest_map_;
-  const shared::ForwardSm90Params& params_;
+  const shared::ModValues& mod_;
   ptx::Ring k_{0}, streamed_{1};
   unsigned tile_ = 0;  // tiles begun; packed: ended, so that it is the number of the one in work
   int q_idx_ = 0;      // of the tile's first row

@@ -13,19 +13,20 @@ inline constexpr int kNoMoreTiles = -3;  // wish: the thread may end
 inline constexpr int kSafely = 1 << 30;  // with an item's number, in a wish and its answer: with the running maximum
 static_assert(kSafely >= shared::kMaxTiles);
 
-template <auto kConfig>
+/// `Params`: the kernel's parameters, with tiles, listed, operands, mod, sinks, descales and mask_words.
+template <auto kConfig, class Params>
 class TileSource {
  public:
   using Memory = SharedMemory<kConfig>;
 
-  __device__ __forceinline__ TileSource(const Memory& memory, const shared::ForwardSm90Params& params)
+  __device__ __forceinline__ TileSource(const Memory& memory, const Params& params)
       : memory_(memory), params_(params) {}
 
   /// Before the first __syncthreads: the CTA's own tile, the one that nobody has to wish for.
-  __device__ __forceinline__ static void fetch_own(const Memory& memory, const shared::ForwardSm90Params& params) {
+  __device__ __forceinline__ static void fetch_own(const Memory& memory, const Params& params) {
     if (has_own(params)) fetch(memory, params, blockIdx.x, 0);
   }
-  __device__ __forceinline__ static int own(const shared::ForwardSm90Params& params) {
+  __device__ __forceinline__ static int own(const Params& params) {
     return has_own(params) ? static_cast<int>(blockIdx.x) : kNoTile;
   }
 
@@ -50,14 +51,14 @@ class TileSource {
     shared::TicketWord drawn = add_one();
     // Who draws first of a run finds what others have left, and claims the word. Nothing is drawn meanwhile: that would
     // be one more change under another's exchange.
-    while (drawn >> shared::kTicketBits != params_.run) {
+    while (drawn >> shared::kTicketBits != params_.tiles.run) {
       shared::TicketWord found;
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(params_.tickets) : "memory");
-      while (found >> shared::kTicketBits != params_.run) {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(params_.tiles.tickets) : "memory");
+      while (found >> shared::kTicketBits != params_.tiles.run) {
         const shared::TicketWord expected = found;
         asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
                      : "=l"(found)
-                     : "l"(params_.tickets), "l"(expected), "l"(params_.run << shared::kTicketBits)
+                     : "l"(params_.tiles.tickets), "l"(expected), "l"(params_.tiles.run << shared::kTicketBits)
                      : "memory");
         if (found == expected) break;
       }
@@ -66,7 +67,8 @@ class TileSource {
     // Each CTA draws once in vain; whoever does so last leaves the word to the next run.
     const unsigned ticket = static_cast<unsigned>(drawn) & (shared::kMaxTiles - 1);
     if (ticket + 1 == item_count) {
-      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(params_.tickets), "l"(shared::TicketWord{0}) : "memory");
+      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(params_.tiles.tickets), "l"(shared::TicketWord{0})
+                   : "memory");
     }
     const unsigned number = ticket + gridDim.x;
     return number < item_count ? static_cast<int>(number) : kNoTile;
@@ -74,21 +76,21 @@ class TileSource {
 
   __device__ __forceinline__ shared::TicketWord add_one() const {
     shared::TicketWord old;
-    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(old) : "l"(params_.tickets) : "memory");
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(old) : "l"(params_.tiles.tickets) : "memory");
     return old;
   }
 
-  __device__ __forceinline__ static bool has_own(const shared::ForwardSm90Params& params) {
+  __device__ __forceinline__ static bool has_own(const Params& params) {
     return static_cast<int>(blockIdx.x) < count(params);
   }
-  __device__ __forceinline__ static int count(const shared::ForwardSm90Params& params) {
-    return kConfig.device_lengths ? *params.listed.item_count : params.item_count;
+  __device__ __forceinline__ static int count(const Params& params) {
+    return kConfig.device_lengths ? *params.listed.item_count : params.tiles.item_count;
   }
 
   /// Item number `number` becomes tile number `tile` of the CTA.
-  __device__ __forceinline__ static void fetch(const Memory& memory, const shared::ForwardSm90Params& params,
-                                               unsigned number, unsigned tile) {
-    const int4* from = reinterpret_cast<const int4*>(params.items + number);
+  __device__ __forceinline__ static void fetch(const Memory& memory, const Params& params, unsigned number,
+                                               unsigned tile) {
+    const int4* from = reinterpret_cast<const int4*>(params.tiles.items + number);
     int4 words[sizeof(shared::WorkItem) / 16];
     for (unsigned i = 0; i < sizeof(words) / 16; ++i) words[i] = from[i];
     store(memory.item(tile), words);
@@ -96,42 +98,44 @@ class TileSource {
       const int batch = words[0].z;
       static_assert(shared::kItemBatch == 8);
       const int4* sequence = reinterpret_cast<const int4*>(params.mod.sequences + batch);
-      const int4 place[sizeof(shared::SequencePlace) / 16] = {sequence[0], sequence[1]};
-      store(memory.item(tile) + static_cast<unsigned>(sizeof(shared::WorkItem)), place);
+      const int4 span[sizeof(shared::SequenceSpan) / 16] = {sequence[0], sequence[1]};
+      store(memory.item(tile) + static_cast<unsigned>(sizeof(shared::WorkItem)), span);
     }
-    if constexpr (kConfig.stores_mask()) ptx::store_word(memory.item_mask_place(tile), params.mask_places[number]);
+    if constexpr (kConfig.stores_mask())
+      ptx::store_word(memory.item_words_at(tile), params.mask_words.words_at[number]);
     if constexpr (kConfig.fp8()) {
       const int head = words[0].y, batch = words[0].z, kv_head = words[0].w;
       static_assert(shared::kItemHead == 4 && shared::kItemBatch == 8 && shared::kItemKvHead == 12);
       const ptx::Address to = memory.item(tile) + static_cast<unsigned>(shared::item_factors(kConfig));
       if constexpr (kConfig.packs()) {
         // Of each of the tile's heads; of those that are not there, the last one's.
-        const float keys = factor(params.k_descale, batch, kv_head), values = factor(params.v_descale, batch, kv_head);
+        const float keys = factor(params.descales.k, batch, kv_head),
+                    values = factor(params.descales.v, batch, kv_head);
 #pragma unroll 1
         for (int i = 0; i < kConfig.heads(); ++i) {
-          const int of_head = min(head + i, (kv_head + 1) * params.group - 1);
+          const int of_head = min(head + i, (kv_head + 1) * params.operands.group - 1);
           store_factors(to + i * static_cast<int>(sizeof(shared::HeadFactors)),
-                        factor(params.q_descale, batch, of_head) * keys, values);
+                        factor(params.descales.q, batch, of_head) * keys, values);
         }
       } else {
-        const float scores = factor(params.q_descale, batch, head) * factor(params.k_descale, batch, kv_head);
-        store_factors(to, scores, factor(params.v_descale, batch, kv_head));
+        const float scores = factor(params.descales.q, batch, head) * factor(params.descales.k, batch, kv_head);
+        store_factors(to, scores, factor(params.descales.v, batch, kv_head));
       }
     }
     if constexpr (kConfig.sinks && kConfig.packs()) {
       // Of each of the tile's heads; of those that are not there, the last one's.
       static_assert(shared::kItemHead == 4 && shared::kItemKvHead == 12);
-      const int last = (words[0].w + 1) * params.group - 1;
+      const int last = (words[0].w + 1) * params.operands.group - 1;
 #pragma unroll 1
       for (int i = 0; i < kConfig.heads(); ++i) {
         asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile) + 4 * i),
-                     "f"(params.sinks[min(words[0].y + i, last) * params.sink_stride])
+                     "f"(params.sinks.data[min(words[0].y + i, last) * params.sinks.stride])
                      : "memory");
       }
     } else if constexpr (kConfig.sinks) {
       static_assert(shared::kItemHead == 4);
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile)),
-                   "f"(params.sinks[words[0].y * params.sink_stride])
+                   "f"(params.sinks.data[words[0].y * params.sinks.stride])
                    : "memory");
     }
   }
@@ -154,7 +158,7 @@ class TileSource {
   }
 
   const Memory& memory_;
-  const shared::ForwardSm90Params& params_;
+  const Params& params_;
 };
 
 }  // namespace heddle

@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "heddle/error.h"
 #include "plan/access/tma.h"
+#include "shared/panels.h"
 
 namespace heddle::plan {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "plan/access/tensor_copies.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
+#include "shared/storage.h"
 
 namespace heddle::plan {
 

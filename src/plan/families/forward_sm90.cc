@@ -133,7 +133,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.mods = mods;
   TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
   candidate.stored_partial = schedule.stored.partial;
-  candidate.stored_places = schedule.stored.places;
+  candidate.stored_places = schedule.stored.room;
   const double bytes = moved_bytes(problem) + static_cast<double>(candidate.stored_bytes());
   candidate.computing = forward_sm90_seconds(schedule);
   if (mods.streamed && config.streamed_bytes == 0) candidate.computing *= kPlannerFactors.element_reads;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
 

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "expr/node.h"
+#include "plan/families/forward_sm90_fields.h"
 #include "plan/tiles/packed_heads.h"
 #include "plan/tiles/schedule.h"
+#include "shared/forward_sm90_memory.h"
 #include "shared/philox.h"
 
 namespace heddle::plan {
@@ -217,6 +220,21 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
     return fmt::format("{} keys do not divide the {} of a block of block_mask", config.kv_block, block.kv);
   }
   return {};
+}
+
+std::vector<Setting> forward_sm90_settings(const ForwardSm90Config& config) {
+  const ForwardSm90Config defaults;
+  std::vector<Setting> settings;
+  for_each_field([&](std::string_view name, std::string_view, auto field) {
+    if (config.*field == defaults.*field) return;
+    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(config.*field)>>) {
+      settings.push_back({name, std::string_view(shared::name(config.*field))});
+    } else {
+      settings.push_back({name, config.*field});
+    }
+  });
+  settings.push_back({"shared_memory_bytes", shared::forward_sm90_memory(config).bytes});
+  return settings;
 }
 
 std::string describe_weight(const ForwardSm90Config& config, const KernelMods& mods) {

@@ -4,13 +4,15 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "heddle/block_mask.h"
 #include "plan/access/tensor_access.h"
+#include "plan/families.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/mods/kernel_mods.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
 
@@ -41,6 +43,9 @@ std::string refuses_key_numbers(const problem::AttentionProblem& problem, const 
 /// for what the mods tabulate, its heads can be packed. Else what does not fit, a sentence.
 std::string misfit(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
                    const BlockMask* callers);
+
+/// The fields that are not at their default, and the shared memory of a CTA, in bytes.
+std::vector<Setting> forward_sm90_settings(const shared::ForwardSm90Config& config);
 
 /// What such a kernel makes of the weight_mod, and why: "dropped: ...". Empty without one.
 std::string describe_weight(const shared::ForwardSm90Config& config, const KernelMods& mods);

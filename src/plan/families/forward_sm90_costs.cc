@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "plan/families/forward_sm90.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::plan {
 namespace {

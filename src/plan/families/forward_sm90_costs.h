@@ -12,7 +12,7 @@
 #include <string>
 
 #include "plan/tiles/key_rows.h"
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
 

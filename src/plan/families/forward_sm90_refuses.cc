@@ -9,6 +9,7 @@
 
 #include "plan/families/forward_sm90.h"
 #include "plan/mods/kernel_mods.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::plan {
 namespace {

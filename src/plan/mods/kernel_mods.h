@@ -11,7 +11,7 @@
 #include "plan/mods/kv_start.h"
 #include "plan/mods/streamed_read.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
+#include "shared/mod_forms.h"
 
 namespace heddle::plan {
 
@@ -77,7 +77,7 @@ KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys 
 int weight_exponent(const problem::AttentionProblem& problem, const KernelMods& mods);
 inline constexpr int kMostWeightExponent = 4;
 
-/// What a kernel needs to know of a cap: see ForwardSm90Params.
+/// What a kernel needs to know of a cap: see shared::Cap.
 struct CapSeries {
   double inside, outside, coefficients[3], limit;
 };

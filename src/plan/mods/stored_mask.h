@@ -7,7 +7,6 @@
 #include "plan/mods/kernel_mods.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
 #include "shared/tile_shape.h"
 
 namespace heddle::plan {

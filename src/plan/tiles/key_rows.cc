@@ -226,13 +226,13 @@ void KeyRows::store_mask(std::int64_t batch, std::int64_t head, std::int64_t q_f
                             .q_first = static_cast<int>(q_first),
                             .block = static_cast<int>(block),
                             .blocks = static_cast<int>(blocks),
-                            .place = 0,
+                            .words_at = 0,
                             .warpgroups = partial});
   }
   if (end == 0) return;
-  row.mask_place = static_cast<int>(stored_.places - least);
-  for (shared::StoredRun& run : std::span(stored_.runs).subspan(first_stored)) run.place = row.mask_place;
-  stored_.places += end - least;
+  row.mask_words_at = static_cast<int>(stored_.room - least);
+  for (shared::StoredRun& run : std::span(stored_.runs).subspan(first_stored)) run.words_at = row.mask_words_at;
+  stored_.room += end - least;
 }
 
 /// Each step of the last row says whether all attend the next.

@@ -9,9 +9,9 @@
 
 #include "heddle/block_mask.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
 #include "shared/stored_mask.h"
 #include "shared/tile_shape.h"
+#include "shared/tile_walk.h"
 
 namespace heddle::plan {
 
@@ -27,7 +27,7 @@ struct TileClocks {
 struct StoredBlocks {
   std::vector<shared::StoredRun> runs;
   std::int64_t partial = 0;  // blocks that have words, by tiles
-  std::int64_t places = 0;   // blocks that there is room for: of each tile, also those between its first and its last
+  std::int64_t room = 0;     // blocks that there is room for: of each tile, also those between its first and its last
 };
 
 /// The key blocks of a tile.
@@ -37,7 +37,7 @@ struct KeyRow {
   int unfilled = 0;                                  // bit w: warpgroup w has queries, none of which attends anything
   std::int64_t clocks = 0;                           // of a tile that walks it
   int rank = 0;                                      // by clocks, the most first; equal ones share it
-  int mask_place = 0;                                // stored masks: StoredRun::place
+  int mask_words_at = 0;                             // stored masks: StoredRun::words_at
   std::array<std::int64_t, kMostWarpgroups> keys{};  // that the queries of each warpgroup attend, partial blocks whole
 };
 

@@ -28,17 +28,17 @@ static_assert(shared::kItemQTile == offsetof(shared::WorkItem, q_tile) &&
               shared::kItemRunEnd == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, end) &&
               shared::kItemRunFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, flags) &&
               shared::kItemRunLastFlags == offsetof(shared::WorkItem, run) + offsetof(shared::KvRun, last_flags) &&
-              shared::kPlaceHead == offsetof(shared::TilePlace, head) &&
-              shared::kPlaceBatch == offsetof(shared::TilePlace, batch) &&
-              shared::kPlaceItem == offsetof(shared::TilePlace, item) &&
-              shared::kSequenceQBegin == offsetof(shared::SequencePlace, q_begin) &&
-              shared::kSequenceQLen == offsetof(shared::SequencePlace, q_len) &&
-              shared::kSequenceKvLen == offsetof(shared::SequencePlace, kv_len) &&
-              shared::kSequenceQStart == offsetof(shared::SequencePlace, q_start) &&
-              shared::kSequenceKvBegin == offsetof(shared::SequencePlace, kv_begin) &&
-              shared::kSequenceKvEnd == offsetof(shared::SequencePlace, kv_end) &&
-              shared::kSequenceKvBefore == offsetof(shared::SequencePlace, kv_before) &&
-              shared::kSequenceQEnd == offsetof(shared::SequencePlace, q_end));
+              shared::kOriginHead == offsetof(shared::TileOrigin, head) &&
+              shared::kOriginBatch == offsetof(shared::TileOrigin, batch) &&
+              shared::kOriginItem == offsetof(shared::TileOrigin, item) &&
+              shared::kSequenceQBegin == offsetof(shared::SequenceSpan, q_begin) &&
+              shared::kSequenceQLen == offsetof(shared::SequenceSpan, q_len) &&
+              shared::kSequenceKvLen == offsetof(shared::SequenceSpan, kv_len) &&
+              shared::kSequenceQStart == offsetof(shared::SequenceSpan, q_start) &&
+              shared::kSequenceKvBegin == offsetof(shared::SequenceSpan, kv_begin) &&
+              shared::kSequenceKvEnd == offsetof(shared::SequenceSpan, kv_end) &&
+              shared::kSequenceKvBefore == offsetof(shared::SequenceSpan, kv_before) &&
+              shared::kSequenceQEnd == offsetof(shared::SequenceSpan, q_end));
 
 struct HeadOfBatch {
   int head, kv_head, batch;
@@ -313,7 +313,7 @@ TileSchedule schedule_tiles(const problem::AttentionProblem& problem, const shar
   schedule.runs = rows.take_runs();
   schedule.items = items_of(tiles, schedule.runs);
   if (tile.stores_mask) {
-    for (const Tile& each : tiles) schedule.mask_places.push_back(each.row->mask_place);
+    for (const Tile& each : tiles) schedule.mask_words_at.push_back(each.row->mask_words_at);
     schedule.stored = rows.take_stored();
   }
   return schedule;

@@ -8,9 +8,9 @@
 #include "heddle/block_mask.h"
 #include "plan/tiles/key_rows.h"
 #include "problem/problem.h"
-#include "shared/forward_sm90.h"
 #include "shared/stored_mask.h"
 #include "shared/tile_shape.h"
+#include "shared/tile_walk.h"
 
 namespace heddle::plan {
 
@@ -28,7 +28,7 @@ struct TileOrder {
 struct TileSchedule {
   std::vector<shared::WorkItem> items;
   std::vector<shared::KvRun> runs;
-  std::vector<int> mask_places;        // stored masks: of each item, StoredRun::place of its tile
+  std::vector<int> mask_words_at;      // stored masks: of each item, StoredRun::words_at of its tile
   StoredBlocks stored;                 // and what is to be found before the first run
   std::vector<shared::RowFill> fills;  // queries that attend nothing, and rows past the end of a padded sequence
   int unattending_fills = 0;           // how many fills are the former, which come first

@@ -63,14 +63,14 @@ TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
 }
 
 TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
-  const auto cubin = jit::build(emit::sequences());
+  const auto cubin = jit::build(emit::sequences("sm_90a"));
   EXPECT_EQ(cubin->spill_bytes, 0);
   EXPECT_EQ(cubin->stack_bytes, 0);
   fmt::print("sequences: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
 TEST_F(CompileTable, WhatCopiesRowsIsAccepted) {
-  const auto cubin = jit::build(emit::copied_rows());
+  const auto cubin = jit::build(emit::copied_rows("sm_90a"));
   EXPECT_EQ(cubin->spill_bytes, 0);
   EXPECT_EQ(cubin->stack_bytes, 0);
   fmt::print("copy_rows: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);

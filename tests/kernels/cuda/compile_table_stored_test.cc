@@ -78,9 +78,9 @@ TEST_F(CompileTable, WhatStoresMasksIsAccepted) {
   for (const Expr& mask : {documents, mods::tree(kIds, kLast), kKeep(leaf::q_token(), leaf::kv_token()),
                            (leaf::kv_idx() % (leaf::h() + 2)) != leaf::b() && leaf::q_len() > leaf::kv_idx()}) {
     for (const bool by_sequence : {false, true}) {
-      emit::ModLayout layout = emit::layout_of({mask});
+      device_text::ModLayout layout = device_text::layout_of({mask});
       layout.by_sequence = by_sequence;
-      const auto cubin = jit::build(emit::stored_mask(mask, layout));
+      const auto cubin = jit::build(emit::stored_mask(mask, layout, "sm_90a"));
       EXPECT_EQ(cubin->spill_bytes, 0);
       EXPECT_EQ(cubin->stack_bytes, 0);
       fmt::print("{}: {} registers, {:.0f} ms\n", print(mask), cubin->registers, cubin->compile_ms);

@@ -123,7 +123,7 @@ TEST(CopyRows, AtStepsOfTheirOwn) {
 // No more than its sequence has, which may be nothing, or more than there is room for.
 TEST(CopyRows, UpToTheirLengths) {
   std::mt19937 random(3);
-  shared::SequencePlace places[4] = {};
+  shared::SequenceSpan places[4] = {};
   const int q_lengths[] = {0, 1, 64, 999}, kv_lengths[] = {65, 0, 100, 99};
   for (int i = 0; i < 4; ++i) places[i].q_len = q_lengths[i], places[i].kv_len = kv_lengths[i];
   Rows queries(4, 2, 100, 24, 24, 8, random), keys(4, 1, 100, 16, 48, 16, random), all(4, 1, 100, 16, 16, 16, random);
@@ -152,7 +152,7 @@ TEST(CopyRows, FromPages) {
   std::mt19937 random(4);
   constexpr int kPages = 50, kSequences = 3, kHeads = 2, kColumns = 40;
   const int lengths[kSequences] = {97, 0, 120};
-  shared::SequencePlace places[kSequences] = {};
+  shared::SequenceSpan places[kSequences] = {};
   for (int i = 0; i < kSequences; ++i) places[i].kv_len = lengths[i];
   for (const int page_rows : {1, 3, 16, 128}) {
     SCOPED_TRACE(page_rows);

@@ -20,7 +20,7 @@
 namespace heddle::cuda {
 namespace {
 
-using shared::SequencePlace;
+using shared::SequenceSpan;
 using shared::SequencesParams;
 
 /// Values as a device has them, with a stride.
@@ -39,13 +39,13 @@ struct Values {
   }
 };
 
-std::vector<SequencePlace> placed(SequencesParams params, int* left_count = nullptr) {
-  std::vector<SequencePlace> places(static_cast<std::size_t>(params.count) + 2);
+std::vector<SequenceSpan> placed(SequencesParams params, int* left_count = nullptr) {
+  std::vector<SequenceSpan> places(static_cast<std::size_t>(params.count) + 2);
   places.back().q_begin = -123;
   int count = 99;
-  params.places = places.data();
+  params.spans = places.data();
   params.left_count = left_count != nullptr ? left_count : &count;
-  host_cta::launch(place_sequences, 1, shared::kPlaceThreads, params);
+  host_cta::launch(place_sequences, 1, shared::kSpanThreads, params);
   EXPECT_EQ(*params.left_count, 0);
   EXPECT_EQ(places.back().q_begin, -123) << "written behind the places";
   places.pop_back();
@@ -53,7 +53,7 @@ std::vector<SequencePlace> placed(SequencesParams params, int* left_count = null
   return places;
 }
 
-std::string text_of(const SequencePlace& at) {
+std::string text_of(const SequenceSpan& at) {
   return fmt::format("{} + {} to {}, {} + {}, box {} before {}, start {}", at.q_begin, at.q_len, at.q_end, at.kv_begin,
                      at.kv_len, at.kv_before, at.kv_end, at.q_start);
 }
@@ -73,7 +73,7 @@ TEST(PlaceSequences, ClampsPaddedLengthsAndStarts) {
     params.q = q.view(wide);
     params.kv = kv.view(wide);
     params.q_start = starts.view(wide);
-    const std::vector<SequencePlace> places = placed(params);
+    const std::vector<SequenceSpan> places = placed(params);
     EXPECT_EQ(text_of(places[0]), "0 + 0 to 0, 0 + 7, box 193 before 7, start -9");
     EXPECT_EQ(text_of(places[1]), "0 + 0 to 0, 0 + 200, box 0 before 200, start 2147483600");
     EXPECT_EQ(text_of(places[2]), "0 + 100 to 100, 0 + 0, box 199 before 1, start 2147483548");
@@ -98,7 +98,7 @@ TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
   params.kv = kv.view(true);
   params.max_q_len = 40;
   params.max_kv_len = 120;
-  const std::vector<SequencePlace> places = placed(params);
+  const std::vector<SequenceSpan> places = placed(params);
   EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 0, box 119 before 1, start 0") << "the first counts as 0";
   EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 10, box 110 before 10, start 0") << "it may not decrease";
   EXPECT_EQ(text_of(places[2]), "30 + 40 to 70, 10 + 120, box 0 before 130, start 0") << "longer than the longest";
@@ -116,7 +116,7 @@ TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
     params.kv = kv.view(!wide);
     params.q_start = starts.view(wide);
     params.max_q_len = 60;
-    const std::vector<SequencePlace> places = placed(params);
+    const std::vector<SequenceSpan> places = placed(params);
     EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 1");
     EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 0, box 199 before 1, start -2");
     EXPECT_EQ(text_of(places[2]), "30 + 60 to 90, 0 + 200, box 0 before 200, start 3");
@@ -127,9 +127,9 @@ TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
 }
 
 /// Sequences in the order of a plain loop.
-std::vector<SequencePlace> plainly_placed(const SequencesParams& params, const std::vector<std::int64_t>& q,
-                                          const std::vector<std::int64_t>& kv) {
-  std::vector<SequencePlace> places;
+std::vector<SequenceSpan> plainly_placed(const SequencesParams& params, const std::vector<std::int64_t>& q,
+                                         const std::vector<std::int64_t>& kv) {
+  std::vector<SequenceSpan> places;
   shared::RowSpan q_rows{}, kv_rows{};
   const auto next = [](shared::RowSpan& rows, std::int64_t end, int most) {
     rows.begin = rows.end;
@@ -138,7 +138,7 @@ std::vector<SequencePlace> plainly_placed(const SequencesParams& params, const s
   for (std::size_t i = 0; i + 1 < q.size(); ++i) {
     next(q_rows, q[i + 1], params.q_rows);
     next(kv_rows, kv[i + 1], params.kv_rows);
-    places.push_back(shared::place_of(params, q_rows, kv_rows, 0));
+    places.push_back(shared::span_of(params, q_rows, kv_rows, 0));
   }
   return places;
 }
@@ -166,7 +166,7 @@ TEST(PlaceSequences, ScansAnyNumberOfThem) {
       const Values q_values(q), kv_values(kv);
       params.q = q_values.view(true);
       params.kv = kv_values.view(false);
-      const std::vector<SequencePlace> places = placed(params), expected = plainly_placed(params, q, kv);
+      const std::vector<SequenceSpan> places = placed(params), expected = plainly_placed(params, q, kv);
       int end = 0;
       for (std::size_t i = 0; i < expected.size(); ++i) {
         ASSERT_EQ(text_of(places[i]), text_of(expected[i])) << i << " of " << count;
@@ -211,8 +211,8 @@ TEST(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
   params.runs = runs.data();
   params.steps_before = before.data();
   int left_count = 0;
-  std::vector<SequencePlace> places = placed(params, &left_count);
-  params.places = places.data();
+  std::vector<SequenceSpan> places = placed(params, &left_count);
+  params.spans = places.data();
   std::vector<shared::WorkItem> left(items.size() + 1);
   left.back().head = -5;
   params.left = left.data();

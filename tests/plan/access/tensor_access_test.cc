@@ -10,6 +10,7 @@
 #include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {

@@ -203,8 +203,8 @@ TEST_F(StoredMask, IsSharedWhereRowsAre) {
     for (std::size_t i = 0; i < schedule.items.size(); ++i) {
       const shared::WorkItem& item = schedule.items[i];
       const std::pair key(item.q_tile, by_head ? item.head : 0);
-      const auto [known, added] = places.emplace(key, schedule.mask_places[i]);
-      EXPECT_EQ(known->second, schedule.mask_places[i]);
+      const auto [known, added] = places.emplace(key, schedule.mask_words_at[i]);
+      EXPECT_EQ(known->second, schedule.mask_words_at[i]);
     }
     std::int64_t blocks = 0;
     for (const shared::StoredRun& run : schedule.stored.runs) {
@@ -214,7 +214,7 @@ TEST_F(StoredMask, IsSharedWhereRowsAre) {
     EXPECT_EQ(blocks, schedule.stored.partial);
     const std::int64_t tiles = (kRows + best.plan.tile.q - 1) / best.plan.tile.q;
     EXPECT_EQ(std::ssize(places), by_head ? 4 * tiles : tiles);
-    EXPECT_EQ(said_bytes(best.plan), shared::stored_bytes(schedule.stored.places, best.plan.sm90->warpgroups));
+    EXPECT_EQ(said_bytes(best.plan), shared::stored_bytes(schedule.stored.room, best.plan.sm90->warpgroups));
   }
 }
 

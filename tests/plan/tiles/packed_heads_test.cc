@@ -15,6 +15,7 @@
 #include "mask/random_mask.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {

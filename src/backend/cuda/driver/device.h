@@ -15,6 +15,9 @@ namespace heddle::cuda {
 /// All devices; empty where driver_missing() says why. Read once.
 const std::vector<device::CudaCaps>& devices();
 
+/// What NVRTC compiles for so that the device runs it: "sm_90a".
+std::string architecture_of(int device);
+
 /// The device's primary context (the one that the CUDA runtime and PyTorch use), retained once for the process. Throws
 /// Error(invalid_argument) for an index that is not there.
 CUcontext primary_context(int device);

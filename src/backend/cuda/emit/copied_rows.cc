@@ -4,8 +4,11 @@
 
 namespace heddle::cuda::emit {
 
-jit::Source copied_rows() {
-  return {.name = "copy_rows", .text = "#include \"families/copied_rows.cuh\"\n", .headers = embedded_headers()};
+jit::Source copied_rows(const std::string& architecture) {
+  return {.name = "copy_rows",
+          .text = "#include \"families/copied_rows.cuh\"\n",
+          .headers = embedded_headers(),
+          .architecture = architecture};
 }
 
 }  // namespace heddle::cuda::emit

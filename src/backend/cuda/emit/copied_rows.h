@@ -1,10 +1,12 @@
-// The kernel that copies rows before forward_sm90 reads them: text that depends on nothing.
+// The kernel that copies rows before an attention kernel reads them: text that depends on nothing.
 #pragma once
+
+#include <string>
 
 #include "backend/cuda/jit/jit.h"
 
 namespace heddle::cuda::emit {
 
-jit::Source copied_rows();
+jit::Source copied_rows(const std::string& architecture);
 
 }  // namespace heddle::cuda::emit

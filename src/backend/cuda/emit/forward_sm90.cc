@@ -1,83 +1,47 @@
 #include "backend/cuda/emit/forward_sm90.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <array>
 #include <string_view>
+#include <vector>
 
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
-#include "backend/cuda/emit/words.h"
+#include "backend/device_text/words.h"
 #include "plan/families/forward_sm90_costs.h"
+#include "plan/families/forward_sm90_fields.h"
 
 namespace heddle::cuda::emit {
 namespace {
 
-constexpr std::array<std::string_view, 3> kFp8 = {"none", "e4m3", "e5m2"};
-constexpr std::array<std::string_view, 6> kForms = {"plain", "shifted", "tilted", "distant", "added", "mapped"};
-constexpr std::array<std::string_view, 3> kNormalizers = {"softmax", "none", "sigmoid"};
-constexpr std::array<std::string_view, 7> kOutputs = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
-
-constexpr std::array<std::string_view, 5> kMaskForms = {"direct", "distance", "values", "both", "stored"};
-
-std::string_view text_of(shared::Fp8 type) { return kFp8[static_cast<std::size_t>(type)]; }
+using device_text::ModLayout;
+using device_text::TakesScore;
 
 std::string storage_of(const shared::ForwardSm90Config& config) {
   if (!config.fp8()) return config.f16 ? "f16" : "bf16";
   const bool mixed = config.k_fp8 != config.q_fp8 || config.v_fp8 != config.q_fp8;
-  return mixed ? fmt::format("{}/{}/{}", text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8))
-               : std::string(text_of(config.q_fp8));
+  return mixed ? fmt::format("{}/{}/{}", name(config.q_fp8), name(config.k_fp8), name(config.v_fp8))
+               : std::string(name(config.q_fp8));
 }
 
-std::string fp8_text(const shared::ForwardSm90Config& config) {
-  if (!config.fp8()) return {};
-  return fmt::format(
-      ",\n    .q_fp8 = heddle::shared::Fp8::{}, .k_fp8 = heddle::shared::Fp8::{}, .v_fp8 = heddle::shared::Fp8::{}, "
-      ".weight_exponent = {}",
-      text_of(config.q_fp8), text_of(config.k_fp8), text_of(config.v_fp8), config.weight_exponent);
+std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
+std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
+template <class Enum>
+std::string value_text(std::string_view type, Enum value) {
+  return fmt::format("heddle::shared::{}::{}", type, name(value));
 }
 
-/// Kernels that do not pack keep their text.
-std::string packed_text(const shared::ForwardSm90Config& config) {
-  return config.packs() ? fmt::format(", .packed_queries = {}", config.packed_queries) : std::string();
-}
-
-/// Of pages, and rows that TMA does not store; kernels that have none keep their text.
-std::string access_text(const shared::ForwardSm90Config& config) {
-  if (!config.orders() && !config.odd_o) return {};
-  return fmt::format(", .page_rows = {}, .odd_o = {}", config.page_rows, config.odd_o);
-}
-
-/// Kernels whose tiles come whole keep their text.
-std::string parts_text(const shared::ForwardSm90Config& config) {
-  return config.streamed_parts > 1 ? fmt::format(", .streamed_parts = {}", config.streamed_parts) : std::string();
-}
-
-/// Kernels that change scores by no number of the key keep their text.
-std::string key_numbers_text(const shared::ForwardSm90Config& config) {
-  if (!config.computes_keys()) return {};
-  return fmt::format(", .key_factor = {}, .key_term = {}, .table_entries = {}", config.key_factor, config.key_term,
-                     config.table_entries);
-}
-
+/// Without the fields that are at their default.
 std::string config_text(const shared::ForwardSm90Config& config) {
-  return fmt::format(
-      "constexpr heddle::shared::ForwardSm90Config kConfig = {{\n"
-      "    .qk_dim = {}, .v_dim = {}, .warpgroups = {}, .kv_block = {}, .stages = {}, .q_buffers = {}, .o_panels = "
-      "{},\n"
-      "    .f16 = {}, .lse = {}, .masked = {}, .scores = heddle::shared::ScoreForm::{}, .descending = {}, "
-      ".capped = {}, .weighted = {},\n"
-      "    .dropped = {}, .safe_headroom = {},\n"
-      "    .by_sequence = {}, .device_lengths = {}, .streamed_bytes = {}, .streamed_stages = {}{},\n"
-      "    .sinks = {}, .normalizer = heddle::shared::Normalizer::{}, .o_type = heddle::shared::OutputType::{},\n"
-      "    .mask = heddle::shared::MaskForm::{}, .mask_range = {}{}{}{}{}}};\n",
-      config.qk_dim, config.v_dim, config.warpgroups, config.kv_block, config.stages, config.q_buffers, config.o_panels,
-      config.f16, config.lse, config.masked, kForms[static_cast<std::size_t>(config.scores)], config.descending,
-      config.capped, config.weighted, config.dropped, config.safe_headroom, config.by_sequence, config.device_lengths,
-      config.streamed_bytes, config.streamed_stages, parts_text(config), config.sinks,
-      kNormalizers[static_cast<std::size_t>(config.normalizer)], kOutputs[static_cast<std::size_t>(config.o_type)],
-      kMaskForms[static_cast<std::size_t>(config.mask)], config.mask_range, access_text(config), fp8_text(config),
-      key_numbers_text(config), packed_text(config));
+  const shared::ForwardSm90Config defaults;
+  std::vector<std::string> fields;
+  plan::for_each_field([&](std::string_view name, std::string_view type, auto field) {
+    if (config.*field == defaults.*field) return;
+    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
+  });
+  return device_text::wrapped(
+      fmt::format("constexpr heddle::shared::ForwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", ")));
 }
 
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -85,7 +49,7 @@ std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layou
   std::string text;
   for (std::size_t i = 0; i < 2; ++i) {
     const Expr index = i < read.others.size() ? read.others[i].index : Expr(0);
-    text += mod_text(i == 0 ? "first" : "second", index, layout, TakesScore::no);
+    text += device_text::mod_text(i == 0 ? "first" : "second", index, layout, TakesScore::no);
   }
   return text +
          fmt::format(
@@ -100,7 +64,7 @@ std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layou
              "  return second_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
              "}}\n"
              "}}  // namespace heddle\n",
-             storage_text(read.dtype));
+             device_text::storage_text(read.dtype));
 }
 std::string nothing_streamed_text() {
   return "namespace heddle {\n"
@@ -111,9 +75,10 @@ std::string nothing_streamed_text() {
 
 std::string mod_texts(const shared::ForwardSm90Config& config, const plan::KernelMods& mods, const ModLayout& layout) {
   const bool streams = config.streamed_bytes > 0;
-  const Streamed streamed = {streams ? mods.streamed->read : Expr()};
+  const device_text::Streamed streamed = {streams ? mods.streamed->read : Expr()};
   const auto text = [&](const char* name, const Expr& mod, ExprType type) {
-    return mod.empty() ? no_mod_text(name, type, TakesScore::no) : mod_text(name, mod, layout, TakesScore::no);
+    return mod.empty() ? device_text::no_mod_text(name, type, TakesScore::no)
+                       : device_text::mod_text(name, mod, layout, TakesScore::no);
   };
   const bool direct = config.mask == shared::MaskForm::direct;
   const Expr mask = direct ? mods.mask : mods.mask_rest, distance = direct ? Expr() : mods.mask_distance;
@@ -123,10 +88,12 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Kerne
                       text("least", config.mask_range ? mods.mask_least : Expr(), ExprType::i32) +
                       text("most", config.mask_range ? mods.mask_most : Expr(), ExprType::i32) +
                       text("slope", mods.slope, ExprType::f32);
-  texts += mods.offset.empty() ? no_mod_text("offset", ExprType::f32, TakesScore::no, true)
-                               : mod_text("offset", mods.offset, layout, TakesScore::no, Rounding::exact, streamed);
-  texts += mods.score.empty() ? no_mod_text("score", ExprType::f32, TakesScore::yes, true)
-                              : mod_text("score", mods.score, layout, TakesScore::yes, Rounding::contracted, streamed);
+  texts += mods.offset.empty() ? device_text::no_mod_text("offset", ExprType::f32, TakesScore::no, true)
+                               : device_text::mod_text("offset", mods.offset, layout, TakesScore::no,
+                                                       device_text::Rounding::exact, streamed);
+  texts += mods.score.empty() ? device_text::no_mod_text("score", ExprType::f32, TakesScore::yes, true)
+                              : device_text::mod_text("score", mods.score, layout, TakesScore::yes,
+                                                      device_text::Rounding::contracted, streamed);
   const plan::Drops none{}, drops = config.dropped ? *mods.drops : none;
   texts += text("weight", config.weighted ? mods.weight : Expr(), ExprType::f32) +
            text("seed", drops.seed, ExprType::i32) + text("threshold", drops.threshold, ExprType::i32) +
@@ -146,7 +113,7 @@ void add_access(const shared::ForwardSm90Config& config, const Add& add) {
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {
-  const std::string_view form = kForms[static_cast<std::size_t>(config.scores)];
+  const std::string_view form = shared::name(config.scores);
   std::string name =
       fmt::format("forward_sm90 {} d{} {}x{}", storage_of(config),
                   plan::to_string(plan::HeadDims{config.qk_dim, config.v_dim}), config.rows(), config.kv_block);
@@ -156,8 +123,8 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   const bool by_bits = config.mask != shared::MaskForm::direct;
   add(config.packs(), fmt::format("packed {}", config.packed_queries));
   add(config.masked && !by_bits, "masked");
-  add(config.masked && by_bits, fmt::format("masked by {}{}", kMaskForms[static_cast<std::size_t>(config.mask)],
-                                            config.stores_mask() ? " bits" : ""));
+  add(config.masked && by_bits,
+      fmt::format("masked by {}{}", shared::name(config.mask), config.stores_mask() ? " bits" : ""));
   add(config.mask_range, "in range");
   add(config.scores != shared::ScoreForm::plain, form);
   add(config.key_factor, "key factors");
@@ -172,9 +139,8 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.device_lengths, "device lengths");
   add_access(config, add);
   add(config.sinks, "sinks");
-  add(config.normalizer != shared::Normalizer::softmax, kNormalizers[static_cast<std::size_t>(config.normalizer)]);
-  add(config.o_type != shared::OutputType::same,
-      fmt::format("o {}", kOutputs[static_cast<std::size_t>(config.o_type)]));
+  add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
+  add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
   add(config.lse, "lse");
   return name;
 }
@@ -190,10 +156,11 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Ke
   source.text = fmt::format(
       "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
-      "#include \"shared/forward_sm90.h\"\n\n"
+      "#include \"shared/forward_sm90_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
       config_text(config), wgmma_text(config), mod_texts(config, mods, own));
   source.headers = embedded_headers();
+  source.architecture = "sm_90a";
   return source;
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backend/cuda/emit/embedded.h"
-#include "backend/cuda/emit/words.h"
+#include "backend/device_text/words.h"
 #include "expr/simplify.h"
 
 namespace heddle::cuda::emit {
@@ -28,7 +28,7 @@ Expr with_affine_tokens(const Expr& mask) {
   });
 }
 
-int word_of(const ModLayout& layout, const char* name) {
+int word_of(const device_text::ModLayout& layout, const char* name) {
   const auto at = std::ranges::find(layout.params, std::pair(std::string(name), ExprType::i32));
   return at == layout.params.end() ? -1 : static_cast<int>(at - layout.params.begin());
 }
@@ -38,7 +38,7 @@ std::string zone_dispatch(const RowMask& mask) {
   std::string groups, trees;
   for (std::size_t i = 0; i < mask.axes.size(); ++i) {
     if (mask.axes[i] < 0) continue;
-    const std::string_view storage = storage_text(mask.layout.captures[i].dtype);
+    const std::string_view storage = device_text::storage_text(mask.layout.captures[i].dtype);
     groups += fmt::format("  if (capture == {}) mask_rows::zone_group<ops::{}>(zone, slice, group);\n", i, storage);
     trees += fmt::format("  if (capture == {}) mask_rows::zone_tree<ops::{}>(zone, slice);\n", i, storage);
   }
@@ -67,8 +67,8 @@ RowMask row_mask(const Expr& mask, const plan::KvStart& start) {
   RowMask result;
   // First kv_start: tokens are written with the position.
   result.mask = expr::simplify(with_affine_tokens(plan::by_position(mask, start)), expr::Precision::f32);
-  result.layout = layout_of({result.mask});
-  result.axes = zone_axes(result.mask, result.layout);
+  result.layout = device_text::layout_of({result.mask});
+  result.axes = device_text::zone_axes(result.mask, result.layout);
   result.q_token_word = word_of(result.layout, kQToken);
   result.kv_token_word = word_of(result.layout, kKvToken);
   return result;
@@ -80,8 +80,8 @@ jit::Source mask_rows(const RowMask& mask, const std::string& architecture) {
                               "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
                               "#include \"families/mask_rows.cuh\"\n",
                               mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
-                              mod_text("mask", mask.mask, mask.layout, TakesScore::no),
-                              range_text("mask", mask.mask, mask.layout, mask.axes)),
+                              device_text::mod_text("mask", mask.mask, mask.layout, device_text::TakesScore::no),
+                              device_text::range_text("mask", mask.mask, mask.layout, mask.axes)),
           .headers = embedded_headers(),
           .architecture = architecture};
 }

@@ -1,8 +1,8 @@
 // The source of the kernels that find the rows of one mask's block masks.
 #pragma once
 
-#include "backend/cuda/emit/range_text.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/device_text/range_text.h"
 #include "plan/mods/kv_start.h"
 
 namespace heddle::cuda::emit {
@@ -11,8 +11,8 @@ namespace heddle::cuda::emit {
 /// plus params of these names, which no caller's param can have.
 struct RowMask {
   Expr mask;
-  ModLayout layout;
-  ZoneAxes axes;
+  device_text::ModLayout layout;
+  device_text::ZoneAxes axes;
   int q_token_word = -1, kv_token_word = -1;  // of the layout's params; -1: not used
 };
 

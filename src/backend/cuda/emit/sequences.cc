@@ -4,8 +4,11 @@
 
 namespace heddle::cuda::emit {
 
-jit::Source sequences() {
-  return {.name = "sequences", .text = "#include \"families/sequences.cuh\"\n", .headers = embedded_headers()};
+jit::Source sequences(const std::string& architecture) {
+  return {.name = "sequences",
+          .text = "#include \"families/sequences.cuh\"\n",
+          .headers = embedded_headers(),
+          .architecture = architecture};
 }
 
 }  // namespace heddle::cuda::emit

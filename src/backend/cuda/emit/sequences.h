@@ -1,10 +1,12 @@
-// The kernels that run before forward_sm90 where lengths are on the device: text that depends on nothing.
+// The kernels that run before an attention kernel where lengths are on the device: text that depends on nothing.
 #pragma once
+
+#include <string>
 
 #include "backend/cuda/jit/jit.h"
 
 namespace heddle::cuda::emit {
 
-jit::Source sequences();
+jit::Source sequences(const std::string& architecture);
 
 }  // namespace heddle::cuda::emit

@@ -6,13 +6,15 @@
 
 namespace heddle::cuda::emit {
 
-jit::Source stored_mask(const Expr& mask, const ModLayout& layout) {
-  return {.name = "stored_mask",
-          .text = fmt::format("#include \"shared/stored_mask.h\"\n\n"
-                              "constexpr bool kBySequence = {};\n\n{}\n"
-                              "#include \"families/stored_mask.cuh\"\n",
-                              layout.by_sequence, mod_text("mask", mask, layout, TakesScore::no)),
-          .headers = embedded_headers()};
+jit::Source stored_mask(const Expr& mask, const device_text::ModLayout& layout, const std::string& architecture) {
+  return {
+      .name = "stored_mask",
+      .text = fmt::format("#include \"shared/stored_mask.h\"\n\n"
+                          "constexpr bool kBySequence = {};\n\n{}\n"
+                          "#include \"families/stored_mask.cuh\"\n",
+                          layout.by_sequence, device_text::mod_text("mask", mask, layout, device_text::TakesScore::no)),
+      .headers = embedded_headers(),
+      .architecture = architecture};
 }
 
 }  // namespace heddle::cuda::emit

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_config.h"
 
 namespace heddle::cuda::emit {
 

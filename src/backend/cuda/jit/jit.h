@@ -22,7 +22,7 @@ struct Source {
   std::string name;  // for people: "forward_sm90 bf16 d128 128x128"; also that of the dumped files
   std::string text;  // the file to compile
   std::vector<Header> headers{};
-  std::string architecture = "sm_90a";
+  std::string architecture{};          // "sm_90a"; must be set
   std::vector<std::string> options{};  // further options of NVRTC
 };
 

@@ -43,7 +43,7 @@ void set_source(shared::CopiedRows& rows, const ConstTensorView& tensor) {
 
 CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments)
     : copies_(arguments.plan.copies),
-      cubin_(jit::build(emit::copied_rows())),
+      cubin_(jit::build(emit::copied_rows(architecture_of(arguments.plan.device)))),
       module_(arguments.plan.device, cubin_->bytes, jit::compiler_number()),
       copy_(module_.function("copy_rows", 0)),
       most_ctas_(static_cast<unsigned>(arguments.plan.multiprocessors * shared::kCopyCtas)) {
@@ -88,8 +88,8 @@ void CopiedTensors::check_capture(const plan::StreamedRead& read, const ConstTen
   throw Error(ErrorCode::invalid_argument, fmt::format("{} (the plan copies it, as the planned one)", reason));
 }
 
-void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace,
-                           void* stream) const {
+void CopiedTensors::launch(const Tensors& tensors, const shared::SequenceSpan* sequences,
+                           const shared::PageTable& page_table, void* workspace, void* stream) const {
   shared::CopiedRowsParams own = params_;
   int count = 0;
   own.shares = 0;
@@ -103,8 +103,8 @@ void CopiedTensors::launch(const Tensors& tensors, const shared::ForwardSm90Para
     own.shares += rows.shares;
   }
   if (own.shares == 0) return;
-  own.sequences = params.mod.sequences;
-  own.page_table = params.page_table;
+  own.sequences = sequences;
+  own.page_table = page_table;
   const Launch launch = {.ctas = static_cast<unsigned>(std::min<long long>(own.shares, most_ctas_)),
                          .threads = shared::kCopyThreads};
   void* parameters[] = {&own};

@@ -1,4 +1,4 @@
-// Copies tensors into the run's workspace, before a run of forward_sm90 that reads them from there.
+// Copies tensors into the run's workspace, before a run of an attention kernel that reads them from there.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,10 @@ class CopiedTensors {
   void check_capture(const plan::StreamedRead& read, const ConstTensorView& capture,
                      const ConstTensorView& in_tiles) const;
 
-  /// Enqueues the copying on a CUstream of the current context. `params`: of forward_sm90, with the places of sequences
-  /// and the table of pages.
-  void launch(const Tensors& tensors, const shared::ForwardSm90Params& params, void* workspace, void* stream) const;
+  /// Enqueues the copying on a CUstream of the current context. `sequences`: on the device, null if
+  /// they do not differ.
+  void launch(const Tensors& tensors, const shared::SequenceSpan* sequences, const shared::PageTable& page_table,
+              void* workspace, void* stream) const;
 
   std::int64_t bytes() const;
 

@@ -25,6 +25,8 @@
 #include "backend/cuda/launch/tensor_map.h"
 #include "plan/access/tma.h"
 #include "plan/mods/streamed_read.h"
+#include "shared/forward_sm90.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::cuda {
 namespace {
@@ -47,19 +49,19 @@ shared::TicketWord next_run() {
 }
 
 /// Where each sequence stands. `longest`: keys of the longest.
-std::vector<shared::SequencePlace> places_of(const problem::AttentionProblem& problem, int longest) {
-  std::vector<shared::SequencePlace> places;
+std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem, int longest) {
+  std::vector<shared::SequenceSpan> spans;
   for (const Sequence& sequence : problem.sequences) {
-    places.push_back({.q_begin = static_cast<int>(sequence.q_begin),
-                      .q_len = static_cast<int>(sequence.q_len),
-                      .kv_len = static_cast<int>(sequence.kv_len),
-                      .q_start = static_cast<int>(sequence.q_start),
-                      .kv_begin = static_cast<int>(sequence.kv_begin),
-                      .kv_end = static_cast<int>(sequence.kv_begin + sequence.kv_len),
-                      .kv_before = longest - static_cast<int>(sequence.kv_len),
-                      .q_end = static_cast<int>(sequence.q_begin + sequence.q_len)});
+    spans.push_back({.q_begin = static_cast<int>(sequence.q_begin),
+                     .q_len = static_cast<int>(sequence.q_len),
+                     .kv_len = static_cast<int>(sequence.kv_len),
+                     .q_start = static_cast<int>(sequence.q_start),
+                     .kv_begin = static_cast<int>(sequence.kv_begin),
+                     .kv_end = static_cast<int>(sequence.kv_begin + sequence.kv_len),
+                     .kv_before = longest - static_cast<int>(sequence.kv_len),
+                     .q_end = static_cast<int>(sequence.q_begin + sequence.q_len)});
   }
-  return places;
+  return spans;
 }
 
 /// A packed tensor as a batch of so many sequences that all begin at the same address.
@@ -77,31 +79,32 @@ shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
 }
 
 /// -1: the capture is none of the layout's.
-int slot_of(const emit::ModLayout& layout, std::string_view capture) {
-  const auto at = std::ranges::find(layout.captures, capture, &emit::ModLayout::CaptureSlot::name);
+int slot_of(const device_text::ModLayout& layout, std::string_view capture) {
+  const auto at = std::ranges::find(layout.captures, capture, &device_text::ModLayout::CaptureSlot::name);
   return at == layout.captures.end() ? -1 : static_cast<int>(at - layout.captures.begin());
 }
 
 /// A schedule, and where sequences stand if they differ, in device memory; `params` points into it.
 class DeviceLists {
  public:
-  DeviceLists(int device, const plan::TileSchedule& schedule, const std::vector<shared::SequencePlace>& places,
+  DeviceLists(int device, const plan::TileSchedule& schedule, const std::vector<shared::SequenceSpan>& spans,
               ForwardSm90Params& params) {
     std::vector<char> bytes;
     const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
-                      fills = append(bytes, schedule.fills), sequences = append(bytes, places),
-                      mask_places = append(bytes, schedule.mask_places);
+                      fills = append(bytes, schedule.fills), sequences = append(bytes, spans),
+                      mask_words_at = append(bytes, schedule.mask_words_at);
     memory_ = DeviceMemory(device, bytes.size());
     copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
-    params.items = reinterpret_cast<const shared::WorkItem*>(base + items);
-    params.item_count = static_cast<int>(schedule.items.size());
-    params.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
-    params.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
-    params.fill_count = static_cast<int>(schedule.fills.size());
-    params.unattending_fills = schedule.unattending_fills;
-    if (!schedule.mask_places.empty()) params.mask_places = reinterpret_cast<const int*>(base + mask_places);
-    if (!places.empty()) params.mod.sequences = reinterpret_cast<const shared::SequencePlace*>(base + sequences);
+    params.tiles.items = reinterpret_cast<const shared::WorkItem*>(base + items);
+    params.tiles.item_count = static_cast<int>(schedule.items.size());
+    params.tiles.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
+    params.fills.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
+    params.fills.count = static_cast<int>(schedule.fills.size());
+    params.fills.unattending = schedule.unattending_fills;
+    if (!schedule.mask_words_at.empty())
+      params.mask_words.words_at = reinterpret_cast<const int*>(base + mask_words_at);
+    if (!spans.empty()) params.mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
 
@@ -127,7 +130,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         paged_(arguments.problem.page_rows > 0),
         grid_(0),
-        layout_(emit::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
+        layout_(device_text::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
         source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
@@ -139,22 +142,22 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule& schedule = *arguments.plan.schedule;
     grid_ = schedule.grid;
-    any_keys_ = !schedule.items.empty() && params_.kv_len > 0;
+    any_keys_ = !schedule.items.empty() && params_.operands.kv_len > 0;
     if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
       copied_.emplace(arguments);
       if (copied_->has_capture()) reach_ = plan::tile_reach(arguments.problem);
     }
-    std::vector<shared::SequencePlace> places;
-    if (config_.by_sequence && !config_.device_lengths) places = places_of(arguments.problem, params_.kv_len);
-    if (grid_ > 0) lists_.emplace(device_, schedule, places, params_);
+    std::vector<shared::SequenceSpan> spans;
+    if (config_.by_sequence && !config_.device_lengths) spans = spans_of(arguments.problem, params_.operands.kv_len);
+    if (grid_ > 0) lists_.emplace(device_, schedule, spans, params_);
     if (grid_ > 0 && config_.stores_mask()) {
-      stored_mask_.emplace(device_, config_, schedule.stored, mods.mask, arguments.bindings, kv_start_.bindings(),
-                           params_.mod);
-      params_.mask_words = stored_mask_->words();
+      stored_mask_.emplace(device_, config_.tile(), config_.by_sequence, schedule.stored, mods.mask, arguments.bindings,
+                           kv_start_.bindings(), params_.mod);
+      params_.mask_words.words = stored_mask_->words();
     }
     if (grid_ > 0 && config_.device_lengths) {
-      if (!any_keys_) params_.item_count = 0;  // its tiles are of the longest sequences, without keys too
-      sequences_.emplace(arguments.problem, config_, device_, params_, steps_before(schedule.runs));
+      if (!any_keys_) params_.tiles.item_count = 0;  // its tiles are of the longest sequences, without keys too
+      sequences_.emplace(arguments.problem, config_.tile(), device_, params_.tiles, steps_before(schedule.runs));
     }
   }
 
@@ -178,8 +181,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (any_keys_) {
       maps[0] = map_of(tensors.q, false);
       if (config_.gathers()) {
-        params.gathered[shared::kGatherK].data = tensors.k.data;
-        params.gathered[shared::kGatherV].data = tensors.v.data;
+        params.pages.gathered[shared::kGatherK].data = tensors.k.data;
+        params.pages.gathered[shared::kGatherV].data = tensors.v.data;
       } else {
         maps[1] = map_of(tensors.k, true);
         maps[2] = map_of(tensors.v, true);
@@ -188,20 +191,23 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     StreamedMaps streamed{};
     if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture], config_.streamed_box());
-    if (paged_) params.page_table.data = static_cast<const int*>(arguments.options->page_table->data);
-    params.o = tensors.o.data;
-    if (tensors.lse) params.lse = static_cast<float*>(tensors.lse->data);
-    if (config_.sinks) params.sinks = static_cast<const float*>(arguments.options->sinks->data);
-    params.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
-    params.run = next_run();
-    if (sequences_) sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params);
-    if (copied_ && any_keys_) copied_->launch(given, params, arguments.workspace, arguments.stream);
+    if (paged_) params.pages.table.data = static_cast<const int*>(arguments.options->page_table->data);
+    params.outputs.o = tensors.o.data;
+    if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
+    if (config_.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
+    params.tiles.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
+    params.tiles.run = next_run();
+    if (sequences_)
+      sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
+                         params.listed);
+    if (copied_ && any_keys_)
+      copied_->launch(given, params.mod.sequences, params.pages.table, arguments.workspace, arguments.stream);
     set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
     if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (config_.fp8()) {
-      params.q_descale = descale_of(arguments.options->q_descale);
-      params.k_descale = descale_of(arguments.options->k_descale);
-      params.v_descale = descale_of(arguments.options->v_descale);
+      params.descales.q = descale_of(arguments.options->q_descale);
+      params.descales.k = descale_of(arguments.options->k_descale);
+      params.descales.v = descale_of(arguments.options->v_descale);
     }
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
@@ -241,7 +247,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       return tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
     }
     const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
-    const int longest = keys ? params_.kv_len : params_.q_len;
+    const int longest = keys ? params_.operands.kv_len : params_.operands.q_len;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0 && !(keys && paged_)) tensor = by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
@@ -273,11 +279,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
 
   /// `tensors`: as the kernel reads them.
   void set_pages(std::int64_t pages, const ConstTensorView& table, const AttentionTensors& tensors) {
-    params_.page_table = {
+    params_.pages.table = {
         .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(pages)};
     for (int axis = 0; axis < 3; ++axis) {
-      params_.gathered[shared::kGatherK].stride[axis] = tensors.k.strides[axis];
-      params_.gathered[shared::kGatherV].stride[axis] = tensors.v.strides[axis];
+      params_.pages.gathered[shared::kGatherK].stride[axis] = tensors.k.strides[axis];
+      params_.pages.gathered[shared::kGatherV].stride[axis] = tensors.v.strides[axis];
     }
   }
 
@@ -285,11 +291,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const problem::AttentionProblem& problem = arguments.problem;
     if (problem.sequences.empty()) return;
     for (const Sequence& sequence : problem.sequences) {
-      params_.q_len = std::max(params_.q_len, static_cast<int>(sequence.q_len));
-      params_.kv_len = std::max(params_.kv_len, static_cast<int>(sequence.kv_len));
+      params_.operands.q_len = std::max(params_.operands.q_len, static_cast<int>(sequence.q_len));
+      params_.operands.kv_len = std::max(params_.operands.kv_len, static_cast<int>(sequence.kv_len));
     }
-    params_.last_block = (params_.kv_len - 1) / config_.kv_block;
-    params_.group = static_cast<int>(problem.group());
+    params_.operands.last_block = (params_.operands.kv_len - 1) / config_.kv_block;
+    params_.operands.group = static_cast<int>(problem.group());
     AttentionTensors tensors = arguments.tensors;
     const auto& copies = arguments.plan.copies;
     if (copies[0]) tensors.q = plan::copy_of(*copies[0], tensors.q.dtype, nullptr);
@@ -300,32 +306,32 @@ class ForwardSm90Kernel final : public backend::Kernel {
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
     }
     if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
-    params_.q_batched = tensors.q.shape[0] > 1;
-    params_.k_batched = tensors.k.shape[0] > 1;
-    params_.v_batched = tensors.v.shape[0] > 1;
+    params_.operands.q_batched = tensors.q.shape[0] > 1;
+    params_.operands.k_batched = tensors.k.shape[0] > 1;
+    params_.operands.v_batched = tensors.v.shape[0] > 1;
     if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
-    params_.flat_from = mods.flat_from;
-    params_.flat_to = mods.flat_to;
+    params_.flat.from = mods.flat_from;
+    params_.flat.to = mods.flat_to;
     params_.mask_repeats_to = mods.mask_repeats_to;
     params_.scale = static_cast<float>(problem.scale * mods.factor);
     const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
     params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);
-    if (config_.sinks) params_.sink_stride = arguments.options.sinks->strides[0];
+    if (config_.sinks) params_.sinks.stride = arguments.options.sinks->strides[0];
     for (int axis = 0; axis < 3; ++axis) {
-      params_.o_stride[axis] = tensors.o.strides[axis];
-      if (tensors.lse) params_.lse_stride[axis] = tensors.lse->strides[axis];
+      params_.outputs.o_stride[axis] = tensors.o.strides[axis];
+      if (tensors.lse) params_.outputs.lse_stride[axis] = tensors.lse->strides[axis];
     }
-    params_.mod.q_len = params_.q_len;
-    params_.mod.kv_len = params_.kv_len;
+    params_.mod.q_len = params_.operands.q_len;
+    params_.mod.kv_len = params_.operands.kv_len;
     params_.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
     params_.listed.q_heads = static_cast<int>(problem.q_heads);
   }
 
   void set_cap(const plan::CapSeries& series) {
-    params_.cap_inside = static_cast<float>(series.inside);
-    params_.cap_outside = static_cast<float>(series.outside);
-    for (int i = 0; i < 3; ++i) params_.cap_series[i] = static_cast<float>(series.coefficients[i]);
-    params_.cap_limit = static_cast<float>(series.limit);
+    params_.cap.inside = static_cast<float>(series.inside);
+    params_.cap.outside = static_cast<float>(series.outside);
+    for (int i = 0; i < 3; ++i) params_.cap.series[i] = static_cast<float>(series.coefficients[i]);
+    params_.cap.limit = static_cast<float>(series.limit);
   }
 
   int device_;
@@ -334,7 +340,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   bool paged_;                     // k and v are, which a copy of them is not
   int grid_;
   bool any_keys_ = false;
-  emit::ModLayout layout_;
+  device_text::ModLayout layout_;
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_;
   Module module_;

@@ -28,11 +28,6 @@ static_assert(sizeof(Run) == sizeof(MaskRun) && offsetof(Run, end) == offsetof(M
 constexpr std::int64_t kMostColumns = 1 << 30, kMostRows = 1 << 30;  // of blocks, of one score matrix and of all
 constexpr std::size_t kAlignment = 16;
 
-std::string architecture_of(int device) {
-  const device::CudaCaps& caps = devices().at(static_cast<std::size_t>(device));
-  return fmt::format("sm_{}{}{}", caps.major, caps.minor, caps.major == 9 ? "a" : "");
-}
-
 /// Memory of at least so many bytes: what is there where it does.
 void reserve(int device, DeviceMemory& memory, std::size_t bytes) {
   if (memory.bytes() >= bytes) return;

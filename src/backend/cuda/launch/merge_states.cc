@@ -43,9 +43,7 @@ CUfunction kernel_on(int device, StorageType parts, StorageType output) {
   const std::scoped_lock lock(mutex);
   Kernel& kernel = (*kernels)[{device, parts, output}];
   if (kernel.function == nullptr) {
-    const device::CudaCaps& caps = devices().at(static_cast<std::size_t>(device));
-    const std::string architecture = fmt::format("sm_{}{}{}", caps.major, caps.minor, caps.major == 9 ? "a" : "");
-    kernel.cubin = jit::build(emit::merge_states(parts, output, architecture));
+    kernel.cubin = jit::build(emit::merge_states(parts, output, architecture_of(device)));
     kernel.module = std::make_unique<Module>(device, kernel.cubin->bytes, jit::compiler_number());
     kernel.function = kernel.module->function("merge_states", 0);
   }

@@ -26,7 +26,7 @@ const typename Map::mapped_type& bound(const Map& own, const Map& callers, const
 
 }  // namespace
 
-void set_mod_values(const emit::ModLayout& layout, const Bindings& bindings, const Bindings& own,
+void set_mod_values(const device_text::ModLayout& layout, const Bindings& bindings, const Bindings& own,
                     shared::ModValues& values) {
   for (std::size_t i = 0; i < layout.params.size(); ++i) {
     const auto& [name, type] = layout.params[i];

@@ -1,5 +1,6 @@
 #include "backend/cuda/launch/sequences.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -21,16 +22,18 @@ std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
   return sums;
 }
 
-DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
-                                 int device, const shared::ForwardSm90Params& params,
-                                 const std::vector<unsigned>& steps)
-    : cubin_(jit::build(emit::sequences())),
+DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const shared::TileShape& shape, int device,
+                                 const shared::TileList& tiles, const std::vector<unsigned>& steps)
+    : cubin_(jit::build(emit::sequences(architecture_of(device)))),
       module_(device, cubin_->bytes, jit::compiler_number()),
       place_(module_.function("place_sequences", 0)),
       list_(module_.function("list_tiles", 0)),
       steps_before_(device, steps.size() * sizeof(unsigned)),
-      memory_(shared::sequences_memory(problem.batch, params.item_count)) {
+      memory_(shared::sequences_memory(problem.batch, tiles.item_count)) {
   copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
+  const auto longest = [&](std::int64_t Sequence::*length) {
+    return static_cast<int>(std::ranges::max(problem.sequences, {}, length).*length);
+  };
   const bool kv_packed = problem.packed && problem.page_rows == 0;
   params_ = {.q = {},
              .kv = {},
@@ -40,45 +43,45 @@ DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const
              .count = static_cast<int>(problem.batch),
              .q_rows = static_cast<int>(problem.q_rows),
              .kv_rows = static_cast<int>(problem.kv_rows),
-             .max_q_len = params.q_len,
-             .max_kv_len = params.kv_len,
-             .places = nullptr,
-             .items = params.items,
-             .item_count = params.item_count,
-             .runs = params.runs,
+             .max_q_len = longest(&Sequence::q_len),
+             .max_kv_len = longest(&Sequence::kv_len),
+             .spans = nullptr,
+             .items = tiles.items,
+             .item_count = tiles.item_count,
+             .runs = tiles.runs,
              .steps_before = static_cast<const unsigned*>(steps_before_.data()),
-             .kv_block = config.kv_block,
-             .tile_queries = config.queries(),
-             .warpgroups = config.warpgroups,
-             .descending = config.descending,
+             .kv_block = shape.kv_block,
+             .tile_queries = shape.queries(),
+             .warpgroups = shape.warpgroups,
+             .descending = shape.descending,
              .left = nullptr,
              .left_count = nullptr};
 }
 
-void DeviceSequences::launch(const AttentionOptions& options, void* workspace, void* stream,
-                             shared::ForwardSm90Params& params) const {
+void DeviceSequences::launch(const AttentionOptions& options, void* workspace, void* stream, shared::TileList& tiles,
+                             shared::ModValues& mod, shared::ListedTiles& listed) const {
   auto* memory = static_cast<char*>(workspace);
   shared::SequencesParams own = params_;
   own.q = view_of(own.q_packed ? options.cu_seqlens_q : options.q_lengths);
   own.kv = view_of(own.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
   own.q_start = view_of(options.q_start);
-  own.places = reinterpret_cast<shared::SequencePlace*>(memory + memory_.places);
+  own.spans = reinterpret_cast<shared::SequenceSpan*>(memory + memory_.spans);
   own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
   own.left_count = reinterpret_cast<int*>(memory + memory_.count);
   void* parameters[] = {&own};
-  launch_kernel(place_, {.ctas = 1, .threads = shared::kPlaceThreads}, stream, parameters, "launching place_sequences");
+  launch_kernel(place_, {.ctas = 1, .threads = shared::kSpanThreads}, stream, parameters, "launching place_sequences");
   const int ctas = (own.item_count + shared::kListThreads - 1) / shared::kListThreads;
   if (ctas > 0) {
     const Launch launch = {.ctas = static_cast<unsigned>(ctas), .threads = shared::kListThreads};
     launch_kernel(list_, launch, stream, parameters, "launching list_tiles");
   }
-  params.items = own.left;
-  params.mod.sequences = own.places;
-  params.listed = {.item_count = own.left_count,
-                   .sequence_count = own.count,
-                   .q_heads = params.listed.q_heads,
-                   .q_rows = own.q_rows,
-                   .packed = own.q_packed};
+  tiles.items = own.left;
+  mod.sequences = own.spans;
+  listed = {.item_count = own.left_count,
+            .sequence_count = own.count,
+            .q_heads = listed.q_heads,
+            .q_rows = own.q_rows,
+            .packed = own.q_packed};
 }
 
 }  // namespace heddle::cuda

@@ -1,5 +1,5 @@
-// Runs before forward_sm90 if sequences' lengths are in the device's memory: finds where the sequences stand, and which
-// tiles they leave.
+// Runs before an attention kernel if sequences' lengths are in the device's memory: finds where the sequences stand,
+// and which tiles they leave.
 #pragma once
 
 #include <memory>
@@ -8,19 +8,22 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/jit/jit.h"
+#include "shared/mod_values.h"
 #include "shared/sequences.h"
+#include "shared/tile_shape.h"
 
 namespace heddle::cuda {
 
 class DeviceSequences {
  public:
-  /// Compiles the kernels. `params`: of forward_sm90, the longest sequences' lengths and lists. Throws as jit::build.
-  DeviceSequences(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config, int device,
-                  const shared::ForwardSm90Params& params, const std::vector<unsigned>& steps_before);
+  /// Compiles the kernels. `tiles`: the list for the longest sequences, in tiles of that shape. Throws as jit::build.
+  DeviceSequences(const problem::AttentionProblem& problem, const shared::TileShape& shape, int device,
+                  const shared::TileList& tiles, const std::vector<unsigned>& steps_before);
 
-  /// Enqueues them on a CUstream, over the lengths of `options`, and has `params` read what they write into the
-  /// workspace.
-  void launch(const AttentionOptions& options, void* workspace, void* stream, shared::ForwardSm90Params& params) const;
+  /// Enqueues them on a CUstream, over the lengths of `options`. They write into the workspace; the attention kernel's
+  /// parameters `tiles`, `mod` and `listed` then point there.
+  void launch(const AttentionOptions& options, void* workspace, void* stream, shared::TileList& tiles,
+              shared::ModValues& mod, shared::ListedTiles& listed) const;
 
  private:
   std::shared_ptr<const jit::Cubin> cubin_;

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "heddle/error.h"
-#include "shared/forward_sm90.h"
+#include "shared/panels.h"
 
 namespace heddle::cuda {
 

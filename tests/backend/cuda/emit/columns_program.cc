@@ -3,12 +3,18 @@
 #include <fmt/format.h>
 
 #include "backend/cuda/emit/embedded.h"
-#include "backend/cuda/emit/expression_text.h"
+#include "backend/device_text/expression_text.h"
 
 namespace heddle::cuda::emit::test {
+
+using device_text::layout_of;
+using device_text::mod_text;
+using device_text::ModLayout;
+using device_text::TakesScore;
+
 namespace {
 
-constexpr const char* kBegin = R"(#include "shared/forward_sm90.h"
+constexpr const char* kBegin = R"(#include "shared/mod_values.h"
 
 __device__ unsigned bits(float x) { return __float_as_uint(x); }
 __device__ unsigned bits(bool x) { return x ? 1 : 0; }
@@ -61,7 +67,7 @@ jit::Source columns_source() {
     calls += fmt::format("  COMPARE({}, mod{}, Mod{})\n", i, i, i);
   }
   text += fmt::format(kKernel, kColumnKeys, calls);
-  return {.name = "columns", .text = text, .headers = embedded_headers(), .options = {}};
+  return {.name = "columns", .text = text, .headers = embedded_headers(), .architecture = "sm_90a"};
 }
 
 }  // namespace heddle::cuda::emit::test

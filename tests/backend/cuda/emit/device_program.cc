@@ -9,6 +9,12 @@
 #include "backend/cuda/emit/embedded.h"
 
 namespace heddle::cuda::emit::test {
+
+using device_text::mod_text;
+using device_text::ModLayout;
+using device_text::TakesScore;
+using device_text::test::bound_values;
+
 namespace {
 
 constexpr int kDevice = 0;
@@ -21,7 +27,7 @@ struct Place {
 };
 
 // Around the mods. A call goes the way of a kernel: uniform, row and column, element. Results are bits.
-constexpr const char* kBegin = R"(#include "shared/forward_sm90.h"
+constexpr const char* kBegin = R"(#include "shared/mod_values.h"
 
 struct Place {
   float score;
@@ -52,7 +58,7 @@ extern "C" __global__ void evaluate(int which, const Place* places, unsigned* re
 )";
 constexpr const char* kEnd = "  }\n}\n}  // namespace heddle\n";
 
-std::vector<Place> places_of(std::span<const expr::Element> elements) {
+std::vector<Place> spans_of(std::span<const expr::Element> elements) {
   using expr::Leaf;
   std::vector<Place> places;
   for (const expr::Element& at : elements) {
@@ -93,8 +99,10 @@ int DeviceProgram::add(const Expr& mod, const ModLayout& layout) {
 }
 
 jit::Source DeviceProgram::source() const {
-  jit::Source source{
-      .name = "mods", .text = kBegin + text_ + kKernel + cases_ + kEnd, .headers = embedded_headers(), .options = {}};
+  jit::Source source{.name = "mods",
+                     .text = kBegin + text_ + kKernel + cases_ + kEnd,
+                     .headers = embedded_headers(),
+                     .architecture = "sm_90a"};
   if (!devices().empty())
     source.architecture = fmt::format("sm_{}{}", devices()[kDevice].major, devices()[kDevice].minor);
   return source;
@@ -121,7 +129,7 @@ shared::ModValues DeviceProgram::bind(const ModLayout& layout, const Bindings& b
 std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues& bound,
                                                std::span<const expr::Element> elements) const {
   const ContextScope context(kDevice);
-  const std::vector<Place> places = places_of(elements);
+  const std::vector<Place> places = spans_of(elements);
   std::vector<unsigned> bits(places.size());
   const DeviceMemory in(kDevice, places.size() * sizeof(Place)), out(kDevice, bits.size() * sizeof(unsigned));
   copy_and_wait(kDevice, in.data(), places.data(), in.bytes());

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "backend/cuda/driver/device.h"
-#include "backend/cuda/emit/bound_values.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/device_text/bound_values.h"
 #include "expr/interpret.h"
 
 namespace heddle::cuda::emit::test {
+
+using device_text::ModLayout;
 
 class DeviceProgram {
  public:

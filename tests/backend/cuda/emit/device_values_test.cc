@@ -5,9 +5,20 @@
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/emit/columns_program.h"
 #include "backend/cuda/emit/device_program.h"
-#include "backend/cuda/emit/value_cases.h"
+#include "backend/device_text/value_cases.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
+
+using cuda::check;
+using cuda::ContextScope;
+using cuda::copy_and_wait;
+using cuda::DeviceMemory;
+using cuda::driver;
+using cuda::emit::test::columns_source;
+using cuda::emit::test::DeviceProgram;
+using cuda::emit::test::kColumnKeys;
+using cuda::emit::test::mods_over_columns;
+using cuda::Module;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(OnGpu, ModValues, DeviceProgram);
 
@@ -33,13 +44,13 @@ TEST(OnGpu, ColumnsOfAFragment) {
   DeviceProgram memory;
   shared::ModValues values = memory.bind(layout_of(mods), bindings);
 
-  jit::Source source = columns_source();
+  cuda::jit::Source source = columns_source();
   source.architecture = DeviceProgram().source().architecture;
-  const Module module(0, std::span<const char>(jit::build(source)->bytes));
+  const Module module(0, std::span<const char>(cuda::jit::build(source)->bytes));
   const ContextScope context(0);
   std::vector<unsigned> results(32 * mods.size());
   const DeviceMemory out(0, results.size() * sizeof(unsigned));
-  CUlaunchConfig config{};
+  cuda::CUlaunchConfig config{};
   config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   config.blockDimX = 32;
   void* to = out.data();
@@ -50,4 +61,4 @@ TEST(OnGpu, ColumnsOfAFragment) {
     EXPECT_EQ(results[i], kColumnKeys / 4U) << print(mods[i / 32]) << ", lane " << i % 32;
 }
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

@@ -41,7 +41,7 @@ TEST(MaskRowsText, ZonesStandAlongTheAxisThatMoves) {
   const RowMask mask = prepared((ids(leaf::b(), leaf::q_idx()) == ids(leaf::b(), leaf::kv_idx())) &
                                 (leaf::kv_idx() < length(leaf::b())) & table(leaf::q_idx(), leaf::kv_idx()));
   ASSERT_EQ(mask.layout.captures.size(), 3U);
-  EXPECT_EQ(mask.axes, (ZoneAxes{1, -1, -1}));  // ids, length, table
+  EXPECT_EQ(mask.axes, (device_text::ZoneAxes{1, -1, -1}));  // ids, length, table
 }
 
 // The kernels' kv_idx is the position; tokens are counted from it.
@@ -51,7 +51,7 @@ TEST(MaskRowsText, WritesKvStartAsAValue) {
   EXPECT_EQ(print(mask.mask), "kv_idx + kv_start[b] < 9");
   ASSERT_EQ(mask.layout.captures.size(), 1U);
   EXPECT_EQ(mask.layout.captures[0].name, "kv_start");
-  EXPECT_EQ(mask.axes, (ZoneAxes{-1}));
+  EXPECT_EQ(mask.axes, (device_text::ZoneAxes{-1}));
   EXPECT_EQ(print(row_mask(leaf::kv_idx() < 9, {.form = plan::KvStart::Form::param}).mask), "kv_idx + kv_start < 9");
   EXPECT_EQ(print(row_mask(leaf::kv_token() < 9, each).mask), "kv_idx + kv_token < 9");
   EXPECT_EQ(print(row_mask(leaf::kv_idx() - leaf::kv_start() < 9).mask), "kv_idx < 9");

@@ -14,6 +14,9 @@
 #include "heddle/mods.h"
 
 namespace heddle::cuda::emit::test {
+
+using device_text::layout_of;
+
 namespace {
 
 using expr::Leaf;

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/bound_values.h"
-#include "backend/cuda/emit/host_program.h"
 #include "backend/cuda/emit/stored_mask.h"
+#include "backend/device_text/bound_values.h"
+#include "backend/device_text/host_program.h"
 #include "expr/interpret.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90.h"
@@ -22,6 +22,12 @@
 #include "shared/stored_mask.h"
 
 namespace heddle::cuda::emit::test {
+
+using device_text::layout_of;
+using device_text::ModLayout;
+using device_text::test::bound_values;
+using device_text::test::load_on_host;
+
 namespace {
 
 using heddle::test::HopperCall;
@@ -98,15 +104,15 @@ class StoredMaskValues : public testing::Test {
 /// Runs the kernel as a launch does, into memory with guards around it.
 std::vector<MaskWords> words_of(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
                                 const plan::StoredBlocks& blocks, const Bindings& bindings,
-                                const std::vector<shared::SequencePlace>& places, unsigned shares) {
+                                const std::vector<shared::SequenceSpan>& places, unsigned shares) {
   constexpr std::size_t kGuard = 4096;
   const Expr mask = plan::kernel_mods(problem).mask;
   ModLayout layout = layout_of({mask});
   layout.by_sequence = config.by_sequence;
-  const std::shared_ptr<void> library = load_on_host(kBegin + stored_mask(mask, layout).text + kEnd);
+  const std::shared_ptr<void> library = load_on_host(kBegin + stored_mask(mask, layout, "sm_90a").text + kEnd);
   const auto store_all = reinterpret_cast<StoreAll>(dlsym(library.get(), "store_all"));
   const std::size_t count =
-      static_cast<std::size_t>(shared::stored_bytes(blocks.places, config.warpgroups)) / sizeof(MaskWords);
+      static_cast<std::size_t>(shared::stored_bytes(blocks.room, config.warpgroups)) / sizeof(MaskWords);
   std::vector<MaskWords> words(count + 2 * kGuard, kUnwritten);
   shared::StoredMaskParams params{.runs = blocks.runs.data(),
                                   .words = words.data() + kGuard,
@@ -180,7 +186,7 @@ void expect_every_step_has_its_words(const problem::AttentionProblem& problem, c
                                      const std::vector<MaskWords>& words) {
   Judge judge(problem, bindings);
   std::vector<bool> read(words.size(), false);
-  ASSERT_EQ(schedule.mask_places.size(), schedule.items.size());
+  ASSERT_EQ(schedule.mask_words_at.size(), schedule.items.size());
   for (std::size_t n = 0; n < schedule.items.size(); ++n) {
     const shared::WorkItem& item = schedule.items[n];
     const auto kv_len = static_cast<int>(problem.sequences[static_cast<std::size_t>(item.batch)].kv_len);
@@ -191,7 +197,7 @@ void expect_every_step_has_its_words(const problem::AttentionProblem& problem, c
         for (int w = 0; w < config.warpgroups; ++w) {
           if ((run.flags & shared::kStepPartial << w) == 0) continue;
           for (int thread = 0; thread < 128; ++thread) {
-            const long long at = shared::stored_word(schedule.mask_places[n] + block, config.warpgroups, w, thread);
+            const long long at = shared::stored_word(schedule.mask_words_at[n] + block, config.warpgroups, w, thread);
             ASSERT_GE(at, 0);
             ASSERT_LT(at, std::ssize(words));
             read[static_cast<std::size_t>(at)] = true;
@@ -223,7 +229,7 @@ void expect_words(HopperCall call, const Bindings& bindings, const plan::Forward
   config.by_sequence = problem::sequences_differ(problem);
   const std::shared_ptr<const BlockMask> rows = call.rows_of({q_block, kernel.kv_block});
   const plan::TileSchedule schedule = plan::forward_sm90_schedule(problem, config, rows.get(), heddle::test::h200());
-  std::vector<shared::SequencePlace> places;
+  std::vector<shared::SequenceSpan> places;
   for (const Sequence& at : problem.sequences) {
     places.push_back({.q_begin = static_cast<int>(at.q_begin),
                       .q_len = static_cast<int>(at.q_len),

@@ -179,7 +179,8 @@ TEST_F(Build, OneByteOfSpillsIsEnough) {
     return Source{.name = "k",
                   .text = std::string("//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n") +
                           "//log ptxas         .     8 bytes stack frame, " + stores + " bytes spill stores, " + loads +
-                          " bytes spill loads\n//log ptxas info    : Used 168 registers, used 9 barriers\n"};
+                          " bytes spill loads\n//log ptxas info    : Used 168 registers, used 9 barriers\n",
+                  .architecture = "sm_90a"};
   };
   EXPECT_THAT(rejection_of(source("1", "0")), StartsWith("kernel 'k' is rejected: 1 bytes are spilled\n"));
   EXPECT_THAT(rejection_of(source("0", "4")), StartsWith("kernel 'k' is rejected: 4 bytes are spilled\n"));
@@ -191,7 +192,7 @@ TEST_F(Build, TakesFromTheCubinWhatTheLogDoesNotSay) {
     const std::vector<char> cubin =
         elf({{".nv.info", attribute(0x2f, 1, 96) + attribute(0x11, 1, stack)}, {".nv.shared.f", "", 512}});
     put(folder_ / name, {cubin.begin(), cubin.end()});
-    return Source{.name = name, .text = log + "//cubin " + (folder_ / name).string() + "\n"};
+    return Source{.name = name, .text = log + "//cubin " + (folder_ / name).string() + "\n", .architecture = "sm_90a"};
   };
   const auto cubin = build(source_of("silent", 0, ""));
   EXPECT_EQ(cubin->registers, 96);

@@ -17,7 +17,8 @@ Source source(std::string text) {
           .text = std::move(text),
           .headers = {{"a.cuh", "#pragma once\n#include \"dir/b.h\"\nint a;\n"},
                       {"dir/b.h", "#pragma once\n#include \"a.cuh\"\nint b;"},
-                      {"c.cuh", "int c;\n"}}};
+                      {"c.cuh", "int c;\n"}},
+          .architecture = "sm_90a"};
 }
 
 TEST(Includes, AreFollowedOnceEach) {

@@ -103,7 +103,8 @@ inline Source fake_source(const std::string& name, const std::string& more = "")
                   "//log ptxas         .     16 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
                   "//log ptxas info    : Used 40 registers, used 1 barriers, 128 bytes smem\n"
                   "kernel " +
-                  name + "\n"};
+                  name + "\n",
+          .architecture = "sm_90a"};
 }
 
 inline std::string text_of(const Cubin& cubin) { return {cubin.bytes.begin(), cubin.bytes.end()}; }

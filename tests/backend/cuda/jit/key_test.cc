@@ -13,6 +13,7 @@ Source source() {
   return {.name = "k",
           .text = "#include \"a.cuh\"\nkernel",
           .headers = {{"a.cuh", "int a;"}, {"b.cuh", "int b;"}},
+          .architecture = "sm_90a",
           .options = {"-DX=1"}};
 }
 

@@ -44,6 +44,7 @@ Source reverse() {
           .text = kReverse,
           .headers = {{"width.cuh", "#pragma once\n#include \"dir/factor.h\"\nconstexpr int kWidth = 64;\n"},
                       {"dir/factor.h", "#pragma once\nconstexpr float kFactor = FACTOR;\n"}},
+          .architecture = "sm_90a",
           .options = {"-DFACTOR=3.0f"}};
 }
 
@@ -133,7 +134,7 @@ TEST_F(Nvrtc, RejectsAKernelThatSpills) {
 }
 
 TEST_F(Nvrtc, RejectsAKernelThatSerialisesItsProducts) {
-  Source source{.name = "products", .text = kProduct};
+  Source source{.name = "products", .text = kProduct, .architecture = "sm_90a"};
   EXPECT_EQ(performance_losses(build(source)->log), "");
   source.options = {"-DTOUCHED"};
   try {
@@ -147,8 +148,8 @@ TEST_F(Nvrtc, RejectsAKernelThatSerialisesItsProducts) {
 }
 
 TEST_F(Nvrtc, SaysTheSameInItsLogAndInTheCubin) {
-  for (const Source& source :
-       {reverse(), Source{.name = "spilling", .text = kSpilling}, Source{.name = "products", .text = kProduct}}) {
+  for (const Source& source : {reverse(), Source{.name = "spilling", .text = kSpilling, .architecture = "sm_90a"},
+                               Source{.name = "products", .text = kProduct, .architecture = "sm_90a"}}) {
     const Compilation compilation = compile(source, true);
     ASSERT_EQ(compilation.result, 0) << compilation.log;
     const Resources log = resources_in(compilation.log), elf = resources_of(compilation.cubin);

@@ -59,16 +59,16 @@ void expect_launch(const AttentionTensors& tensors, void* workspace) {
     EXPECT_EQ(launch.maps[3].rank, 0);  // threads store it
   }
   const shared::ForwardSm90Params& params = launch.params;
-  EXPECT_EQ(params.q_batched != 0, tensors.q.shape[0] > 1);
-  EXPECT_EQ(params.k_batched != 0, tensors.k.shape[0] > 1);
-  EXPECT_EQ(params.v_batched != 0, tensors.v.shape[0] > 1);
-  EXPECT_EQ(params.q_len, tensors.q.shape[2]);
-  EXPECT_EQ(params.kv_len, tensors.k.shape[2]);
-  EXPECT_EQ(params.o, tensors.o.data);
-  EXPECT_EQ(params.lse, tensors.lse->data);
+  EXPECT_EQ(params.operands.q_batched != 0, tensors.q.shape[0] > 1);
+  EXPECT_EQ(params.operands.k_batched != 0, tensors.k.shape[0] > 1);
+  EXPECT_EQ(params.operands.v_batched != 0, tensors.v.shape[0] > 1);
+  EXPECT_EQ(params.operands.q_len, tensors.q.shape[2]);
+  EXPECT_EQ(params.operands.kv_len, tensors.k.shape[2]);
+  EXPECT_EQ(params.outputs.o, tensors.o.data);
+  EXPECT_EQ(params.outputs.lse, tensors.lse->data);
   for (int axis = 0; axis < 3; ++axis) {
-    EXPECT_EQ(params.o_stride[axis], tensors.o.strides[axis]) << axis;
-    EXPECT_EQ(params.lse_stride[axis], tensors.lse->strides[axis]) << axis;
+    EXPECT_EQ(params.outputs.o_stride[axis], tensors.o.strides[axis]) << axis;
+    EXPECT_EQ(params.outputs.lse_stride[axis], tensors.lse->strides[axis]) << axis;
   }
 }
 
@@ -113,13 +113,13 @@ TEST_F(LaunchArguments, MapsAndFactorsOfEightBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(launch.maps[i].type, static_cast<int>(CUtensorMapDataType::uint8));
   EXPECT_EQ(launch.maps[3].type, static_cast<int>(CUtensorMapDataType::bfloat16));
   const shared::ForwardSm90Params& params = launch.params;
-  EXPECT_EQ(params.q_descale.factors, factors.data());
-  EXPECT_EQ(params.q_descale.stride[0], 4);
-  EXPECT_EQ(params.q_descale.stride[1], 1);
-  EXPECT_EQ(params.k_descale.factors, nullptr);
-  EXPECT_EQ(params.v_descale.factors, shared.data());
-  EXPECT_EQ(params.v_descale.stride[0], 0);
-  EXPECT_EQ(params.v_descale.stride[1], 1);
+  EXPECT_EQ(params.descales.q.factors, factors.data());
+  EXPECT_EQ(params.descales.q.stride[0], 4);
+  EXPECT_EQ(params.descales.q.stride[1], 1);
+  EXPECT_EQ(params.descales.k.factors, nullptr);
+  EXPECT_EQ(params.descales.v.factors, shared.data());
+  EXPECT_EQ(params.descales.v.stride[0], 0);
+  EXPECT_EQ(params.descales.v.stride[1], 1);
 }
 
 // An o of q's type is then one of those: products of 8 bits store bf16.
@@ -130,7 +130,7 @@ TEST_F(LaunchArguments, OutputsOfEightBitsHaveNoMap) {
   EXPECT_THAT(plan.explain(), testing::HasSubstr(" o e4m3"));
   plan.run(tensors);
   EXPECT_EQ(last_launch().maps[3].rank, 0);
-  EXPECT_EQ(last_launch().params.o, tensors.o.data);
+  EXPECT_EQ(last_launch().params.outputs.o, tensors.o.data);
 }
 
 // Threads store it: no map, and less of its address is asked.
@@ -146,8 +146,9 @@ TEST_F(LaunchArguments, OutputsOfOtherTypesHaveNoMap) {
     const FakeLaunch& launch = last_launch();
     EXPECT_EQ(launch.maps[3].rank, 0);
     EXPECT_EQ(launch.maps[2].rank, 4);
-    EXPECT_EQ(launch.params.o, tensors.o.data);
-    for (int axis = 0; axis < 3; ++axis) EXPECT_EQ(launch.params.o_stride[axis], tensors.o.strides[axis]) << axis;
+    EXPECT_EQ(launch.params.outputs.o, tensors.o.data);
+    for (int axis = 0; axis < 3; ++axis)
+      EXPECT_EQ(launch.params.outputs.o_stride[axis], tensors.o.strides[axis]) << axis;
   }
 }
 
@@ -190,8 +191,8 @@ TEST_F(LaunchArguments, FollowTheTensorsOfEachRun) {
     const AttentionTensors& tensors = call->tensors();
     const void* const data[] = {tensors.q.data, tensors.k.data, tensors.v.data, tensors.o.data};
     for (int i = 0; i < 4; ++i) EXPECT_EQ(launch.maps[i].address, reinterpret_cast<std::uintptr_t>(data[i])) << i;
-    EXPECT_EQ(launch.params.o, tensors.o.data);
-    EXPECT_EQ(launch.params.lse, tensors.lse->data);
+    EXPECT_EQ(launch.params.outputs.o, tensors.o.data);
+    EXPECT_EQ(launch.params.outputs.lse, tensors.lse->data);
   }
 }
 
@@ -208,7 +209,7 @@ TEST_F(LaunchArguments, ScaleStartAndWorkspace) {
   EXPECT_EQ(params.mod.q_start, 7);
   EXPECT_EQ(params.mod.q_len, 150);
   EXPECT_EQ(params.mod.kv_len, 130);
-  EXPECT_EQ(static_cast<void*>(params.tickets), call.workspace());
+  EXPECT_EQ(static_cast<void*>(params.tiles.tickets), call.workspace());
 }
 
 /// The value behind kv_start, where starts are these: a word, or a vector on the device.
@@ -232,22 +233,23 @@ TEST_F(LaunchArguments, KvStartIsAValueOfTheMods) {
 void expect_items(const FakeLaunch& launch, const Call& call, int rows) {
   const shared::ForwardSm90Params& params = launch.params;
   const std::int64_t q_tiles = (call.q_rows + rows - 1) / rows;
-  EXPECT_EQ(params.item_count, call.batch * call.q_heads * q_tiles);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.items) % 16, 0U);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.runs) % 16, 0U);
-  EXPECT_EQ(place_of(params.items).device, launch.device);
-  EXPECT_EQ(place_of(params.runs).device, launch.device);
+  EXPECT_EQ(params.tiles.item_count, call.batch * call.q_heads * q_tiles);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.tiles.items) % 16, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.tiles.runs) % 16, 0U);
+  EXPECT_EQ(place_of(params.tiles.items).device, launch.device);
+  EXPECT_EQ(place_of(params.tiles.runs).device, launch.device);
   std::set<std::tuple<int, int, int>> seen;
-  for (const shared::WorkItem& item : std::span(params.items, static_cast<std::size_t>(params.item_count))) {
+  for (const shared::WorkItem& item :
+       std::span(params.tiles.items, static_cast<std::size_t>(params.tiles.item_count))) {
     seen.emplace(item.q_tile, item.head, item.batch);
     EXPECT_EQ(item.kv_head, item.head / (call.q_heads / call.kv_heads));
     EXPECT_LT(item.q_tile, q_tiles);
     EXPECT_LT(item.batch, call.batch);
-    const shared::KvRun& run = params.runs[item.first_run];
+    const shared::KvRun& run = params.tiles.runs[item.first_run];
     EXPECT_EQ(run.begin, item.run.begin);
     EXPECT_EQ(run.end, item.run.end);
   }
-  EXPECT_EQ(std::ssize(seen), params.item_count);
+  EXPECT_EQ(std::ssize(seen), params.tiles.item_count);
 }
 
 TEST_F(LaunchArguments, ListsLieOnTheDevice) {
@@ -258,7 +260,7 @@ TEST_F(LaunchArguments, ListsLieOnTheDevice) {
       const AttentionPlan plan(own.tensors(), {});
       plan.run(own.tensors(), {.workspace = own.workspace()});
       EXPECT_EQ(last_launch().device, device.index);
-      EXPECT_EQ(last_launch().params.fill_count, 0);
+      EXPECT_EQ(last_launch().params.fills.count, 0);
       expect_items(last_launch(), call, planned(plan).rows);
     }
   }
@@ -269,15 +271,15 @@ TEST_F(LaunchArguments, WithoutKeysThereAreFillsAlone) {
   const AttentionPlan plan(call.tensors(), {});
   plan.run(call.tensors());
   const shared::ForwardSm90Params& params = last_launch().params;
-  EXPECT_EQ(params.item_count, 0);
-  EXPECT_EQ(place_of(params.fills).device, 0);
-  ASSERT_EQ(params.fill_count, 2 * 4 * 3);
+  EXPECT_EQ(params.tiles.item_count, 0);
+  EXPECT_EQ(place_of(params.fills.fills).device, 0);
+  ASSERT_EQ(params.fills.count, 2 * 4 * 3);
   std::set<std::tuple<int, int, int>> seen;
-  for (int i = 0; i < params.fill_count; ++i) {
-    seen.emplace(params.fills[i].row, params.fills[i].head, params.fills[i].batch);
-    EXPECT_EQ(params.fills[i].rows, params.fills[i].row == 128 ? 22 : 64);
+  for (int i = 0; i < params.fills.count; ++i) {
+    seen.emplace(params.fills.fills[i].row, params.fills.fills[i].head, params.fills.fills[i].batch);
+    EXPECT_EQ(params.fills.fills[i].rows, params.fills.fills[i].row == 128 ? 22 : 64);
   }
-  EXPECT_EQ(std::ssize(seen), params.fill_count);
+  EXPECT_EQ(std::ssize(seen), params.fills.count);
   EXPECT_EQ(*seen.rbegin(), std::tuple(128, 3, 1));
   for (const FakeTensorMap& map : last_launch().maps) EXPECT_EQ(map.rank, 0);
 }
@@ -287,7 +289,7 @@ std::vector<std::string> sequences_of(const FakeLaunch& launch, std::size_t coun
   EXPECT_EQ(place_of(launch.params.mod.sequences).device, launch.device);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(launch.params.mod.sequences) % 16, 0U);
   std::vector<std::string> texts;
-  for (const shared::SequencePlace& at : std::span(launch.params.mod.sequences, count)) {
+  for (const shared::SequenceSpan& at : std::span(launch.params.mod.sequences, count)) {
     texts.push_back(fmt::format("{} + {}, {} + {}, {}", at.q_begin, at.q_len, at.kv_begin, at.kv_len, at.q_start));
   }
   return texts;
@@ -305,15 +307,15 @@ TEST_F(LaunchArguments, MapsEndWhereASequenceDoes) {
   plan.run(call.tensors());
   const FakeLaunch& launch = last_launch();
   EXPECT_THAT(sequences_of(launch, 2), testing::ElementsAre("0 + 140, 0 + 0, 3", "0 + 7, 0 + 129, -5"));
-  EXPECT_EQ(launch.params.q_len, 140);
-  EXPECT_EQ(launch.params.kv_len, 129);
+  EXPECT_EQ(launch.params.operands.q_len, 140);
+  EXPECT_EQ(launch.params.operands.kv_len, 129);
   const FakeTensorMap &q = launch.maps[0], &k = launch.maps[1];
   EXPECT_EQ(text_of(q), "[128, 140, 151, 4, 2] in steps of [256, 256, 38400, 153600] bytes, boxes [64, 64, 1, 1, 1]");
   EXPECT_THAT(text_of(k), testing::StartsWith("[128, 129, 131, 2, 2] in steps of [256, 256, 33280, 66560] bytes"));
   EXPECT_EQ(q.address, reinterpret_cast<std::uintptr_t>(call.tensors().q.data) - 140 * 256);
   EXPECT_EQ(k.address, reinterpret_cast<std::uintptr_t>(call.tensors().k.data) - 129 * 256);
-  EXPECT_EQ(launch.params.lse_stride[0], call.tensors().lse->strides[0]);
-  EXPECT_EQ(launch.params.o_stride[0], call.tensors().o.strides[0]);
+  EXPECT_EQ(launch.params.outputs.lse_stride[0], call.tensors().lse->strides[0]);
+  EXPECT_EQ(launch.params.outputs.o_stride[0], call.tensors().o.strides[0]);
 }
 
 TEST_F(LaunchArguments, PackedSequencesAreABatchWithoutSteps) {
@@ -329,11 +331,11 @@ TEST_F(LaunchArguments, PackedSequencesAreABatchWithoutSteps) {
               testing::ElementsAre("0 + 100, 0 + 5, 0", "100 + 0, 5 + 25, 0", "100 + 50, 30 + 100, 0"));
   EXPECT_EQ(text_of(launch.maps[0]),
             "[128, 100, 151, 4, 3] in steps of [256, 256, 38400, 0] bytes, boxes [64, 64, 1, 1, 1]");
-  EXPECT_EQ(launch.params.q_batched + launch.params.k_batched + launch.params.v_batched, 0);
-  EXPECT_EQ(launch.params.lse_stride[0], 0);
-  EXPECT_EQ(launch.params.o_stride[0], 0);
-  EXPECT_EQ(launch.params.fill_count, 0);
-  for (int i = 0; i < launch.params.item_count; ++i) EXPECT_NE(launch.params.items[i].batch, 1);
+  EXPECT_EQ(launch.params.operands.q_batched + launch.params.operands.k_batched + launch.params.operands.v_batched, 0);
+  EXPECT_EQ(launch.params.outputs.lse_stride[0], 0);
+  EXPECT_EQ(launch.params.outputs.o_stride[0], 0);
+  EXPECT_EQ(launch.params.fills.count, 0);
+  for (int i = 0; i < launch.params.tiles.item_count; ++i) EXPECT_NE(launch.params.tiles.items[i].batch, 1);
 }
 
 TEST_F(LaunchArguments, MapsOfSequencesHaveTheTrueHeadDims) {
@@ -346,8 +348,8 @@ TEST_F(LaunchArguments, MapsOfSequencesHaveTheTrueHeadDims) {
   EXPECT_THAT(text_of(launch.maps[1]), testing::StartsWith("[100, 100, 131, 2, 2] in steps of [208, 208, 27040, 0] "));
   EXPECT_THAT(text_of(launch.maps[2]), testing::StartsWith("[20, 100, 131, 2, 2] in steps of [48, 48, 6240, 0] "));
   EXPECT_EQ(launch.maps[3].rank, 0);  // threads store it
-  EXPECT_EQ(launch.params.o_stride[0], 0);
-  EXPECT_EQ(launch.params.o_stride[2], 24);
+  EXPECT_EQ(launch.params.outputs.o_stride[0], 0);
+  EXPECT_EQ(launch.params.outputs.o_stride[2], 24);
 }
 
 // One sequence that is the whole tensor takes the kernel of whole sequences.
@@ -377,7 +379,7 @@ TEST_F(LaunchArguments, ValuesOfTheMask) {
     plan.run(own.tensors(), {.bindings = given});
     const FakeLaunch& launch = last_launch();
     expect_map(launch.maps[0], own.tensors().q, 64);
-    EXPECT_EQ(launch.params.lse, nullptr);
+    EXPECT_EQ(launch.params.outputs.lse, nullptr);
     const shared::ModValues& mod = launch.params.mod;
     EXPECT_EQ(std::bit_cast<float>(mod.params[0]), 100.5F);  // limit
     EXPECT_EQ(mod.params[1], 3U);                            // shift
@@ -416,12 +418,12 @@ TEST_F(LaunchArguments, StoredMasks) {
     EXPECT_EQ(stored.config.blockDimX, static_cast<unsigned>(2 * expected.rows));
     EXPECT_EQ(stored.params.kv_block, expected.kv_block);
     EXPECT_EQ(stored.params.warpgroups * 64, expected.rows);
-    EXPECT_EQ(params.mask_words, stored.params.words);
-    EXPECT_EQ(place_of(params.mask_words).device, 0);
-    EXPECT_EQ(place_of(params.mask_places).device, 0);
+    EXPECT_EQ(params.mask_words.words, stored.params.words);
+    EXPECT_EQ(place_of(params.mask_words.words).device, 0);
+    EXPECT_EQ(place_of(params.mask_words.words_at).device, 0);
     EXPECT_EQ(params.mod.captures[0].data, nullptr) << "the kernel reads none";
-    for (int i = 0; i < params.item_count; ++i) {
-      EXPECT_GE(params.mask_places[i] + params.items[i].run.begin, 0) << i;
+    for (int i = 0; i < params.tiles.item_count; ++i) {
+      EXPECT_GE(params.mask_words.words_at[i] + params.tiles.items[i].run.begin, 0) << i;
     }
   };
   expect_stored(ids.data(), 100.5F);
@@ -462,15 +464,15 @@ TEST_F(LaunchArguments, SinksAndWhichFillsHaveThem) {
   const AttentionPlan plan(call.tensors(), options);  // has the lists
   plan.run(call.tensors());
   const shared::ForwardSm90Params& params = last_launch().params;
-  EXPECT_EQ(params.sinks, options.sinks->data);
-  EXPECT_EQ(params.sink_stride, 3);
-  EXPECT_EQ(params.unattending_fills, 4 * 3);  // of the first sequence
-  EXPECT_EQ(params.fill_count, 4 * 3 + 4 * (1 + 3));
-  for (int i = 0; i < params.fill_count; ++i) {
-    const shared::RowFill& fill = params.fills[i];
-    EXPECT_EQ(fill.row < q_lengths[fill.batch], i < params.unattending_fills) << i;
+  EXPECT_EQ(params.sinks.data, options.sinks->data);
+  EXPECT_EQ(params.sinks.stride, 3);
+  EXPECT_EQ(params.fills.unattending, 4 * 3);  // of the first sequence
+  EXPECT_EQ(params.fills.count, 4 * 3 + 4 * (1 + 3));
+  for (int i = 0; i < params.fills.count; ++i) {
+    const shared::RowFill& fill = params.fills.fills[i];
+    EXPECT_EQ(fill.row < q_lengths[fill.batch], i < params.fills.unattending) << i;
   }
-  EXPECT_EQ(launch_of(call).params.sinks, nullptr);
+  EXPECT_EQ(launch_of(call).params.sinks.data, nullptr);
 }
 
 // The weights of normalizer none are t itself, no powers of two.

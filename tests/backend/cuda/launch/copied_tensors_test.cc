@@ -79,8 +79,8 @@ TEST_F(LaunchCopiedTensors, StepsOverNothingThatIsShared) {
   const shared::CopiedRowsParams& params = fake().copied.params;
   EXPECT_EQ(params.tensors[1].sequences, 1);
   EXPECT_EQ(params.tensors[1].from_step[0], 0);
-  EXPECT_EQ(launch.params.k_batched, 0);
-  EXPECT_EQ(launch.params.v_batched, 1);
+  EXPECT_EQ(launch.params.operands.k_batched, 0);
+  EXPECT_EQ(launch.params.operands.v_batched, 1);
   EXPECT_EQ(params.tensors[2].heads, 1);
   EXPECT_EQ(launch.maps[2].extents[2], 2U);
   EXPECT_EQ(launch.maps[2].strides[1], 0U);
@@ -167,7 +167,7 @@ TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
       EXPECT_THAT(std::span(map.extents, 5), ElementsAre(128, 77, 78, 2, 2));
       EXPECT_THAT(std::span(map.strides, 4), ElementsAre(256, 256, 77 * 256, 2 * 77 * 256));
     }
-    EXPECT_EQ(launch.params.k_batched, 1);
+    EXPECT_EQ(launch.params.operands.k_batched, 1);
     EXPECT_EQ(launch.maps[0].strides[3] == 0, packed);
   }
 }
@@ -190,7 +190,7 @@ TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
     EXPECT_THAT(plan.explain(), HasSubstr("all pages of k are copied into the workspace by each run: its strides are"));
     Tensor workspace;
     const FakeLaunch& launch = run_in(workspace, plan, tensors);
-    EXPECT_EQ(launch.params.page_table.pages, 2);
+    EXPECT_EQ(launch.params.pages.table.pages, 2);
     for (int i = 0; i < 2; ++i) {
       const CopiedRows& copied = fake().copied.params.tensors[i];
       EXPECT_EQ(copied.paged, 0);
@@ -200,8 +200,8 @@ TEST_F(LaunchCopiedTensors, PagesMayStayPages) {
         EXPECT_EQ(launch.maps[1 + i].address, reinterpret_cast<std::uintptr_t>(copied.to) - 128UL * 256);
         EXPECT_THAT(std::span(launch.maps[1 + i].extents, 5), ElementsAre(128, 128, 129, 2, 2));
       } else {
-        EXPECT_EQ(launch.params.gathered[i].data, copied.to);
-        EXPECT_THAT(launch.params.gathered[i].stride, ElementsAre(2 * 3 * 128, 3 * 128, 128));
+        EXPECT_EQ(launch.params.pages.gathered[i].data, copied.to);
+        EXPECT_THAT(launch.params.pages.gathered[i].stride, ElementsAre(2 * 3 * 128, 3 * 128, 128));
       }
     }
   }

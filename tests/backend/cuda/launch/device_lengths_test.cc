@@ -72,11 +72,11 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
     EXPECT_EQ(params.tile_queries, rows);
     EXPECT_EQ(params.steps_before[0], 0U);
     const auto* base = static_cast<const char*>(workspace.data());
-    EXPECT_EQ(reinterpret_cast<const char*>(params.places), base + memory.places);
+    EXPECT_EQ(reinterpret_cast<const char*>(params.spans), base + memory.spans);
     EXPECT_EQ(reinterpret_cast<const char*>(params.left), base + memory.items);
     EXPECT_EQ(reinterpret_cast<const char*>(params.left_count), base + memory.count);
-    EXPECT_EQ(launch.params.items, params.left);
-    EXPECT_EQ(launch.params.mod.sequences, params.places);
+    EXPECT_EQ(launch.params.tiles.items, params.left);
+    EXPECT_EQ(launch.params.mod.sequences, params.spans);
     EXPECT_EQ(launch.params.listed.item_count, params.left_count);
   }
   EXPECT_EQ(fake().placed.config.gridDimX, 1U);
@@ -85,10 +85,10 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
   EXPECT_EQ(std::tuple(launch.params.listed.sequence_count, launch.params.listed.q_heads, launch.params.listed.q_rows,
                        launch.params.listed.packed),
             std::tuple(2, 4, 150, 0));
-  EXPECT_EQ(launch.params.q_len, 150);
-  EXPECT_EQ(launch.params.kv_len, 100);
-  EXPECT_EQ(launch.params.fill_count, 0);
-  EXPECT_EQ(static_cast<void*>(launch.params.tickets), workspace.data());
+  EXPECT_EQ(launch.params.operands.q_len, 150);
+  EXPECT_EQ(launch.params.operands.kv_len, 100);
+  EXPECT_EQ(launch.params.fills.count, 0);
+  EXPECT_EQ(static_cast<void*>(launch.params.tiles.tickets), workspace.data());
   EXPECT_EQ(launch.maps[1].rank, 5);
   EXPECT_EQ(launch.maps[1].extents[1], 100U);
 }
@@ -125,7 +125,7 @@ TEST_F(LaunchDeviceLengths, OfFewQueriesOfHeadsThatArePacked) {
   EXPECT_EQ(params.item_count, 40 * 2);
   EXPECT_EQ(plan.workspace_bytes(), shared::sequences_memory(40, params.item_count).bytes);
   EXPECT_EQ(launch.maps[0].box[1], 16);
-  EXPECT_EQ(launch.params.group, 8);
+  EXPECT_EQ(launch.params.operands.group, 8);
 }
 
 TEST_F(LaunchDeviceLengths, OfPackedBatches) {
@@ -163,10 +163,10 @@ TEST_F(LaunchDeviceLengths, FillsAloneWithoutKeysOrQueries) {
     Tensor workspace;
     const FakeLaunch& launch = run(plan, call, workspace);
     EXPECT_GT(launch.config.gridDimX, 0U);
-    EXPECT_EQ(launch.params.item_count, 0) << "a map would be prefetched";
+    EXPECT_EQ(launch.params.tiles.item_count, 0) << "a map would be prefetched";
     for (const FakeTensorMap& map : launch.maps) EXPECT_EQ(map.rank, 0);
-    EXPECT_EQ(launch.params.kv_len, keys ? 0 : 130) << "by which the kernel knows what its fills are";
-    EXPECT_EQ(shared::place_of(fake().placed.params, {0, 150}, {0, 130}, 0).q_len, keys ? 150 : 0);
+    EXPECT_EQ(launch.params.operands.kv_len, keys ? 0 : 130) << "by which the kernel knows what its fills are";
+    EXPECT_EQ(shared::span_of(fake().placed.params, {0, 150}, {0, 130}, 0).q_len, keys ? 150 : 0);
   }
 }
 
@@ -185,9 +185,9 @@ TEST_F(LaunchDeviceLengths, BesideABiasThatIsStreamed) {
   EXPECT_THAT(plan.explain(), testing::HasSubstr("streamed by sequence device lengths sinks lse"));
   Tensor workspace;
   const FakeLaunch& launch = run(plan, call, workspace);
-  EXPECT_EQ(launch.params.mod.sequences, fake().listed.params.places);
-  EXPECT_EQ(launch.params.sinks, sinks.data());
-  EXPECT_EQ(launch.params.unattending_fills, 0);
+  EXPECT_EQ(launch.params.mod.sequences, fake().listed.params.spans);
+  EXPECT_EQ(launch.params.sinks.data, sinks.data());
+  EXPECT_EQ(launch.params.fills.unattending, 0);
 
   options.q_start = lengths.starts.view();
   try {
@@ -233,14 +233,14 @@ TEST_F(LaunchDeviceLengths, BesideAPageTable) {
                            params.max_q_len, params.max_kv_len),
                 std::tuple(packed, 0, 2, 150, 5 * rows, packed ? 70 : 150, 5 * rows));
       EXPECT_EQ(launch.params.listed.packed, packed);
-      EXPECT_EQ(launch.params.mod.sequences, params.places);
-      EXPECT_EQ(launch.params.page_table.data, table.data());
-      EXPECT_EQ(launch.params.page_table.pages, 7);
-      EXPECT_EQ(launch.params.kv_len, 5 * rows);
+      EXPECT_EQ(launch.params.mod.sequences, params.spans);
+      EXPECT_EQ(launch.params.pages.table.data, table.data());
+      EXPECT_EQ(launch.params.pages.table.pages, 7);
+      EXPECT_EQ(launch.params.operands.kv_len, 5 * rows);
       if (rows == 64) {
         EXPECT_THAT(std::span(launch.maps[1].extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
       } else {
-        EXPECT_EQ(launch.params.gathered[shared::kGatherK].data, tensors.k.data);
+        EXPECT_EQ(launch.params.pages.gathered[shared::kGatherK].data, tensors.k.data);
       }
     }
   }

@@ -107,7 +107,7 @@ TEST_F(LaunchLife, AnUpdateBringsOtherLists) {
   AttentionPlan plan(call.tensors(), options);
   const int blocks = living_blocks();
   plan.run(call.tensors());
-  EXPECT_EQ(last_launch().params.items[0].steps, 1);  // of 128 keys, the first 101 of which may attend
+  EXPECT_EQ(last_launch().params.tiles.items[0].steps, 1);  // of 128 keys, the first 101 of which may attend
   options.bindings.params["limit"] = 1000.0;
   {
     const DeviceMemory taken = all_memory();
@@ -115,12 +115,12 @@ TEST_F(LaunchLife, AnUpdateBringsOtherLists) {
   }
   EXPECT_EQ(living_modules(), 1);
   plan.run(call.tensors());
-  EXPECT_EQ(last_launch().params.items[0].steps, 1);
+  EXPECT_EQ(last_launch().params.tiles.items[0].steps, 1);
   plan.update(options.bindings);
   EXPECT_EQ(living_modules(), 1);
   EXPECT_EQ(living_blocks(), blocks);
   plan.run(call.tensors());
-  EXPECT_EQ(last_launch().params.items[0].steps, 2);
+  EXPECT_EQ(last_launch().params.tiles.items[0].steps, 2);
 }
 
 }  // namespace

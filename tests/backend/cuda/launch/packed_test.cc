@@ -28,12 +28,12 @@ TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {
     EXPECT_EQ(launch.maps[tensor].extents[1], 10);
   }
   for (const int tensor : {1, 2}) EXPECT_EQ(launch.maps[tensor].box[1], planned(plan).kv_block);
-  EXPECT_EQ(launch.params.group, 8);
-  EXPECT_EQ(launch.params.q_len, 10);
-  EXPECT_EQ(launch.params.item_count, 40 * 2);
+  EXPECT_EQ(launch.params.operands.group, 8);
+  EXPECT_EQ(launch.params.operands.q_len, 10);
+  EXPECT_EQ(launch.params.tiles.item_count, 40 * 2);
   std::set<std::pair<int, int>> tiles;
-  for (int i = 0; i < launch.params.item_count; ++i) {
-    const shared::WorkItem& item = launch.params.items[i];
+  for (int i = 0; i < launch.params.tiles.item_count; ++i) {
+    const shared::WorkItem& item = launch.params.tiles.items[i];
     EXPECT_EQ(item.q_tile, 0);
     EXPECT_EQ(item.head, 8 * item.kv_head);
     tiles.emplace(item.batch, item.head);
@@ -67,7 +67,7 @@ TEST_F(LaunchPacked, SequencesAndCopiedQueries) {
   EXPECT_EQ(launch.maps[0].rank, 5);
   EXPECT_EQ(launch.maps[0].box[1], 16);
   EXPECT_EQ(launch.maps[3].box[1], 16);
-  EXPECT_EQ(launch.params.item_count, 80);
+  EXPECT_EQ(launch.params.tiles.item_count, 80);
 
   Call odd = few_queries();
   odd.column_gap = 4;
@@ -78,7 +78,7 @@ TEST_F(LaunchPacked, SequencesAndCopiedQueries) {
   Tensor workspace;
   run_in(workspace, plan, copied.tensors());
   EXPECT_EQ(fake().copied.params.tensors[0].from, copied.tensors().q.data);
-  EXPECT_EQ(last_launch().params.item_count, 80);
+  EXPECT_EQ(last_launch().params.tiles.item_count, 80);
 }
 
 }  // namespace

@@ -43,9 +43,9 @@ TEST_F(LaunchPages, OfEightBits) {
     const AttentionPlan plan(tensors, paged.options);
     plan.run(tensors);
     const FakeLaunch& launch = last_launch();
-    EXPECT_EQ(launch.params.page_table.data, paged.table.data());
-    EXPECT_EQ(launch.params.k_descale.factors, factors.data());  // of a sequence, not of a page
-    EXPECT_EQ(launch.params.k_descale.stride[0], 2);
+    EXPECT_EQ(launch.params.pages.table.data, paged.table.data());
+    EXPECT_EQ(launch.params.descales.k.factors, factors.data());  // of a sequence, not of a page
+    EXPECT_EQ(launch.params.descales.k.stride[0], 2);
     for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
       const ConstTensorView& view = tensor == shared::kGatherK ? tensors.k : tensors.v;
       if (rows == 64) {
@@ -55,8 +55,8 @@ TEST_F(LaunchPages, OfEightBits) {
         EXPECT_THAT(std::span(map.extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
       } else {
         EXPECT_EQ(launch.maps[1 + tensor].rank, 0);
-        EXPECT_EQ(launch.params.gathered[tensor].data, view.data);
-        EXPECT_EQ(launch.params.gathered[tensor].stride[2], view.strides[2]);
+        EXPECT_EQ(launch.params.pages.gathered[tensor].data, view.data);
+        EXPECT_EQ(launch.params.pages.gathered[tensor].stride[2], view.strides[2]);
       }
     }
     EXPECT_EQ(launch.maps[3].type, static_cast<int>(CUtensorMapDataType::bfloat16));
@@ -73,11 +73,11 @@ TEST_F(LaunchPages, AndTheirTable) {
     const AttentionPlan plan(tensors, paged.options);
     plan.run(tensors);
     const FakeLaunch& launch = last_launch();
-    EXPECT_EQ(launch.params.page_table.data, paged.table.data());
-    EXPECT_EQ(launch.params.page_table.stride[0], 5);
-    EXPECT_EQ(launch.params.page_table.stride[1], 1);
-    EXPECT_EQ(launch.params.page_table.pages, 7);
-    EXPECT_EQ(launch.params.kv_len, 4 * rows + 1);
+    EXPECT_EQ(launch.params.pages.table.data, paged.table.data());
+    EXPECT_EQ(launch.params.pages.table.stride[0], 5);
+    EXPECT_EQ(launch.params.pages.table.stride[1], 1);
+    EXPECT_EQ(launch.params.pages.table.pages, 7);
+    EXPECT_EQ(launch.params.operands.kv_len, 4 * rows + 1);
     for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
       const ConstTensorView& view = tensor == shared::kGatherK ? tensors.k : tensors.v;
       if (rows == 64) {
@@ -88,8 +88,8 @@ TEST_F(LaunchPages, AndTheirTable) {
         EXPECT_THAT(std::span(map.extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
       } else {
         EXPECT_EQ(launch.maps[1 + tensor].rank, 0);
-        EXPECT_EQ(launch.params.gathered[tensor].data, view.data);
-        EXPECT_EQ(launch.params.gathered[tensor].stride[0], view.strides[0]);
+        EXPECT_EQ(launch.params.pages.gathered[tensor].data, view.data);
+        EXPECT_EQ(launch.params.pages.gathered[tensor].stride[0], view.strides[0]);
       }
     }
     EXPECT_EQ(launch.maps[0].rank, 5);

@@ -51,7 +51,7 @@ TEST_F(LaunchCached, EachStreamHasItsWorkspace) {
       AttentionOptions options;
       options.stream = stream.handle();
       call(own, options);
-      workspaces.insert(last_launch().params.tickets);
+      workspaces.insert(last_launch().params.tiles.tickets);
     }
   }
   EXPECT_EQ(workspaces.size(), 3U);
@@ -75,7 +75,8 @@ TEST_F(LaunchCached, HowFarAddressesAreAlignedCounts) {
 // By the contract of plans: their content is not looked at, where they are is.
 TEST_F(LaunchCached, KnowsAMasksCapturesByTheirAddresses) {
   const CallTensors own(many_tiles());
-  const Tensor ids = Tensor::zeros(DType::i32, {3, 150}).to(kFirst), others = Tensor::zeros(DType::i32, {3, 150}).to(kFirst);
+  const Tensor ids = Tensor::zeros(DType::i32, {3, 150}).to(kFirst),
+               others = Tensor::zeros(DType::i32, {3, 150}).to(kFirst);
   call(own, masked_options(ids));
   const PlanCacheCounts first = plan_cache_counts();
   EXPECT_GT(first.bytes, 0);
@@ -130,7 +131,7 @@ TEST_F(LaunchCached, AStreamThatIsBeingCapturedIsRefused) {
   options.stream = stream.handle();
   const std::string before = work_done();
   expect_error([&] { call(own, options); }, ErrorCode::invalid_argument,
-                     testing::HasSubstr("is being captured in a graph"));
+               testing::HasSubstr("is being captured in a graph"));
   EXPECT_EQ(work_done(), before);
   CUgraph graph = nullptr;
   check(driver().StreamEndCapture(stream.handle(), &graph), "capturing");

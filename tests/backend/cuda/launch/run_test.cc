@@ -71,9 +71,9 @@ TEST_F(LaunchRun, LaunchesWhatThePlanSays) {
 
 TEST_F(LaunchRun, OfManyTilesTakesOneCtaAMultiprocessor) {
   const CallTensors few, many(many_tiles());
-  EXPECT_EQ(static_cast<int>(launch_of(few).config.gridDimX), last_launch().params.item_count);
+  EXPECT_EQ(static_cast<int>(launch_of(few).config.gridDimX), last_launch().params.tiles.item_count);
   EXPECT_EQ(launch_of(many).config.gridDimX, 132U);
-  EXPECT_GT(last_launch().params.item_count, 132);
+  EXPECT_GT(last_launch().params.tiles.item_count, 132);
   EXPECT_EQ(AttentionPlan(few.tensors(), {}).workspace_bytes(), 0);
   EXPECT_EQ(AttentionPlan(many.tensors(), {}).workspace_bytes(), 64);
 }
@@ -94,7 +94,7 @@ TEST_F(LaunchRun, HasANumberOfItsOwn) {
   std::set<shared::TicketWord> numbers;
   for (int i = 0; i < 20; ++i) {
     (i % 2 == 0 ? plan : other).run(own.tensors(), {.workspace = own.workspace()});
-    numbers.insert(last_launch().params.run);
+    numbers.insert(last_launch().params.tiles.run);
   }
   EXPECT_EQ(numbers.size(), 20U);
   EXPECT_GT(*numbers.begin(), 0U);
@@ -110,9 +110,9 @@ struct Own {
     const AttentionTensors& tensors = call.tensors();
     const void* const data[] = {tensors.q.data, tensors.k.data, tensors.v.data, tensors.o.data};
     for (int i = 0; i < 4; ++i) EXPECT_EQ(launch.maps[i].address, reinterpret_cast<std::uintptr_t>(data[i])) << i;
-    EXPECT_EQ(launch.params.o, tensors.o.data);
-    EXPECT_EQ(launch.params.lse, tensors.lse->data);
-    EXPECT_EQ(static_cast<void*>(launch.params.tickets), call.workspace());
+    EXPECT_EQ(launch.params.outputs.o, tensors.o.data);
+    EXPECT_EQ(launch.params.outputs.lse, tensors.lse->data);
+    EXPECT_EQ(static_cast<void*>(launch.params.tiles.tickets), call.workspace());
   }
 };
 
@@ -141,7 +141,7 @@ TEST_F(LaunchRun, OfSeveralThreadsEachTakesItsOwn) {
       if (own.stream.handle() == launch.config.hStream) own.expect_in(launch);
     }
     ++runs[launch.config.hStream];
-    numbers.insert(launch.params.run);
+    numbers.insert(launch.params.tiles.run);
   }
   EXPECT_EQ(std::ssize(numbers), kThreads * kRuns);
   for (const Own& own : owns) EXPECT_EQ(runs[own.stream.handle()], kRuns);

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/expression_text.h"
+#include "backend/device_text/expression_text.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 
 /// For each capture of the layout, the axis along which the mask reads it at many elements of a block; -1 where there
 /// is none. Its zone map stands along that axis.
@@ -24,4 +24,4 @@ ZoneAxes zone_axes(const Expr& mask, const ModLayout& layout);
 /// of capture i along its zone axis. Its operations stand in kernels/cuda/mods/ranges.cuh and shared/intervals.h.
 std::string range_text(const std::string& name, const Expr& mod, const ModLayout& layout, const ZoneAxes& axes);
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/bound_values.h"
+#include "backend/device_text/bound_values.h"
 #include "expr/interpret.h"
-#include "shared/forward_sm90.h"
+#include "shared/mod_values.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
 
 /// Text of device functions, compiled with the headers of kernels/cuda and loaded. Undefined behaviour in it ends the
 /// process. Throws runtime_error with the compiler's words.
@@ -46,4 +46,4 @@ class HostProgram {
   const Call* calls_ = nullptr;
 };
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

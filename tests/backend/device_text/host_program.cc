@@ -1,4 +1,4 @@
-#include "backend/cuda/emit/host_program.h"
+#include "backend/device_text/host_program.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
 namespace {
 
 // After the text of the mods. A call goes the way of a kernel: uniform, row and column, element.
@@ -54,7 +54,7 @@ std::shared_ptr<void> load_on_host(const std::string& text) {
   std::ofstream(source) << text;
   // The file of this folder goes before that of kernels/cuda under the same name.
   const std::string command = fmt::format(
-      "'{}' -std=c++20 -O0 -w -ffp-contract=off -fPIC -shared {} -I'{}/tests/backend/cuda/emit/host' "
+      "'{}' -std=c++20 -O0 -w -ffp-contract=off -fPIC -shared {} -I'{}/tests/backend/device_text/host' "
       "-I'{}/kernels/cuda' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
       HEDDLE_CXX, HEDDLE_CXX_TRAPS, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, library, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
@@ -88,4 +88,4 @@ std::vector<expr::Value> HostProgram::values(int mod, const shared::ModValues& b
   return all;
 }
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/expression_text.h"
-#include "backend/cuda/emit/host_program.h"
+#include "backend/device_text/expression_text.h"
+#include "backend/device_text/host_program.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -330,4 +330,4 @@ TEST(RowPieces, WeightsOfInfinitiesAndNaN) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

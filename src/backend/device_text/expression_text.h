@@ -10,7 +10,7 @@
 
 #include "heddle/expr.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 
 /// Where each param and capture of a kernel's mods stands in shared::ModValues.
 struct ModLayout {
@@ -79,4 +79,4 @@ std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& 
 /// instantiated can be read.
 std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score, bool takes_streamed = false);
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

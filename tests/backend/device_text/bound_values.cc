@@ -1,8 +1,8 @@
-#include "backend/cuda/emit/bound_values.h"
+#include "backend/device_text/bound_values.h"
 
 #include <bit>
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
 namespace {
 
 unsigned word_of(const ParamValue& value) {
@@ -29,4 +29,4 @@ shared::ModValues bound_values(const ModLayout& layout, const Bindings& bindings
   return values;
 }
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

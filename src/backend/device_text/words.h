@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "backend/cuda/emit/expression_text.h"
+#include "backend/device_text/expression_text.h"
 #include "expr/node.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 
 /// A literal of exactly this number.
 std::string literal(float x);
@@ -23,4 +23,4 @@ std::size_t capture_slot(const ModLayout& layout, const expr::CaptureDecl& captu
 /// A declaration in lines of at most 120 columns, for people who read a kernel's source.
 std::string wrapped(std::string line);
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

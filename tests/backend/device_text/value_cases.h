@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/expression_text.h"
 #include "backend/cpu/tile_runs.h"
+#include "backend/device_text/expression_text.h"
 #include "expr/random_expression.h"
 #include "heddle/mods.h"
-#include "shared/forward_sm90.h"
+#include "shared/mod_values.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
 
 using expr::Element;
 using expr::Leaf;
@@ -306,4 +306,4 @@ REGISTER_TYPED_TEST_SUITE_P(ModValues, ExpressionsDrawnAtRandom, EveryRealOperat
                             EveryNumberOfTheSmallStorageTypes, ReadsOfEveryRankInsideAndOutside, EmptyTensorsReadAsZero,
                             DrawsAreThoseOfPhilox);
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

@@ -1,4 +1,4 @@
-#include "backend/cuda/emit/range_text.h"
+#include "backend/device_text/range_text.h"
 
 #include <fmt/format.h>
 
@@ -7,12 +7,12 @@
 #include <span>
 #include <string_view>
 
-#include "backend/cuda/emit/words.h"
+#include "backend/device_text/words.h"
 #include "expr/range_program.h"
 #include "expr/real_ranges.h"
 #include "heddle/error.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 namespace {
 
 using expr::Kind;
@@ -228,4 +228,4 @@ std::string range_text(const std::string& name, const Expr& mod, const ModLayout
       name, RangeWriter(mod, layout, axes).text());
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

@@ -2,13 +2,13 @@
 
 #include <map>
 
-#include "backend/cuda/emit/expression_text.h"
+#include "backend/device_text/expression_text.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 #include "plan/mods/kv_start.h"
-#include "shared/forward_sm90.h"
+#include "shared/mod_values.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 namespace {
 
 /// Adds `from` to `all`; a name must mean the same in both.
@@ -60,4 +60,4 @@ ModLayout layout_of(const std::vector<Expr>& mods) {
   return layout;
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

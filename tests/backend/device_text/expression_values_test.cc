@@ -1,10 +1,10 @@
 // What the text of mods gives when the host compiles it, with the interpreter's transcendentals in place of the
 // device's: whole expressions are then equal bit for bit.
-#include "backend/cuda/emit/host_program.h"
-#include "backend/cuda/emit/value_cases.h"
+#include "backend/device_text/host_program.h"
+#include "backend/device_text/value_cases.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::device_text::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(OnHost, ModValues, HostProgram);
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::device_text::test

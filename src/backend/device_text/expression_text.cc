@@ -1,4 +1,4 @@
-#include "backend/cuda/emit/expression_text.h"
+#include "backend/device_text/expression_text.h"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 #include <optional>
 #include <unordered_map>
 
-#include "backend/cuda/emit/words.h"
+#include "backend/device_text/words.h"
 #include "expr/long_operations.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 namespace {
 
 using expr::is_long;
@@ -422,4 +422,4 @@ std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& 
   return ModWriter(name, mod, layout, takes_score == TakesScore::yes, rounding, streamed).text();
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

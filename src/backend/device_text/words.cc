@@ -1,4 +1,4 @@
-#include "backend/cuda/emit/words.h"
+#include "backend/device_text/words.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "heddle/error.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_text {
 namespace {
 
 [[noreturn]] void missing(const std::string& name) {
@@ -76,4 +76,4 @@ std::string wrapped(std::string line) {
   return line;
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_text

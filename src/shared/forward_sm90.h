@@ -13,7 +13,6 @@ namespace heddle::shared {
 
 /// The tensors of queries, keys and values, as the producer walks them.
 struct Operands {
-  int group;                            // packed: query heads that read one head of keys
   int q_len, kv_len;                    // queries and keys of every sequence; where they differ, of the longest
   int last_block;                       // key block of the last key; where sequences differ each has its own
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
@@ -23,12 +22,13 @@ struct Operands {
 struct ForwardSm90Params {
   TileList tiles;
   RowFills fills;
+  int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
   Operands operands;
   FlatDistances flat;   // distant
   Cap cap;              // capped
   float scale;          // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;     // scale * log2(e); normalizer none: scale
-  int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
+  int group;            // packed: query heads that read one head of keys
   Outputs outputs;
   ModValues mod;
   Sinks sinks;

@@ -17,8 +17,6 @@
 
 namespace heddle::shared {
 
-inline constexpr int kKeysOfDraw = 64;  // of which a thread's sixteen share one call (philox.h)
-
 struct ForwardSm90Config {
 #define HEDDLE_FIELD(type, name, value) type name = value;
 #include "shared/forward_sm90_config.def"

@@ -37,6 +37,10 @@ constexpr const char* name(ScoreForm form) { return kScoreForms[static_cast<int>
 constexpr const char* name(MaskForm form) { return kMaskForms[static_cast<int>(form)]; }
 constexpr const char* name(Normalizer normalizer) { return kNormalizers[static_cast<int>(normalizer)]; }
 
+/// Keys of a step in which weights are drawn are a multiple of this; a thread's sixteen of them share one call
+/// (philox.h).
+inline constexpr int kKeysOfDraw = 64;
+
 /// A term that depends on kv_idx - q_idx alone is the same at all distances from `from` on, and at all up to `to`.
 struct FlatDistances {
   int from, to;

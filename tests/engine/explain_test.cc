@@ -89,9 +89,8 @@ TEST(Explain, ShowsEveryStage) {
             "           rows found on the host: `exp` may differ\n"
             "weight     1\n"
             "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
-            "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, q_dtype "
-            "bf16, k_dtype "
-            "bf16, v_dtype bf16, lse true, masked true, by_sequence false, device_lengths false, shared_memory_bytes " +
+            "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, lse true, "
+            "masked true, shared_memory_bytes " +
                 std::to_string(shared::forward_sm90_memory(*hopper_plan().sm90).bytes) +
                 "\n"
                 "predicted  250 us for 150 GFLOP and 3 MiB: 600 TFLOP/s, 12.6 GB/s\n"

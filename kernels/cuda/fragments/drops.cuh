@@ -10,6 +10,7 @@
 
 #include "fragments/elements.cuh"
 #include "ptx/math.cuh"
+#include "shared/mod_forms.h"
 #include "shared/philox.h"
 
 namespace heddle {

@@ -3,6 +3,7 @@
 
 #include "fragments/stored_rows.cuh"
 #include "ptx/math.cuh"
+#include "shared/sequence_span.h"
 
 namespace heddle {
 

@@ -16,6 +16,7 @@
 #include "fragments/elements.cuh"
 #include "ptx/math.cuh"
 #include "shared/mask_bits.h"
+#include "shared/mod_forms.h"
 #include "shared/stored_mask.h"
 
 namespace heddle {

@@ -20,6 +20,7 @@
 
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
+#include "shared/storage.h"
 
 namespace heddle {
 

@@ -7,7 +7,7 @@
 
 namespace heddle {
 
-/// `Params`: the kernel's parameters, with tiles and operands.
+/// `Params`: the kernel's parameters, with tiles, operands and group.
 template <auto kConfig, class Params>
 class Producer {
  public:
@@ -182,7 +182,7 @@ class Producer {
   /// rows ask for nothing that others do not.
   __device__ __forceinline__ int packed_head(int w, int part) const {
     return min(ptx::load_word(item() + shared::kItemHead) + w * kConfig.warpgroup_heads() + part,
-               (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.operands.group - 1);
+               (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group - 1);
   }
   /// Packed: a box a head and panel. They are multiples of 8 rows, after which the swizzle repeats.
   __device__ __forceinline__ void load_packed(ptx::Address to, ptx::Address full, int w) const {
@@ -351,7 +351,7 @@ class Producer {
       }
     }
     if constexpr (kConfig.packs()) {
-      const int end = (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.operands.group;
+      const int end = (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group;
       ptx::store_word(memory_.heads_end(tile_ - 1),
                       min(ptx::load_word(item() + shared::kItemHead) + kConfig.heads(), end));
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ptx/tma.cuh"
+#include "shared/mod_values.h"
 #include "sm90/memory.cuh"
 
 namespace heddle {

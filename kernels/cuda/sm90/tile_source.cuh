@@ -13,7 +13,7 @@ inline constexpr int kNoMoreTiles = -3;  // wish: the thread may end
 inline constexpr int kSafely = 1 << 30;  // with an item's number, in a wish and its answer: with the running maximum
 static_assert(kSafely >= shared::kMaxTiles);
 
-/// `Params`: the kernel's parameters, with tiles, listed, operands, mod, sinks, descales and mask_words.
+/// `Params`: the kernel's parameters, with tiles, listed, group, mod, sinks, descales and mask_words.
 template <auto kConfig, class Params>
 class TileSource {
  public:
@@ -113,7 +113,7 @@ class TileSource {
                     values = factor(params.descales.v, batch, kv_head);
 #pragma unroll 1
         for (int i = 0; i < kConfig.heads(); ++i) {
-          const int of_head = min(head + i, (kv_head + 1) * params.operands.group - 1);
+          const int of_head = min(head + i, (kv_head + 1) * params.group - 1);
           store_factors(to + i * static_cast<int>(sizeof(shared::HeadFactors)),
                         factor(params.descales.q, batch, of_head) * keys, values);
         }
@@ -125,7 +125,7 @@ class TileSource {
     if constexpr (kConfig.sinks && kConfig.packs()) {
       // Of each of the tile's heads; of those that are not there, the last one's.
       static_assert(shared::kItemHead == 4 && shared::kItemKvHead == 12);
-      const int last = (words[0].w + 1) * params.operands.group - 1;
+      const int last = (words[0].w + 1) * params.group - 1;
 #pragma unroll 1
       for (int i = 0; i < kConfig.heads(); ++i) {
         asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory.item_sink(tile) + 4 * i),

@@ -295,7 +295,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       params_.operands.kv_len = std::max(params_.operands.kv_len, static_cast<int>(sequence.kv_len));
     }
     params_.operands.last_block = (params_.operands.kv_len - 1) / config_.kv_block;
-    params_.operands.group = static_cast<int>(problem.group());
+    params_.group = static_cast<int>(problem.group());
     AttentionTensors tensors = arguments.tensors;
     const auto& copies = arguments.plan.copies;
     if (copies[0]) tensors.q = plan::copy_of(*copies[0], tensors.q.dtype, nullptr);

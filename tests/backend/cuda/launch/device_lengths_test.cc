@@ -125,7 +125,7 @@ TEST_F(LaunchDeviceLengths, OfFewQueriesOfHeadsThatArePacked) {
   EXPECT_EQ(params.item_count, 40 * 2);
   EXPECT_EQ(plan.workspace_bytes(), shared::sequences_memory(40, params.item_count).bytes);
   EXPECT_EQ(launch.maps[0].box[1], 16);
-  EXPECT_EQ(launch.params.operands.group, 8);
+  EXPECT_EQ(launch.params.group, 8);
 }
 
 TEST_F(LaunchDeviceLengths, OfPackedBatches) {

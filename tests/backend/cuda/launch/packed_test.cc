@@ -28,7 +28,7 @@ TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {
     EXPECT_EQ(launch.maps[tensor].extents[1], 10);
   }
   for (const int tensor : {1, 2}) EXPECT_EQ(launch.maps[tensor].box[1], planned(plan).kv_block);
-  EXPECT_EQ(launch.params.operands.group, 8);
+  EXPECT_EQ(launch.params.group, 8);
   EXPECT_EQ(launch.params.operands.q_len, 10);
   EXPECT_EQ(launch.params.tiles.item_count, 40 * 2);
   std::set<std::pair<int, int>> tiles;

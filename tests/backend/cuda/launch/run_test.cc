@@ -71,7 +71,8 @@ TEST_F(LaunchRun, LaunchesWhatThePlanSays) {
 
 TEST_F(LaunchRun, OfManyTilesTakesOneCtaAMultiprocessor) {
   const CallTensors few, many(many_tiles());
-  EXPECT_EQ(static_cast<int>(launch_of(few).config.gridDimX), last_launch().params.tiles.item_count);
+  const FakeLaunch& of_few = launch_of(few);
+  EXPECT_EQ(static_cast<int>(of_few.config.gridDimX), of_few.params.tiles.item_count);
   EXPECT_EQ(launch_of(many).config.gridDimX, 132U);
   EXPECT_GT(last_launch().params.tiles.item_count, 132);
   EXPECT_EQ(AttentionPlan(few.tensors(), {}).workspace_bytes(), 0);

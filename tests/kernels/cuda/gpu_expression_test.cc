@@ -59,8 +59,8 @@ Expr draw(Kind kind, RandomExpressions& source) {
   const int size = 2 + source.below(14);
   if (kind == Kind::mask) return source.draw(ExprType::boolean, size);
   const Expr drawn = source.draw(ExprType::f32, size);
-  // What reads query or key alone would be separated.
-  if (kind == Kind::element_term) return where((leaf::q_idx() + leaf::kv_idx()) % 3 == 0, drawn, 0.5);
+  // A term of the query or of the key alone would be separated from it.
+  if (kind == Kind::element_term) return drawn + to_f32((leaf::q_idx() * leaf::kv_idx()) % 3);
   if (kind == Kind::slope) return drawn * to_f32(leaf::kv_idx()) * 0.0625 + source.draw(ExprType::f32, 3);
   return kind == Kind::distance ? with_distance_for_key(drawn) : drawn;
 }

@@ -72,14 +72,19 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
   if constexpr (kStreams) tile.wait();
 }
 
-/// The weights in P are multiplied by the weight_mod.
+/// The weights in P are multiplied by the weight_mod. `some_are_cut`: elements of the block do not attend; their weight
+/// is 0, and stays 0 whatever the weight_mod is there.
 template <auto kConfig>
 __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], const shared::ModValues& mod,
-                                             const BlockOrigin& at) {
+                                             const BlockOrigin& at, bool some_are_cut) {
+  const float cut = some_are_cut ? 0.0F : __int_as_float(0x7fffffff);  // NaN equals none
   for_elements<WeightMod, WeightColumns, kConfig.kv_block>(
       mod, at,
       [&](int i, const WeightUniform& uniform, const WeightRow& row, const WeightColumn& column, int q_idx,
-          int kv_idx) { p[i] *= weight_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx); });
+          int kv_idx) {
+        const float weight = weight_element(mod, uniform, row, column, at.batch, at.head, q_idx, kv_idx);
+        if (p[i] != cut) p[i] *= weight;
+      });
 }
 
 }  // namespace heddle

@@ -16,6 +16,20 @@ __device__ __forceinline__ float max_nan(float x, float y) {
   return result;
 }
 
+/// The least and the most of two integers. Of `y < x ? y : x` CUDA 13.0 makes wrong code: min(min(x, -y), z) becomes
+/// one instruction for the least of x, y and z, without the sign (docs/notes/device_mods.md). Written so, an operand
+/// with a sign keeps it from that instruction.
+__device__ __forceinline__ int least(int x, int y) {
+  int result;
+  asm("{.reg .pred p; setp.lt.s32 p, %2, %1; selp.b32 %0, %2, %1, p;}" : "=r"(result) : "r"(x), "r"(y));
+  return result;
+}
+__device__ __forceinline__ int most(int x, int y) {
+  int result;
+  asm("{.reg .pred p; setp.lt.s32 p, %1, %2; selp.b32 %0, %2, %1, p;}" : "=r"(result) : "r"(x), "r"(y));
+  return result;
+}
+
 /// 1 / x to 1 ulp, but 0 for a subnormal result and infinity for a subnormal x.
 __device__ __forceinline__ float reciprocal_near(float x) {
   float result;

@@ -22,8 +22,8 @@ __device__ __forceinline__ int mul(int x, int y) {
 }
 __device__ __forceinline__ int neg(int x) { return wrapped(0U - static_cast<unsigned>(x)); }
 __device__ __forceinline__ int abs(int x) { return x < 0 ? neg(x) : x; }
-__device__ __forceinline__ int min(int x, int y) { return y < x ? y : x; }
-__device__ __forceinline__ int max(int x, int y) { return x < y ? y : x; }
+__device__ __forceinline__ int min(int x, int y) { return least(x, y); }
+__device__ __forceinline__ int max(int x, int y) { return most(x, y); }
 /// Toward minus infinity. A divisor of -1 stands apart: INT_MIN / -1 is no int.
 __device__ __forceinline__ int floor_div(int x, int y) {
   if (y == 0) return 0;

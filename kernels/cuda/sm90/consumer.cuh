@@ -368,6 +368,11 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
+  /// Flags of a step that has elements which do not attend, or may have.
+  __device__ __forceinline__ int decided() const {
+    return shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
+  }
+
   /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
@@ -402,9 +407,8 @@ class Consumer : DropsOf<kConfig.dropped> {
       softmax_.safe = (step & shared::kStepSafe) != 0;
     }
     softmax_.begin_step((flags & shared::kKeyTermsRise) != 0);
-    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
     if constexpr (kConfig.capped) {
-      if (!softmax_.exact && !(step & decided) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
+      if (!softmax_.exact && !(step & decided()) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
         if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
           const float square = factor * factor;
           const float series[3] = {params_.cap.series[0] * factor, params_.cap.series[1] * (factor * square),
@@ -421,7 +425,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     if constexpr (kKeyed && kConfig.scores != ScoreForm::distant) {
       if (keyed) {
         KeyColumns<kConfig> columns = key_columns(factor);
-        if (!softmax_.exact && !(step & decided)) {
+        if (!softmax_.exact && !(step & decided())) {
           softmax_.step_keyed(s_, columns);
           advance_key_numbers();
           return;
@@ -432,12 +436,12 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
     advance_key_numbers();
     if constexpr (ScoreTilt<kConfig.scores>::kAny) {
-      if (step & decided) {
+      if (step & decided()) {
         softmax_.tilt.fold(s_, scale_log2);
         scale_log2 = 1;
       }
     } else if constexpr (kConfig.fp8() && !kMapped && !kConfig.capped) {
-      if (step & decided) {  // a factor that is not positive would make more of -inf
+      if (step & decided()) {  // a factor that is not positive would make more of -inf
 #pragma unroll
         for (float& x : s_) x *= scale_log2;
         scale_log2 = 1;
@@ -469,7 +473,9 @@ class Consumer : DropsOf<kConfig.dropped> {
 
   /// P, in the storage type, of the block of `step`.
   __device__ __forceinline__ void pack_p(Step step) {
-    if constexpr (kConfig.weighted) weigh_scores<kConfig>(s_, params_.mod, block_origin(step));
+    if constexpr (kConfig.weighted) {
+      weigh_scores<kConfig>(s_, params_.mod, block_origin(step), (step & decided()) != 0);
+    }
     if constexpr (kConfig.fp8()) {
       constexpr bool kE5m2 = kConfig.q_fp8 == shared::Fp8::e5m2;
 #pragma unroll

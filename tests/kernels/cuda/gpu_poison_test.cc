@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "kernels/cuda/gpu_test.h"
 #include "engine/poison.h"
 #include "heddle/mods.h"
+#include "kernels/cuda/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
@@ -101,6 +101,19 @@ TEST_F(GpuPoison, KeysAndValuesOfBlocksThatNothingAttends) {
       poison_rows(c.k, inside);
       poison_rows(c.v, inside);
     });
+  });
+}
+
+// Keys past the end, and those that the mask excludes, have a weight_mod of NaN.
+TEST_F(GpuPoison, WeightsOfKeysThatDoNotAttend) {
+  const Expr nan = sqrt(-1.0 - to_f32(leaf::kv_idx())), excluded = leaf::kv_idx() % 5 == 2;
+  for_each_spec(specs_of_kernels(), [&](const CaseSpec& spec) {
+    for (const bool masked : {false, true}) {
+      const auto c = case_with_mask(spec, masked ? !excluded : Expr());
+      const Expr there = leaf::kv_idx() < leaf::kv_len();
+      c->options().weight_mod = where(masked ? there & !excluded : there, 0.5, nan);
+      c->run_and_judge();
+    }
   });
 }
 

@@ -64,6 +64,8 @@ HEDDLE_HOST_FUNCTION(erff, std::erf(x))
 
 namespace heddle::ops {
 
+inline int least(int x, int y) { return y < x ? y : x; }
+inline int most(int x, int y) { return x < y ? y : x; }
 inline float min_nan(float x, float y) {
   if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
   return y < x ? y : x;

@@ -66,10 +66,10 @@ class Runner {
     const plan::Request request = {problem, tensors_, options_, engine::machine()};
     std::vector<plan::Choice> choices = plan::choose(request, [&](BlockSize) { return timed.rows; });
     const auto chosen =
-        std::ranges::find_if(choices, [](const plan::Choice& choice) { return choice.plan.sm90.has_value(); });
+        std::ranges::find_if(choices, [](const plan::Choice& choice) { return choice.plan.forward_sm90.has_value(); });
     if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     chosen->plan.tile = {timed.config.rows(), timed.config.kv_block};
-    chosen->plan.sm90 = timed.config;
+    chosen->plan.forward_sm90 = timed.config;
     chosen->plan.order = timed.order;
     chosen->plan.schedule.reset();  // of another tile
     kernel_ = engine::prepare(chosen->plan, timed.rows.get(), request, options_.bindings);

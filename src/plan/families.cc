@@ -49,9 +49,9 @@ constexpr Family kFamilies[] = {
        return forward_sm90(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
      },
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
-       return forward_sm90_schedule(request.problem, *plan.sm90, block_mask, cuda_caps(request), plan.order);
+       return forward_sm90_schedule(request.problem, *plan.forward_sm90, block_mask, cuda_caps(request), plan.order);
      },
-     [](const Plan& plan) { return forward_sm90_settings(*plan.sm90); }},
+     [](const Plan& plan) { return forward_sm90_settings(*plan.forward_sm90); }},
 };
 
 }  // namespace

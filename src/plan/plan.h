@@ -36,13 +36,13 @@ struct Plan {
   std::string family;  // "cpu_forward", "reference", "forward_sm90"
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
-  int threads = 1;                                  // CPU
-  int device = 0;                                   // CUDA: its index
-  int multiprocessors = 0;                          // GPU: a launch has no more CTAs; 0: no GPU
-  int grid = 0;                                     // CUDA: CTAs of the launch
-  std::optional<shared::ForwardSm90Config> sm90{};  // family forward_sm90
-  int packed_heads = 0;                             // query heads that share a tile of it; 0: tiles are of one
-  TileOrder order{};                                // of its tiles
+  int threads = 1;                                          // CPU
+  int device = 0;                                           // CUDA: its index
+  int multiprocessors = 0;                                  // GPU: a launch has no more CTAs; 0: no GPU
+  int grid = 0;                                             // CUDA: CTAs of the launch
+  std::optional<shared::ForwardSm90Config> forward_sm90{};  // family forward_sm90
+  int packed_heads = 0;                                     // query heads that share a tile of it; 0: tiles are of one
+  TileOrder order{};                                        // of its tiles
   std::optional<Prediction> predicted{};
   KernelMods mods{};  // GPU: what its kernel computes of the mods, and in which form
   ModForms forms{};   // the same as sentences

@@ -76,7 +76,7 @@ constexpr SequenceSpan span_of(const SequencesParams& params, RowSpan q, RowSpan
   span.q_end = span.q_begin + span.q_len;
   span.kv_begin = kv.begin;
   span.kv_len = static_cast<int>(clamped(kv.end - kv.begin, 0, params.max_kv_len));
-  // A box of keys of none begins at the tensor's first row, which is there: what it holds attends nothing.
+  // An empty sequence still loads one box: row 0 of the tensor. Its scores are masked.
   span.kv_end = span.kv_len > 0 ? span.kv_begin + span.kv_len : 1;
   span.kv_before = params.max_kv_len - (span.kv_len > 0 ? span.kv_len : 1);
   constexpr long long kLast = 0x7fffffff;

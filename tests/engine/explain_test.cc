@@ -37,16 +37,16 @@ plan::Plan hopper_plan() {
   plan.device = 1;
   plan.multiprocessors = 132;
   plan.grid = 132;
-  plan.sm90 = shared::ForwardSm90Config{.qk_dim = 64,
-                                        .v_dim = 64,
-                                        .warpgroups = 2,
-                                        .kv_block = 80,
-                                        .stages = 2,
-                                        .q_buffers = 1,
-                                        .o_panels = 1,
-                                        .f16 = false,
-                                        .lse = true,
-                                        .masked = true};
+  plan.forward_sm90 = shared::ForwardSm90Config{.qk_dim = 64,
+                                                .v_dim = 64,
+                                                .warpgroups = 2,
+                                                .kv_block = 80,
+                                                .stages = 2,
+                                                .q_buffers = 1,
+                                                .o_panels = 1,
+                                                .f16 = false,
+                                                .lse = true,
+                                                .masked = true};
   plan.predicted = plan::Prediction{.seconds = 2.5e-4, .flops = 1.5e11, .bytes = 3 << 20};
   plan.rejected = {"192 x 80: predicted 12 % slower", "128 x 96: spills 40 bytes"};
   return plan;
@@ -91,7 +91,7 @@ TEST(Explain, ShowsEveryStage) {
             "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
             "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, lse true, "
             "masked true, shared_memory_bytes " +
-                std::to_string(shared::forward_sm90_memory(*hopper_plan().sm90).bytes) +
+                std::to_string(shared::forward_sm90_memory(*hopper_plan().forward_sm90).bytes) +
                 "\n"
                 "predicted  250 us for 150 GFLOP and 3 MiB: 600 TFLOP/s, 12.6 GB/s\n"
                 "rejected   192 x 80: predicted 12 % slower\n"
@@ -108,7 +108,7 @@ TEST(Explain, ShowsEveryStage) {
 
 TEST(Explain, SaysWhichHeadsShareATile) {
   plan::Plan plan = hopper_plan();
-  plan.sm90->packed_queries = 16;
+  plan.forward_sm90->packed_queries = 16;
   plan.packed_heads = 5;
   const Json explanation = engine::explanation(Call().validate(), nullptr, "", plan, nullptr);
   EXPECT_EQ(explanation["plan"]["packed_heads"], 5);

@@ -1,8 +1,8 @@
 // A consumer: one warpgroup, through all blocks of all tiles. Of each tile it owns 64 rows, from their first scores to
 // their o.
 //
-// What reads its members stays a member: functions beside it that take several of them, or an object that holds
-// references to them, give unmasked kernels other machine code.
+// Keep what reads its members as member functions: free functions that take several of them, or an object that holds
+// references to them, change the generated code of unmasked kernels (measured).
 #pragma once
 
 #include "fragments/cap.cuh"

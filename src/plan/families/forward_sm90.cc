@@ -39,8 +39,8 @@ std::string describe(const ForwardSm90Config& config) {
 /// The same, and of pages whether they are copied, or their rows gathered.
 std::string describe(const Plan& plan) {
   const bool copied = plan.copies[1] && plan.copies[1]->paged;
-  const std::string_view rows = copied ? ", of copied pages" : plan.sm90->gathers() ? ", of gathered rows" : "";
-  return fmt::format("{}{}", describe(*plan.sm90), rows);
+  const std::string_view rows = copied ? ", of copied pages" : plan.forward_sm90->gathers() ? ", of gathered rows" : "";
+  return fmt::format("{}{}", describe(*plan.forward_sm90), rows);
 }
 
 /// Whether a capture comes in tiles.
@@ -87,11 +87,13 @@ struct Candidate {
   bool copies_more = false;                            // of pages than others
   double computing = 0;                                // seconds, however long memory takes
   std::int64_t stored_partial = 0, stored_places = 0;  // of the mask: StoredBlocks
-  std::int64_t stored_bytes() const { return shared::stored_bytes(stored_places, choice.plan.sm90->warpgroups); }
+  std::int64_t stored_bytes() const {
+    return shared::stored_bytes(stored_places, choice.plan.forward_sm90->warpgroups);
+  }
   double seconds() const { return choice.plan.predicted->seconds; }
   /// That the others' are held against.
   double weighed_seconds() const {
-    const ForwardSm90Config& config = *choice.plan.sm90;
+    const ForwardSm90Config& config = *choice.plan.forward_sm90;
     const double gain = copies_more ? kPlannerFactors.copy_gain : 1;
     if (config.stores_mask() && is_spare(config)) return seconds() * gain * kPlannerFactors.spare_gain;
     if (!config.packs()) return seconds() * gain;
@@ -124,7 +126,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.family = "forward_sm90";
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
-  plan.sm90 = config;
+  plan.forward_sm90 = config;
   if (config.packs()) plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
   plan.order.batch_inside =
       config.streamed_bytes > 0 && mods.streamed->serves_every_batch(bindings.captures.at(mods.streamed->capture));
@@ -287,7 +289,7 @@ void append_left_out(const AttentionProblem& problem, const KernelMods& mods, st
 
 // Why `other` stands behind `first`.
 std::string compare(const Candidate& other, const Candidate& first) {
-  const ForwardSm90Config& config = *other.choice.plan.sm90;
+  const ForwardSm90Config& config = *other.choice.plan.forward_sm90;
   const KernelMods& mods = other.choice.plan.mods;
   if (other.weighs_each && !first.weighs_each) {
     return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one",
@@ -343,9 +345,9 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   for (Candidate& candidate : candidates) {
     Plan& plan = candidate.choice.plan;
     plan.forms = {.score = describe_score(plan.mods),
-                  .mask = describe_mask(mods, plan.sm90->mask, plan.sm90->tile(), candidate.stored_partial,
-                                        candidate.stored_bytes(), unstored),
-                  .weight = describe_weight(*plan.sm90, mods)};
+                  .mask = describe_mask(mods, plan.forward_sm90->mask, plan.forward_sm90->tile(),
+                                        candidate.stored_partial, candidate.stored_bytes(), unstored),
+                  .weight = describe_weight(*plan.forward_sm90, mods)};
   }
   append_left_out(problem, mods, rejected);
   if (!for_each_pair.empty()) {

@@ -44,6 +44,41 @@ std::string config_text(const shared::ForwardSm90Config& config) {
       fmt::format("constexpr heddle::shared::ForwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", ")));
 }
 
+std::string type_of(shared::Fp8 fp8, bool f16) {
+  if (fp8 == shared::Fp8::none) return f16 ? "f16" : "bf16";
+  return fp8 == shared::Fp8::e4m3 ? "e4m3" : "e5m2";
+}
+
+/// In namespace heddle:
+///   qk_product(float (&d)[kv_block / 2], unsigned long long a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x kv_block x 16: both operands in shared memory, columns contiguous in memory (K-major);
+///   pv_product(float (&d)[v_columns / 2], const unsigned* a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x v_columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major).
+/// In 8 bits 32 takes the place of 16, and b is K-major in both.
+std::string products_text(const shared::ForwardSm90Config& config) {
+  const int kv_block = config.kv_block, v_columns = config.v_columns();
+  const std::string q = type_of(config.q_fp8, config.f16), k = type_of(config.k_fp8, config.f16),
+                    v = type_of(config.v_fp8, config.f16);
+  const Product qk = {.name = "qk_product",
+                      .parameters = "unsigned long long a, unsigned long long b, int accumulate",
+                      .a_operand = operands(kv_block / 2, 1),
+                      .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
+                      .columns = kv_block,
+                      .input_count = 3,
+                      .types = fmt::format("{}.{}", q, k),
+                      .immediates = config.fp8() ? "1, 1" : "1, 1, 0, 0"};
+  const Product pv = {.name = "pv_product",
+                      .parameters = "const unsigned* a, unsigned long long b, int accumulate",
+                      .a_operand = fmt::format("{{{}}}", operands(v_columns / 2, 4)),
+                      .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
+                      .columns = v_columns,
+                      .input_count = 6,
+                      .types = fmt::format("{}.{}", q, v),
+                      .immediates = config.fp8() ? "1, 1" : "1, 1, 1"};
+  return fmt::format("namespace heddle {{\n\n{}\n{}\n}}  // namespace heddle\n",
+                     product_text(qk, config.product_step()), product_text(pv, config.product_step()));
+}
+
 /// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
 std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layout) {
   std::string text;
@@ -158,7 +193,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Ke
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/forward_sm90_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
-      config_text(config), wgmma_text(config), mod_texts(config, mods, own));
+      config_text(config), products_text(config), mod_texts(config, mods, own));
   source.headers = embedded_headers();
   source.architecture = "sm_90a";
   return source;

@@ -1,19 +1,24 @@
-// The two matrix products of a forward tile, as the instructions of its shapes: their operand lists are as long as a
-// tile is wide, so they are written for the tile at hand.
+// A product of matrices on Hopper's tensor cores as the instruction of its shape: its list of operands is as long as a
+// tile is wide, so it is written for the tile at hand.
 #pragma once
 
 #include <string>
 
-#include "shared/forward_sm90_config.h"
-
 namespace heddle::cuda::emit {
 
-/// In namespace heddle:
-///   qk_product(float (&d)[kv_block / 2], unsigned long long a, unsigned long long b, int accumulate)
-/// d (+)= a b, 64 x kv_block x 16: both operands in shared memory, columns contiguous in memory (K-major);
-///   pv_product(float (&d)[v_columns / 2], const unsigned* a, unsigned long long b, int accumulate)
-/// d (+)= a b, 64 x v_columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major).
-/// In 8 bits 32 takes the place of 16, and b is K-major in both.
-std::string wgmma_text(const shared::ForwardSm90Config& config);
+/// d (+)= a b: 64 rows, of so many columns, in f32.
+struct Product {
+  std::string name, parameters, a_operand, inputs;
+  int columns, input_count;  // inputs: operands after d, `accumulate` the last
+  std::string types;         // of a and b: "bf16.bf16"
+  std::string immediates;    // after the predicate: signs of a and b, then in 16 bits which operands are transposed
+};
+
+/// `void NAME(float (&d)[columns / 2], PARAMETERS)`, which issues the product; b's descriptor and `accumulate` are its
+/// last parameters. `step`: columns of a and rows of b that the instruction multiplies.
+std::string product_text(const Product& product, int step);
+
+/// "%4, %5, %6": so many operands from `first` on.
+std::string operands(int first, int count);
 
 }  // namespace heddle::cuda::emit

@@ -126,7 +126,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
  public:
   explicit ForwardSm90Kernel(const backend::PrepareArguments& arguments)
       : device_(arguments.plan.device),
-        config_(*arguments.plan.sm90),
+        config_(*arguments.plan.forward_sm90),
         packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
         paged_(arguments.problem.page_rows > 0),
         grid_(0),

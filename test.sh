@@ -8,7 +8,7 @@
 # What --full takes and the default samples or leaves out:
 #   - the compile table: all kernels. By default each shape and each feature once, and a share of those that the change
 #     concerns (what differs from the upstream branch, else from the last commit)
-#   - planted faults: all. By default ten at random
+#   - planted faults: a hundred at random. By default ten
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
@@ -122,7 +122,7 @@ if $full; then
   step "TSan build"
   build_preset tsan
   note "TSan" reduced_tests tsan
-  note "planted faults" plant_faults
+  note "a hundred planted faults" plant_faults --sample 100
 else
   note "release" tests release
   note "ten planted faults" plant_faults --sample 10

@@ -24,11 +24,11 @@ struct ForwardSm90Params {
   RowFills fills;
   int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
   Operands operands;
-  FlatDistances flat;   // distant
-  Cap cap;              // capped
-  float scale;          // what a product q.k is multiplied by: scale, times the factor of the score_mod
-  float scale_log2;     // scale * log2(e); normalizer none: scale
-  int group;            // packed: query heads that read one head of keys
+  FlatDistances flat;  // distant
+  Cap cap;             // capped
+  float scale;         // what a product q.k is multiplied by: scale, times the factor of the score_mod
+  float scale_log2;    // scale * log2(e); normalizer none: scale
+  int group;           // packed: query heads that read one head of keys
   Outputs outputs;
   ModValues mod;
   Sinks sinks;

@@ -22,8 +22,8 @@ struct StoredRun {
 /// Of a warpgroup.
 inline constexpr int kStoredThreads = 128;
 
-/// Which of all words are those of a thread: a warpgroup's stand side by side. `block`: words_at of the tile + number of
-/// the key block.
+/// Which of all words are those of a thread: a warpgroup's stand side by side. `block`: words_at of the tile + number
+/// of the key block.
 constexpr long long stored_word(int block, int warpgroups, int warpgroup, int thread) {
   return (static_cast<long long>(block) * warpgroups + warpgroup) * kStoredThreads + thread;
 }

@@ -19,8 +19,8 @@ class Producer {
                                       const ptx::TensorMap& v_map, const Params& params)
       : memory_(memory), q_map_(q_map), k_map_(k_map), v_map_(v_map), params_(params) {}
 
-  /// Runs the CTA's first tile, then the tiles that it draws, then repeats those whose row sums left the safe range, with
-  /// the running maximum.
+  /// Runs the CTA's first tile, then the tiles that it draws, then repeats those whose row sums left the safe range,
+  /// with the running maximum.
   __device__ __forceinline__ void run() {
     next_ = TileSource<kConfig, Params>::own(params_);
     for (bool drained = next_ < 0;;) {

@@ -14,11 +14,11 @@ using cuda::ContextScope;
 using cuda::copy_and_wait;
 using cuda::DeviceMemory;
 using cuda::driver;
+using cuda::Module;
 using cuda::emit::test::columns_source;
 using cuda::emit::test::DeviceProgram;
 using cuda::emit::test::kColumnKeys;
 using cuda::emit::test::mods_over_columns;
-using cuda::Module;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(OnGpu, ModValues, DeviceProgram);
 

@@ -220,15 +220,15 @@ void add_kernel(Text& text, const Json& kernel) {
 
 }  // namespace
 
-Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
-                 const std::string& mask_words_at, const plan::Plan& plan, const Json& kernel) {
+Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_place,
+                 const plan::Plan& plan, const Json& kernel) {
   const expr::Precision precision = problem.precision;
   return {{"problem", problem_json(problem)},
           {"mods",
            {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
             {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
             {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}}},
-          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_words_at) : Json()},
+          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_place) : Json()},
           {"plan", plan_json(plan)},
           {"predicted", predicted_json(plan.predicted)},
           {"rejected", plan.rejected},

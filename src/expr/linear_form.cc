@@ -1,8 +1,9 @@
 #include "expr/linear_form.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
+
+#include "expr/order.h"
 
 namespace heddle::expr {
 namespace {
@@ -55,8 +56,8 @@ LinearForm combine(const LinearForm& x, std::int64_t scale_x, const LinearForm& 
   auto of_y = y.terms.begin();
   while (of_x != x.terms.end() || of_y != y.terms.end()) {
     LinearTerm term{};
-    const bool only_y = of_x == x.terms.end() || (of_y != y.terms.end() && std::less<>()(of_y->atom, of_x->atom));
-    const bool only_x = of_y == y.terms.end() || (of_x != x.terms.end() && std::less<>()(of_x->atom, of_y->atom));
+    const bool only_y = of_x == x.terms.end() || (of_y != y.terms.end() && stands_before(*of_y->atom, *of_x->atom));
+    const bool only_x = of_y == y.terms.end() || (of_x != x.terms.end() && stands_before(*of_x->atom, *of_y->atom));
     term.atom = only_y ? of_y->atom : of_x->atom;
     if (!only_y) term.coefficient += scale_x * (of_x++)->coefficient;
     if (!only_x) term.coefficient += scale_y * (of_y++)->coefficient;

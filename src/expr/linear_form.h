@@ -24,7 +24,7 @@ struct LinearTerm {
 };
 
 struct LinearForm {
-  std::vector<LinearTerm> terms;  // by ascending atom address, no zero coefficient
+  std::vector<LinearTerm> terms;  // in the order of stands_before(), no zero coefficient
   std::int64_t constant = 0;
 
   bool is_constant() const { return terms.empty(); }

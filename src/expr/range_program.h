@@ -34,7 +34,7 @@ class RangeProgram {
   /// True when no side of a comparison of integers wraps, so that their difference has the sign that it says.
   bool is_exact(int comparison, std::span<const Range> slots) const;
 
-  // The steps, for who writes them in another language (backend/cuda/emit/range_text.h).
+  // The steps, for who writes them in another language (backend/device_text/range_text.h).
 
   struct Constant {
     Range range;

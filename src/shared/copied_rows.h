@@ -1,5 +1,5 @@
-// Tensors that forward_sm90 reads from copies, since their strides, address or pages are none of TMA's, or their pages
-// small: what host and device pass each other to copy their rows into the workspace, before each run. Read by the
+// Tensors that an attention kernel reads from copies, since their strides, address or pages are none of TMA's, or their
+// pages small: what host and device pass each other to copy their rows into the workspace, before each run. Read by the
 // launcher, and by the kernel when NVRTC compiles it: no other headers, plain integers only.
 #pragma once
 

@@ -11,13 +11,6 @@
 
 namespace heddle::shared {
 
-/// The tensors of queries, keys and values, as the producer walks them.
-struct Operands {
-  int q_len, kv_len;                    // queries and keys of every sequence; where they differ, of the longest
-  int last_block;                       // key block of the last key; where sequences differ each has its own
-  int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
-};
-
 /// The kernel's parameters beside the four tensor maps (q, k, v, o).
 struct ForwardSm90Params {
   TileList tiles;

@@ -1,13 +1,13 @@
 // forward_sm90's configuration: what one kernel of it computes, and how. Read by the planner, by the launcher, and by
 // the kernel itself when NVRTC compiles it: no headers but these, plain integers only.
 //
-// A CTA has one producer warpgroup (one thread of it issues TMA, another draws tiles; where there is such, a third
-// streams a capture, and warps transpose values of 8 bits and gather what TMA does not bring: two of either kind, or
-// one beside another's) and `warpgroups` consumers of 64 query rows each. The host lists the tiles; each CTA begins
-// with its own and then draws one after the other, so that a CTA that is held up takes fewer. The producer alone walks
-// a tile's runs of key blocks and leaves one Step beside each key block it loads, so consumers know nothing of masks,
-// schedules or sequences but what the Step says, and the tile's origin. A warpgroup passes over the blocks that none of
-// its own rows attends.
+// A CTA has one producer warpgroup and `warpgroups` consumers of 64 query rows each. One of the producer's threads
+// issues TMA and one draws tiles. If needed, a thread of the third warp streams a capture; other warps transpose values
+// of 8 bits, gather pages or compute numbers of keys: two warps for one task, or one each for two. The host lists the
+// tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up takes fewer.
+// The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads, so consumers
+// know nothing of masks, schedules or sequences but what the Step says, and the tile's origin. A warpgroup passes over
+// the blocks that none of its own rows attends.
 #pragma once
 
 #include "shared/mod_forms.h"

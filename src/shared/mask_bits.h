@@ -16,7 +16,7 @@ struct MaskWords {
   unsigned row[2];
 };
 
-/// The words of a stored mask (stored_mask.h). Those of key block n of item i are block words_at[i] + n of them.
+/// The words of a stored mask. Key block n of item i has block words_at[i] + n of them (stored_mask.h).
 struct StoredWords {
   const MaskWords* words;
   const int* words_at;

@@ -30,7 +30,7 @@ struct GatherOrder {
   int sequence, head;  // of that tensor
   int row, rows;       // the first one, of the sequence; and how many there are from it on: the others are zeros. At
                        // most 0: all are
-  int count;           // in the first slot: of all orders so far
+  int count;           // slot 0 only: orders given so far
 };
 static_assert(sizeof(GatherOrder) == 32);  // written 16 bytes at a time
 inline constexpr unsigned kOrderTensor = 0, kOrderTo = 4, kOrderFull = 8, kOrderSequence = 12, kOrderHead = 16,

@@ -1,7 +1,7 @@
 // Sequences whose lengths are in the device's memory: what host and device pass each other to find their spans and to
-// list the tiles that they leave, before each run of forward_sm90. The host lists tiles and rows of key blocks for the
-// longest sequences that there may be; the device drops the tiles and cuts the rows that lie past an end. Read by the
-// planner, the launcher, and the kernels when NVRTC compiles them: no other headers, plain integers only.
+// list the tiles that they leave, before each run of an attention kernel. The host lists tiles and rows of key blocks
+// for the longest sequences that there may be; the device drops the tiles and cuts the rows that lie past an end. Read
+// by the planner, the launcher, and the kernels when NVRTC compiles them: no other headers, plain integers only.
 #pragma once
 
 #include "shared/sequence_span.h"

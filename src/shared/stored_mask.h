@@ -1,7 +1,7 @@
-// Stored masks: what a mask says of every partial block, found once before any run of forward_sm90 and kept in the
-// device's memory as the words that the kernel's threads take (mask_bits.h). What host and device pass each other, and
-// where the words stand. Read by the planner, the launcher, and the kernels when NVRTC compiles them: no other headers,
-// plain integers only.
+// Stored masks: what a mask says of every partial block, found once before any run of an attention kernel and kept in
+// the device's memory as the words that the kernel's threads take (mask_bits.h). What host and device pass each other,
+// and where the words stand. Read by the planner, the launcher, and the kernels when NVRTC compiles them: no other
+// headers, plain integers only.
 #pragma once
 
 #include "shared/mask_bits.h"

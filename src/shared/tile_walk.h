@@ -13,8 +13,8 @@ struct KvRun {
   int last_flags;  // of the last one
 };
 
-/// One tile: queries() queries of one head, or of as many of heads() as its keys have left, against `steps` blocks of
-/// keys. Copied 16 bytes at a time.
+/// One tile: up to queries() queries of one head against `steps` blocks of keys. Packed: of up to heads() query heads
+/// that read the same keys. Copied 16 bytes at a time.
 struct WorkItem {
   int q_tile;       // queries from q_tile * queries() on
   int head, batch;  // query head, the first one
@@ -47,7 +47,7 @@ inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
 /// What the producer leaves with the first step of a tile.
 struct TileOrigin {
   int q_first, head, batch;  // first query; query head, the first one; sequence
-  int item;                  // its number
+  int item;                  // number of its WorkItem in the list
 };
 inline constexpr unsigned kOriginHead = 4, kOriginBatch = 8, kOriginItem = 12;  // offsets in bytes
 
@@ -65,6 +65,13 @@ struct TileList {
   TicketWord* tickets;    // not read where there are no more items than CTAs
   TicketWord run;         // number of this launch, not 0, below 2^(64 - kTicketBits)
   const KvRun* runs;
+};
+
+/// The tensors of queries, keys and values, as the producer walks them.
+struct Operands {
+  int q_len, kv_len;                    // queries and keys of every sequence; where they differ, of the longest
+  int last_block;                       // key block of the last key; where sequences differ each has its own
+  int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
 };
 
 /// Where lengths are on the device: what the tiles left by them are, and which rows no sequence has.

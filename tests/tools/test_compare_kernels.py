@@ -13,7 +13,8 @@ sys.path.insert(0, str(TOOLS))
 
 from kernel_code import cubin as cubins  # noqa: E402
 from kernel_code.compiled import Compiled  # noqa: E402
-from kernel_code.cubin import Code, code_of, difference, instructions, reads_bank, sections  # noqa: E402
+from kernel_code.cubin import (Code, code_of, difference, instructions, moved_parameters, reads_bank,  # noqa: E402
+                               sections)
 from kernel_code.programs import (Kernel, OneText, Program, compatible, kernel_of, paired, read_program, sampled,  # noqa: E402
                                   unique, without_comments)
 from kernel_code.table import RECORDER, load, save  # noqa: E402
@@ -66,6 +67,17 @@ class Texts(unittest.TestCase):
         self.assertEqual((len(small), len(large)), (2, 4))
         self.assertLess(small, large)
         self.assertEqual(len(sampled(kernels)), 5)
+
+
+    def test_a_field_that_is_not_stated_has_its_headers_default(self):
+        old = "struct ForwardSm90Config {\n  int stages;\n  bool lse = false;\n  Fp8 q = Fp8::none, k = Fp8::e4m3;\n  constexpr int f();\n};\n"
+        new = ("struct ForwardSm90Config {\n#define HEDDLE_FIELD(type, name, value) type name = value;\n"
+               "HEDDLE_FIELD(int, stages, 0)\nHEDDLE_FIELD(bool, lse, false)\nHEDDLE_FIELD(Fp8, q, Fp8::none)\n"
+               "HEDDLE_FIELD(Fp8, k, Fp8::e4m3)\n  constexpr int f();\n};\n")
+        config = "constexpr ForwardSm90Config kConfig = {.stages = 2};\n"
+        fields = [kernel_of(Program("k", struct_text + config, ()), OneText()).fields for struct_text in (old, new)]
+        self.assertEqual(fields[0], {"stages": "2", "lse": "false", "q": "none", "k": "e4m3"})
+        self.assertEqual(fields[1], fields[0])
 
 
 class Pairs(unittest.TestCase):
@@ -192,6 +204,28 @@ class MachineCode(unittest.TestCase):
 
     def test_instructions_are_of_16_bytes(self):
         self.assertEqual(len(instructions(bytes(48))), 3)
+
+
+def reading(*offsets):
+    """Machine code that reads parameters, and then one constant."""
+    def read(offset):
+        return (0x5 << 9 | 0x010 | offset << 38).to_bytes(16, "little")
+    return Code(text={"k": b"".join(read(offset) for offset in (*offsets, 0x28))})
+
+
+class MovedParameters(unittest.TestCase):
+    def test_each_place_has_one_at_the_other(self):
+        self.assertTrue(moved_parameters(reading(0x220, 0x230, 0x220), reading(0x240, 0x220, 0x240)))
+        self.assertFalse(moved_parameters(reading(0x220, 0x220), reading(0x240, 0x250)))
+        self.assertFalse(moved_parameters(reading(0x220, 0x230), reading(0x240, 0x240)))
+        self.assertFalse(moved_parameters(reading(0x220, 0x230), reading(0x220, 0x220)))
+
+    def test_nothing_else_may_differ(self):
+        one, other = reading(0x220), reading(0x230)
+        self.assertFalse(moved_parameters(one, reading(0x230, 0x230)))
+        other.registers = 8
+        self.assertFalse(moved_parameters(one, other))
+        self.assertFalse(moved_parameters(reading(0x220), reading(0x20)), "that is no parameter")
 
 
 class Recorder(unittest.TestCase):

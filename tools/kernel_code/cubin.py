@@ -160,18 +160,17 @@ def moved_parameters(a, b):
     if list(a.text) != list(b.text) or replace(a, text={}) != replace(b, text={}):
         return False
     for kernel, text in a.text.items():
-        moves = {}
+        moves, back = {}, {}
         if len(text) != len(b.text[kernel]):
             return False
         for one, other in zip(instructions(text), instructions(b.text[kernel])):
-            if one == other:
-                if is_parameter(one) and moves.setdefault(offset_in_bank(one), offset_in_bank(one)) != offset_in_bank(one):
+            if one != other and not (is_parameter(one) and is_parameter(other)
+                                     and without_offset(one) == without_offset(other)):
+                return False
+            if is_parameter(one):
+                here, there = offset_in_bank(one), offset_in_bank(other)
+                if moves.setdefault(here, there) != there or back.setdefault(there, here) != here:
                     return False
-                continue
-            if not (is_parameter(one) and is_parameter(other) and without_offset(one) == without_offset(other)):
-                return False
-            if moves.setdefault(offset_in_bank(one), offset_in_bank(other)) != offset_in_bank(other):
-                return False
     return True
 
 

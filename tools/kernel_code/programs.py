@@ -96,7 +96,8 @@ class Kernel:
 def defaults_of(text):
     """The fields of ForwardSm90Config that have a default: members of the struct, or rows of the list that it is made of."""
     found = STRUCT.search(text)
-    members = DEFAULT.findall(found[1]) + LISTED.findall(found[1]) if found else []
+    own = re.sub(r"^#.*$", "", found[1], flags=re.MULTILINE) if found else ""
+    members = DEFAULT.findall(own) + LISTED.findall(own)
     return {name: value.rpartition("::")[2] for name, value in members}
 
 

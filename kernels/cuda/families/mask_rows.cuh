@@ -11,9 +11,9 @@
 // a warp until it has seen both values, in an order that jumps about: most masks change along a line. So the result is
 // exact, whatever the intervals know.
 //
-// The source defines before this file: mask_uniform, _row, _column, _element (emit/expression_text.h), mask_range
-// (emit/range_text.h), zone_group_of, zone_tree_of, and kQTokenWord and kKvTokenWord, the words of mod.params that hold
-// what is added to a sequence's q_idx and kv_idx (-1: not used).
+// The source defines before this file: mask_uniform, _row, _column, _element (device_text/expression_text.h),
+// mask_range (device_text/range_text.h), zone_group_of, zone_tree_of, and kQTokenWord and kKvTokenWord, the words of
+// mod.params that hold what is added to a sequence's q_idx and kv_idx (-1: not used).
 #pragma once
 
 #include "mods/ranges.cuh"

@@ -1,5 +1,5 @@
 // Sequences whose lengths are in the device's memory: where they stand, and which tiles they leave. Two small kernels
-// run before forward_sm90, on its stream.
+// run before an attention kernel, on its stream.
 //
 // place_sequences: one CTA, a thread for each sequence. A packed sequence begins where the one before ends. That is the
 // largest of all cumulative lengths up to there, so the CTA scans them, kSpanThreads sequences at a time.

@@ -3,7 +3,8 @@
 // asks are the elements that it has in forward_sm90, in the same order: rows past a sequence's end and keys past it are
 // asked about, too, and nobody reads the answer.
 //
-// Included last by a generated source, which defines kBySequence and the mask's functions (emit/expression_text.h).
+// Included last by a generated source, which defines kBySequence and the mask's functions
+// (device_text/expression_text.h).
 #pragma once
 
 #include "shared/stored_mask.h"

@@ -66,8 +66,8 @@ __device__ __forceinline__ float lse_of_fill(const shared::Sinks& sinks, int hea
   return -ptx::infinity();
 }
 
-/// `Params`: a kernel's parameters, with fills, listed, operands, outputs, sinks and mod.
-/// With lengths on the device, by all CTAs: the rows that no sequence has, or those that one has.
+/// With lengths on the device, by all CTAs: fills the rows that a sequence has (`of_sequence`), or those that none has.
+/// `Params` has fills, listed, operands, outputs, sinks and mod.
 template <auto kConfig, class Params>
 __device__ __forceinline__ void store_fills_by_sequence(const Params& params, int thread, bool of_sequence) {
   const shared::ListedTiles& listed = params.listed;

@@ -1,5 +1,6 @@
 // What the user's mods do to the scores and weights in registers, element by element (generated, see
-// emit/expression_text.h: functions called mask_..., offset_..., score_... and weight_...), and the end of the keys.
+// device_text/expression_text.h: functions called mask_..., offset_..., score_... and weight_...), and the end of the
+// keys.
 #pragma once
 
 #include "fragments/elements.cuh"
@@ -72,8 +73,9 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
   if constexpr (kStreams) tile.wait();
 }
 
-/// The weights in P are multiplied by the weight_mod. `some_are_cut`: elements of the block do not attend; their weight
-/// is 0, and stays 0 whatever the weight_mod is there.
+/// The weights in P are multiplied by the weight_mod. `some_are_cut`: elements of the block do not attend. A
+/// weight that is 0 then stays 0, whatever the weight_mod is: that of elements that do not attend, and of attending
+/// ones whose weight is 0 already.
 template <auto kConfig>
 __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], const shared::ModValues& mod,
                                              const BlockOrigin& at, bool some_are_cut) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/barrier.cuh"
-#include "shared/forward_sm90_config.h"
+#include "shared/panels.h"
 
 namespace heddle {
 

@@ -1,5 +1,5 @@
-// Operations of mods on f32 that may round together (emit/expression_text.h, Rounding::contracted). To be compiled with
-// contraction, the compiler's default.
+// Operations of mods on f32 that may round together (device_text/expression_text.h, Rounding::contracted). To be
+// compiled with contraction, the compiler's default.
 #pragma once
 
 #include "mods/instructions.cuh"

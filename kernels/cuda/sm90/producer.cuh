@@ -7,7 +7,7 @@
 
 namespace heddle {
 
-/// `Params`: the kernel's parameters, with tiles, operands and group.
+/// `Params`: the kernel's parameters, with tiles, listed, operands and group.
 template <auto kConfig, class Params>
 class Producer {
  public:
@@ -63,7 +63,7 @@ class Producer {
     return ptx::load_word(memory_.origin(tile) + shared::kOriginItem) | kSafely;
   }
 
-  /// The first such tile in the places that the next tiles are to take, or kNoTile.
+  /// The first such tile in the slots that the next tiles are to take, or kNoTile.
   __device__ __forceinline__ int take_any_repeat() {
 #pragma unroll 1
     for (unsigned i = 0; i < shared::kTileSlots; ++i) {

@@ -22,7 +22,7 @@ struct ModLayout {
   };
   std::vector<std::pair<std::string, ExprType>> params;  // word i
   std::vector<CaptureSlot> captures;
-  bool by_sequence = false;  // sequences differ: each has its lengths, starts and places in a list
+  bool by_sequence = false;  // sequences differ: each has its lengths, starts and rows in a list
 };
 /// The layout of all mods together (empty ones count nothing), names sorted. Throws Error(unsupported) past
 /// shared::kModParams params, shared::kModCaptures captures or rank 4, Error(invalid_argument) for a name that two mods

@@ -80,16 +80,14 @@ double moved_bytes(const AttentionProblem& problem) {
 struct Candidate {
   Choice choice;
   bool may_spill = false;
-  bool weighs_each = false;                            // though others only drop
-  bool masks_each = false;                             // though others have its bits stored
-  bool reads_each = false;                             // element of a capture, though of others it comes in tiles
-  bool numbers_each = false;                           // what depends on the key, though others do so once a key
-  bool copies_more = false;                            // of pages than others
-  double computing = 0;                                // seconds, however long memory takes
-  std::int64_t stored_partial = 0, stored_places = 0;  // of the mask: StoredBlocks
-  std::int64_t stored_bytes() const {
-    return shared::stored_bytes(stored_places, choice.plan.forward_sm90->warpgroups);
-  }
+  bool weighs_each = false;                          // though others only drop
+  bool masks_each = false;                           // though others have its bits stored
+  bool reads_each = false;                           // element of a capture, though of others it comes in tiles
+  bool numbers_each = false;                         // what depends on the key, though others do so once a key
+  bool copies_more = false;                          // of pages than others
+  double computing = 0;                              // seconds, however long memory takes
+  std::int64_t stored_partial = 0, stored_room = 0;  // of the mask: StoredBlocks
+  std::int64_t stored_bytes() const { return shared::stored_bytes(stored_room, choice.plan.forward_sm90->warpgroups); }
   double seconds() const { return choice.plan.predicted->seconds; }
   /// That the others' are held against.
   double weighed_seconds() const {
@@ -135,7 +133,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.mods = mods;
   TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
   candidate.stored_partial = schedule.stored.partial;
-  candidate.stored_places = schedule.stored.room;
+  candidate.stored_room = schedule.stored.room;
   const double bytes = moved_bytes(problem) + static_cast<double>(candidate.stored_bytes());
   candidate.computing = forward_sm90_seconds(schedule);
   if (mods.streamed && config.streamed_bytes == 0) candidate.computing *= kPlannerFactors.element_reads;

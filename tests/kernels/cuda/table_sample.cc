@@ -17,7 +17,7 @@ namespace {
 
 using Fields = std::map<std::string, std::string>;
 
-/// Of the source's kConfig, as far as it states them.
+/// The fields that the source's kConfig states: those not at their default.
 Fields fields_of(const jit::Source& source) {
   const std::size_t begin = source.text.find("kConfig = {"), end = source.text.find("};", begin);
   if (begin == std::string::npos || end == std::string::npos) return {};
@@ -35,6 +35,9 @@ constexpr std::array kTuning = {"stages",          "q_buffers",       "o_panels"
 
 std::set<std::string> features_of(const Fields& fields) {
   std::set<std::string> features;
+  for (const char* flag : {"f16", "lse", "masked"}) {
+    if (!fields.contains(flag)) features.insert(std::string("no ") + flag);
+  }
   std::string shape = fields.contains("q_fp8") ? "8 bits" : "16 bits";
   for (const auto& [name, value] : fields) {
     const auto is_name = [&](const char* other) { return name == other; };
@@ -43,7 +46,7 @@ std::set<std::string> features_of(const Fields& fields) {
       shape += " " + value;
     } else if (name == "page_rows") {
       const int rows = std::stoi(value);
-      features.insert(rows == 0 ? "no pages" : rows % 8 == 0 ? "boxes of pages" : "gathered pages");
+      features.insert(rows % 8 == 0 ? "boxes of pages" : "gathered pages");
     } else {
       features.insert(name + " = " + value);
     }
@@ -52,24 +55,23 @@ std::set<std::string> features_of(const Fields& fields) {
   return features;
 }
 
-/// A file of the kernels, and the field that tells which of them run its code: those where it is not `unless`. A file
-/// that is not listed concerns all.
+/// A file of the kernels, and the field that those which run its code state. A file that is not listed concerns all.
 struct Concern {
-  std::string_view file, field, unless;
+  std::string_view file, field;
 };
 constexpr std::array kConcerns = {
-    Concern{"sm90/gather.cuh", "page_rows", "0"},
-    Concern{"sm90/streamer.cuh", "streamed_bytes", "0"},
-    Concern{"fragments/streamed_tile.cuh", "streamed_bytes", "0"},
-    Concern{"sm90/transpose.cuh", "q_fp8", ""},
-    Concern{"shared/transposed_values.h", "q_fp8", ""},
-    Concern{"fragments/cap.cuh", "capped", "false"},
-    Concern{"fragments/drops.cuh", "dropped", "false"},
-    Concern{"shared/philox.h", "dropped", "false"},
-    Concern{"fragments/sink.cuh", "sinks", "false"},
-    Concern{"fragments/tilt.cuh", "descending", "false"},
-    Concern{"fragments/mask_bits.cuh", "mask", "heddle::shared::MaskForm::direct"},
-    Concern{"shared/mask_bits.h", "mask", "heddle::shared::MaskForm::direct"},
+    Concern{"sm90/gather.cuh", "page_rows"},
+    Concern{"sm90/streamer.cuh", "streamed_bytes"},
+    Concern{"fragments/streamed_tile.cuh", "streamed_bytes"},
+    Concern{"sm90/transpose.cuh", "q_fp8"},
+    Concern{"shared/transposed_values.h", "q_fp8"},
+    Concern{"fragments/cap.cuh", "capped"},
+    Concern{"fragments/drops.cuh", "dropped"},
+    Concern{"shared/philox.h", "dropped"},
+    Concern{"fragments/sink.cuh", "sinks"},
+    Concern{"fragments/tilt.cuh", "descending"},
+    Concern{"fragments/mask_bits.cuh", "mask"},
+    Concern{"shared/mask_bits.h", "mask"},
 };
 constexpr std::array<std::string_view, 5> kMadeOf = {"kernels/cuda/", "src/shared/", "src/backend/cuda/emit/",
                                                      "src/backend/device_text/", "src/plan/"};
@@ -84,8 +86,7 @@ int share_of(const Fields& fields, const std::string& changed) {
     const auto* concern = std::ranges::find_if(kConcerns, [&](const Concern& c) { return file.ends_with(c.file); });
     if (concern == kConcerns.end()) {
       share = share == 0 ? 16 : share;
-    } else if (const auto field = fields.find(std::string(concern->field));
-               field != fields.end() && field->second != concern->unless) {
+    } else if (fields.contains(std::string(concern->field))) {
       share = 6;
     }
   }

@@ -6,10 +6,10 @@
 
 namespace heddle::cuda::emit {
 
-/// d (+)= a b: 64 rows, of so many columns, in f32.
+/// d = a b, or d += a b: 64 rows of `columns` f32 numbers.
 struct Product {
   std::string name, parameters, a_operand, inputs;
-  int columns, input_count;  // inputs: operands after d, `accumulate` the last
+  int columns, input_count;  // operands after d; `accumulate` is the last
   std::string types;         // of a and b: "bf16.bf16"
   std::string immediates;    // after the predicate: signs of a and b, then in 16 bits which operands are transposed
 };

@@ -19,6 +19,9 @@ void add(std::string& all, std::string_view part) {
 }  // namespace
 
 std::vector<std::string> options_of(const Source& source) {
+  if (source.architecture.empty()) {
+    throw Error(ErrorCode::internal, fmt::format("kernel '{}' has no architecture", source.name));
+  }
   std::vector<std::string> options{
       "--gpu-architecture=" + source.architecture,  // a real one: NVRTC runs ptxas, whose warnings come in the log
       "--std=c++20", "--device-as-default-execution-space",

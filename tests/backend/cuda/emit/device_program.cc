@@ -58,7 +58,7 @@ extern "C" __global__ void evaluate(int which, const Place* places, unsigned* re
 )";
 constexpr const char* kEnd = "  }\n}\n}  // namespace heddle\n";
 
-std::vector<Place> spans_of(std::span<const expr::Element> elements) {
+std::vector<Place> places_of(std::span<const expr::Element> elements) {
   using expr::Leaf;
   std::vector<Place> places;
   for (const expr::Element& at : elements) {
@@ -129,7 +129,7 @@ shared::ModValues DeviceProgram::bind(const ModLayout& layout, const Bindings& b
 std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues& bound,
                                                std::span<const expr::Element> elements) const {
   const ContextScope context(kDevice);
-  const std::vector<Place> places = spans_of(elements);
+  const std::vector<Place> places = places_of(elements);
   std::vector<unsigned> bits(places.size());
   const DeviceMemory in(kDevice, places.size() * sizeof(Place)), out(kDevice, bits.size() * sizeof(unsigned));
   copy_and_wait(kDevice, in.data(), places.data(), in.bytes());

@@ -136,10 +136,12 @@ TEST_F(Build, FailuresHaveTheirCodes) {
   expect_error([] { build(fake_source("b", "//result 7\n")); }, ErrorCode::unsupported,
                HasSubstr("does not find libnvrtc-builtins.so.13.0"));
   expect_error([] { build(fake_source("c", "//result 5\n")); }, ErrorCode::compile, HasSubstr("NVRTC_ERROR"));
-  expect_error([] { build({.name = "d", .text = "//result 0\n"}); }, ErrorCode::compile,
+  expect_error([] { build({.name = "d", .text = "//result 0\n", .architecture = "sm_90a"}); }, ErrorCode::compile,
                HasSubstr("neither the log nor the machine code"));
-  expect_error([] { build({.name = "e", .text = std::string("a\0b", 3)}); }, ErrorCode::internal,
-               HasSubstr("e holds a zero byte"));
+  expect_error([] { build({.name = "e", .text = std::string("a\0b", 3), .architecture = "sm_90a"}); },
+               ErrorCode::internal, HasSubstr("e holds a zero byte"));
+  expect_error([] { build({.name = "f", .text = "kernel f"}); }, ErrorCode::internal,
+               HasSubstr("kernel 'f' has no architecture"));
 }
 
 constexpr const char* kSpills =
@@ -149,7 +151,7 @@ constexpr const char* kSpills =
 constexpr const char* kSerialises = "//log ptxas info    : (C7512) Potential Performance Loss: serialized\n";
 
 TEST_F(Build, RejectsKernelsThatSpill) {
-  const std::string sentence = rejection_of({.name = "spilling", .text = kSpills});
+  const std::string sentence = rejection_of({.name = "spilling", .text = kSpills, .architecture = "sm_90a"});
   EXPECT_THAT(sentence, StartsWith("kernel 'spilling' is rejected: 20 bytes are spilled\nptxas info"));
   EXPECT_THAT(sentence, HasSubstr("12 bytes spill stores")) << "the log is in the sentence";
 }
@@ -157,10 +159,12 @@ TEST_F(Build, RejectsKernelsThatSpill) {
 TEST_F(Build, RejectsKernelsThatSerialise) {
   EXPECT_THAT(rejection_of(fake_source("k", kSerialises)),
               StartsWith("kernel 'k' is rejected: (C7512) Potential Performance Loss: serialized\n"));
-  EXPECT_THAT(rejection_of({.name = "l", .text = std::string(kSerialises) + kSpills}),
+  EXPECT_THAT(rejection_of({.name = "l", .text = std::string(kSerialises) + kSpills, .architecture = "sm_90a"}),
               StartsWith("kernel 'l' is rejected: 20 bytes are spilled; (C7512) Potential"));
-  EXPECT_THAT(rejection_of({.name = "m", .text = "//log ptxas fatal : (C7602) needs 300\n//result 6\n"}),
-              StartsWith("kernel 'm' is rejected: (C7602) needs 300\n"));
+  EXPECT_THAT(
+      rejection_of(
+          {.name = "m", .text = "//log ptxas fatal : (C7602) needs 300\n//result 6\n", .architecture = "sm_90a"}),
+      StartsWith("kernel 'm' is rejected: (C7602) needs 300\n"));
 }
 
 TEST_F(Build, TheErrorHasThePtxasLineOfEachReason) {

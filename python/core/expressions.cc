@@ -1,0 +1,214 @@
+// Expr and Capture in Python: operators, functions, text.
+#include "expressions.h"
+
+#include <nanobind/operators.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "heddle/error.h"
+#include "heddle/expr.h"
+
+namespace heddle::python {
+
+using namespace nb::literals;
+
+namespace {
+
+/// A Python number, bool or Expr. NumPy's scalars are numbers, too.
+Expr expr_of(nb::handle value) {
+  if (nb::isinstance<Expr>(value)) return nb::cast<Expr>(value);
+  if (PyBool_Check(value.ptr())) return Expr(value.ptr() == Py_True);
+  if (PyFloat_Check(value.ptr())) return Expr(PyFloat_AsDouble(value.ptr()));
+  if (PyLong_Check(value.ptr())) {
+    int overflow = 0;
+    return Expr(PyLong_AsLongLongAndOverflow(value.ptr(), &overflow));
+  }
+  if (PyIndex_Check(value.ptr())) {
+    const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+    if (index.is_valid()) return expr_of(index);
+    throw nb::python_error();
+  }
+  if (PyNumber_Check(value.ptr()) && PyObject_HasAttrString(value.ptr(), "dtype")) {
+    const nb::object item = nb::getattr(value, "item")();
+    if (!item.is(value)) return expr_of(item);
+  }
+  throw nb::type_error(
+      nb::str("a mod computes with expressions, numbers and bools, not with {}")
+          .format(nb::str(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()))).attr("__name__")))
+          .c_str());
+}
+
+std::vector<Expr> indices_of(nb::handle index) {
+  std::vector<Expr> indices;
+  if (nb::isinstance<nb::tuple>(index)) {
+    for (const nb::handle one : nb::borrow<nb::tuple>(index)) indices.push_back(expr_of(one));
+  } else {
+    indices.push_back(expr_of(index));
+  }
+  return indices;
+}
+
+template <class Function>
+void binary(nb::class_<Expr>& type, const char* name, const char* reflected, Function function) {
+  const auto forward = [function](const Expr& x, nb::handle y) { return function(x, expr_of(y)); };
+  type.def(name, forward, nb::is_operator());
+  if (reflected != nullptr) {
+    type.def(
+        reflected, [function](const Expr& y, nb::handle x) { return function(expr_of(x), y); }, nb::is_operator());
+  }
+}
+
+Expr power(const Expr& x, const Expr& y) {
+  return pow(x.type() == ExprType::i32 ? to_f32(x) : x, y.type() == ExprType::i32 ? to_f32(y) : y);
+}
+
+void add_operators(nb::class_<Expr>& type) {
+  binary(type, "__add__", "__radd__", [](const Expr& x, const Expr& y) { return x + y; });
+  binary(type, "__sub__", "__rsub__", [](const Expr& x, const Expr& y) { return x - y; });
+  binary(type, "__mul__", "__rmul__", [](const Expr& x, const Expr& y) { return x * y; });
+  binary(type, "__truediv__", "__rtruediv__", [](const Expr& x, const Expr& y) { return x / y; });
+  binary(type, "__floordiv__", "__rfloordiv__", [](const Expr& x, const Expr& y) { return floor_div(x, y); });
+  binary(type, "__mod__", "__rmod__", [](const Expr& x, const Expr& y) { return x % y; });
+  binary(type, "__pow__", "__rpow__", power);
+  binary(type, "__and__", "__rand__", [](const Expr& x, const Expr& y) { return x & y; });
+  binary(type, "__or__", "__ror__", [](const Expr& x, const Expr& y) { return x | y; });
+  binary(type, "__xor__", "__rxor__", [](const Expr& x, const Expr& y) { return x ^ y; });
+  binary(type, "__lt__", nullptr, [](const Expr& x, const Expr& y) { return x < y; });
+  binary(type, "__le__", nullptr, [](const Expr& x, const Expr& y) { return x <= y; });
+  binary(type, "__gt__", nullptr, [](const Expr& x, const Expr& y) { return x > y; });
+  binary(type, "__ge__", nullptr, [](const Expr& x, const Expr& y) { return x >= y; });
+  binary(type, "__eq__", nullptr, [](const Expr& x, const Expr& y) { return x == y; });
+  binary(type, "__ne__", nullptr, [](const Expr& x, const Expr& y) { return x != y; });
+  type.def("__neg__", [](const Expr& x) { return -x; });
+  type.def("__pos__", [](const Expr& x) { return x; });
+  type.def("__invert__", [](const Expr& x) { return !x; });
+  type.def("__abs__", [](const Expr& x) { return abs(x); });
+  type.def("__hash__", [](const Expr& x) { return reinterpret_cast<std::intptr_t>(x.node()); });
+}
+
+void add_functions(nb::module_& module) {
+  const auto unary = [&](const char* name, Expr (*function)(const Expr&)) {
+    module.def(
+        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a);
+  };
+  unary("abs", [](const Expr& x) { return abs(x); });
+  unary("exp", [](const Expr& x) { return exp(x); });
+  unary("exp2", [](const Expr& x) { return exp2(x); });
+  unary("log", [](const Expr& x) { return log(x); });
+  unary("log2", [](const Expr& x) { return log2(x); });
+  unary("tanh", [](const Expr& x) { return tanh(x); });
+  unary("sigmoid", [](const Expr& x) { return sigmoid(x); });
+  unary("sqrt", [](const Expr& x) { return sqrt(x); });
+  unary("rsqrt", [](const Expr& x) { return rsqrt(x); });
+  unary("sin", [](const Expr& x) { return sin(x); });
+  unary("cos", [](const Expr& x) { return cos(x); });
+  unary("erf", [](const Expr& x) { return erf(x); });
+  unary("floor", [](const Expr& x) { return floor(x); });
+  unary("to_f32", [](const Expr& x) { return to_f32(x); });
+  unary("to_i32", [](const Expr& x) { return to_i32(x); });
+  module.def(
+      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a, "y"_a);
+  module.def(
+      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a, "y"_a);
+  module.def(
+      "power", [](nb::handle x, nb::handle y) { return power(expr_of(x), expr_of(y)); }, "x"_a, "y"_a);
+  module.def(
+      "clip",
+      [](nb::handle x, nb::handle low, nb::handle high) { return clip(expr_of(x), expr_of(low), expr_of(high)); },
+      "x"_a, "low"_a, "high"_a);
+  module.def(
+      "where", [](nb::handle c, nb::handle x, nb::handle y) { return where(expr_of(c), expr_of(x), expr_of(y)); },
+      "condition"_a, "x"_a, "y"_a);
+  module.def(
+      "random_uniform",
+      [](nb::handle seed, nb::handle b, nb::handle h, nb::handle q_idx, nb::handle kv_idx) {
+        return random_uniform(expr_of(seed), expr_of(b), expr_of(h), expr_of(q_idx), expr_of(kv_idx));
+      },
+      "seed"_a, "b"_a, "h"_a, "q_idx"_a, "kv_idx"_a);
+}
+
+Expr leaf_named(const std::string& name) {
+  static const std::map<std::string, Expr (*)()> leaves = {{"score", leaf::score},
+                                                           {"b", leaf::b},
+                                                           {"h", leaf::h},
+                                                           {"q_idx", leaf::q_idx},
+                                                           {"kv_idx", leaf::kv_idx},
+                                                           {"q_token", leaf::q_token},
+                                                           {"kv_token", leaf::kv_token},
+                                                           {"q_len", leaf::q_len},
+                                                           {"kv_len", leaf::kv_len},
+                                                           {"q_start", leaf::q_start},
+                                                           {"kv_start", leaf::kv_start}};
+  const auto found = leaves.find(name);
+  if (found == leaves.end()) throw nb::value_error(("'" + name + "' is no leaf").c_str());
+  return found->second();
+}
+
+ExprType type_named(const std::string& name) {
+  if (name == "f32") return ExprType::f32;
+  if (name == "i32") return ExprType::i32;
+  if (name == "bool") return ExprType::boolean;
+  throw nb::value_error(("a param is f32, i32 or bool, not '" + name + "'").c_str());
+}
+
+using Declared = std::map<std::string, std::pair<std::string, int>>;
+
+Expr parsed(const std::string& text, const Declared& captures, const std::map<std::string, std::string>& params) {
+  Symbols symbols;
+  for (const auto& [name, declared] : captures) symbols.captures[name] = {parse_dtype(declared.first), declared.second};
+  for (const auto& [name, type] : params) symbols.params[name] = type_named(type);
+  return parse(text, symbols);
+}
+
+}  // namespace
+
+void add_expressions(nb::module_& module) {
+  nb::class_<Expr> type(module, "Expr", "A mod, or a part of one: built by operators and functions, immutable.");
+  add_operators(type);
+  type.def_prop_ro(
+      "type", [](const Expr& x) { return std::string(x.empty() ? "none" : name(x.type())); },
+      "'f32', 'i32' or 'bool'.");
+  type.def("__str__", [](const Expr& x) { return x.empty() ? std::string() : print(x); });
+  type.def("__repr__", [](const Expr& x) { return x.empty() ? std::string("Expr()") : "Expr(" + print(x) + ")"; });
+  type.def("__bool__", [](const Expr& x) -> bool {
+    throw nb::type_error(
+        ("a mod cannot branch on '" + print(x) +
+         "', which differs from element to element: write heddle.where(condition, x, y), or & | ~ between "
+         "conditions instead of and, or, not and chained comparisons")
+            .c_str());
+  });
+  add_functions(module);
+
+  nb::class_<Capture>(module, "Capture", "A tensor that a mod reads, by name.")
+      .def(
+          "__init__",
+          [](Capture* self, const std::string& name, const std::string& dtype, int rank) {
+            new (self) Capture(name, parse_dtype(dtype), rank);
+          },
+          "name"_a, "dtype"_a, "rank"_a)
+      .def("__getitem__", [](const Capture& self, nb::handle index) { return self.read(indices_of(index)); })
+      .def(
+          "at",
+          [](const Capture& self, nb::handle index, nb::handle fill) {
+            return self.at(indices_of(index), expr_of(fill));
+          },
+          "index"_a, "fill"_a)
+      .def_prop_ro("name", [](const Capture& self) { return self.name(); })
+      .def_prop_ro("dtype", [](const Capture& self) { return std::string(name(self.dtype())); })
+      .def_prop_ro("rank", [](const Capture& self) { return self.rank(); });
+  module.def("leaf", &leaf_named, "name"_a);
+  module.def(
+      "param", [](const std::string& name, const std::string& of_type) { return param(name, type_named(of_type)); }, "name"_a,
+      "type"_a);
+  module.def("as_expr", &expr_of, "value"_a);
+  module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
+}
+
+}  // namespace heddle::python

@@ -1,0 +1,190 @@
+"""heddle.attention over NumPy: values against a float64 computation in NumPy, mods in every spelling, errors."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import heddle
+
+
+def inputs(batch=2, q_heads=4, kv_heads=2, q_len=9, kv_len=13, qk_dim=16, v_dim=8, dtype=np.float32):
+    random = np.random.default_rng(7)
+    draw = lambda *shape: random.standard_normal(shape).astype(dtype)  # noqa: E731
+    return draw(batch, q_heads, q_len, qk_dim), draw(batch, kv_heads, kv_len, qk_dim), draw(batch, kv_heads, kv_len, v_dim)
+
+
+def expected(q, k, v, score=None, mask=None, scale=None):
+    """In float64; score and mask are functions of arrays."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (k, v))
+    s = np.einsum("bhid,bhjd->bhij", q.astype(np.float64), k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    b, h, i, j = np.ogrid[tuple(slice(n) for n in s.shape)]
+    t = s if score is None else score(s, b, h, i, j)
+    if mask is not None:
+        t = np.where(mask(b, h, i, j), t, -np.inf)
+    top = np.max(t, axis=-1, keepdims=True)
+    p = np.exp(t - np.where(np.isfinite(top), top, 0))
+    total = p.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.log(total) + np.where(np.isfinite(top), top, 0))[..., 0]
+    return np.einsum("bhij,bhjd->bhid", p / np.where(total == 0, 1, total), v), lse
+
+
+def assert_close(o, want):
+    np.testing.assert_allclose(o, want, rtol=2e-5, atol=2e-6)
+
+
+def test_plain_with_lse():
+    q, k, v = inputs()
+    o, lse = heddle.attention(q, k, v, return_lse=True)
+    want, want_lse = expected(q, k, v)
+    assert o.dtype == np.float32 and lse.shape == (2, 4, 9)
+    assert_close(o, want)
+    assert_close(lse, want_lse)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_types(dtype):
+    q, k, v = inputs(dtype=dtype)
+    o = heddle.attention(q, k, v, scale=0.3)
+    assert o.dtype == dtype
+    np.testing.assert_allclose(o, expected(q, k, v, scale=0.3)[0], rtol=2e-3 if dtype == np.float16 else 1e-12, atol=1e-3)
+
+
+def test_arrays_in_a_closure_are_captured():
+    q, k, v = inputs()
+    slopes = np.array([0.5, 0.25, 0.125, 0.0625], np.float32)
+    mod = lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx)  # noqa: E731
+    assert_close(heddle.attention(q, k, v, score_mod=mod), expected(q, k, v, mod)[0])
+
+
+TABLE = np.linspace(-1, 1, 40, dtype=np.float32)
+
+
+def of_table(distance, table=TABLE):
+    return table[heddle.clip(distance + 20, 0, 39)]
+
+
+def test_arrays_of_helpers_globals_and_defaults_are_captured():
+    q, k, v = inputs()
+
+    def mod(score, b, h, q_idx, kv_idx, gate=np.array([[1.0, 2.0, 3.0, 4.0]] * 2, np.float32)):
+        return score * gate[b, h] + of_table(kv_idx - q_idx)
+
+    def of_numpy(s, b, h, i, j):
+        return s * np.array([[1.0, 2.0, 3.0, 4.0]] * 2)[b, h] + TABLE.astype(np.float64)[np.clip(j - i + 20, 0, 39)]
+
+    assert_close(heddle.attention(q, k, v, score_mod=mod), expected(q, k, v, of_numpy)[0])
+
+
+def test_masks_of_documents_and_text():
+    q, k, v = inputs(q_len=13)
+    ids = np.array([0] * 5 + [1] * 8, np.int32)
+    want = expected(q, k, v, mask=lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j))[0]
+    mask = lambda b, h, q_idx, kv_idx: (ids[q_idx] == ids[kv_idx]) & (q_idx >= kv_idx)  # noqa: E731
+    assert_close(heddle.attention(q, k, v, mask_mod=mask), want)
+    text = "ids[q_idx] == ids[kv_idx] and q_idx >= kv_idx"
+    assert_close(heddle.attention(q, k, v, mask_mod=text, captures={"ids": ids}), want)
+
+
+def test_partials_methods_and_two_arrays_of_one_name():
+    q, k, v = inputs()
+    first = functools.partial(lambda score, b, h, q_idx, kv_idx, by: score * by, by=2.0)
+    assert_close(heddle.attention(q, k, v, score_mod=first), expected(q, k, v, lambda s, *_: 2 * s)[0])
+
+    class Gate:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def mod(self, score, b, h, q_idx, kv_idx):
+            return heddle.where(kv_idx > q_idx, score, score * self.factor)
+
+    want = expected(q, k, v, lambda s, b, h, i, j: np.where(j > i, s, 3 * s))[0]
+    assert_close(heddle.attention(q, k, v, score_mod=Gate(3.0).mod), want)
+
+    def adds(x):
+        return lambda score: score + x[0]
+
+    one, other = adds(np.array([1.0], np.float32)), adds(np.array([2.0], np.float32))
+    both = lambda score, b, h, q_idx, kv_idx: one(score) * other(score)  # noqa: E731
+    assert_close(heddle.attention(q, k, v, score_mod=both), expected(q, k, v, lambda s, *_: (s + 1) * (s + 2))[0])
+
+
+def test_writes_into_given_arrays_and_reads_strided_ones():
+    q, k, v = (x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for x in inputs())
+    o, lse = np.full((2, 4, 9, 8), np.nan, np.float64), np.full((2, 4, 9), np.nan, np.float32)
+    assert heddle.attention(q, k, v, out=o, lse=lse, return_lse=True)[0] is o
+    want, want_lse = expected(q, k, v)
+    assert_close(o, want)
+    assert_close(lse, want_lse)
+
+
+def test_lengths_and_empty_rows():
+    q, k, v = inputs()
+    o, lse = heddle.attention(q, k, v, kv_lengths=np.array([0, 5], np.int32), return_lse=True)
+    assert (o[0] == 0).all() and (lse[0] == -np.inf).all()
+    assert_close(o[1:], expected(q[1:], k[1:, :, :5], v[1:, :, :5])[0])
+
+
+@pytest.mark.parametrize(
+    "error, sentence, call",
+    [
+        (ValueError, "q, k, v are f32, f64, f32", lambda q, k, v: heddle.attention(q, k.astype(np.float64), v)),
+        (TypeError, "cannot branch on", lambda q, k, v: heddle.attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j and j > 3)),
+        (TypeError, "takes .score, b, h, q_idx, kv_idx.", lambda q, k, v: heddle.attention(q, k, v, score_mod=lambda s: s)),
+        (TypeError, "not with str", lambda q, k, v: heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + "x")),
+        (ValueError, "normalizer is 'soft'", lambda q, k, v: heddle.attention(q, k, v, normalizer="soft")),
+        (ValueError, "lse is given without out", lambda q, k, v: heddle.attention(q, k, v, lse=np.zeros((2, 4, 9), np.float32))),
+        (ZeroDivisionError, "division", lambda q, k, v: heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + 1 / 0)),
+    ],
+)
+def test_errors(error, sentence, call):
+    with pytest.raises(error, match=sentence):
+        call(*inputs())
+
+
+def test_a_repeated_call_finds_its_plan():
+    q, k, v = inputs()
+    slopes = np.ones(4, np.float32)
+    call = lambda: heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + slopes[h])  # noqa: E731
+    call()
+    before = heddle.plan_cache_counts()
+    call()
+    after = heddle.plan_cache_counts()
+    assert after["hits"] == before["hits"] + 1 and after["misses"] == before["misses"]
+
+
+def test_a_kept_expression_reads_this_calls_arrays_and_numbers():
+    q, k, v = inputs()
+
+    def call(slopes, factor):
+        return heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s * factor + slopes[h])
+
+    for slopes in (np.arange(4, dtype=np.float32), -np.arange(4, dtype=np.float32), np.arange(4, dtype=np.int32)):
+        for factor in (1.0, 2.0, 2):
+            assert_close(call(slopes, factor), expected(q, k, v, lambda s, b, h, i, j: s * factor + slopes[h])[0])
+
+    class Scale:
+        by = 1.0
+
+    scale = Scale()
+    changing = lambda s, b, h, i, j: s * scale.by  # noqa: E731
+    for by in (1.0, 3.0):
+        scale.by = by
+        assert_close(heddle.attention(q, k, v, score_mod=changing), expected(q, k, v, lambda s, *_: s * by)[0])
+
+
+def test_two_mods_that_read_arrays_of_one_name():
+    q, k, v = inputs(q_len=13)
+
+    def score_of(x):
+        return lambda s, b, h, i, j: s + x[h]
+
+    def mask_of(x):
+        return lambda b, h, i, j: x[i] == x[j]
+
+    gates, ids = np.arange(4, dtype=np.float32), np.array([0] * 5 + [1] * 8, np.int32)
+    for _ in range(2):
+        o = heddle.attention(q, k, v, score_mod=score_of(gates), mask_mod=mask_of(ids))
+        assert_close(o, expected(q, k, v, lambda s, b, h, i, j: s + gates[h], lambda b, h, i, j: ids[i] == ids[j])[0])

@@ -205,8 +205,8 @@ void add_expressions(nb::module_& module) {
       .def_prop_ro("rank", [](const Capture& self) { return self.rank(); });
   module.def("leaf", &leaf_named, "name"_a);
   module.def(
-      "param", [](const std::string& name, const std::string& of_type) { return param(name, type_named(of_type)); }, "name"_a,
-      "type"_a);
+      "param", [](const std::string& name, const std::string& of_type) { return param(name, type_named(of_type)); },
+      "name"_a, "type"_a);
   module.def("as_expr", &expr_of, "value"_a);
   module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
 }

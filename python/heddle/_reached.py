@@ -51,7 +51,9 @@ def key_of(function: Any, arrays: list[Any]) -> Any:
             return type(value), value if value == value else "nan"
         if isinstance(value, types.FunctionType):
             return of_function(value)
-        if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)) or callable(value) and not hasattr(value, "__dict__"):
+        if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
+            return id(value)
+        if callable(value) and not hasattr(value, "__dict__"):  # nanobind's functions, NumPy's
             return id(value)
         raise NotKept
 

@@ -1,6 +1,9 @@
-"""Python callables to expressions: a mod is called once with expressions for its arguments. Arrays in its closure, in its
-globals, in its defaults and behind the names of its helper functions become captures, read where the mod reads them. The
-expression is kept for later calls of the same code over the same numbers and the same kinds of arrays."""
+"""Python callables to expressions: a mod is called once with expressions for its arguments.
+
+Arrays in its closure, in its globals, in its defaults and behind the names of its helper functions become captures,
+read where the mod reads them. The expression is kept for later calls of the same code over the same numbers and the same
+kinds of arrays.
+"""
 
 import inspect
 import types
@@ -120,7 +123,8 @@ def check_arguments(mod: Callable[..., Any], arguments: tuple[str, ...]) -> None
     try:
         signature.bind(*arguments)
     except TypeError:
-        raise TypeError(f"a mod takes ({', '.join(arguments)}); {getattr(mod, '__name__', mod)!s}{signature} does not") from None
+        name = getattr(mod, "__name__", mod)
+        raise TypeError(f"a mod takes ({', '.join(arguments)}); {name}{signature} does not") from None
 
 
 def dtype_name(array: Any) -> str:

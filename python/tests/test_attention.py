@@ -11,7 +11,8 @@ import heddle
 def inputs(batch=2, q_heads=4, kv_heads=2, q_len=9, kv_len=13, qk_dim=16, v_dim=8, dtype=np.float32):
     random = np.random.default_rng(7)
     draw = lambda *shape: random.standard_normal(shape).astype(dtype)  # noqa: E731
-    return draw(batch, q_heads, q_len, qk_dim), draw(batch, kv_heads, kv_len, qk_dim), draw(batch, kv_heads, kv_len, v_dim)
+    q, k = draw(batch, q_heads, q_len, qk_dim), draw(batch, kv_heads, kv_len, qk_dim)
+    return q, k, draw(batch, kv_heads, kv_len, v_dim)
 
 
 def expected(q, k, v, score=None, mask=None, scale=None):
@@ -49,7 +50,8 @@ def test_other_types(dtype):
     q, k, v = inputs(dtype=dtype)
     o = heddle.attention(q, k, v, scale=0.3)
     assert o.dtype == dtype
-    np.testing.assert_allclose(o, expected(q, k, v, scale=0.3)[0], rtol=2e-3 if dtype == np.float16 else 1e-12, atol=1e-3)
+    rtol, atol = (2e-3, 1e-3) if dtype == np.float16 else (1e-12, 1e-14)
+    np.testing.assert_allclose(o, expected(q, k, v, scale=0.3)[0], rtol=rtol, atol=atol)
 
 
 def test_arrays_in_a_closure_are_captured():
@@ -59,6 +61,7 @@ def test_arrays_in_a_closure_are_captured():
     assert_close(heddle.attention(q, k, v, score_mod=mod), expected(q, k, v, mod)[0])
 
 
+WRONG = np.zeros(20, np.int16)
 TABLE = np.linspace(-1, 1, 40, dtype=np.float32)
 
 
@@ -127,21 +130,32 @@ def test_lengths_and_empty_rows():
     assert_close(o[1:], expected(q[1:], k[1:, :, :5], v[1:, :, :5])[0])
 
 
+def attends_late(b, h, i, j):
+    return i >= j and j > 3
+
+
 @pytest.mark.parametrize(
-    "error, sentence, call",
+    "error, sentence, options",
     [
-        (ValueError, "q, k, v are f32, f64, f32", lambda q, k, v: heddle.attention(q, k.astype(np.float64), v)),
-        (TypeError, "cannot branch on", lambda q, k, v: heddle.attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j and j > 3)),
-        (TypeError, "takes .score, b, h, q_idx, kv_idx.", lambda q, k, v: heddle.attention(q, k, v, score_mod=lambda s: s)),
-        (TypeError, "not with str", lambda q, k, v: heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + "x")),
-        (ValueError, "normalizer is 'soft'", lambda q, k, v: heddle.attention(q, k, v, normalizer="soft")),
-        (ValueError, "lse is given without out", lambda q, k, v: heddle.attention(q, k, v, lse=np.zeros((2, 4, 9), np.float32))),
-        (ZeroDivisionError, "division", lambda q, k, v: heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + 1 / 0)),
+        (TypeError, "cannot branch on", {"mask_mod": attends_late}),
+        (TypeError, "takes .score, b, h, q_idx, kv_idx.", {"score_mod": lambda s: s}),
+        (TypeError, "not with str", {"score_mod": lambda s, b, h, i, j: s + "x"}),
+        (ZeroDivisionError, "division", {"score_mod": lambda s, b, h, i, j: s + 1 / 0}),
+        (TypeError, "a function, text or an expression, not int", {"score_mod": 3}),
+        (ValueError, "normalizer is 'soft'", {"normalizer": "soft"}),
+        (ValueError, "lse is given without out", {"lse": np.zeros((2, 4, 9), np.float32)}),
+        (ValueError, "int16", {"mask_mod": lambda b, h, i, j: WRONG[i] == 1}),
     ],
 )
-def test_errors(error, sentence, call):
+def test_errors(error, sentence, options):
     with pytest.raises(error, match=sentence):
-        call(*inputs())
+        heddle.attention(*inputs(), **options)
+
+
+def test_tensors_that_differ_in_type():
+    q, k, v = inputs()
+    with pytest.raises(ValueError, match="q, k, v are f32, f64, f32"):
+        heddle.attention(q, k.astype(np.float64), v)
 
 
 def test_a_repeated_call_finds_its_plan():

@@ -16,6 +16,8 @@
 #include "heddle/error.h"
 #include "kernels/cuda/gpu_test.h"
 #include "plan/mods/kernel_mods.h"
+#include "shared/mod_values.h"
+#include "shared/tile_shape.h"
 
 namespace heddle::test {
 namespace {

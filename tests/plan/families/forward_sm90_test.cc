@@ -472,6 +472,16 @@ TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
   EXPECT_THAT(tiles_of(choices_of(call_with_blocks(256, {128, 64}))), ElementsAre(BlockSize{128, 64}));
 }
 
+// Of 8 bits at D 256 tiles of 64 keys spill where a mod is added, so one of 32 stands behind them.
+TEST(ForwardSm90Choice, HasASmallTileForTheWidestHeads) {
+  for (const bool fp8 : {false, true}) {
+    const auto kernels = plan::forward_sm90_kernels(fp8);
+    EXPECT_TRUE(std::ranges::any_of(kernels, [](const plan::ForwardSm90Kernel& kernel) {
+      return kernel.qk_dim == 256 && kernel.v_dim == 256 && kernel.kv_block == 32;
+    })) << fp8;
+  }
+}
+
 TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
   expect_error(
       [] {

@@ -337,6 +337,23 @@ TEST(ForwardSm90Schedule, SequencesOfOneLengthShareRows) {
             3U);
 }
 
+// Keys that count from elsewhere are seen by other queries.
+TEST(ForwardSm90Schedule, SequencesOfOtherKvStartsHaveTheirOwnRows) {
+  HopperCall call = {.batch = 3, .q_rows = 512, .kv_rows = 512};
+  const std::array<std::int64_t, 3> starts = {0, 256, 0};
+  call.options.kv_start = ConstTensorView(starts.data(), DType::i64, {3});
+  call.mask = mods::causal();
+  const ForwardSm90Config config = config_of(128, 2, 128, true);
+  const std::shared_ptr<const BlockMask> mask = call.rows_of({128, 128});
+  expect_valid(call.problem(), config, mask.get(), h200());
+  const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
+  std::map<int, int> steps;  // of each sequence's tiles
+  for (const shared::WorkItem& item : schedule.items) steps[item.batch] += item.head == 0 ? item.steps : 0;
+  EXPECT_EQ(steps[0], 1 + 2 + 3 + 4);
+  EXPECT_EQ(steps[1], 1 + 2) << "the first 256 queries stand before all keys";
+  EXPECT_EQ(steps[2], steps[0]);
+}
+
 TEST(ForwardSm90Schedule, IsOneRunWithoutAMask) {
   for (const std::int64_t kv_rows : {1, 79, 80, 81, 160, 200, 513}) {
     SCOPED_TRACE(kv_rows);

@@ -31,7 +31,7 @@ using namespace nb::literals;
 using ReadOnly = nb::ndarray<nb::ro>;
 using Given = std::optional<ReadOnly>;
 
-/// A run of an interpreter's other threads that ends with this object.
+/// Lets Python's other threads run until the end of its scope.
 using WithoutGil = nb::gil_scoped_release;
 
 /// Ctrl-C during a long run on the CPU.

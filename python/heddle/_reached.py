@@ -3,7 +3,10 @@
 import types
 from typing import Any
 
-PLAIN = (int, float, bool, str, bytes, type(None))
+PLAIN = (int, bool, str, bytes, type(None))
+# What their names stand for does not change. (A module of the user's may hold numbers that do.)
+FIXED_MODULES = ("builtins", "functools", "heddle", "math", "numpy", "operator")
+FIXED_TYPES = (bool, float, int)
 
 
 class NotKept(Exception):
@@ -48,13 +51,19 @@ def key_of(function: Any, arrays: list[Any]) -> Any:
                 arrays.append(value)
             return known, value.dtype, len(value.shape)
         if isinstance(value, PLAIN):
-            return type(value), value if value == value else "nan"
+            return type(value), value
+        if isinstance(value, float):
+            return type(value), float.hex(value)  # tells zeros apart, and a NaN equals itself
         if isinstance(value, types.FunctionType):
             return of_function(value)
-        if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
-            return id(value)
-        if callable(value) and not hasattr(value, "__dict__"):  # nanobind's functions, NumPy's
-            return id(value)
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in FIXED_MODULES:
+            return value.__name__
+        if any(value is one for one in FIXED_TYPES):
+            return value
+        if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType):
+            return value
+        if type(value).__module__ == "nanobind":  # functions of heddle's
+            return value.__name__
         raise NotKept
 
     def of_function(function: types.FunctionType) -> Any:

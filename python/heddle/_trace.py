@@ -68,7 +68,7 @@ class Traced:
         expr = _core.as_expr(self.rebound(mod)(*(_core.leaf(name) for name in arguments)))
         if key is not None:
             if len(_kept) >= MOST_KEPT:
-                del _kept[next(iter(_kept))]
+                _kept.pop(next(iter(_kept)), None)
             _kept[key] = expr, tuple(self._names.get(id(array), "") for array in arrays)
         return expr
 

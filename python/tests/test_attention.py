@@ -1,6 +1,7 @@
 """heddle.attention over NumPy: values against a float64 computation in NumPy, mods in every spelling, errors."""
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -187,6 +188,34 @@ def test_a_kept_expression_reads_this_calls_arrays_and_numbers():
     for by in (1.0, 3.0):
         scale.by = by
         assert_close(heddle.attention(q, k, v, score_mod=changing), expected(q, k, v, lambda s, *_: s * by)[0])
+
+
+def test_what_may_change_unseen_is_read_by_each_call():
+    q, k, v = inputs()
+    settings = types.ModuleType("settings")
+
+    class Settings:
+        by = 1.0
+
+    of_module = lambda s, b, h, i, j: s * settings.by  # noqa: E731
+    of_class = lambda s, b, h, i, j: s * Settings.by  # noqa: E731
+    numbers = {"by": 1.0}
+    get = numbers.get
+    of_method = lambda s, b, h, i, j: s * get("by")  # noqa: E731
+    for by in (1.0, 3.0):
+        settings.by = Settings.by = numbers["by"] = by
+        want = expected(q, k, v, lambda s, *_: s * by)[0]
+        for mod in (of_module, of_class, of_method):
+            assert_close(heddle.attention(q, k, v, score_mod=mod), want)
+
+
+def test_expressions_of_a_closure():
+    q, k, v = inputs()
+    from heddle import _core
+
+    distance = _core.leaf("kv_idx") - _core.leaf("q_idx")
+    o = heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + 0.25 * distance)
+    assert_close(o, expected(q, k, v, lambda s, b, h, i, j: s + 0.25 * (j - i))[0])
 
 
 def test_two_mods_that_read_arrays_of_one_name():

@@ -9,15 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "backend/device_text/words.h"
 #include "expect_error.h"
 #include "expr/simplify.h"
+#include "golden.h"
 #include "heddle/mods.h"
 
 namespace heddle::device_text {
@@ -37,11 +35,7 @@ std::string text_of(const std::string& name, const Expr& mod) {
 }
 
 void expect_golden_text(const std::string& file, const std::string& text) {
-  const std::string path = fmt::format("{}/tests/backend/device_text/golden/{}.txt", HEDDLE_SOURCE_DIR, file);
-  if (std::getenv("HEDDLE_REFRESH_GOLDEN") != nullptr) std::ofstream(path) << text;
-  std::ifstream stored(path);
-  const std::string want{std::istreambuf_iterator<char>(stored), {}};
-  EXPECT_EQ(text, want) << path;
+  test::expect_golden_text("tests/backend/device_text/golden/" + file + ".txt", text);
 }
 
 void expect_golden(const std::string& file, const std::string& name, const Expr& mod) {

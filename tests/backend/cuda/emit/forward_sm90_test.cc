@@ -9,13 +9,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "backend/cuda/emit/stored_mask.h"
 #include "expr/simplify.h"
+#include "golden.h"
 #include "heddle/mods.h"
 #include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
@@ -27,11 +25,7 @@ using leaf::kv_idx;
 using testing::HasSubstr;
 
 void expect_golden_text(const std::string& file, const std::string& text) {
-  const std::string path = fmt::format("{}/tests/backend/cuda/emit/golden/{}.txt", HEDDLE_SOURCE_DIR, file);
-  if (std::getenv("HEDDLE_REFRESH_GOLDEN") != nullptr) std::ofstream(path) << text;
-  std::ifstream stored(path);
-  const std::string want{std::istreambuf_iterator<char>(stored), {}};
-  EXPECT_EQ(text, want) << path;
+  test::expect_golden_text("tests/backend/cuda/emit/golden/" + file + ".txt", text);
 }
 
 // The whole source of a kernel: configuration, products, mask, in that order. A small tile keeps it short.

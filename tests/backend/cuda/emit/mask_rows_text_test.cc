@@ -4,13 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-
 #include "backend/cuda/emit/mask_rows.h"
 #include "expect_error.h"
 #include "expr/simplify.h"
+#include "golden.h"
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
 #include "mask/ready_made.h"
@@ -22,11 +19,7 @@ RowMask prepared(const Expr& mask) { return row_mask(expr::simplify(mask, expr::
 
 void expect_golden(const std::string& file, const Expr& mask) {
   const std::string text = mask_rows(prepared(mask), "sm_90a").text;
-  const std::string path = fmt::format("{}/tests/backend/cuda/emit/golden/{}.txt", HEDDLE_SOURCE_DIR, file);
-  if (std::getenv("HEDDLE_REFRESH_GOLDEN") != nullptr) std::ofstream(path) << text;
-  std::ifstream stored(path);
-  const std::string want{std::istreambuf_iterator<char>(stored), {}};
-  EXPECT_EQ(text, want) << path;
+  test::expect_golden_text("tests/backend/cuda/emit/golden/" + file + ".txt", text);
 }
 
 TEST(MaskRowsText, Golden) {

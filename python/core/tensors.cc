@@ -63,8 +63,12 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
 }
 
 TensorView view_of(const Array& array, const char* name) { return view_from<TensorView>(array, name); }
-ConstTensorView const_view_of(const nb::ndarray<nb::ro>& array, const char* name) {
+ConstTensorView const_view_of(const ReadOnly& array, const char* name) {
   return view_from<ConstTensorView>(array, name);
+}
+std::optional<ConstTensorView> given_view(const Given& array, const char* name) {
+  if (!array) return {};
+  return const_view_of(*array, name);
 }
 
 nb::object to_numpy(const Tensor& tensor) {

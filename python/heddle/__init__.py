@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from . import _core
@@ -41,49 +41,26 @@ from ._core import (
     to_i32,
     where,
 )
-from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced
+from ._block_mask import BlockMask
+from ._options import Mod, ParamValue, arguments_of
 
 __version__: str = _core.version()
 
 __all__ = [
-    "Capture", "Expr", "abs", "attention", "clear_plan_cache", "clip", "cos", "erf", "exp", "exp2", "floor", "log",
-    "log2", "maximum", "minimum", "plan_cache_counts", "power", "random_uniform", "rsqrt", "sigmoid", "sin", "sqrt",
+    "BlockMask", "Capture", "Expr", "abs", "attention", "clear_plan_cache", "clip", "cos", "erf", "exp", "exp2",
+    "floor", "log", "log2", "maximum", "minimum", "plan_cache_counts", "power", "random_uniform", "rsqrt", "sigmoid", "sin", "sqrt",
     "tanh", "to_f32", "to_i32", "where",
 ]
 
-Mod = Callable[..., Any] | str | Expr | None
-
-
-def _arguments(
-    score_mod: Mod, mask_mod: Mod, weight_mod: Mod, captures: Mapping[str, Any] | None,
-    params: Mapping[str, float | int | bool] | None, options: Mapping[str, Any],
-) -> Any:
-    arguments = _core.Arguments()
-    if score_mod is not None or mask_mod is not None or weight_mod is not None:
-        traced = Traced(captures)
-        if score_mod is not None:
-            arguments.score_mod = traced.of(score_mod, SCORE_ARGUMENTS)
-        if mask_mod is not None:
-            arguments.mask_mod = traced.of(mask_mod, MASK_ARGUMENTS)
-        if weight_mod is not None:
-            arguments.weight_mod = traced.of(weight_mod, MASK_ARGUMENTS)
-        arguments.captures = traced.captures
-    if params:
-        arguments.params = dict(params)
-    for name, value in options.items():
-        if value is not None:
-            setattr(arguments, name, value)
-    return arguments
-
-
 def attention(
     q: Any, k: Any, v: Any, *, score_mod: Mod = None, mask_mod: Mod = None, weight_mod: Mod = None,
-    captures: Mapping[str, Any] | None = None, params: Mapping[str, float | int | bool] | None = None,
+    captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
     scale: float | None = None, out: Any = None, lse: Any = None, return_lse: bool = False, sinks: Any = None,
     q_lengths: Any = None, kv_lengths: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
     page_table: Any = None, q_start: Any = None, kv_start: Any = None, max_q_len: int | None = None,
     max_kv_len: int | None = None, q_descale: Any = None, k_descale: Any = None, v_descale: Any = None,
-    normalizer: str | None = None, backend: str | None = None, threads: int | None = None, stream: int | None = None,
+    normalizer: str | None = None, block_mask: BlockMask | None = None, backend: str | None = None,
+    threads: int | None = None, stream: int | None = None,
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
@@ -107,10 +84,10 @@ def attention(
         "scale": scale, "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start,
         "kv_start": kv_start, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "q_descale": q_descale,
-        "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "backend": backend,
-        "threads": threads, "stream": stream,
+        "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "block_mask": block_mask,
+        "backend": backend, "threads": threads, "stream": stream,
     }
-    arguments = _arguments(score_mod, mask_mod, weight_mod, captures, params, options)
+    arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
     if out is not None:
         _core.attention_into(q, k, v, out, lse, arguments)
         return (out, lse) if return_lse else out

@@ -1,0 +1,116 @@
+#include "arguments.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "block_masks.h"
+#include "heddle/error.h"
+
+namespace heddle::python {
+namespace {
+
+/// Ctrl-C during a long run on the CPU.
+void stop_if_asked(double) {
+  const nb::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+Normalizer normalizer_named(const std::string& name) {
+  if (name == "softmax") return Normalizer::softmax;
+  if (name == "none") return Normalizer::none;
+  if (name == "sigmoid") return Normalizer::sigmoid;
+  throw Error(ErrorCode::invalid_argument,
+              "normalizer is '" + name + "'; 'softmax', 'none' and 'sigmoid' are accepted");
+}
+
+BackendChoice backend_named(const std::string& wanted) {
+  for (const BackendChoice backend :
+       {BackendChoice::automatic, BackendChoice::cpu, BackendChoice::reference, BackendChoice::cuda}) {
+    if (wanted == name(backend)) return backend;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "backend is '" + wanted + "'; 'automatic', 'cpu', 'reference' and 'cuda' are accepted");
+}
+
+}  // namespace
+
+Bindings bindings_of(const NamedValues& given) {
+  Bindings bindings;
+  for (const auto& [name, array] : given.captures) bindings.captures[name] = const_view_of(array, name.c_str());
+  bindings.params = given.params;
+  return bindings;
+}
+
+AttentionOptions options_of(const Arguments& given) {
+  AttentionOptions options;
+  options.score_mod = given.score_mod, options.mask_mod = given.mask_mod, options.weight_mod = given.weight_mod;
+  options.bindings = bindings_of(given.values);
+  options.scale = given.scale;
+  options.sinks = given_view(given.sinks, "sinks");
+  options.normalizer = normalizer_named(given.normalizer);
+  options.q_lengths = given_view(given.q_lengths, "q_lengths");
+  options.kv_lengths = given_view(given.kv_lengths, "kv_lengths");
+  options.cu_seqlens_q = given_view(given.cu_seqlens_q, "cu_seqlens_q");
+  options.cu_seqlens_kv = given_view(given.cu_seqlens_kv, "cu_seqlens_kv");
+  options.page_table = given_view(given.page_table, "page_table");
+  options.q_start = given_view(given.q_start, "q_start");
+  options.kv_start = given_view(given.kv_start, "kv_start");
+  options.max_q_len = given.max_q_len;
+  options.max_kv_len = given.max_kv_len;
+  options.q_descale = given_view(given.q_descale, "q_descale");
+  options.k_descale = given_view(given.k_descale, "k_descale");
+  options.v_descale = given_view(given.v_descale, "v_descale");
+  options.block_mask = given.block_mask;
+  options.backend = backend_named(given.backend);
+  options.threads = given.threads;
+  options.stream = reinterpret_cast<void*>(given.stream);
+  options.progress = stop_if_asked;
+  return options;
+}
+
+void add_arguments(nb::module_& module) {
+  nb::class_<NamedValues>(module, "NamedValues", "Captures and params by name.")
+      .def(nb::init<>())
+      .def_rw("captures", &NamedValues::captures)
+      .def_rw("params", &NamedValues::params);
+  nb::class_<Arguments>(module, "Arguments", "What a call's options are made from.")
+      .def(nb::init<>())
+      .def_rw("score_mod", &Arguments::score_mod)
+      .def_rw("mask_mod", &Arguments::mask_mod)
+      .def_rw("weight_mod", &Arguments::weight_mod)
+      .def_prop_rw(
+          "captures", [](const Arguments& self) { return self.values.captures; },
+          [](Arguments& self, std::map<std::string, ReadOnly> given) { self.values.captures = std::move(given); })
+      .def_prop_rw(
+          "params", [](const Arguments& self) { return self.values.params; },
+          [](Arguments& self, std::map<std::string, ParamValue> given) { self.values.params = std::move(given); })
+      .def_rw("scale", &Arguments::scale, nb::arg().none())
+      .def_rw("sinks", &Arguments::sinks, nb::arg().none())
+      .def_rw("q_lengths", &Arguments::q_lengths, nb::arg().none())
+      .def_rw("kv_lengths", &Arguments::kv_lengths, nb::arg().none())
+      .def_rw("cu_seqlens_q", &Arguments::cu_seqlens_q, nb::arg().none())
+      .def_rw("cu_seqlens_kv", &Arguments::cu_seqlens_kv, nb::arg().none())
+      .def_rw("page_table", &Arguments::page_table, nb::arg().none())
+      .def_rw("q_start", &Arguments::q_start, nb::arg().none())
+      .def_rw("kv_start", &Arguments::kv_start, nb::arg().none())
+      .def_rw("q_descale", &Arguments::q_descale, nb::arg().none())
+      .def_rw("k_descale", &Arguments::k_descale, nb::arg().none())
+      .def_rw("v_descale", &Arguments::v_descale, nb::arg().none())
+      .def_rw("max_q_len", &Arguments::max_q_len, nb::arg().none())
+      .def_rw("max_kv_len", &Arguments::max_kv_len, nb::arg().none())
+      .def_rw("normalizer", &Arguments::normalizer)
+      .def_rw("backend", &Arguments::backend)
+      .def_prop_rw(
+          "block_mask", [](const Arguments& self) { return SharedBlockMask{self.block_mask}; },
+          [](Arguments& self, const SharedBlockMask& given) { self.block_mask = given.mask; })
+      .def_rw("threads", &Arguments::threads)
+      .def_rw("stream", &Arguments::stream);
+}
+
+}  // namespace heddle::python

@@ -1,0 +1,47 @@
+// The options of a call, as Python gives them: heddle._core.Arguments.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "heddle/attention.h"
+#include "tensors.h"
+
+namespace heddle::python {
+
+/// Lets Python's other threads run until the end of its scope.
+using WithoutGil = nb::gil_scoped_release;
+
+/// Captures and params by name, as Python gives them; the arrays stay alive while this does.
+struct NamedValues {
+  std::map<std::string, ReadOnly> captures;
+  std::map<std::string, ParamValue> params;
+};
+/// Views of them. Throws for arrays that the library cannot read, by name.
+Bindings bindings_of(const NamedValues& given);
+
+/// What a call's options are made from; it keeps the arrays alive.
+struct Arguments {
+  Expr score_mod, mask_mod, weight_mod;
+  NamedValues values;
+  std::optional<double> scale;
+  Given sinks, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start, q_descale, k_descale,
+      v_descale;
+  std::optional<std::int64_t> max_q_len, max_kv_len;
+  std::string normalizer = "softmax", backend = "automatic";
+  std::shared_ptr<const BlockMask> block_mask;
+  int threads = 0;
+  std::uintptr_t stream = 0;
+};
+
+/// Views of the arguments, which must outlive them. A run of these options on the CPU stops at Ctrl-C.
+AttentionOptions options_of(const Arguments& given);
+
+void add_arguments(nb::module_& module);
+
+}  // namespace heddle::python

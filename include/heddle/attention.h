@@ -105,6 +105,9 @@ struct AttentionOptions {
   /// must be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is
   /// built from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
+  /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number says
+  /// that the content may have changed.
+  std::uint64_t mask_version = 0;
 
   BackendChoice backend = BackendChoice::automatic;
   int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.

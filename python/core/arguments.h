@@ -35,6 +35,7 @@ struct Arguments {
   std::optional<std::int64_t> max_q_len, max_kv_len;
   std::string normalizer = "softmax", backend = "automatic";
   std::shared_ptr<const BlockMask> block_mask;
+  std::uint64_t mask_version = 0;
   int threads = 0;
   std::uintptr_t stream = 0;
 };

@@ -6,13 +6,14 @@
 
 #include <optional>
 
+#include "foreign_array.h"
 #include "heddle/tensor.h"
 
 namespace heddle::python {
 
 namespace nb = nanobind;
-using Array = nb::ndarray<>;
-using ReadOnly = nb::ndarray<nb::ro>;
+using Array = WritableArray;
+using ReadOnly = ReadOnlyArray;
 using Given = std::optional<ReadOnly>;
 
 /// The element type, "i32", of what Python holds. Throws unsupported for one that the library does not have.

@@ -74,6 +74,7 @@ void write_key(const AttentionTensors& tensors, const AttentionOptions& options,
     words.add(*view);
   }
   words.add(options.block_mask != nullptr ? options.block_mask->revision() : 0);
+  words.add(options.mask_version);
   for (const auto& [name, value] : options.bindings.params) {
     words.add(std::string_view(name));
     words.add(static_cast<std::uint64_t>(value.index()));

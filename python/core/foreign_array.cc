@@ -1,0 +1,95 @@
+#include "foreign_array.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace heddle::python {
+namespace {
+
+// dlpack.h, version 1.3: the table behind type(array).__dlpack_c_exchange_api__.
+struct ExchangedTensor {
+  void* data;
+  std::int32_t device_type, device_id;
+  std::int32_t ndim;
+  std::uint8_t code, bits;
+  std::uint16_t lanes;
+  std::int64_t* shape;
+  std::int64_t* strides;
+  std::uint64_t byte_offset;
+};
+struct ExchangeTable {
+  std::uint32_t major, minor;
+  ExchangeTable* previous;
+  void* allocate;
+  void* to_managed;
+  void* from_managed;
+  int (*describe)(void* object, ExchangedTensor* tensor);  // null in tables that lack it
+  void* current_stream;
+};
+constexpr std::uint32_t kKnownMajor = 1;
+
+/// The table of a type, or null. Types are few; the ones seen are kept alive.
+const ExchangeTable* table_of(PyTypeObject* type) {
+  constexpr std::size_t kKept = 8;
+  static std::array<std::pair<PyTypeObject*, const ExchangeTable*>, kKept> known{};  // guarded by the GIL
+  static std::size_t count = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (known[i].first == type) return known[i].second;
+  }
+  const ExchangeTable* table = nullptr;
+  PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (capsule != nullptr) {
+    table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    Py_DECREF(capsule);
+    while (table != nullptr && table->major > kKnownMajor) table = table->previous;
+    if (table != nullptr && table->describe == nullptr) table = nullptr;
+  }
+  PyErr_Clear();
+  if (count < kKept) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    known[count++] = {type, table};
+  }
+  return table;
+}
+
+}  // namespace
+
+bool ForeignArray::take_exchanged(nb::handle object, const void* table) {
+  ExchangedTensor tensor{};
+  if (static_cast<const ExchangeTable*>(table)->describe(object.ptr(), &tensor) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  rank_ = static_cast<std::size_t>(tensor.ndim);
+  if (rank_ > kMaxRank) return false;
+  std::copy_n(tensor.shape, rank_, shape_.begin());
+  std::copy_n(tensor.strides, rank_, strides_.begin());
+  data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  dtype_ = {tensor.code, tensor.bits, tensor.lanes};
+  device_type_ = tensor.device_type, device_id_ = tensor.device_id;
+  owner_ = nb::borrow(object);
+  return true;
+}
+
+template <class Array>
+bool ForeignArray::take_imported(nb::handle object) {
+  Array array;
+  if (!nb::try_cast(object, array, false) || array.ndim() > kMaxRank) return false;
+  rank_ = array.ndim();
+  for (std::size_t axis = 0; axis < rank_; ++axis) {
+    shape_[axis] = static_cast<std::int64_t>(array.shape(axis));
+    strides_[axis] = array.stride(axis);
+  }
+  data_ = const_cast<void*>(static_cast<const void*>(array.data()));
+  dtype_ = array.dtype();
+  device_type_ = array.device_type(), device_id_ = array.device_id();
+  imported_ = nb::ndarray<nb::ro>(array);
+  return true;
+}
+
+bool ForeignArray::take(nb::handle object, bool read_only) {
+  if (const ExchangeTable* table = table_of(Py_TYPE(object.ptr()))) return take_exchanged(object, table);
+  return read_only ? take_imported<nb::ndarray<nb::ro>>(object) : take_imported<nb::ndarray<>>(object);
+}
+
+}  // namespace heddle::python

@@ -1,0 +1,204 @@
+"""flex_attention, as torch.nn.attention.flex_attention has it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
+
+from .. import _core
+from ._block_mask import LARGE_BLOCK, BlockMask, BoundMask, core_mask, noop_mask
+from ._trace import Mods
+
+KERNEL_OPTIONS = {
+    "num_warps", "num_stages", "BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "PRESCALE_QK",
+    "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "kpack",
+    "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "IS_DIVISIBLE", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX",
+}
+BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+_warned: set[str] = set()
+
+
+def warn_once(key: str, message: str, category: type[Warning] = UserWarning) -> None:
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(message, category, stacklevel=3)
+
+
+def check_kernel_options(options: dict[str, Any]) -> None:
+    """Accepts what torch accepts; none of it says anything about these kernels."""
+    if "BACKEND" in options and options.get("FORCE_USE_FLEX_ATTENTION", False):
+        raise RuntimeError("BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION.")
+    if options.get("BACKEND", "AUTO") not in BACKENDS:
+        raise ValueError(f"Invalid BACKEND value '{options['BACKEND']}'. Must be one of {BACKENDS}")
+    for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"):
+        if name in options:
+            raise AssertionError(f"{name} must not be in kernel_options")
+    for name in options:
+        bare = name[4:] if name.startswith(("fwd_", "bwd_")) else name
+        if bare not in KERNEL_OPTIONS:
+            warn_once(f"kernel_options {name}", f"kernel_options has '{name}', which no kernel reads")
+
+
+def check_inputs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
+    """Raises what torch's flex_attention raises."""
+    if not (query.device == key.device == value.device):
+        raise ValueError(
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
+    if not (query.dim() == key.dim() == value.dim() == 4):
+        raise NotImplementedError(
+            f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 4D tensors are accepted")
+    if query.shape[3] != key.shape[3]:
+        raise ValueError("Expect query and key/value to have the same embedding dimension but got "
+                         f"E={query.shape[3]} and E={key.shape[3]}.")
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads != kv_heads and not enable_gqa:
+        raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
+                         f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError("Expect number of query heads to be a multiple of kv heads for GQA but got "
+                         f"Hq={heads} and Hkv={kv_heads}.")
+
+
+def check_block_mask(query: torch.Tensor, key: torch.Tensor, mask: Any) -> None:
+    if getattr(mask, "mask_mod", None) is flex._sliced_mask_mod_error:
+        raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
+    shape = mask.shape
+    q_len, kv_len = query.shape[2], key.shape[2]
+    if (q_len, kv_len) != tuple(shape[-2:]):
+        advice = "you likely need to create a new block mask." if q_len > shape[-2] or kv_len > shape[-1] else (
+            "you can either 1. create a new block mask with the correct length, or 2. 'adjust' the existing block mask "
+            "to the correct length by calling block_mask._adjust(q_len, kv_len).")
+        raise ValueError(f"block_mask was created for block_mask.shape={tuple(shape)} but got q_len={q_len} and "
+                         f"kv_len={kv_len}: {advice}")
+    for axis, name, extent in ((0, "batch size", query.shape[0]), (1, "number of heads", query.shape[1])):
+        if len(shape) > 2 and shape[axis] not in (1, extent):
+            raise ValueError(f"block_mask of shape {tuple(shape)} has {name} {shape[axis]}; 1 or the query's {extent} is "
+                             "accepted")
+    device = mask.device if isinstance(mask, BlockMask) else mask.kv_num_blocks.device
+    if query.device != device:
+        raise RuntimeError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
+
+
+def is_no_mask(mask: Any) -> bool:
+    """torch's stand-in for no mask."""
+    return mask is None or tuple(mask.BLOCK_SIZE) == (LARGE_BLOCK, LARGE_BLOCK) and mask.mask_mod in (
+        noop_mask, flex.noop_mask)
+
+
+def empty_like_query(query: torch.Tensor, last: int, dtype: torch.dtype) -> torch.Tensor:
+    """[B, Hq, L, last], its axes in the order of the query's strides, the last one contiguous."""
+    if last == query.shape[3] and query.stride(3) == 1:
+        return torch.empty_like(query, dtype=dtype)
+    strides = query.stride()
+    order = sorted(range(3), key=lambda axis: -strides[axis])
+    made = query.new_empty([query.shape[axis] for axis in order] + [last], dtype=dtype)
+    return made.permute([order.index(axis) for axis in range(3)] + [3])
+
+
+def refuse_gradients(*tensors: torch.Tensor) -> None:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise NotImplementedError(
+            "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach it")
+
+
+def set_mask(arguments: Any, mods: Mods, query: torch.Tensor, mask: Any) -> None:
+    """The block mask's function, and its lists where they say more."""
+    if isinstance(mask, BlockMask) and mask._lazy is not None:
+        bound: BoundMask = mask._lazy.mask
+    else:
+        lists = core_mask(mask, query.shape[0], query.shape[1])
+        bound = mask.__dict__["_heddle"][2]
+        arguments.block_mask = lists._mask
+    arguments.mask_mod = bound.expr
+    mods.captures.update(bound.captures)
+    mods.params.update(bound.params)
+    if query.device.type != "cpu":
+        arguments.mask_version = bound.version
+
+
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., torch.Tensor] | None = None,
+    block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
+    kernel_options: dict[str, Any] | None = None, *, return_aux: AuxRequest | None = None,
+) -> Any:
+    """Attention with your own score function and block mask, as torch's flex_attention, with its arguments.
+
+    query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev] with Hkv = Hq, or with enable_gqa a divisor of it; key
+    and value may have batch 1. score_mod(score, b, h, q_idx, kv_idx) is a torch function; block_mask comes from
+    create_block_mask, heddle's or torch's. Tensors that they read may have any type and strides; a read that is outside
+    of a tensor gets its nearest element.
+
+    Returns out [B, Hq, L, Ev], its axes in the order of the query's strides; with return_lse (out, lse), with return_aux
+    (out, AuxOutput). Raises ValueError, NotImplementedError and RuntimeError where torch does, and NotImplementedError
+    that names an operation of a mod that has no expression.
+
+    >>> import torch, heddle.torch
+    >>> q = torch.randn(1, 2, 16, 8)
+    >>> heddle.torch.flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score - (q_idx - kv_idx).abs()).shape
+    torch.Size([1, 2, 16, 8])
+    """
+    check_inputs(query, key, value, enable_gqa)
+    if kernel_options:
+        check_kernel_options(kernel_options)
+    if return_lse:
+        if return_aux is not None:
+            raise ValueError("Cannot specify both return_lse and return_aux. return_lse is deprecated, please use "
+                             "return_aux=AuxRequest(lse=True) instead.")
+        warn_once("return_lse", "return_lse is deprecated. Please use return_aux=AuxRequest(lse=True) instead.",
+                  FutureWarning)
+    if return_aux is not None and return_aux.max_scores:
+        raise NotImplementedError("max_scores are not computed yet; lse is")
+    if is_no_mask(block_mask):
+        block_mask = None
+    if query.shape[0] != key.shape[0] and (key.shape[0] != 1 or block_mask is None):
+        raise ValueError("Expect query and key/value to have the same batch size, or key and value of batch 1 and a "
+                         f"block_mask, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
+    refuse_gradients(query, key, value)
+    with_lse = return_lse or return_aux is not None and return_aux.lse
+    arguments = _core.Arguments()
+    if score_mod is not None or block_mask is not None:
+        mods = Mods(query.device)
+        if score_mod is not None and score_mod is not flex._identity:
+            arguments.score_mod = mods.score(score_mod)
+        if block_mask is not None:
+            check_block_mask(query, key, block_mask)
+            set_mask(arguments, mods, query, block_mask)
+        if mods.captures:
+            refuse_gradients(*mods.captures.values())
+            arguments.captures = mods.captures
+        if mods.params:
+            arguments.params = mods.params
+        if hasattr(arguments, 'clamp_reads'): arguments.clamp_reads = True
+    if scale is not None:
+        arguments.scale = float(scale)
+    out, lse = computed(query, key, value, with_lse, arguments)
+    if return_aux is not None:
+        return out, AuxOutput(lse=lse)
+    return (out, lse) if return_lse else out
+
+
+def computed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, with_lse: bool, arguments: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Runs on torch's current stream, into tensors of torch's allocator."""
+    out = empty_like_query(query, value.shape[3], query.dtype)
+    lse = None
+    if with_lse:
+        dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        lse = query.new_empty(query.shape[:3], dtype=dtype)
+    if query.device.type == "cuda":
+        arguments.stream = torch._C._cuda_getCurrentRawStream(query.device.index)
+    try:
+        _core.attention_into(query, key, value, out, lse, arguments)
+    except ValueError:
+        copies = [x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value)]
+        if all(x is y for x, y in zip(copies, (query, key, value))):
+            raise
+        _core.attention_into(*copies, out, lse, arguments)
+    return out, lse

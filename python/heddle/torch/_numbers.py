@@ -1,0 +1,131 @@
+"""Stand-ins for the numbers that a mod reaches: arithmetic on them is recorded, and done again for later values.
+
+A number becomes a param where it meets a tensor. Where Python needs its value (a branch, a range, an index of a list),
+the expression holds for that value alone: a guard.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._reached import is_number
+
+# How a value is computed from those of a walk: a position, or (function, operands...); constants as (None, value).
+Recipe = Any
+
+
+def computed(recipe: Recipe, numbers: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    if isinstance(recipe, int):
+        return numbers[recipe]
+    function, *operands = recipe
+    if function is None:
+        return operands[0]
+    if function == "item":
+        return arrays[operands[0]].item()
+    return function(*(computed(one, numbers, arrays) for one in operands))
+
+
+class Guards:
+    """What an expression took for granted of the numbers: recipes and their values."""
+
+    def __init__(self) -> None:
+        self.all: dict[Recipe, Any] = {}
+
+    def hold(self, numbers: Sequence[Any], arrays: Sequence[Any]) -> bool:
+        try:
+            return all(same(computed(recipe, numbers, arrays), value) for recipe, value in self.all.items())
+        except ArithmeticError:
+            return False
+
+
+def same(x: Any, y: Any) -> bool:
+    return type(x) is type(y) and (x == y or x != x and y != y)
+
+
+class Number:
+    """`value` is today's. Every operator gives another Number, or for a tensor what the tensor makes of it."""
+
+    __slots__ = ("value", "recipe", "guards")
+
+    def __init__(self, value: Any, recipe: Recipe, guards: Guards) -> None:
+        self.value, self.recipe, self.guards = value, recipe, guards
+
+    def concrete(self) -> Any:
+        self.guards.all[self.recipe] = self.value
+        return self.value
+
+    # Torch's functions take it for a tensor; the tracing mode, which they then call, knows better.
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise TypeError("a number of a mod is used outside of its trace")
+
+    def __bool__(self) -> bool:
+        return bool(derived(bool, self).concrete())
+
+    def __int__(self) -> int:
+        return int(self.concrete())
+
+    def __index__(self) -> int:
+        return operator.index(self.concrete())
+
+    def __float__(self) -> float:
+        return float(self.concrete())
+
+    def __hash__(self) -> int:
+        return hash(self.concrete())
+
+    def __repr__(self) -> str:
+        return repr(self.concrete())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.concrete(), spec)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return derived(round, self) if digits is None else derived(round, self, digits)
+
+    def __getattr__(self, name: str) -> Any:  # is_integer, bit_length, ...
+        return getattr(self.concrete(), name)
+
+
+def derived(function: Callable[..., Any], *operands: Any) -> Any:
+    """function(operands...) now, and its recipe."""
+    first = next(one for one in operands if isinstance(one, Number))
+    values = [one.value if isinstance(one, Number) else one for one in operands]
+    recipe = (function, *(one.recipe if isinstance(one, Number) else (None, one) for one in operands))
+    return Number(function(*values), recipe, first.guards)
+
+
+def is_operand(value: Any) -> bool:
+    return isinstance(value, (Number, int, float))
+
+
+def define_operators() -> None:
+    def binary(name: str, function: Callable[[Any, Any], Any], reflected: bool) -> None:
+        def forward(self: Number, other: Any) -> Any:
+            return derived(function, self, other) if is_operand(other) else NotImplemented
+
+        def backward(self: Number, other: Any) -> Any:
+            return derived(function, other, self) if is_operand(other) else NotImplemented
+
+        setattr(Number, f"__{name}__", forward)
+        if reflected:
+            setattr(Number, f"__r{name}__", backward)
+
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor"):
+        binary(name.rstrip("_"), getattr(operator, name), True)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        binary(name, getattr(operator, name), False)
+    unary = {"neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert, "floor": math.floor,
+             "ceil": math.ceil, "trunc": math.trunc}
+    for name, function in unary.items():
+        setattr(Number, f"__{name}__", lambda self, function=function: derived(function, self))
+
+
+define_operators()
+
+
+def becomes_param(value: Any) -> bool:
+    return is_number(value) or type(value) is bool

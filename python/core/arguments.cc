@@ -15,8 +15,10 @@
 namespace heddle::python {
 namespace {
 
-/// Ctrl-C during a long run on the CPU.
+/// Ctrl-C during a long run on the CPU. Python handles signals on the main thread alone; threads of the library do not
+/// wait for the GIL in vain.
 void stop_if_asked(double) {
+  if (!WithoutGil::computes()) return;
   const nb::gil_scoped_acquire held;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -39,6 +41,8 @@ BackendChoice backend_named(const std::string& wanted) {
 }
 
 }  // namespace
+
+thread_local bool WithoutGil::computes_ = false;
 
 Bindings bindings_of(const NamedValues& given) {
   Bindings bindings;

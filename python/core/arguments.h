@@ -14,8 +14,22 @@
 
 namespace heddle::python {
 
-/// Lets Python's other threads run until the end of its scope.
-using WithoutGil = nb::gil_scoped_release;
+/// Lets Python's other threads run until the end of its scope, and marks this thread as one that may raise what a
+/// signal asks for.
+class WithoutGil {
+ public:
+  WithoutGil() : outer_(computes_) { computes_ = true; }
+  ~WithoutGil() { computes_ = outer_; }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  /// Whether this thread came from Python and is in such a scope. Threads of the library's own are not.
+  static bool computes() { return computes_; }
+
+ private:
+  static thread_local bool computes_;
+  bool outer_;
+  nb::gil_scoped_release released_;
+};
 
 /// Captures and params by name, as Python gives them; the arrays stay alive while this does.
 struct NamedValues {

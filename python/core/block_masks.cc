@@ -56,8 +56,8 @@ Sequences numbers_of(const MaskShape& shape) {
 
 SharedBlockMask shared(BlockMask mask) { return {std::make_shared<const BlockMask>(std::move(mask))}; }
 
-SharedBlockMask build(const std::optional<Expr>& mask, const NamedValues& values, const Sequences& sequences, std::int64_t heads,
-                      Block block, int threads, const std::string& reals) {
+SharedBlockMask build(const std::optional<Expr>& mask, const NamedValues& values, const Sequences& sequences,
+                      std::int64_t heads, Block block, int threads, const std::string& reals) {
   const Bindings bindings = bindings_of(values);
   const MaskShape shape = shape_of(sequences, heads);
   const DType type = parse_dtype(reals);
@@ -73,8 +73,8 @@ Tensor list_of(const Given& list, const char* name) {
 }
 
 SharedBlockMask from_lists(const Given& kv_num_blocks, const Given& kv_indices, const Given& full_kv_num_blocks,
-                           const Given& full_kv_indices, const std::optional<Expr>& mask,
-                           const Sequences& sequences, std::int64_t heads, Block block) {
+                           const Given& full_kv_indices, const std::optional<Expr>& mask, const Sequences& sequences,
+                           std::int64_t heads, Block block) {
   const BlockLists lists = {.kv_num_blocks = list_of(kv_num_blocks, "kv_num_blocks"),
                             .kv_indices = list_of(kv_indices, "kv_indices"),
                             .full_kv_num_blocks = list_of(full_kv_num_blocks, "full_kv_num_blocks"),
@@ -89,8 +89,8 @@ nb::tuple to_lists(const SharedBlockMask& self) {
     const WithoutGil released;
     return self.mask->to_lists();
   }();
-  return nb::make_tuple(to_numpy(lists.kv_num_blocks), to_numpy(lists.kv_indices), to_numpy(lists.full_kv_num_blocks),
-                        to_numpy(lists.full_kv_indices));
+  return nb::make_tuple(to_python(lists.kv_num_blocks), to_python(lists.kv_indices),
+                        to_python(lists.full_kv_num_blocks), to_python(lists.full_kv_indices));
 }
 
 std::vector<std::tuple<int, int, bool>> row(const SharedBlockMask& self, std::int64_t sequence, std::int64_t head,
@@ -138,7 +138,8 @@ std::pair<std::vector<std::string>, std::vector<std::string>> names_of(const Sha
 
 void add_block_masks(nb::module_& module) {
   nb::class_<SharedBlockMask> type(module, "BlockMask", "Which blocks of the score matrices attend.");
-  type.def_static("build", &build, "mask"_a.none(), "values"_a, "sequences"_a, "heads"_a, "block"_a, "threads"_a, "reals"_a);
+  type.def_static("build", &build, "mask"_a.none(), "values"_a, "sequences"_a, "heads"_a, "block"_a, "threads"_a,
+                  "reals"_a);
   type.def_static("from_lists", &from_lists, "kv_num_blocks"_a.none(), "kv_indices"_a.none(),
                   "full_kv_num_blocks"_a.none(), "full_kv_indices"_a.none(), "mask"_a.none(), "sequences"_a, "heads"_a,
                   "block"_a);
@@ -154,7 +155,8 @@ void add_block_masks(nb::module_& module) {
       "values"_a);
   type.def("statistics", &statistics);
   type.def("row", &row, "sequence"_a, "head"_a, "q_block"_a);
-  type.def("q_blocks", [](const SharedBlockMask& self, std::int64_t sequence) { return self.mask->q_blocks(sequence); });
+  type.def("q_blocks",
+           [](const SharedBlockMask& self, std::int64_t sequence) { return self.mask->q_blocks(sequence); });
   type.def("kv_blocks",
            [](const SharedBlockMask& self, std::int64_t sequence) { return self.mask->kv_blocks(sequence); });
   type.def("text", [](const SharedBlockMask& self, std::int64_t sequence, std::int64_t head) {
@@ -168,9 +170,8 @@ void add_block_masks(nb::module_& module) {
       nb::is_operator());
   type.def_prop_ro("sequences", [](const SharedBlockMask& self) { return numbers_of(self.mask->shape()); });
   type.def_prop_ro("heads", [](const SharedBlockMask& self) { return self.mask->shape().heads; });
-  type.def_prop_ro("block", [](const SharedBlockMask& self) {
-    return std::pair(self.mask->block().q, self.mask->block().kv);
-  });
+  type.def_prop_ro("block",
+                   [](const SharedBlockMask& self) { return std::pair(self.mask->block().q, self.mask->block().kv); });
   type.def_prop_ro("mask", [](const SharedBlockMask& self) { return self.mask->mask(); });
   type.def_prop_ro("names", &names_of);
   type.def_prop_ro("reals", [](const SharedBlockMask& self) { return std::string(name(self.mask->reals())); });

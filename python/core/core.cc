@@ -11,10 +11,13 @@
 
 #include "arguments.h"
 #include "block_masks.h"
+#include "checks.h"
 #include "expressions.h"
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
+#include "mods.h"
+#include "plans.h"
 #include "tensors.h"
 
 namespace heddle::python {
@@ -41,7 +44,7 @@ nb::tuple attention_of_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOn
     const WithoutGil released;
     return attention(q_view, k_view, v_view, options, with_lse);
   }();
-  return nb::make_tuple(to_numpy(result.o), with_lse ? to_numpy(result.lse) : nb::none());
+  return nb::make_tuple(to_python(result.o), with_lse ? to_python(result.lse) : nb::none());
 }
 
 /// The Python exception of an error: a subclass where one says more.
@@ -62,11 +65,18 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 NB_MODULE(_core, module) {
   nb::register_exception_translator(translate);
+  add_tensors(module);
   add_expressions(module);
   add_block_masks(module);
   add_arguments(module);
+  add_checks(module);
+  add_files(module);
+  add_mods(module);
+  add_plans(module);
   module.def("attention", &attention_of_arrays, "q"_a, "k"_a, "v"_a, "with_lse"_a, "arguments"_a);
   module.def("attention_into", &attention_into_arrays, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a);
+  module.def(
+      "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);
   module.def("plan_cache_counts", [] {
     const PlanCacheCounts counts = plan_cache_counts();

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import _core
-from ._options import Mod, ParamValue, Tracer, values_of
+from ._options import ModLike, ParamValue, Tracer, values_of
 from ._trace import MASK_ARGUMENTS
 
 Integers = Any  # a sequence or an array of ints
@@ -119,7 +119,7 @@ class BlockMask:
 
     @staticmethod
     def build(
-        mask_mod: Mod, q_len: int | None = None, kv_len: int | None = None, *, batch: int | None = None,
+        mask_mod: ModLike, q_len: int | None = None, kv_len: int | None = None, *, batch: int | None = None,
         heads: int = 1, block: int | tuple[int, int] = 128, captures: Mapping[str, Any] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
         cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, q_start: Integers = 0, kv_start: Integers = 0,
@@ -162,7 +162,7 @@ class BlockMask:
     @staticmethod
     def from_lists(
         kv_num_blocks: Any, kv_indices: Any, full_kv_num_blocks: Any = None, full_kv_indices: Any = None, *,
-        mask_mod: Mod = None, q_len: int | None = None, kv_len: int | None = None, batch: int | None = None,
+        mask_mod: ModLike = None, q_len: int | None = None, kv_len: int | None = None, batch: int | None = None,
         heads: int | None = None, block: int | tuple[int, int] = 128, captures: Mapping[str, Any] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
         cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, q_start: Integers = 0, kv_start: Integers = 0,

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from . import _core
 from ._core import Expr
+from .mods import Mod
+from ._reached import is_array
 from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name
 
 if TYPE_CHECKING:
     from ._block_mask import BlockMask
 
-Mod = Callable[..., Any] | str | Expr | None
+ModLike = Callable[..., Any] | str | Expr | None  # heddle.mods.Mod is callable
 ParamValue = float | int | bool
 
 
 class Options(TypedDict, total=False):
     """The options of heddle.attention, which plans, explanations and checks take, too."""
 
-    score_mod: Mod
-    mask_mod: Mod
-    weight_mod: Mod
+    score_mod: ModLike
+    mask_mod: ModLike
+    weight_mod: ModLike
     captures: Mapping[str, Any] | None
     params: Mapping[str, ParamValue] | None
     scale: float | None
@@ -53,17 +55,19 @@ ACCEPTED = {
          "q_descale", "k_descale", "v_descale"), _ARRAY),
     **dict.fromkeys(("max_q_len", "max_kv_len", "threads", "stream"), "an int"),
     **dict.fromkeys(("normalizer", "backend"), "a str"),
-    "scale": "a float", "block_mask": "a heddle.BlockMask", "captures": "a dict of arrays by name",
-    "params": "a dict of floats, ints of 32 bits and bools by name",
+    "scale": "a float", "block_mask": "a heddle.BlockMask",
 }
 
 
-def refuse_type(name: str, value: Any, accepted: str) -> None:
+_OF_MODS = ("score_mod", "mask_mod", "weight_mod", "captures", "params")
+
+
+def refuse_type(name: str, value: Any, accepted: str) -> NoReturn:
     raise TypeError(f"{name} is {_described(value)}; {accepted} is accepted") from None
 
 
 def _described(value: Any) -> str:
-    if type(value) in (bool, int, float, str):
+    if value is None or type(value) in (bool, int, float, str):
         return repr(value)
     dtype = getattr(value, "dtype", None)
     return f"of type {type(value).__name__}" + ("" if dtype is None else f" with elements {dtype}")
@@ -76,18 +80,59 @@ def param_type(value: ParamValue) -> str:
     return "i32" if isinstance(value, int) else "f32"
 
 
+def refuse_arrays(error: TypeError, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> NoReturn:
+    """Raises TypeError or ValueError that names the argument which is no array, or which cannot be written; else the
+    error itself."""
+    for name, value in {**inputs, **outputs}.items():
+        if value is None and name not in inputs:
+            continue
+        if not hasattr(value, "__dlpack__"):
+            refuse_type(name, value, _ARRAY)
+        if name in outputs and not getattr(getattr(value, "flags", None), "writeable", True):
+            raise ValueError(f"{name} is read-only; an array that can be written is accepted") from None
+        try:
+            _core.check_array(value)
+        except TypeError:
+            refuse_type(name, value, "an array that exports its memory by DLPack (of ml_dtypes: heddle.Tensor.of(it))")
+    raise error
+
+
+def params_of(given: Mapping[str, ParamValue] | None) -> dict[str, ParamValue]:
+    """Python's numbers of a call's params. Raises TypeError and ValueError for what is none, by name."""
+    params: dict[str, ParamValue] = {}
+    for name, value in (given or {}).items():
+        item = value if isinstance(value, (bool, int, float)) or not hasattr(value, "item") else value.item()
+        if not isinstance(item, (bool, int, float)):
+            refuse_type(f"param '{name}'", value, "a float, an int of 32 bits or a bool")
+        if isinstance(item, int) and not -(2**31) <= item < 2**31:
+            raise ValueError(f"param '{name}' is {item}; an int of 32 bits is accepted")
+        params[name] = item
+    return params
+
+
 class Tracer(Traced):
-    """Traced, and text may name params."""
+    """Traced, which also takes ready-made mods, and text that names params."""
 
     def __init__(self, captures: Mapping[str, Any] | None, params: Mapping[str, ParamValue] | None) -> None:
+        for name, array in (captures or {}).items():
+            if not is_array(array):
+                refuse_type(f"capture '{name}'", array, _ARRAY)
         super().__init__(captures)
-        self.params: dict[str, ParamValue] = dict(params or {})
+        self.params = params_of(params)
 
     def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
+        if isinstance(mod, Mod):
+            return super().of(mod.function, arguments)
         if isinstance(mod, str):
             declared = {name: (dtype_name(array), len(array.shape)) for name, array in self.captures.items()}
             return _core.parse(mod, declared, {name: param_type(value) for name, value in self.params.items()})
         return super().of(mod, arguments)
+
+    def is_replaced(self, value: Any) -> bool:
+        return isinstance(value, Mod) or super().is_replaced(value)
+
+    def replaced(self, value: Any, name: str) -> Any:
+        return super().replaced(value.function if isinstance(value, Mod) else value, name)
 
 
 def set_values(target: Any, captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> None:
@@ -99,20 +144,17 @@ def set_values(target: Any, captures: Mapping[str, Any], params: Mapping[str, Pa
             if not hasattr(array, "__dlpack__"):
                 refuse_type(f"capture '{name}'", array, _ARRAY)
         raise
-    try:
-        target.params = params
-    except TypeError:
-        refuse_type("params", params, ACCEPTED["params"])
+    target.params = params_of(params)
 
 
 def values_of(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> _core.NamedValues:
     values = _core.NamedValues()
-    set_values(values, dict(captures), dict(params))
+    set_values(values, dict(captures), params)
     return values
 
 
 def arguments_of(
-    score_mod: Mod, mask_mod: Mod, weight_mod: Mod, captures: Mapping[str, Any] | None,
+    score_mod: ModLike, mask_mod: ModLike, weight_mod: ModLike, captures: Mapping[str, Any] | None,
     params: Mapping[str, ParamValue] | None, options: Mapping[str, Any],
 ) -> _core.Arguments:
     """The options as the library takes them. Options that are None keep their default."""
@@ -132,7 +174,13 @@ def arguments_of(
             arguments.weight_mod = traced.of(weight_mod, MASK_ARGUMENTS)
         set_values(arguments, traced.captures, traced.params)
     elif params:
-        set_values(arguments, {}, dict(params))
+        set_values(arguments, {}, params)
+    set_options(arguments, options)
+    return arguments
+
+
+def set_options(arguments: _core.Arguments, options: Mapping[str, Any]) -> None:
+    """Sets those that are not None. Raises TypeError that names the one that is wrong."""
     for name, value in options.items():
         if value is not None:
             try:
@@ -141,4 +189,9 @@ def arguments_of(
                 if name not in ACCEPTED:
                     raise TypeError(f"'{name}' is no option of heddle.attention") from None
                 refuse_type(name, value, ACCEPTED[name])
-    return arguments
+
+
+def given_arguments(options: Options) -> _core.Arguments:
+    """The options of a call that takes them as keywords."""
+    others = {name: value for name, value in options.items() if name not in _OF_MODS}
+    return arguments_of(*(options.get(name) for name in _OF_MODS), others)  # type: ignore[arg-type]

@@ -1,0 +1,77 @@
+#include "mods.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "heddle/error.h"
+#include "heddle/mods.h"
+#include "tensors.h"
+
+namespace heddle::python {
+
+using namespace nb::literals;
+
+namespace {
+
+/// `expr`, which reads the element that the mod is asked about: if the mod was called with anything else, it would be
+/// ignored.
+Expr of_leaves(const Expr& expr, const std::vector<nb::object>& arguments) {
+  static const std::pair<const char*, Expr> leaves[] = {{"kv_idx", leaf::kv_idx()},
+                                                        {"q_idx", leaf::q_idx()},
+                                                        {"h", leaf::h()},
+                                                        {"b", leaf::b()},
+                                                        {"score", leaf::score()}};
+  for (std::size_t i = 0; i < std::size(leaves) && i < arguments.size(); ++i) {
+    const nb::object& given = arguments[arguments.size() - 1 - i];
+    const auto& [name, leaf] = leaves[i];
+    if (nb::isinstance<Expr>(given) && same(nb::cast<Expr>(given), leaf)) continue;
+    throw Error(ErrorCode::invalid_argument, "a ready-made mod takes the " + std::string(name) +
+                                                 " that your mod got, not " + nb::str(given).c_str());
+  }
+  return expr;
+}
+
+}  // namespace
+
+void add_mods(nb::module_& module) {
+  module.def("of_leaves", &of_leaves, "expr"_a, "arguments"_a);
+  module.def("mod_causal", &mods::causal);
+  module.def("mod_causal_lower_right", &mods::causal_lower_right);
+  module.def("mod_sliding_window", &mods::sliding_window, "before"_a, "after"_a);
+  module.def("mod_dilated_window", &mods::dilated_window, "before"_a, "step"_a);
+  module.def("mod_prefix_lm", nb::overload_cast<std::int64_t>(&mods::prefix_lm), "prefix"_a);
+  module.def("mod_prefix_lm", nb::overload_cast<const Expr&>(&mods::prefix_lm), "prefix"_a);
+  module.def("mod_global_and_window", &mods::global_and_window, "global_tokens"_a, "window"_a);
+  module.def("mod_documents", &mods::documents, "ids"_a);
+  module.def("mod_documents_from_starts", &mods::documents_from_starts, "start_of"_a);
+  module.def("mod_neighbourhood_2d", &mods::neighbourhood_2d, "width"_a, "radius_y"_a, "radius_x"_a);
+  module.def("mod_tree", &mods::tree, "enter"_a, "last"_a, "first"_a);
+  module.def("mod_block_diffusion", &mods::block_diffusion, "block"_a);
+  module.def("mod_alibi", &mods::alibi, "slopes"_a);
+  module.def("mod_relative_bias", &mods::relative_bias, "table"_a, "max_distance"_a);
+  module.def("mod_t5_bias", &mods::t5_bias, "table"_a, "buckets"_a, "max_distance"_a, "bidirectional"_a);
+  module.def("mod_softcap", &mods::softcap, "cap"_a);
+  module.def("mod_dropout", &mods::dropout, "p"_a, "seed"_a);
+  module.def(
+      "document_starts",
+      [](const ReadOnly& offsets) { return to_python(mods::document_starts(const_view_of(offsets, "offsets"))); },
+      "offsets"_a);
+  module.def(
+      "tree_intervals",
+      [](const ReadOnly& parents) {
+        const mods::TreeIntervals intervals = mods::tree_intervals(const_view_of(parents, "parents"));
+        return std::pair(to_python(intervals.enter), to_python(intervals.last));
+      },
+      "parents"_a);
+  module.def(
+      "alibi_slopes", [](std::int64_t heads) { return to_python(mods::alibi_slopes(heads)); }, "heads"_a);
+}
+
+}  // namespace heddle::python

@@ -1,0 +1,241 @@
+#include "plans.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "block_masks.h"
+#include "heddle/attention.h"
+#include "heddle/error.h"
+#include "tensors.h"
+
+namespace heddle::python {
+namespace {
+
+using namespace nb::literals;
+using GivenOut = std::optional<Array>;
+
+/// What a call returns when it is not given where to write.
+struct ResultShapes {
+  Device device;
+  DType o_dtype = DType::f32, lse_dtype = DType::f32;
+  Dims o, lse;
+
+  ResultShapes(const ConstTensorView& q, const ConstTensorView& v) : device(q.device) {
+    const bool is_f8 = q.dtype == DType::e4m3 || q.dtype == DType::e5m2;
+    o_dtype = is_f8 ? DType::bf16 : q.dtype;
+    lse_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32;
+    if (q.rank() != 4 || v.rank() != 4) return;  // the library refuses them by name
+    o = {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
+    lse = {q.shape[0], q.shape[1], q.shape[2]};
+  }
+};
+
+/// Views of a call's tensors. Those that are not given have the shapes of results, and no memory.
+AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o,
+                            const GivenOut& lse, bool with_lse) {
+  AttentionTensors tensors{
+      .q = const_view_of(q, "q"), .k = const_view_of(k, "k"), .v = const_view_of(v, "v"), .o = {}, .lse = {}};
+  const ResultShapes made(tensors.q, tensors.v);
+  tensors.o = o ? view_of(*o, "out") : TensorView(nullptr, made.o_dtype, made.o, made.device);
+  if (lse) {
+    tensors.lse = view_of(*lse, "lse");
+  } else if (with_lse) {
+    tensors.lse = TensorView(nullptr, made.lse_dtype, made.lse, made.device);
+  }
+  return tensors;
+}
+
+/// Where the results of a run go: the caller's arrays, or new tensors.
+class Results {
+ public:
+  Results(AttentionTensors& tensors, const GivenOut& o, const GivenOut& lse) {
+    if (!o) {
+      o_ = Tensor::empty_on(tensors.o.device, tensors.o.dtype, tensors.o.shape);
+      tensors.o = *o_;
+    }
+    if (!lse && tensors.lse) {
+      lse_ = Tensor::empty_on(tensors.lse->device, tensors.lse->dtype, tensors.lse->shape);
+      tensors.lse = *lse_;
+    }
+  }
+  /// (o, lse), None for the caller's.
+  nb::tuple to_python() const { return nb::make_tuple(to_object(o_), to_object(lse_)); }
+
+ private:
+  static nb::object to_object(const std::optional<Tensor>& tensor) {
+    return tensor ? python::to_python(*tensor) : nb::none();
+  }
+
+  std::optional<Tensor> o_, lse_;
+};
+
+/// heddle._core.AttentionPlan: the plan, and what its runs read.
+class Plan {
+ public:
+  Plan(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse, bool with_lse,
+       const Arguments& arguments)
+      : arguments_(arguments) {
+    const AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse);
+    const AttentionOptions options = options_of(arguments_);
+    device_ = tensors.q.device;
+    o_dtype_ = tensors.o.dtype;
+    with_lse_ = tensors.lse.has_value();
+    const WithoutGil released;
+    plan_.emplace(tensors, options);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  /// The last copy of a plan waits on a GPU.
+  ~Plan() {
+    const WithoutGil released;
+    plan_.reset();
+  }
+
+  nb::tuple run(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse,
+                const GivenOut& workspace, std::uintptr_t stream, const Arguments* instead) const {
+    AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse_);
+    if (!o) tensors.o.dtype = o_dtype_;
+    std::optional<AttentionOptions> options;
+    if (instead != nullptr) options = options_of(*instead);
+    const RunOptions run{.workspace = workspace_of(workspace),
+                         .stream = reinterpret_cast<void*>(stream),
+                         .options = options ? &*options : nullptr};
+    const Results results(tensors, o, lse);
+    {
+      const WithoutGil released;
+      plan_->run(tensors, run);
+    }
+    return results.to_python();
+  }
+
+  void update(const NamedValues& values) {
+    {
+      const Bindings bindings = bindings_of(values);
+      const WithoutGil released;
+      plan_->update(bindings);
+    }
+    for (const auto& [name, array] : values.captures) arguments_.values.captures[name] = array;
+    for (const auto& [name, value] : values.params) arguments_.values.params[name] = value;
+  }
+
+  const AttentionPlan& plan() const { return *plan_; }
+  const Arguments& arguments() const { return arguments_; }
+  Tensor workspace() const {
+    return Tensor::empty_on(device_, DType::u8, {std::max<std::int64_t>(plan_->workspace_bytes(), 1)});
+  }
+  std::optional<SharedBlockMask> block_mask() const {
+    if (plan_->block_mask() == nullptr) return {};
+    return SharedBlockMask{std::make_shared<const BlockMask>(*plan_->block_mask())};
+  }
+
+ private:
+  void* workspace_of(const GivenOut& given) const {
+    if (!given) return nullptr;
+    const TensorView view = view_of(*given, "workspace");
+    const std::int64_t bytes = view.count() * size_of(view.dtype), needed = plan_->workspace_bytes();
+    if (!is_contiguous(view)) throw Error(ErrorCode::invalid_argument, "workspace has gaps between its elements");
+    if (view.device != device_ || bytes < needed) {
+      throw Error(ErrorCode::invalid_argument, "workspace has " + std::to_string(bytes) + " bytes on " +
+                                                   text_of(view.device) + "; " + std::to_string(needed) + " on " +
+                                                   text_of(device_) + " are accepted");
+    }
+    return view.data;
+  }
+  static std::string text_of(const Device& device) {
+    return std::string(name(device.kind)) + " " + std::to_string(device.index);
+  }
+
+  Arguments arguments_;  // the arrays that runs read, and the block mask
+  std::optional<AttentionPlan> plan_;
+  Device device_;
+  DType o_dtype_ = DType::f32;
+  bool with_lse_ = false;
+};
+
+using Texts = std::pair<std::string, std::string>;
+
+Texts explain(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse,
+              bool with_lse, const Arguments& arguments) {
+  const AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse);
+  const AttentionOptions options = options_of(arguments);
+  const WithoutGil released;
+  const AttentionPlan plan = cached_plan(tensors, options);
+  return {plan.explain(), plan.explain_json()};
+}
+
+Texts explained_on(const std::string& gpu, const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o,
+                   const GivenOut& lse, bool with_lse, const Arguments& arguments) {
+  const AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse);
+  const AttentionOptions options = options_of(arguments);
+  const WithoutGil released;
+  const Explanation explanation = explain_on(gpu, tensors, options);
+  return {explanation.text, explanation.json};
+}
+
+std::vector<ConstTensorView> views_of(const std::vector<ReadOnly>& arrays, const char* name) {
+  std::vector<ConstTensorView> views;
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    views.push_back(const_view_of(arrays[i], (std::string(name) + "[" + std::to_string(i) + "]").c_str()));
+  }
+  return views;
+}
+
+nb::tuple merge(const std::vector<ReadOnly>& o_parts, const std::vector<ReadOnly>& lse_parts, const GivenOut& o,
+                const GivenOut& lse, bool with_lse, std::uintptr_t stream) {
+  const std::vector<ConstTensorView> o_views = views_of(o_parts, "o_parts"),
+                                     lse_views = views_of(lse_parts, "lse_parts");
+  AttentionTensors tensors;
+  if (o) {
+    tensors.o = view_of(*o, "out");
+  } else if (!o_views.empty()) {
+    tensors.o = TensorView(nullptr, o_views[0].dtype, o_views[0].shape, o_views[0].device);
+  }
+  if (lse) {
+    tensors.lse = view_of(*lse, "lse");
+  } else if (with_lse && !lse_views.empty()) {
+    tensors.lse = TensorView(nullptr, lse_views[0].dtype, lse_views[0].shape, lse_views[0].device);
+  }
+  const Results results(tensors, o, lse);
+  {
+    const WithoutGil released;
+    merge_states(o_views, lse_views, tensors.o, tensors.lse, reinterpret_cast<void*>(stream));
+  }
+  return results.to_python();
+}
+
+}  // namespace
+
+void add_plans(nb::module_& module) {
+  nb::class_<Plan>(module, "AttentionPlan", "An attention planned once and run many times.")
+      .def(nb::init<const ReadOnly&, const ReadOnly&, const ReadOnly&, const GivenOut&, const GivenOut&, bool,
+                    const Arguments&>(),
+           "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a, "arguments"_a)
+      .def("run", &Plan::run, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "workspace"_a.none(), "stream"_a,
+           "instead"_a.none())
+      .def("update", &Plan::update, "values"_a)
+      .def("workspace", &Plan::workspace)
+      .def_prop_ro("arguments", [](const Plan& self) { return Arguments(self.arguments()); })
+      .def_prop_ro("workspace_bytes", [](const Plan& self) { return self.plan().workspace_bytes(); })
+      .def_prop_ro("block_mask", &Plan::block_mask)
+      .def_prop_ro("backend", [](const Plan& self) { return std::string(name(self.plan().backend())); })
+      .def("explain", [](const Plan& self) { return self.plan().explain(); })
+      .def("explain_json", [](const Plan& self) { return self.plan().explain_json(); });
+  module.def("explain", &explain, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a, "arguments"_a);
+  module.def("explain_on", &explained_on, "gpu"_a, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a,
+             "arguments"_a);
+  module.def("merge_states", &merge, "o_parts"_a, "lse_parts"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a,
+             "stream"_a);
+}
+
+}  // namespace heddle::python

@@ -1,0 +1,62 @@
+"""Attention in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import _core
+from ._block_mask import BlockMask
+from ._options import ModLike, ParamValue, arguments_of, refuse_arrays
+from ._tensor import public
+
+
+def attention(
+    q: Any, k: Any, v: Any, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
+    captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
+    scale: float | None = None, out: Any = None, lse: Any = None, return_lse: bool = False, sinks: Any = None,
+    q_lengths: Any = None, kv_lengths: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
+    page_table: Any = None, q_start: Any = None, kv_start: Any = None, max_q_len: int | None = None,
+    max_kv_len: int | None = None, q_descale: Any = None, k_descale: Any = None, v_descale: Any = None,
+    normalizer: str | None = None, block_mask: BlockMask | None = None, backend: str | None = None,
+    threads: int | None = None, stream: int | None = None,
+) -> Any:
+    """``softmax(mod(scale * q k^T)) v``.
+
+    q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv]: arrays of NumPy or of anything that speaks DLPack, on
+    the CPU or on a GPU, read in place. Any strides with a unit last one.
+
+    score_mod(score, b, h, q_idx, kv_idx), mask_mod(b, h, q_idx, kv_idx) and weight_mod(b, h, q_idx, kv_idx) are
+    functions, expressions, or text. A function is called once with expressions; arrays that it reaches by its closure,
+    its globals or its defaults are captured. Text names its captures in `captures`.
+
+    Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
+    returns. Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do,
+    MemoryError, and RuntimeError for anything else; then nothing was written.
+
+    >>> import numpy as np, heddle
+    >>> x = np.zeros((1, 1, 3, 4), np.float32); x[0, 0, :, 0] = [1, 2, 3]
+    >>> heddle.attention(x, x, x, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx == 0)[0, 0, :, 0]
+    array([1., 1., 1.], dtype=float32)
+    """
+    options = {
+        "scale": scale, "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start,
+        "kv_start": kv_start, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "q_descale": q_descale,
+        "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "block_mask": block_mask,
+        "backend": backend, "threads": threads, "stream": stream,
+    }
+    arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
+    if out is not None:
+        try:
+            _core.attention_into(q, k, v, out, lse, arguments)
+        except TypeError as error:
+            refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
+        return (out, lse) if return_lse else out
+    if lse is not None:
+        raise ValueError("lse is given without out; both are written, or neither")
+    try:
+        o, made = _core.attention(q, k, v, return_lse, arguments)
+    except TypeError as error:
+        refuse_arrays(error, {}, {"q": q, "k": k, "v": v})
+    return (public(o), public(made)) if return_lse else public(o)

@@ -1,0 +1,59 @@
+"""Tensor files: safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import _core
+from ._options import refuse_type
+from ._tensor import public
+
+
+class TensorFile(NamedTuple):
+    """The content of a safetensors file. `skipped` says of each tensor that was left out why."""
+
+    tensors: dict[str, Any]
+    metadata: dict[str, str]
+    skipped: dict[str, str]
+
+
+def load(path: str | os.PathLike[str]) -> TensorFile:
+    """Reads a .safetensors file. Tensors are NumPy arrays; bfloat16, float8_e4m3fn and float8_e5m2, which NumPy does
+    not have, are heddle.Tensor. Those of which heddle does not have the element type or the rank are skipped.
+
+    Raises OSError, with the file's name and what is wrong, for a file that cannot be read or breaks a rule of the
+    format; all rules are checked.
+
+    >>> import os, tempfile, numpy as np, heddle
+    >>> path = os.path.join(tempfile.mkdtemp(), "x.safetensors")
+    >>> heddle.save(path, {"x": np.zeros(3)}, {"made by": "a test"})
+    >>> heddle.load(path)
+    TensorFile(tensors={'x': array([0., 0., 0.])}, metadata={'made by': 'a test'}, skipped={})
+    """
+    tensors, metadata, skipped = _core.load(os.fspath(path))
+    return TensorFile({name: public(tensor) for name, tensor in tensors.items()}, metadata, skipped)
+
+
+def save(
+    path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a .safetensors file of arrays on the CPU (NumPy's, heddle.Tensor, or anything with __dlpack__), by a
+    temporary file beside it: if anything fails, an old file stays as it was.
+
+    Raises OSError, NotImplementedError for memory of a GPU and element types that heddle does not have, TypeError for
+    what is no array.
+    """
+    try:
+        _core.save(os.fspath(path), dict(tensors), dict(metadata or {}))
+    except TypeError:
+        for name, array in tensors.items():
+            try:
+                _core.check_array(array)
+            except TypeError:
+                refuse_type(f"tensor '{name}'", array, "an array of NumPy, or anything with __dlpack__,")
+        for key, value in (metadata or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                refuse_type(f"metadata[{key!r}]", value, "text")
+        raise

@@ -1,0 +1,220 @@
+"""Attention planned once and run many times, and what was planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Unpack
+
+from . import _core
+from ._block_mask import BlockMask
+from ._options import Options, ParamValue, given_arguments, refuse_arrays, set_options, set_values, values_of
+from ._tensor import Tensor, public
+
+
+_CHANGEABLE = ("sinks", "q_lengths", "kv_lengths", "cu_seqlens_q", "cu_seqlens_kv", "page_table", "q_start", "kv_start",
+               "q_descale", "k_descale", "v_descale")
+
+
+class Explanation(NamedTuple):
+    """What was planned, and why. ``print`` shows the text."""
+
+    text: str
+    stages: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class AttentionPlan:
+    """An attention planned once and run many times: planning validates, traces the mods, builds the block mask and
+    picks the kernel; `run` only computes.
+
+    q, k, v, out and lse say shapes, strides, dtypes and devices; their memory is not read, and they are not kept. `out`
+    not given: runs make o [B, Hq, Sq, Dv] of q's dtype (bfloat16 if q has 8 bits), contiguous. `return_lse`: they make
+    lse [B, Hq, Sq], too. The options are those of heddle.attention. The plan keeps the arrays that its runs read
+    (captures, sinks, descales, page_table, lengths and starts) alive; in place of a mask's captures give `update` new
+    ones.
+
+    A plan may run on several threads at once. On a GPU, `run` enqueues on `stream` and returns: keep the plan and all
+    arrays alive until the stream has done the work.
+
+    Raises as heddle.attention does.
+
+    >>> import numpy as np, heddle
+    >>> q = k = v = np.ones((1, 2, 4, 8), np.float32)
+    >>> slopes = np.zeros(2, np.float32)
+    >>> plan = heddle.AttentionPlan(q, k, v, score_mod=heddle.mods.alibi(slopes), mask_mod=heddle.mods.causal())
+    >>> plan.run(q, k, v).shape, plan.backend
+    ((1, 2, 4, 8), 'cpu')
+    """
+
+    __slots__ = ("__weakref__", "_plan", "_return_lse")
+
+    def __init__(
+        self, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        arguments = given_arguments(options)
+        self._return_lse = return_lse or lse is not None
+        try:
+            self._plan = _core.AttentionPlan(q, k, v, out, lse, return_lse, arguments)
+        except TypeError as error:
+            refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
+
+    def run(
+        self, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, workspace: Any = None,
+        stream: int | None = None, captures: Mapping[str, Any] | None = None,
+        params: Mapping[str, ParamValue] | None = None, sinks: Any = None, q_lengths: Any = None,
+        kv_lengths: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, page_table: Any = None,
+        q_start: Any = None, kv_start: Any = None, q_descale: Any = None, k_descale: Any = None, v_descale: Any = None,
+    ) -> Any:
+        """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
+
+        The tensors have the planned shapes, strides, dtypes and device. What else is given stands for the planned one
+        in this run: arrays with the planned shapes, strides and dtypes. Lengths and starts may be other ones on a GPU
+        alone, captures and params of the mask after `update` alone. `workspace`: workspace_bytes of memory on the
+        plan's device, 64-byte aligned, of no other run at this time; a GPU's plan needs it if workspace_bytes is not 0.
+
+        Raises ValueError for what differs from the plan. Ctrl-C stops a run on the CPU, whose results are then
+        incomplete; the plan stays good.
+
+        >>> import numpy as np, heddle
+        >>> q = k = v = np.ones((1, 1, 2, 8), np.float32)
+        >>> gate = np.ones(1, np.float32)
+        >>> plan = heddle.AttentionPlan(q, k, v, score_mod=lambda score, b, h, q_idx, kv_idx: score * gate[h])
+        >>> o = np.empty_like(q)
+        >>> plan.run(q, k, v, out=o, captures={"gate": 2 * gate}) is o
+        True
+        """
+        instead = None
+        changed = (sinks, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start,
+                   q_descale, k_descale, v_descale)
+        if captures or params or any(value is not None for value in changed):
+            instead = self._instead(captures, params, dict(zip(_CHANGEABLE, changed)))
+        try:
+            o, made_lse = self._plan.run(q, k, v, out, lse, workspace, stream or 0, instead)
+        except TypeError as error:
+            refuse_arrays(error, {"out": out, "lse": lse, "workspace": workspace}, {"q": q, "k": k, "v": v})
+        o = public(o) if out is None else out
+        if not self._return_lse:
+            return o
+        return o, public(made_lse) if lse is None else lse
+
+    def _instead(
+        self, captures: Mapping[str, Any] | None, params: Mapping[str, ParamValue] | None, changed: Mapping[str, Any],
+    ) -> _core.Arguments:
+        """The planned options with those of one run."""
+        arguments = self._plan.arguments
+        for kind, given, known in (("capture", captures, arguments.captures), ("param", params, arguments.params)):
+            for name in given or ():
+                if name not in known:
+                    raise ValueError(f"the plan has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
+        set_values(arguments, {**arguments.captures, **(captures or {})}, {**arguments.params, **(params or {})})
+        set_options(arguments, changed)
+        return arguments
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of workspace that one run needs."""
+        return self._plan.workspace_bytes
+
+    def workspace(self) -> Tensor:
+        """New memory for one run at a time, on the plan's device.
+
+        >>> import numpy as np, heddle
+        >>> q = k = v = np.ones((1, 1, 2, 8), np.float32)
+        >>> plan = heddle.AttentionPlan(q, k, v)
+        >>> workspace = plan.workspace()
+        >>> plan.run(q, k, v, workspace=workspace)[0, 0, 0, 0]
+        np.float32(1.0)
+        """
+        return Tensor._of(self._plan.workspace())
+
+    def update(
+        self, *, captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
+    ) -> None:
+        """Builds the block mask again for other values of the mask's captures and params, which later runs take as the
+        planned ones. Names that are not given keep their values. Not during a run, nor, on a GPU, while one is
+        enqueued. Raises ValueError for a name that no mod reads; then nothing has changed.
+
+        >>> import numpy as np, heddle
+        >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
+        >>> plan = heddle.AttentionPlan(q, k, v, mask_mod="kv_idx < n", params={"n": 2})
+        >>> plan.update(params={"n": 0})
+        >>> plan.run(q, k, v).sum()
+        np.float32(0.0)
+        """
+        self._plan.update(values_of(captures or {}, params or {}))
+
+    @property
+    def block_mask(self) -> BlockMask | None:
+        """The blocks that attend; None if everything does."""
+        mask = self._plan.block_mask
+        if mask is None:
+            return None
+        arguments = self._plan.arguments
+        return BlockMask._of(mask, arguments.captures, arguments.params)
+
+    @property
+    def backend(self) -> str:
+        """'cpu', 'reference' or 'cuda'."""
+        return self._plan.backend
+
+    def explain(self) -> str:
+        """What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with
+        their reasons, predicted bytes, FLOPs and time, kernel."""
+        return self._plan.explain()
+
+    def explain_json(self) -> dict[str, Any]:
+        """The same as a dict with those stages as keys.
+
+        >>> import numpy as np, heddle
+        >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
+        >>> heddle.AttentionPlan(q, k, v).explain_json()["plan"]["family"]
+        'cpu_forward'
+        """
+        stages: dict[str, Any] = json.loads(self._plan.explain_json())
+        return stages
+
+    def __repr__(self) -> str:
+        return f"<heddle.AttentionPlan on {self.backend}, {self.workspace_bytes} bytes of workspace>"
+
+
+def explain(
+    q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False, **options: Unpack[Options],
+) -> Explanation:
+    """What heddle.attention does with these arguments, and why: the plan that it keeps, or makes and keeps now.
+    Raises as heddle.attention does.
+
+    >>> import numpy as np, heddle
+    >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
+    >>> "problem" in str(heddle.explain(q, k, v, mask_mod=heddle.mods.causal()))
+    True
+    """
+    arguments = given_arguments(options)
+    try:
+        text, stages = _core.explain(q, k, v, out, lse, return_lse, arguments)
+    except TypeError as error:
+        refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
+    return Explanation(text, json.loads(stages))
+
+
+def explain_on(
+    device_name: str, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False,
+    **options: Unpack[Options],
+) -> Explanation:
+    """What would be planned on a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
+    are not read. Raises as planning on that GPU would, ValueError for a name that it does not know.
+
+    >>> import heddle
+    >>> q = k = v = heddle.Tensor.empty((1, 16, 4096, 128), "bfloat16")
+    >>> heddle.explain_on("h200", q, k, v, mask_mod=heddle.mods.causal()).stages["plan"]["backend"]
+    'cuda'
+    """
+    arguments = given_arguments(options)
+    try:
+        text, stages = _core.explain_on(device_name, q, k, v, out, lse, return_lse, arguments)
+    except TypeError as error:
+        refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
+    return Explanation(text, json.loads(stages))

@@ -1,0 +1,397 @@
+"""Ready-made mods: masks, score biases and dropout, for score_mod, mask_mod and weight_mod.
+
+Masks are combined with ``&``, ``|`` and ``~``, also with functions of your own; arrays that they read are captured.
+
+>>> import numpy as np, heddle
+>>> from heddle import mods
+>>> ids = np.array([0, 0, 0, 1, 1, 1], np.int32)
+>>> print(heddle.BlockMask.build(mods.causal() & mods.documents(ids), 6, 6, block=1))
+#.....
+##....
+###...
+...#..
+...##.
+...###
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+from ._core import Expr
+
+__all__ = [
+    "Mod", "alibi", "alibi_slopes", "block_diffusion", "causal", "causal_lower_right", "dilated_window",
+    "document_starts", "documents", "documents_from_starts", "dropout", "global_and_window", "neighbourhood_2d",
+    "prefix_lm", "relative_bias", "sliding_window", "softcap", "t5_bias", "tree", "tree_intervals",
+]
+
+
+class Mod:
+    """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).
+
+    A function of your own may call it with the arguments that it got itself.
+
+    >>> import numpy as np, heddle
+    >>> near = heddle.mods.sliding_window(1)
+    >>> mine = lambda b, h, q_idx, kv_idx: near(b, h, q_idx, kv_idx) | (kv_idx == 0)
+    >>> print(heddle.BlockMask.build(mine, 4, 4, block=1))
+    #...
+    ##..
+    ###.
+    #.##
+    """
+
+    __slots__ = ("_name", "function")
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.function = function
+        self._name = name
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __and__(self, other: Any) -> Mod:
+        return _both(self, other, "&")
+
+    def __rand__(self, other: Any) -> Mod:
+        return _both(other, self, "&")
+
+    def __or__(self, other: Any) -> Mod:
+        return _both(self, other, "|")
+
+    def __ror__(self, other: Any) -> Mod:
+        return _both(other, self, "|")
+
+    def __invert__(self) -> Mod:
+        function = self.function
+        return Mod(lambda b, h, q_idx, kv_idx: ~function(b, h, q_idx, kv_idx), f"~{self._name}")
+
+    def __repr__(self) -> str:
+        return f"<heddle.mods {self._name}>"
+
+
+def _function_of(mod: Any) -> Callable[..., Any]:
+    if isinstance(mod, Mod):
+        return mod.function
+    if isinstance(mod, Expr):
+        return lambda b, h, q_idx, kv_idx: mod
+    if not callable(mod):
+        raise TypeError(f"a mask combines with masks, functions and expressions, not with {type(mod).__name__}")
+    return mod  # type: ignore[no-any-return]
+
+
+def _both(one: Any, other: Any, operator: str) -> Mod:
+    f, g = _function_of(one), _function_of(other)
+    names = [mod._name if isinstance(mod, Mod) else getattr(mod, "__name__", str(mod)) for mod in (one, other)]
+    name = f"({names[0]} {operator} {names[1]})"
+    if operator == "&":
+        return Mod(lambda b, h, q_idx, kv_idx: f(b, h, q_idx, kv_idx) & g(b, h, q_idx, kv_idx), name)
+    return Mod(lambda b, h, q_idx, kv_idx: f(b, h, q_idx, kv_idx) | g(b, h, q_idx, kv_idx), name)
+
+
+def _mask(expr: Callable[[], Any], name: str) -> Mod:
+    return Mod(lambda b, h, q_idx, kv_idx: _core.of_leaves(expr(), [b, h, q_idx, kv_idx]), name)
+
+
+def _score(expr: Callable[[], Any], name: str) -> Mod:
+    return Mod(
+        lambda score, b, h, q_idx, kv_idx: _core.of_leaves(expr(), [score, b, h, q_idx, kv_idx]), name)
+
+
+def _checked(mod: Mod, expr: Callable[[], Any]) -> Mod:
+    """The mod, once its numbers were found good: before a call, so that the traceback points at them."""
+    expr()
+    return mod
+
+
+def causal() -> Mod:
+    """kv_idx <= q_idx: the upper-left corner is the origin.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.causal(), 3, 4, block=1))
+    #...
+    ##..
+    ###.
+    """
+    return _mask(lambda: _core.mod_causal(), "causal")
+
+
+def causal_lower_right() -> Mod:
+    """The last query sees the last key of its sequence.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.causal_lower_right(), 3, 4, block=1))
+    ##..
+    ###.
+    ####
+    """
+    return _mask(lambda: _core.mod_causal_lower_right(), "causal_lower_right")
+
+
+def sliding_window(before: int, after: int = 0) -> Mod:
+    """q_idx - before <= kv_idx <= q_idx + after. Raises ValueError for negative numbers.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.sliding_window(1, 1), 4, 4, block=1))
+    ##..
+    ###.
+    .###
+    ..##
+    """
+    def expr() -> Any:
+        return _core.mod_sliding_window(before, after)
+
+    return _checked(_mask(expr, f"sliding_window({before}, {after})"), expr)
+
+
+def dilated_window(before: int, step: int) -> Mod:
+    """Every step-th key back from the query's own, no farther than `before`. Raises ValueError for before < 0 and
+    step < 1.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.dilated_window(4, 2), 5, 5, block=1))
+    #....
+    .#...
+    #.#..
+    .#.#.
+    #.#.#
+    """
+    def expr() -> Any:
+        return _core.mod_dilated_window(before, step)
+
+    return _checked(_mask(expr, f"dilated_window({before}, {step})"), expr)
+
+
+def prefix_lm(prefix: Any) -> Mod:
+    """Causal, and every query also sees the first `prefix` keys. `prefix` is an int, an expression, or an array of
+    ints [B]: one for each batch entry. Raises ValueError for a negative int.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.prefix_lm(2), 3, 4, block=1))
+    ##..
+    ##..
+    ###.
+    """
+    if isinstance(prefix, (int, Expr)):
+        def expr() -> Any:
+            return _core.mod_prefix_lm(prefix)
+
+        return _checked(_mask(expr, f"prefix_lm({prefix})"), expr)
+    _refuse_no_array("prefix", prefix)
+    return Mod(
+        lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_prefix_lm(prefix[b]), [b, h, q_idx, kv_idx]), "prefix_lm")
+
+
+def global_and_window(global_tokens: int, window: int) -> Mod:
+    """The first `global_tokens` tokens see all tokens and are seen by all. Between the other tokens
+    |q_idx - kv_idx| <= window. Raises ValueError for negative numbers.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.global_and_window(1, 0), 4, 4, block=1))
+    ####
+    ##..
+    #.#.
+    #..#
+    """
+    def expr() -> Any:
+        return _core.mod_global_and_window(global_tokens, window)
+
+    return _checked(_mask(expr, f"global_and_window({global_tokens}, {window})"), expr)
+
+
+def documents(ids: Any) -> Mod:
+    """Queries and keys see their own document. `ids` i32 or i64 [S], or [B, S]: the document of each token. Raises
+    TypeError for what is no array, and at the call ValueError for other element types and ranks.
+
+    >>> import numpy as np, heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.documents(np.array([0, 0, 1, 1])), 4, 4, block=1))
+    ##..
+    ##..
+    ..##
+    ..##
+    """
+    _refuse_no_array("ids", ids)
+    return _mask(lambda: _core.mod_documents(ids), "documents")
+
+
+def documents_from_starts(start_of: Any) -> Mod:
+    """The same from `start_of`, i32 or i64 [S]: for each token where its document starts, as document_starts makes it
+    from offsets.
+
+    >>> import numpy as np, heddle
+    >>> starts = heddle.mods.document_starts(np.array([0, 1, 4]))
+    >>> print(heddle.BlockMask.build(heddle.mods.documents_from_starts(starts), 4, 4, block=1))
+    #...
+    .###
+    .###
+    .###
+    """
+    _refuse_no_array("start_of", start_of)
+    return _mask(lambda: _core.mod_documents_from_starts(start_of), "documents_from_starts")
+
+
+def document_starts(offsets: Any) -> Any:
+    """From offsets i32 or i64 [N + 1] (0 = first <= ... <= last = S) each token's document start, i32 [S]. Raises
+    ValueError for other offsets.
+
+    >>> import numpy as np, heddle
+    >>> heddle.mods.document_starts(np.array([0, 2, 5]))
+    array([0, 0, 2, 2, 2], dtype=int32)
+    """
+    _refuse_no_array("offsets", offsets)
+    return _core.document_starts(offsets)
+
+
+def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
+    """Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns. Raises
+    ValueError for width < 1 and negative radii.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.neighbourhood_2d(2, 1, 0), 4, 4, block=1))
+    #.#.
+    .#.#
+    #.#.
+    .#.#
+    """
+    def expr() -> Any:
+        return _core.mod_neighbourhood_2d(width, radius_y, radius_x)
+
+    return _checked(_mask(expr, f"neighbourhood_2d({width}, {radius_y}, {radius_x})"), expr)
+
+
+def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
+    """Speculative decoding: a draft token sees its ancestors, itself, and all keys before position `first`, where the
+    draft starts. Positions are q_idx and kv_idx: if the queries are the draft alone, give q_start = first. `enter` and
+    `last` i32 [draft] come from tree_intervals; `first` is an int, an expression, or an array of ints [B].
+
+    >>> import numpy as np, heddle
+    >>> enter, last = heddle.mods.tree_intervals(np.array([-1, 0, 0, 2]))
+    >>> print(heddle.BlockMask.build(heddle.mods.tree(enter, last), 4, 4, block=1))
+    #...
+    ##..
+    #.#.
+    #.##
+    """
+    _refuse_no_array("enter", enter)
+    _refuse_no_array("last", last)
+    if isinstance(first, (int, Expr)):
+        return _mask(lambda: _core.mod_tree(enter, last, _core.as_expr(first)), "tree")
+    _refuse_no_array("first", first)
+    return Mod(
+        lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_tree(enter, last, first[b]), [b, h, q_idx, kv_idx]),
+        "tree")
+
+
+def tree_intervals(parents: Any) -> tuple[Any, Any]:
+    """(enter, last), i32 [S] each: when a depth-first walk enters a token, and when its last descendant. `parents` i32
+    or i64 [S], -1 for a root. Raises ValueError for a cycle or a parent out of range.
+
+    >>> import numpy as np, heddle
+    >>> heddle.mods.tree_intervals(np.array([-1, 0, 0]))
+    (array([0, 2, 1], dtype=int32), array([2, 2, 1], dtype=int32))
+    """
+    _refuse_no_array("parents", parents)
+    return _core.tree_intervals(parents)
+
+
+def block_diffusion(block: int) -> Mod:
+    """Blocks in order: all of one's own block and everything before it. Raises ValueError for block < 1.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.block_diffusion(2), 4, 4, block=1))
+    ##..
+    ##..
+    ####
+    ####
+    """
+    def expr() -> Any:
+        return _core.mod_block_diffusion(block)
+
+    return _checked(_mask(expr, f"block_diffusion({block})"), expr)
+
+
+def alibi(slopes: Any) -> Mod:
+    """A score_mod: score + slopes[h] * (kv_idx - q_idx), slopes f32 [Hq].
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 2, 3, 8), np.float32)
+    >>> heddle.attention(x, x, x, score_mod=heddle.mods.alibi(heddle.mods.alibi_slopes(2))).shape
+    (1, 2, 3, 8)
+    """
+    _refuse_no_array("slopes", slopes)
+    return _score(lambda: _core.mod_alibi(slopes), "alibi")
+
+
+def alibi_slopes(heads: int) -> Any:
+    """f32 [heads]: 2^(-8 (h + 1) / heads) if `heads` is a power of two; otherwise what the paper's code gives. Raises
+    ValueError for heads < 1.
+
+    >>> import heddle
+    >>> heddle.mods.alibi_slopes(2)
+    array([0.0625    , 0.00390625], dtype=float32)
+    """
+    return _core.alibi_slopes(heads)
+
+
+def relative_bias(table: Any, max_distance: int) -> Mod:
+    """A score_mod: score + table[h, clip(kv_idx - q_idx, -max_distance, max_distance) + max_distance], table f32
+    [Hq, 2 max_distance + 1].
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 2, 3, 8), np.float32)
+    >>> heddle.attention(x, x, x, score_mod=heddle.mods.relative_bias(np.zeros((2, 5), np.float32), 2)).shape
+    (1, 2, 3, 8)
+    """
+    _refuse_no_array("table", table)
+    return _score(lambda: _core.mod_relative_bias(table, max_distance), f"relative_bias({max_distance})")
+
+
+def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) -> Mod:
+    """A score_mod: T5's buckets of distances, exact near and logarithmic far: score + table[bucket, h], table f32
+    [buckets, Hq].
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 2, 3, 8), np.float32)
+    >>> heddle.attention(x, x, x, score_mod=heddle.mods.t5_bias(np.zeros((8, 2), np.float32), 8, 32, True)).shape
+    (1, 2, 3, 8)
+    """
+    _refuse_no_array("table", table)
+    return _score(lambda: _core.mod_t5_bias(table, buckets, max_distance, bidirectional), f"t5_bias({buckets})")
+
+
+def softcap(cap: float) -> Mod:
+    """A score_mod: cap * tanh(score / cap). Raises ValueError for cap <= 0.
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 1, 3, 8), np.float32)
+    >>> heddle.attention(x, x, x, score_mod=heddle.mods.softcap(30.0)).shape
+    (1, 1, 3, 8)
+    """
+    def expr() -> Any:
+        return _core.mod_softcap(cap)
+
+    return _checked(_score(expr, f"softcap({cap})"), expr)
+
+
+def dropout(p: float, seed: int | Expr) -> Mod:
+    """A weight_mod: 0 with probability p, else 1 / (1 - p). `seed` is an int or an expression, such as
+    heddle.param("seed", "i32"), whose value a call may change. Raises ValueError for p outside [0, 1).
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 1, 3, 8), np.float32)
+    >>> heddle.attention(x, x, x, weight_mod=heddle.mods.dropout(0.5, seed=7)).shape
+    (1, 1, 3, 8)
+    """
+    def expr() -> Any:
+        return _core.mod_dropout(p, _core.as_expr(seed))
+
+    return _checked(_mask(expr, f"dropout({p})"), expr)
+
+
+def _refuse_no_array(name: str, value: Any) -> None:
+    if not (hasattr(value, "__dlpack__") and hasattr(value, "dtype") and hasattr(value, "shape")):
+        raise TypeError(f"{name} is of type {type(value).__name__}; an array of NumPy, or anything with __dlpack__, "
+                        "is accepted")

@@ -1,0 +1,175 @@
+"""Ready-made mods: each against NumPy, alone, combined, and inside a function."""
+
+import numpy as np
+import pytest
+
+import heddle
+from heddle import mods
+from inputs import inputs
+
+N = 13
+i, j = np.ogrid[:N, :N]
+IDS = np.array([0] * 4 + [1] * 6 + [2] * 3, np.int64)
+PARENTS = np.array([-1, 0, 0, 1, 2, 2, -1, 6, 6, 8, 3, 3, 0], np.int32)
+
+
+def is_ancestor():
+    seen = np.eye(N, dtype=bool)
+    for token in range(N):
+        parent = PARENTS[token]
+        while parent >= 0:
+            seen[token, parent] = True
+            parent = PARENTS[parent]
+    return seen
+
+
+MASKS = {
+    "causal": (mods.causal(), j <= i),
+    "causal_lower_right": (mods.causal_lower_right(), j <= i),
+    "sliding_window": (mods.sliding_window(3, 1), (i - 3 <= j) & (j <= i + 1)),
+    "dilated_window": (mods.dilated_window(6, 2), (i - j >= 0) & (i - j <= 6) & ((i - j) % 2 == 0)),
+    "prefix_lm": (mods.prefix_lm(4), (j <= i) | (j < 4)),
+    "prefix_lm of an array": (mods.prefix_lm(np.array([5, 5], np.int32)), (j <= i) | (j < 5)),
+    "global_and_window": (mods.global_and_window(2, 1), (i < 2) | (j < 2) | (abs(i - j) <= 1)),
+    "documents": (mods.documents(IDS), IDS[i] == IDS[j]),
+    "documents [B, S]": (mods.documents(np.stack([IDS, IDS])), IDS[i] == IDS[j]),
+    "documents_from_starts": (
+        mods.documents_from_starts(mods.document_starts(np.array([0, 4, 10, 13]))), IDS[i] == IDS[j]),
+    "neighbourhood_2d": (
+        mods.neighbourhood_2d(4, 1, 2), (abs(i // 4 - j // 4) <= 1) & (abs(i % 4 - j % 4) <= 2)),
+    "tree": (mods.tree(*mods.tree_intervals(PARENTS)), is_ancestor()),
+    "tree after a text": (mods.tree(*mods.tree_intervals(PARENTS[:9]), first=4), None),
+    "block_diffusion": (mods.block_diffusion(4), j // 4 <= i // 4),
+    "and": (mods.causal() & mods.documents(IDS), (j <= i) & (IDS[i] == IDS[j])),
+    "or, not": (~mods.causal() | mods.sliding_window(1), (j > i) | ((i - 1 <= j) & (j <= i))),
+    "and a function": (
+        mods.causal() & (lambda b, h, q_idx, kv_idx: IDS[kv_idx] > 0), (j <= i) & (IDS[j] > 0) & (i >= 0)),
+    "a function and": ((lambda b, h, q_idx, kv_idx: kv_idx > 2) & mods.documents(IDS), (IDS[i] == IDS[j]) & (j > 2)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(name):
+    mod, allowed = MASKS[name]
+    if allowed is None:  # 4 tokens of text, which all see, then a draft of 9
+        ancestors = is_ancestor()[:9, :9]
+        allowed = np.zeros((N, N), bool)
+        allowed[:, :4] = True
+        allowed[4:, 4:] = ancestors
+        mask = heddle.BlockMask.build(mod, 9, N, block=1, q_start=4)
+        allowed = allowed[4:]
+    else:
+        mask = heddle.BlockMask.build(mod, N, N, block=1, batch=2)
+    shown = np.array([list(line) for line in str(mask).splitlines()]) == "#"
+    np.testing.assert_array_equal(shown, allowed)
+
+
+def test_a_mod_inside_a_function():
+    same = mods.documents(IDS)
+
+    def mask(b, h, q_idx, kv_idx):
+        return same(b, h, q_idx, kv_idx) | (kv_idx == 0)
+
+    shown = str(heddle.BlockMask.build(mask, N, N, block=1)).splitlines()
+    np.testing.assert_array_equal(np.array([list(line) for line in shown]) == "#", (IDS[i] == IDS[j]) | (j == 0))
+    turned = lambda b, h, q_idx, kv_idx: same(b, h, kv_idx, q_idx)  # noqa: E731
+    first = lambda b, h, q_idx, kv_idx: same(0, h, q_idx, kv_idx)  # noqa: E731
+    for bad in (turned, first):
+        with pytest.raises(ValueError, match="takes the (kv_idx|q_idx|b) that your mod got"):
+            heddle.BlockMask.build(bad, N, N)
+
+
+def t5_bucket(distance, buckets, max_distance, bidirectional):
+    """T5's relative_position_bucket, one distance (key - query)."""
+    bucket = 0
+    if bidirectional:
+        buckets //= 2
+        bucket += buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = -min(distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return bucket + distance
+    far = exact + int(np.log(distance / exact) / np.log(max_distance / exact) * (buckets - exact))
+    return bucket + min(far, buckets - 1)
+
+
+def scores():
+    random = np.random.default_rng(5)
+    slopes, table = random.standard_normal(4).astype(np.float32), random.standard_normal((4, 7)).astype(np.float32)
+    t5 = random.standard_normal((8, 4)).astype(np.float32)
+    buckets = np.array([[t5_bucket(kv - q, 8, 20, True) for kv in range(17)] for q in range(13)])
+    q, kv = np.ogrid[:13, :17]
+    relative = np.clip(kv - q, -3, 3) + 3
+    return {
+        "alibi": (mods.alibi(slopes), lambda s: s + slopes[:, None, None] * (kv - q)),
+        "relative_bias": (mods.relative_bias(table, 3), lambda s: s + table[:, relative]),
+        "t5_bias": (mods.t5_bias(t5, 8, 20, True), lambda s: s + t5[buckets].transpose(2, 0, 1)),
+        "softcap": (mods.softcap(2.0), lambda s: 2 * np.tanh(s / 2)),
+    }
+
+
+@pytest.mark.parametrize("name", ["alibi", "relative_bias", "t5_bias", "softcap"])
+def test_scores(name):
+    q, k, v = inputs(kv_heads=4)
+    mod, formula = scores()[name]
+    s = formula(np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k.astype(np.float64)) / np.sqrt(8))
+    p = np.exp(s - s.max(-1, keepdims=True))
+    want = np.einsum("bhqk,bhkd->bhqd", p / p.sum(-1, keepdims=True), v.astype(np.float64))
+    np.testing.assert_allclose(heddle.attention(q, k, v, score_mod=mod), want, atol=3e-6)
+    np.testing.assert_allclose(
+        heddle.attention(q, k, v, score_mod=lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx) + 0 * h),
+        want, atol=3e-6)
+
+
+def test_alibi_slopes():
+    np.testing.assert_allclose(mods.alibi_slopes(4), [2.0 ** (-8 * (h + 1) / 4) for h in range(4)], rtol=1e-6)
+
+
+def test_dropout_drops_its_share_and_the_seed_may_change():
+    x = np.eye(64, dtype=np.float32)[None, None]
+    ones = np.ones_like(x)
+    seed = heddle.param("seed", "i32")
+
+    def weights(value):
+        return heddle.attention(
+            0 * ones, ones, x, weight_mod=mods.dropout(0.25, seed), params={"seed": value})[0, 0] * 64
+
+    first, second = weights(1), weights(2)
+    assert set(np.unique(np.round(first, 4))) == {0, np.float32(1.3333)}
+    assert abs((first == 0).mean() - 0.25) < 0.03 and (first != second).any()
+    np.testing.assert_array_equal(first, weights(1))
+
+
+def test_a_repeated_call_traces_nothing(monkeypatch):
+    q, k, v = inputs()
+    mask = mods.causal() & mods.documents(np.zeros(17, np.int32))
+    heddle.attention(q, k, v, mask_mod=mask)
+    calls = []
+    monkeypatch.setattr(heddle._core, "mod_causal", lambda: calls.append(1))
+    heddle.attention(q, k, v, mask_mod=mods.causal() & mods.documents(np.ones(17, np.int32)))
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "error, sentence, make",
+    [
+        (ValueError, "-1", lambda: mods.sliding_window(-1)),
+        (ValueError, "step", lambda: mods.dilated_window(3, 0)),
+        (ValueError, "prefix", lambda: mods.prefix_lm(-2)),
+        (ValueError, "width", lambda: mods.neighbourhood_2d(0, 1, 1)),
+        (ValueError, "block", lambda: mods.block_diffusion(0)),
+        (ValueError, "cap", lambda: mods.softcap(0.0)),
+        (ValueError, "p", lambda: mods.dropout(1.0, 3)),
+        (ValueError, "begin with 0", lambda: mods.document_starts(np.array([1, 2]))),
+        (ValueError, "cycle", lambda: mods.tree_intervals(np.array([1, 0]))),
+        (ValueError, "heads", lambda: mods.alibi_slopes(0)),
+        (TypeError, "ids is of type list; an array", lambda: mods.documents([0, 1])),
+        (TypeError, "slopes is of type float", lambda: mods.alibi(0.5)),
+        (TypeError, "combines with masks, functions and expressions, not with str", lambda: mods.causal() & "h == 1"),
+    ],
+)
+def test_errors(error, sentence, make):
+    with pytest.raises(error, match=sentence):
+        make()

@@ -9,9 +9,10 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ._block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
 from ._flex import flex_attention
+from ._sdpa import scaled_dot_product_attention, varlen_attn
 from ._trace import counts as trace_counts
 
 __all__ = [
     "AuxOutput", "AuxRequest", "BlockMask", "and_masks", "create_block_mask", "create_mask", "flex_attention",
-    "noop_mask", "or_masks", "trace_counts",
+    "noop_mask", "or_masks", "scaled_dot_product_attention", "trace_counts", "varlen_attn",
 ]

@@ -10,8 +10,8 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from .. import _core
-from ._block_mask import LARGE_BLOCK, BlockMask, BoundMask, core_mask, noop_mask
+from ._block_mask import LARGE_BLOCK, BlockMask, core_mask, noop_mask
+from ._run import Call, attend
 from ._trace import Mods
 
 KERNEL_OPTIONS = {
@@ -91,35 +91,17 @@ def is_no_mask(mask: Any) -> bool:
         noop_mask, flex.noop_mask)
 
 
-def empty_like_query(query: torch.Tensor, last: int, dtype: torch.dtype) -> torch.Tensor:
-    """[B, Hq, L, last], its axes in the order of the query's strides, the last one contiguous."""
-    if last == query.shape[3] and query.stride(3) == 1:
-        return torch.empty_like(query, dtype=dtype)
-    strides = query.stride()
-    order = sorted(range(3), key=lambda axis: -strides[axis])
-    made = query.new_empty([query.shape[axis] for axis in order] + [last], dtype=dtype)
-    return made.permute([order.index(axis) for axis in range(3)] + [3])
-
-
-def refuse_gradients(*tensors: torch.Tensor) -> None:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        raise NotImplementedError(
-            "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach it")
-
-
-def set_mask(arguments: Any, mods: Mods, query: torch.Tensor, mask: Any) -> None:
+def set_mask(call: Call, query: torch.Tensor, mask: Any) -> None:
     """The block mask's function, and its lists where they say more."""
     if isinstance(mask, BlockMask) and mask._lazy is not None:
-        bound: BoundMask = mask._lazy.mask
+        bound = mask._lazy.mask
     else:
-        lists = core_mask(mask, query.shape[0], query.shape[1])
+        call.lists = core_mask(mask, query.shape[0], query.shape[1])
         bound = mask.__dict__["_heddle"][2]
-        arguments.block_mask = lists._mask
-    arguments.mask_mod = bound.expr
-    mods.captures.update(bound.captures)
-    mods.params.update(bound.params)
-    if query.device.type != "cpu":
-        arguments.mask_version = bound.version
+    call.mask = bound.expr
+    call.captures.update(bound.captures)
+    call.params.update(bound.params)
+    call.version = bound.version
 
 
 def flex_attention(
@@ -159,46 +141,41 @@ def flex_attention(
     if query.shape[0] != key.shape[0] and (key.shape[0] != 1 or block_mask is None):
         raise ValueError("Expect query and key/value to have the same batch size, or key and value of batch 1 and a "
                          f"block_mask, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
-    refuse_gradients(query, key, value)
-    with_lse = return_lse or return_aux is not None and return_aux.lse
-    arguments = _core.Arguments()
-    if score_mod is not None or block_mask is not None:
+    if torch.compiler.is_dynamo_compiling():
+        return compiled(query, key, value, score_mod, block_mask, scale, return_lse, return_aux)
+    call = Call(scale=None if scale is None else float(scale),
+                with_lse=return_lse or return_aux is not None and return_aux.lse)
+    if score_mod is not None and score_mod is not flex._identity:
         mods = Mods(query.device)
-        if score_mod is not None and score_mod is not flex._identity:
-            arguments.score_mod = mods.score(score_mod)
-        if block_mask is not None:
-            check_block_mask(query, key, block_mask)
-            set_mask(arguments, mods, query, block_mask)
-        if mods.captures:
-            refuse_gradients(*mods.captures.values())
-            arguments.captures = mods.captures
-        if mods.params:
-            arguments.params = mods.params
-        if hasattr(arguments, 'clamp_reads'): arguments.clamp_reads = True
-    if scale is not None:
-        arguments.scale = float(scale)
-    out, lse = computed(query, key, value, with_lse, arguments)
+        call.score = mods.score(score_mod)
+        call.captures, call.params, call.clamps = mods.captures, mods.params, bool(mods.captures)
+    if block_mask is not None:
+        check_block_mask(query, key, block_mask)
+        set_mask(call, query, block_mask)
+        call.clamps = call.clamps or bool(call.captures)
+    out, lse = attend(query, key, value, call)
     if return_aux is not None:
         return out, AuxOutput(lse=lse)
     return (out, lse) if return_lse else out
 
 
-def computed(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, with_lse: bool, arguments: Any
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Runs on torch's current stream, into tensors of torch's allocator."""
-    out = empty_like_query(query, value.shape[3], query.dtype)
-    lse = None
-    if with_lse:
-        dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        lse = query.new_empty(query.shape[:3], dtype=dtype)
-    if query.device.type == "cuda":
-        arguments.stream = torch._C._cuda_getCurrentRawStream(query.device.index)
-    try:
-        _core.attention_into(query, key, value, out, lse, arguments)
-    except ValueError:
-        copies = [x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value)]
-        if all(x is y for x, y in zip(copies, (query, key, value))):
-            raise
-        _core.attention_into(*copies, out, lse, arguments)
-    return out, lse
+def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
+             scale: float | None, return_lse: bool, return_aux: AuxRequest | None) -> Any:
+    """What Dynamo traces."""
+    from ._higher_order import flex_attention as operator
+
+    with_lse = return_lse or return_aux is not None and return_aux.lse
+    options = {"with_lse": with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
+    if block_mask is None:
+        parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
+    elif isinstance(block_mask, BlockMask) and block_mask._lazy is not None:
+        check_block_mask(query, key, block_mask)
+        parts = (0, 0, 0, 0, block_mask.mask_mod)
+    else:
+        check_block_mask(query, key, block_mask)
+        parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
+                 block_mask.full_kv_num_blocks, block_mask.full_kv_indices, block_mask.mask_mod)
+    out, lse = operator(query, key, value, flex._identity if score_mod is None else score_mod, parts, scale, options)
+    if return_aux is not None:
+        return out, AuxOutput(lse=lse if with_lse else None)
+    return (out, lse) if return_lse else out

@@ -11,6 +11,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from .._reached import is_number
 
 # How a value is computed from those of a walk: a position, or (function, operands...); constants as (None, value).
@@ -128,4 +130,4 @@ define_operators()
 
 
 def becomes_param(value: Any) -> bool:
-    return is_number(value) or type(value) is bool
+    return is_number(value) or isinstance(value, (bool, torch.SymInt, torch.SymFloat))

@@ -98,7 +98,7 @@ class CaptureValue(Value):
 class Recording:
     """One trace: what it captured and took for granted."""
 
-    def __init__(self, reached: Reached | None, device: torch.device, prefix: str) -> None:
+    def __init__(self, reached: Any, device: torch.device, prefix: str) -> None:
         self.guards = Guards()
         self.reached = reached
         self.device = device
@@ -168,8 +168,20 @@ class Recording:
             recipe = number.recipe
             wanted = str(self.reached.slots[recipe][2]) if isinstance(recipe, int) and self.reached else "number"
             name = self.params[recipe] = self._free(f"n{wanted}" if wanted.isdigit() else wanted)
-        kind = {bool: "bool", int: "i32", float: "f32"}[type(value)]
+        kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, (float, torch.SymFloat)) else "i32"
         return Value.scalar(_core.param(name, kind))
+
+    def stand_in(self, x: Any) -> Any:
+        """A number that was found by no walk, as one that is recorded."""
+        numbers = self.reached.numbers if self.reached is not None else []
+        position = next((i for i, one in enumerate(numbers) if one is x), None)
+        return x if position is None else Number(x, position, self.guards)
+
+    def values(self) -> dict[str, Any]:
+        """The params' values of this trace."""
+        reached = self.reached
+        return {name: computed(recipe, reached.numbers if reached else [], reached.arrays if reached else [])
+                for recipe, name in self.params.items()}
 
     def operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
@@ -429,16 +441,16 @@ def traced(
     if reached is not None and reached.slots:
         try:
             recording = Recording(reached, device, prefix)
-            return run(Rebound(reached, recording.guards).of(mod), recording, arguments, kind), recording
+            return trace_with(recording, Rebound(reached, recording.guards).of(mod), arguments, kind), recording
         except Exception:  # perhaps for a number that is none: again, for these numbers alone
             pass
     recording = Recording(reached, device, prefix)
     if reached is not None:
         recording.guards.all.update(enumerate(reached.numbers))
-    return run(mod, recording, arguments, kind), recording
+    return trace_with(recording, mod, arguments, kind), recording
 
 
-def run(mod: Any, recording: Recording, arguments: tuple[str, ...], kind: str) -> Any:
+def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
     leaves = [
         Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
         for name in arguments

@@ -1,0 +1,140 @@
+"""The operator heddle::forward of torch.library: what torch.compile, torch.export, fake tensors and transforms see.
+
+Mods cross as text, so that a graph with the operator can be saved. Captures, options and block lists cross as tensors,
+numbers as arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import heddle
+
+from ._run import Call, attend, empty_lse, empty_out, refuse_gradients, type_of
+
+SCHEMA = (
+    "forward(Tensor query, Tensor key, Tensor value, str score, str mask, str weight, str[] capture_names, "
+    "Tensor[] captures, str[] option_names, Tensor[] options, str[] int_names, SymInt[] ints, str[] float_names, "
+    "float[] floats, str[] bool_names, bool[] bools, float? scale, SymInt? max_q_len, SymInt? max_kv_len, "
+    "Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps) -> (Tensor, Tensor)")
+_library = torch.library.Library("heddle", "DEF")
+_library.define(SCHEMA)
+
+Result = tuple[torch.Tensor, torch.Tensor]
+
+
+def forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: str, mask: str, weight: str,
+    capture_names: Sequence[str], captures: Sequence[torch.Tensor], option_names: Sequence[str],
+    options: Sequence[torch.Tensor], int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str],
+    floats: Sequence[float], bool_names: Sequence[str], bools: Sequence[bool], scale: float | None, max_q_len: int | None,
+    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
+) -> Result:
+    call = Call(scale=scale, with_lse=with_lse)
+    call.captures = dict(zip(capture_names, captures))
+    call.params = {**dict(zip(int_names, ints)), **dict(zip(float_names, floats)), **dict(zip(bool_names, bools))}
+    call.tensors = dict(zip(option_names, options))
+    call.max_q_len, call.max_kv_len, call.clamps = max_q_len, max_kv_len, clamps
+    call.score, call.mask, call.weight = (text or None for text in (score, mask, weight))
+    if lists:
+        call.lists = mask_of_lists(lists, list_sizes, query, call.expression(mask) if mask else None)
+    with torch.no_grad():
+        out, lse = attend(query, key, value, call)
+    return out, query.new_empty((0,)) if lse is None else lse
+
+
+def fake_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
+    with_lse = rest[-2]
+    return empty_out(query, value.shape[3]), empty_lse(query) if with_lse else query.new_empty((0,))
+
+
+for _key in ("CPU", "CUDA"):
+    _library.impl("forward", forward, _key)
+torch.library.register_fake("heddle::forward", fake_forward, lib=_library)
+
+
+def mask_of_lists(lists: Sequence[torch.Tensor], sizes: Sequence[int], query: torch.Tensor, mask: Any) -> heddle.BlockMask:
+    """Copies the lists to the CPU: on a GPU this waits. An eager call does it once for a block mask."""
+    on_cpu = [x.detach().cpu().to(torch.int32).contiguous().numpy() for x in lists]
+    q_len, kv_len, q_block, kv_block = sizes
+    return heddle.BlockMask.from_lists(
+        *on_cpu, q_len=q_len, kv_len=kv_len, batch=query.shape[0], heads=query.shape[1], block=(q_block, kv_block),
+        mask_mod=mask)
+
+
+def operands(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int] = ()) -> tuple[Any, ...]:
+    """The operator's arguments after query, key and value."""
+    kinds: dict[str, tuple[list[str], list[Any]]] = {"i32": ([], []), "f32": ([], []), "bool": ([], [])}
+    for name, number in call.params.items():
+        names, numbers = kinds[type_of(number)]
+        names.append(name)
+        numbers.append(number)
+    texts = ["" if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
+    return (*texts, list(call.captures), list(call.captures.values()), list(call.tensors), list(call.tensors.values()),
+            *kinds["i32"], *kinds["f32"], *kinds["bool"], call.scale, call.max_q_len, call.max_kv_len, list(lists), list(sizes),
+            call.with_lse, call.clamps)
+
+
+def traced_attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, out: torch.Tensor | None,
+    lse: torch.Tensor | None, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int] = (),
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The operator on tensors that are traced or transformed."""
+    refuse_gradients(query, key, value, *call.captures.values(), *call.tensors.values())
+    if call.lists is not None and not lists:
+        made = call.lists.to_lists()
+        lists = [torch.from_numpy(x).to(query.device) for x in made]
+        sizes = (*call.lists.shape[-2:], *call.lists.block)
+    result, made_lse = torch.ops.heddle.forward(query, key, value, *operands(call, lists, sizes))
+    if out is not None:
+        out.copy_(result)
+        result = out
+    if lse is not None:
+        lse.copy_(made_lse)
+        made_lse = lse
+    return result, made_lse if call.with_lse else None
+
+
+def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int, int | None]]:
+    """torch.vmap. Where no mod reads b the mapped axis joins the batch; else one call an entry."""
+    size = info.batch_size
+    dims_of, values = list(in_dims), list(args)
+    with_lse = args[-2]
+
+    def entry(i: int) -> Result:
+        own = [pick(value, dim, i) for value, dim in zip(values, dims_of)]
+        return torch.ops.heddle.forward(*own)  # type: ignore[no-any-return]
+
+    foldable = all(isinstance(dim, (int, type(None))) for dim in dims_of[:3]) and not any(
+        re.search(r"\bb\b", text) for text in values[3:6]) and not values[9] and not values[19]
+    foldable = foldable and not any(dim is not None for dim in flat_dims(dims_of[3:]))
+    if foldable:
+        batch = next(x.movedim(dim, 0).shape[1] for x, dim in zip(values, dims_of) if dim is not None)
+        whole = []
+        for x, dim in zip(values[:3], dims_of[:3]):
+            x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+            whole.append(x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]))
+        out, lse = torch.ops.heddle.forward(*whole, *values[3:])
+        lse = lse.unflatten(0, (size, batch)) if with_lse else lse
+        return (out.unflatten(0, (size, batch)), lse), (0, 0 if with_lse else None)
+    results = [entry(i) for i in range(size)]
+    out = torch.stack([result[0] for result in results])
+    lse = torch.stack([result[1] for result in results]) if with_lse else results[0][1]
+    return (out, lse), (0, 0 if with_lse else None)
+
+
+def flat_dims(dims: Any) -> list[Any]:
+    return [one for dim in dims for one in (flat_dims(dim) if isinstance(dim, (list, tuple)) else [dim])]
+
+
+def pick(value: Any, dim: Any, i: int) -> Any:
+    if isinstance(value, (list, tuple)) and isinstance(dim, (list, tuple)):
+        return [pick(one, own, i) for one, own in zip(value, dim)]
+    return value.select(dim, i) if isinstance(dim, int) else value
+
+
+torch.library.register_vmap("heddle::forward", mapped_forward, lib=_library)

@@ -1,0 +1,153 @@
+"""One attention from torch tensors: directly in eager mode, through an operator of torch.library where torch traces,
+transforms or fakes tensors (_library.py)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from .. import _core
+from .._trace import dtype_name
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+Tensors = dict[str, torch.Tensor]
+Numbers = dict[str, float | int | bool]
+
+
+@lru_cache(maxsize=512)
+def parsed(text: str, captures: tuple[tuple[str, tuple[str, int]], ...], params: tuple[tuple[str, str], ...]) -> Any:
+    return _core.parse(text, dict(captures), dict(params))
+
+
+def type_of(number: Any) -> str:
+    """Of a param."""
+    if isinstance(number, bool):
+        return "bool"
+    return "f32" if isinstance(number, (float, torch.SymFloat)) else "i32"
+
+
+class Call:
+    """What is computed, but for q, k and v. Mods are expressions or text; `tensors` are options by their names in heddle."""
+
+    __slots__ = ("score", "mask", "weight", "captures", "params", "tensors", "scale", "max_q_len", "max_kv_len", "lists",
+                 "version", "with_lse", "clamps")
+
+    def __init__(self, *, scale: float | None = None, with_lse: bool = False) -> None:
+        self.score: Any = None
+        self.mask: Any = None
+        self.weight: Any = None
+        self.captures: Tensors = {}
+        self.params: Numbers = {}
+        self.tensors: Tensors = {}
+        self.scale = scale
+        self.max_q_len: int | None = None
+        self.max_kv_len: int | None = None
+        self.lists: Any = None  # a heddle.BlockMask of lists
+        self.version = 0  # of what the mask reads on a GPU
+        self.with_lse = with_lse
+        self.clamps = False
+
+    def expression(self, mod: Any) -> Any:
+        if not isinstance(mod, str):
+            return mod
+        captures = tuple([(name, (dtype_name(x), x.dim())) for name, x in self.captures.items()])
+        return parsed(mod, captures, tuple([(name, type_of(number)) for name, number in self.params.items()]))
+
+    def arguments(self, device: torch.device) -> Any:
+        made = _core.Arguments()
+        if self.score is not None:
+            made.score_mod = self.expression(self.score)
+        if self.mask is not None:
+            made.mask_mod = self.expression(self.mask)
+        if self.weight is not None:
+            made.weight_mod = self.expression(self.weight)
+        if self.captures:
+            made.captures = self.captures
+        if self.params:
+            made.params = self.params
+        if self.scale is not None:
+            made.scale = self.scale
+        for name, tensor in self.tensors.items():
+            setattr(made, name, tensor)
+        if self.max_q_len is not None:
+            made.max_q_len = self.max_q_len
+        if self.max_kv_len is not None:
+            made.max_kv_len = self.max_kv_len
+        if self.lists is not None:
+            made.block_mask = self.lists._mask
+        if self.clamps and hasattr(made, "clamp_reads"):  # SHIM
+            made.clamp_reads = True
+        if device.type == "cuda":
+            made.stream = torch._C._cuda_getCurrentRawStream(device.index)
+            made.mask_version = self.version
+        return made
+
+
+def is_plain(*tensors: torch.Tensor) -> bool:
+    """Whether these are tensors with memory, and nobody watches what happens to them."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(type(x) in PLAIN for x in tensors)
+
+
+def out_dtype(query: torch.Tensor) -> torch.dtype:
+    return torch.bfloat16 if query.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else query.dtype
+
+
+def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
+    """[B, Hq, L, last], its axes in the order of the query's strides, the last one contiguous."""
+    if last == query.shape[3] and query.stride(3) == 1:
+        return torch.empty_like(query, dtype=out_dtype(query))
+    strides = query.stride()
+    order = sorted(range(3), key=lambda axis: -strides[axis])
+    made = query.new_empty([query.shape[axis] for axis in order] + [last], dtype=out_dtype(query))
+    return made.permute([order.index(axis) for axis in range(3)] + [3])
+
+
+def empty_lse(query: torch.Tensor) -> torch.Tensor:
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return query.new_empty(query.shape[:3], dtype=dtype)
+
+
+def refuse_gradients(*tensors: torch.Tensor) -> None:
+    """The seam of autograd: until the backward is there, an error beats a missing gradient."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise NotImplementedError(
+            "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach it")
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Runs on torch's current stream, into tensors of torch's allocator or the given ones. Waits for nothing."""
+    if torch.compiler.is_dynamo_compiling() or not is_plain(query, key, value):
+        from ._library import traced_attend
+
+        return traced_attend(query, key, value, call, out, lse)
+    if torch.is_grad_enabled():
+        refuse_gradients(query, key, value, *call.captures.values(), *call.tensors.values())
+    if out is None:
+        out = empty_out(query, value.shape[3])
+    if lse is None and call.with_lse:
+        lse = empty_lse(query)
+    arguments = call.arguments(query.device)
+    try:
+        _core.attention_into(query, key, value, out, lse, arguments)
+    except ValueError:
+        copies = suited(query, key, value)
+        if copies is None:
+            raise
+        _core.attention_into(*copies, out, lse, arguments)
+    return out, lse
+
+
+def suited(*tensors: torch.Tensor) -> list[torch.Tensor] | None:
+    """Copies of those that the library does not take: another last stride than 1, or of another type than the query's.
+    None if it takes all."""
+    dtype = tensors[0].dtype
+    copies = [x.to(dtype) if x.dtype != dtype else x for x in tensors]
+    copies = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in copies]
+    return None if all(x is y for x, y in zip(copies, tensors)) else copies

@@ -1,0 +1,147 @@
+"""scaled_dot_product_attention and varlen_attn, as torch has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.nn.attention.varlen import AuxRequest
+
+from . import _forms
+from ._run import Call, attend
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, with all of its arguments.
+
+    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) of 2 to 5 axes; batch axes broadcast.
+    attn_mask is bool (True takes part), of a floating type (added), both broadcastable to (N, ..., Hq, L, S), or a
+    CausalBias. is_causal aligns the upper left corner. Rows without a key give 0. Dropout draws its seed
+    from torch's default generator of the query's device.
+
+    Raises RuntimeError where torch does.
+
+    >>> import torch, heddle.torch
+    >>> q = torch.randn(2, 4, 16, 8)
+    >>> heddle.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    torch.Size([2, 4, 16, 8])
+    """
+    check(query, key, value, attn_mask, dropout_p, is_causal)
+    call = Call(scale=None if scale is None else float(scale))
+    if dropout_p > 0.0:
+        call.weight = _forms.DROPOUT
+        call.params["dropout_p"] = float(dropout_p)
+        call.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=query.device)
+    if is_causal:
+        call.mask = _forms.CAUSAL
+    elif isinstance(attn_mask, CausalBias):
+        call.mask = _forms.CAUSAL if attn_mask.variant == CausalVariant.UPPER_LEFT else _forms.CAUSAL_LOWER_RIGHT
+        attn_mask = None
+    same_batch = query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
+    if same_batch and (enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
+        check_heads(query, key, value, enable_gqa)
+        if attn_mask is not None:
+            set_mask(call, attn_mask)
+        return attend(query, key, value, call)[0]
+    return of_any_rank(query, key, value, attn_mask, call, enable_gqa)
+
+
+def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, dropout_p: float,
+          is_causal: bool) -> None:
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
+    if query.dtype != key.dtype or query.dtype != value.dtype:
+        raise RuntimeError("Expected query, key, and value to have the same dtype, but got query.dtype: "
+                           f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead.")
+    if not (query.device == key.device == value.device):
+        raise RuntimeError("Expected query, key, and value to have the same device type, but got query.device: "
+                           f"{query.device} key.device: {key.device} and value.device: {value.device} instead.")
+    if not 2 <= query.dim() <= 6 or key.dim() < 2 or value.dim() < 2:
+        raise RuntimeError("Expected query, key, and value to all be at least 2 dimensional, but got query.dim: "
+                           f"{query.dim()}, key.dim: {key.dim()} and value.dim: {value.dim()} instead.")
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"dropout_p is {dropout_p}; 0 or more and below 1 is accepted")
+    if query.shape[-1] != key.shape[-1]:
+        raise RuntimeError(f"query has {query.shape[-1]} elements a row and key {key.shape[-1]}; as many are accepted")
+
+
+def check_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if value.shape[1] != kv_heads or heads != kv_heads and (not enable_gqa or kv_heads == 0 or heads % kv_heads):
+        raise RuntimeError(f"query, key and value have {heads}, {kv_heads} and {value.shape[1]} heads; equal ones are "
+                           "accepted, or with enable_gqa a divisor of the query's")
+
+
+def set_mask(call: Call, attn_mask: torch.Tensor) -> None:
+    if attn_mask.dim() < 4:
+        attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
+    if attn_mask.dtype != torch.bool and not attn_mask.dtype.is_floating_point:
+        raise RuntimeError(f"attn_mask is {attn_mask.dtype}; bool and floating types are accepted")
+    call.score = _forms.tensor_mask(attn_mask.dtype == torch.bool, tuple(extent == 1 for extent in attn_mask.shape))
+    call.captures["attn_mask"] = attn_mask
+
+
+def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, call: Call,
+                enable_gqa: bool) -> torch.Tensor:
+    """The axes before the heads broadcast and made one; without enable_gqa, heads broadcast, too."""
+    tensors = [query, key, value]
+    kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
+    batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))
+    tensors = [x.expand(*batch, *x.shape[-kept:]) for x in tensors]
+    lead = tuple(tensors[0].shape[:-2])
+    flat = [x.reshape(-1, x.shape[-3] if x.dim() > 2 else 1, *x.shape[-2:]) for x in tensors]
+    check_heads(*flat, enable_gqa)
+    if attn_mask is not None:
+        if len(lead) > 2 or attn_mask.dim() != len(lead) + 2:  # else its axes of extent 1 are read as such
+            attn_mask = attn_mask.expand(*lead, query.shape[-2], key.shape[-2])
+        set_mask(call, attn_mask.reshape(-1, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)
+    out = attend(*flat, call)[0]
+    return out.reshape(*lead, *out.shape[-2:])
+
+
+def varlen_attn(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor,
+    max_q: int, max_k: int, *, return_aux: AuxRequest | None = None, scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+) -> Any:
+    """torch.nn.attention.varlen.varlen_attn: packed sequences.
+
+    query [T_q, H, D], key and value [T_k, Hkv, D]; cu_seq_q and cu_seq_k i32 [N + 1] say where sequences begin, and on a
+    GPU each run reads them there. window_size is (left, right) around the key at the query's place counted from the
+    sequence's end, -1 without bound; (-1, 0) is causal.
+
+    Returns out [T_q, H, D], with return_aux.lse (out, lse [H, T_q]).
+
+    >>> import torch, heddle.torch
+    >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
+    >>> heddle.torch.varlen_attn(q, q, q, starts, starts, 6, 6, window_size=(-1, 0)).shape
+    torch.Size([10, 2, 8])
+    """
+    if not (query.dim() == key.dim() == value.dim() == 3):
+        raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 3 are accepted: "
+                         "[tokens, heads, head_dim]")
+    call = Call(scale=None if scale is None else float(scale), with_lse=return_aux is not None and return_aux.lse)
+    set_window(call, window_size)
+    call.tensors = {"cu_seqlens_q": cu_seq_q, "cu_seqlens_kv": cu_seq_k}
+    call.max_q_len, call.max_kv_len = max_q, max_k
+    out, lse = attend(*(x.unsqueeze(0).transpose(1, 2) for x in (query, key, value)), call)
+    out = out.transpose(1, 2).squeeze(0)
+    return (out, lse.squeeze(0)) if lse is not None else out
+
+
+def set_window(call: Call, window_size: tuple[int, int]) -> None:
+    """(left, right), -1 without bound."""
+    left, right = window_size
+    if left < -1 or right < -1:
+        raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
+    if left < 0 and right < 0:
+        return
+    call.mask = _forms.window(left >= 0, right >= 0)
+    if left >= 0:
+        call.params["window_left"] = left
+    if right >= 0:
+        call.params["window_right"] = right

@@ -1,0 +1,100 @@
+"""heddle in Hugging Face's transformers 5: `heddle.hf.register()`, then `attn_implementation="heddle"`.
+
+Masks become heddle.torch's block masks, so that causal, sliding, chunked and packed attention skip what they mask. Sinks,
+softcap, position biases, dropout, static and dynamic caches go to the kernel as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
+
+from .torch import _forms
+from .torch._block_mask import create_block_mask
+from .torch._flex import check_block_mask, set_mask
+from .torch._run import Call, attend
+
+NAME = "heddle"
+
+
+def register(name: str = NAME) -> None:
+    """Makes `attn_implementation=name` known to transformers. Raises ImportError without transformers 5."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask)
+
+
+def mask(
+    batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: Any = 0, mask_function: Any = None,
+    attention_mask: torch.Tensor | None = None, allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False, local_size: int | None = None, device: Any = "cpu", **_: Any,
+) -> Any:
+    """What transformers calls once a forward: a heddle.torch.BlockMask, or None where plain or causal attention is the
+    same (as its own "sdpa" does)."""
+    from transformers.masking_utils import (
+        add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function, padding_mask_function,
+        prepare_padding_mask)
+
+    if mask_function is None:
+        mask_function = causal_mask_function
+    padding = None
+    if attention_mask is not None and not (attention_mask.device.type == "cpu" and bool(attention_mask.all())):
+        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is None:
+        unshifted = isinstance(q_offset, int) and q_offset == kv_offset
+        is_local = local_size is not None and kv_length >= local_size
+        if allow_is_causal_skip and mask_function is causal_mask_function and not is_local and (
+                q_length == kv_length and unshifted or q_length == 1 and isinstance(q_offset, int)
+                and q_offset + 1 == kv_length + kv_offset):
+            return None
+        if allow_is_bidirectional_skip and mask_function is bidirectional_mask_function and not is_local:
+            return None
+    else:
+        mask_function = and_masks(mask_function, padding_mask_function(padding))
+    mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
+    return create_block_mask(mask_function, batch_size, None, q_length, kv_length, device)
+
+
+def attention(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None,
+    scaling: float | None = None, dropout: float = 0.0, is_causal: bool | None = None, softcap: float | None = None,
+    s_aux: torch.Tensor | None = None, position_bias: torch.Tensor | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention of one layer: query [B, Hq, L, D], key and value [B, Hkv, S, D]; returns [B, L, Hq, D] and no
+    weights. Raises ValueError if they are asked for."""
+    if kwargs.get("output_attentions"):
+        raise ValueError("attn_implementation='heddle' keeps no attention weights; output_attentions needs 'eager'")
+    call = Call(scale=scaling)
+    call.clamps = True
+    score = "score" if softcap is None else _forms.softcap(float(softcap))
+    if isinstance(attention_mask, TorchBlockMask):
+        check_block_mask(query, key, attention_mask)
+        set_mask(call, query, attention_mask)
+    elif attention_mask is not None:
+        attention_mask = attention_mask[..., : key.shape[2]]
+        broadcast = tuple(extent == 1 for extent in attention_mask.shape)
+        text = _forms.tensor_mask(attention_mask.dtype == torch.bool, broadcast)
+        score = text.replace("score", f"({score})")
+        call.captures["attn_mask"] = attention_mask
+    elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        call.mask = _forms.CAUSAL
+    if position_bias is not None:
+        index = ["0" if extent == 1 else axis for extent, axis in zip(position_bias.shape, ("b", "h", "q_idx", "kv_idx"))]
+        score = f"({score}) + position_bias[{', '.join(index)}]"
+        call.captures["position_bias"] = position_bias
+    if score != "score":
+        call.score = score
+    if s_aux is not None:
+        call.tensors["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+    if dropout > 0.0 and module.training:
+        call.weight = _forms.DROPOUT
+        call.params["dropout_p"] = float(dropout)
+        call.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=query.device)
+    batch, heads, length, _ = query.shape
+    out = query.new_empty((batch, length, heads, value.shape[3]))
+    attend(query, key, value, call, out.transpose(1, 2))
+    return out, None

@@ -1,0 +1,165 @@
+"""Attention of serving engines, in the shape of flash-attention's functions: packed batches and KV caches.
+
+Lengths, page tables and caches stay on the device, and each run reads them there, so that a CUDA graph serves all
+lengths up to the maxima.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import _forms
+from ._run import Call, attend
+from ._sdpa import set_window
+from ._trace import Mods
+
+Descale = torch.Tensor | None
+
+
+def _call(
+    softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float, sinks: torch.Tensor | None,
+    descales: tuple[Descale, Descale, Descale], score_mod: Callable[..., torch.Tensor] | None,
+    mask_mod: Callable[..., torch.Tensor] | None, with_lse: bool, device: torch.device,
+) -> Call:
+    call = Call(scale=softmax_scale, with_lse=with_lse)
+    window = (window_size[0], 0) if causal else window_size
+    if mask_mod is not None or score_mod is not None:
+        mods = Mods(device)
+        if mask_mod is not None:
+            if tuple(window) != (-1, -1):
+                raise ValueError("mask_mod is given beside causal or window_size; write them into mask_mod")
+            call.mask = mods.mask(mask_mod)
+        if score_mod is not None:
+            if softcap:
+                raise ValueError("score_mod is given beside softcap; write it into score_mod")
+            call.score = mods.score(score_mod)
+        call.captures, call.params, call.clamps = mods.captures, mods.params, True
+    if mask_mod is None:
+        set_window(call, window)
+    if softcap and score_mod is None:
+        call.score = _forms.softcap(float(softcap))
+    if sinks is not None:
+        call.tensors["sinks"] = sinks.to(torch.float32)
+    for name, descale in zip(("q_descale", "k_descale", "v_descale"), descales):
+        if descale is not None:
+            call.tensors[name] = descale
+    return call
+
+
+def varlen_func(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None,
+    max_seqlen_q: int, max_seqlen_k: int, *, seqused_k: torch.Tensor | None = None, softmax_scale: float | None = None,
+    causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, sinks: torch.Tensor | None = None,
+    page_table: torch.Tensor | None = None, q_descale: Descale = None, k_descale: Descale = None, v_descale: Descale = None,
+    score_mod: Callable[..., torch.Tensor] | None = None, mask_mod: Callable[..., torch.Tensor] | None = None,
+    out: torch.Tensor | None = None, return_softmax_lse: bool = False, version: int = 0,
+) -> Any:
+    """Packed queries: q [T, Hq, D]; k and v [Tk, Hkv, D] with cu_seqlens_k, or pages [pages, page, Hkv, D] with page_table
+    i32 [B, n] and seqused_k [B].
+
+    cu_seqlens are i32 [B + 1]. Causal and windows count from the end of a sequence's keys. sinks [Hq]; descales [B, H] of
+    8-bit tensors. score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
+
+    Returns out [T, Hq, Dv] (or `out`), with return_softmax_lse (out, lse [Hq, T]).
+
+    >>> import torch, heddle.torch.serving as serving
+    >>> q, starts = torch.randn(7, 2, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
+    >>> serving.varlen_func(q, q, q, starts, starts, 4, 4, causal=True).shape
+    torch.Size([7, 2, 8])
+    """
+    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod,
+                 return_softmax_lse, q.device)
+    call.version = version
+    call.tensors["cu_seqlens_q"] = cu_seqlens_q
+    call.max_q_len = max_seqlen_q
+    if page_table is not None:
+        if seqused_k is None:
+            raise ValueError("page_table is given without seqused_k, the keys that each sequence has")
+        call.tensors["page_table"], call.tensors["kv_lengths"] = page_table, seqused_k
+        keys, values = k.transpose(1, 2), v.transpose(1, 2)
+        call.max_kv_len = max_seqlen_k if q.device.type == "cuda" else None
+    else:
+        if cu_seqlens_k is None:
+            raise ValueError("cu_seqlens_k is not given, nor page_table; one of them is accepted")
+        call.tensors["cu_seqlens_kv"] = cu_seqlens_k
+        call.max_kv_len = max_seqlen_k
+        keys, values = k.unsqueeze(0).transpose(1, 2), v.unsqueeze(0).transpose(1, 2)
+    target = None if out is None else out.unsqueeze(0).transpose(1, 2)
+    result, lse = attend(q.unsqueeze(0).transpose(1, 2), keys, values, call, target)
+    if out is None:
+        out = result.transpose(1, 2).squeeze(0)
+    return (out, lse.squeeze(0)) if lse is not None else out
+
+
+def with_kvcache(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None, *, cache_seqlens: torch.Tensor | int, page_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0, sinks: torch.Tensor | None = None, q_descale: Descale = None, k_descale: Descale = None,
+    v_descale: Descale = None, score_mod: Callable[..., torch.Tensor] | None = None,
+    mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
+    return_softmax_lse: bool = False, version: int = 0,
+) -> Any:
+    """Queries against a KV cache: q [B, L, Hq, D]; k_cache, v_cache [B, S, Hkv, D], or with page_table i32 [B, n] pages
+    [pages, page, Hkv, D]. cache_seqlens i32 [B] (or an int) says how many keys of the cache count.
+
+    k, v [B, n, Hkv, D] are first appended in place, behind those; then cache_seqlens + n count. The last query stands at
+    the last key. mask_mod reads its tensors on the device; after their content changed in place give another `version`.
+
+    Returns out [B, L, Hq, Dv] (or `out`), with return_softmax_lse (out, lse [B, Hq, L]).
+
+    >>> import torch, heddle.torch.serving as serving
+    >>> cache = torch.zeros(2, 16, 1, 8); lengths = torch.tensor([3, 5], dtype=torch.int32)
+    >>> new = torch.ones(2, 1, 1, 8)
+    >>> serving.with_kvcache(new, cache, cache, new, new, cache_seqlens=lengths, causal=True).shape
+    torch.Size([2, 1, 1, 8])
+    >>> cache[0, 3, 0, 0], cache[1, 5, 0, 0]
+    (tensor(1.), tensor(1.))
+    """
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    if (k is None) != (v is None):
+        raise ValueError("one of k and v is given; both are appended, or none")
+    if k is not None and v is not None:
+        append(k_cache, v_cache, k, v, cache_seqlens, page_table)
+        cache_seqlens = cache_seqlens + k.shape[1]
+    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod,
+                 return_softmax_lse, q.device)
+    call.version = version
+    call.tensors["kv_lengths"] = cache_seqlens
+    if page_table is not None:
+        call.tensors["page_table"] = page_table
+    target = None if out is None else out.transpose(1, 2)
+    result, lse = attend(q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), call, target)
+    if out is None:
+        out = result.transpose(1, 2)
+    return (out, lse) if lse is not None else out
+
+
+def append(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
+    page_table: torch.Tensor | None = None,
+) -> None:
+    """Writes k and v [B, n, Hkv, D] behind the `lengths` keys of each sequence, in place, on the device. Rows past the
+    cache's end are an error on the CPU; on a GPU they go to the last row."""
+    rows = k.shape[1]
+    position = lengths.long().unsqueeze(1) + torch.arange(rows, device=lengths.device)
+    page = k_cache.shape[1]
+    room = page if page_table is None else page * page_table.shape[1]
+    if lengths.device.type == "cpu":
+        if position.numel() and int(position.max()) >= room:
+            raise ValueError(f"k has {rows} rows, for which a cache of {room} rows beside "
+                             f"{int(lengths.max())} has no room")
+    else:
+        position = position.clamp(max=room - 1)
+    if page_table is None:
+        entry = torch.arange(k.shape[0], device=k.device).unsqueeze(1).expand_as(position)
+        row = position
+    else:
+        entry = page_table.long().gather(1, position // page)
+        row = position % page
+    k_cache[entry, row] = k.to(k_cache.dtype)
+    v_cache[entry, row] = v.to(v_cache.dtype)

@@ -1,6 +1,5 @@
 #include "block_masks.h"
 
-#include <nanobind/operators.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -84,13 +83,14 @@ SharedBlockMask from_lists(const Given& kv_num_blocks, const Given& kv_indices, 
   return shared(BlockMask::from_lists(lists, shape, {block.first, block.second}, mask.value_or(Expr())));
 }
 
-nb::tuple to_lists(const SharedBlockMask& self) {
+nb::typed<nb::tuple, nb::any, nb::any, nb::any, nb::any> to_lists(const SharedBlockMask& self) {
   const BlockLists lists = [&] {
     const WithoutGil released;
     return self.mask->to_lists();
   }();
-  return nb::make_tuple(to_python(lists.kv_num_blocks), to_python(lists.kv_indices),
-                        to_python(lists.full_kv_num_blocks), to_python(lists.full_kv_indices));
+  return nb::borrow<nb::typed<nb::tuple, nb::any, nb::any, nb::any, nb::any>>(
+      nb::make_tuple(to_python(lists.kv_num_blocks), to_python(lists.kv_indices), to_python(lists.full_kv_num_blocks),
+                     to_python(lists.full_kv_indices)));
 }
 
 std::vector<std::tuple<int, int, bool>> row(const SharedBlockMask& self, std::int64_t sequence, std::int64_t head,
@@ -166,8 +166,8 @@ void add_block_masks(nb::module_& module) {
     return self.mask->svg(sequence, head);
   });
   type.def(
-      "__eq__", [](const SharedBlockMask& self, const SharedBlockMask& other) { return *self.mask == *other.mask; },
-      nb::is_operator());
+      "equals", [](const SharedBlockMask& self, const SharedBlockMask& other) { return *self.mask == *other.mask; },
+      "other"_a);
   type.def_prop_ro("sequences", [](const SharedBlockMask& self) { return numbers_of(self.mask->shape()); });
   type.def_prop_ro("heads", [](const SharedBlockMask& self) { return self.mask->shape().heads; });
   type.def_prop_ro("block",

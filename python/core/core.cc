@@ -13,6 +13,7 @@
 #include "block_masks.h"
 #include "checks.h"
 #include "expressions.h"
+#include "function_docs.h"
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
@@ -36,15 +37,15 @@ void attention_into_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly&
   attention_into(q_view, k_view, v_view, o_view, lse_view, options);
 }
 
-nb::tuple attention_of_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, bool with_lse,
-                              const Arguments& arguments) {
+Pair attention_of_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, bool with_lse,
+                         const Arguments& arguments) {
   const AttentionOptions options = options_of(arguments);
   const ConstTensorView q_view = const_view_of(q, "q"), k_view = const_view_of(k, "k"), v_view = const_view_of(v, "v");
   const AttentionResult result = [&] {
     const WithoutGil released;
     return attention(q_view, k_view, v_view, options, with_lse);
   }();
-  return nb::make_tuple(to_python(result.o), with_lse ? to_python(result.lse) : nb::none());
+  return pair_of(to_python(result.o), with_lse ? nb::object(to_python(result.lse)) : nb::none());
 }
 
 /// The Python exception of an error: a subclass where one says more.
@@ -64,6 +65,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // torch.compile keeps what it has seen until the process ends
   nb::register_exception_translator(translate);
   add_tensors(module);
   add_expressions(module);
@@ -78,18 +80,24 @@ NB_MODULE(_core, module) {
   module.def(
       "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);
-  module.def("plan_cache_counts", [] {
-    const PlanCacheCounts counts = plan_cache_counts();
-    return std::map<std::string, std::int64_t>{{"hits", counts.hits},
-                                               {"misses", counts.misses},
-                                               {"evictions", counts.evictions},
-                                               {"plans", counts.plans},
-                                               {"bytes", counts.bytes}};
-  });
-  module.def("clear_plan_cache", [] {
-    const WithoutGil released;
-    clear_plan_cache();
-  });
+  module.def(
+      "plan_cache_counts",
+      [] {
+        const PlanCacheCounts counts = plan_cache_counts();
+        return std::map<std::string, std::int64_t>{{"hits", counts.hits},
+                                                   {"misses", counts.misses},
+                                                   {"evictions", counts.evictions},
+                                                   {"plans", counts.plans},
+                                                   {"bytes", counts.bytes}};
+      },
+      function_doc("plan_cache_counts"));
+  module.def(
+      "clear_plan_cache",
+      [] {
+        const WithoutGil released;
+        clear_plan_cache();
+      },
+      function_doc("clear_plan_cache"));
 }
 
 }  // namespace heddle::python

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "function_docs.h"
 #include "heddle/error.h"
 #include "heddle/expr.h"
 
@@ -96,7 +97,7 @@ void add_operators(nb::class_<Expr>& type) {
 void add_functions(nb::module_& module) {
   const auto unary = [&](const char* name, Expr (*function)(const Expr&)) {
     module.def(
-        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a);
+        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a, function_doc(name));
   };
   unary("abs", [](const Expr& x) { return abs(x); });
   unary("exp", [](const Expr& x) { return exp(x); });
@@ -114,24 +115,27 @@ void add_functions(nb::module_& module) {
   unary("to_f32", [](const Expr& x) { return to_f32(x); });
   unary("to_i32", [](const Expr& x) { return to_i32(x); });
   module.def(
-      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a, "y"_a);
+      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      function_doc("minimum"));
   module.def(
-      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a, "y"_a);
+      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      function_doc("maximum"));
   module.def(
-      "power", [](nb::handle x, nb::handle y) { return power(expr_of(x), expr_of(y)); }, "x"_a, "y"_a);
+      "power", [](nb::handle x, nb::handle y) { return power(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      function_doc("power"));
   module.def(
       "clip",
       [](nb::handle x, nb::handle low, nb::handle high) { return clip(expr_of(x), expr_of(low), expr_of(high)); },
-      "x"_a, "low"_a, "high"_a);
+      "x"_a, "low"_a, "high"_a, function_doc("clip"));
   module.def(
       "where", [](nb::handle c, nb::handle x, nb::handle y) { return where(expr_of(c), expr_of(x), expr_of(y)); },
-      "condition"_a, "x"_a, "y"_a);
+      "condition"_a, "x"_a, "y"_a, function_doc("where"));
   module.def(
       "random_uniform",
       [](nb::handle seed, nb::handle b, nb::handle h, nb::handle q_idx, nb::handle kv_idx) {
         return random_uniform(expr_of(seed), expr_of(b), expr_of(h), expr_of(q_idx), expr_of(kv_idx));
       },
-      "seed"_a, "b"_a, "h"_a, "q_idx"_a, "kv_idx"_a);
+      "seed"_a, "b"_a, "h"_a, "q_idx"_a, "kv_idx"_a, function_doc("random_uniform"));
 }
 
 Expr leaf_named(const std::string& name) {
@@ -206,7 +210,7 @@ void add_expressions(nb::module_& module) {
   module.def("leaf", &leaf_named, "name"_a);
   module.def(
       "param", [](const std::string& name, const std::string& of_type) { return param(name, type_named(of_type)); },
-      "name"_a, "type"_a);
+      "name"_a, "type"_a, function_doc("param"));
   module.def("as_expr", &expr_of, "value"_a);
   module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
 }

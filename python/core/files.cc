@@ -1,7 +1,6 @@
 // Tensor files in Python.
 #include "heddle/files.h"
 
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 
@@ -20,17 +19,19 @@ namespace {
 using namespace nb::literals;
 using Texts = std::map<std::string, std::string>;
 
-nb::tuple load(const std::filesystem::path& path) {
+using Tensors = nb::typed<nb::dict, nb::str, nb::any>;
+
+nb::typed<nb::tuple, Tensors, Texts, Texts> load(const std::string& path) {
   const TensorFile file = [&] {
     const WithoutGil released;
     return load_safetensors(path);
   }();
   nb::dict tensors;
   for (const auto& [name, tensor] : file.tensors) tensors[name.c_str()] = to_python(tensor);
-  return nb::make_tuple(tensors, file.metadata, file.skipped);
+  return nb::borrow<nb::typed<nb::tuple, Tensors, Texts, Texts>>(nb::make_tuple(tensors, file.metadata, file.skipped));
 }
 
-void save(const std::filesystem::path& path, const std::map<std::string, ReadOnly>& arrays, const Texts& metadata) {
+void save(const std::string& path, const std::map<std::string, ReadOnly>& arrays, const Texts& metadata) {
   TensorFile file{.tensors = {}, .metadata = metadata};
   for (const auto& [name, array] : arrays) {
     const ConstTensorView view = const_view_of(array, name.c_str());

@@ -84,6 +84,7 @@ bool ForeignArray::take_imported(nb::handle object) {
   dtype_ = array.dtype();
   device_type_ = array.device_type(), device_id_ = array.device_id();
   imported_ = nb::ndarray<nb::ro>(array);
+  owner_ = nb::borrow(object);
   return true;
 }
 

@@ -26,6 +26,7 @@ class ForeignArray {
   void* data() const { return data_; }
   int device_type() const { return device_type_; }
   int device_id() const { return device_id_; }
+  nb::handle owner() const { return owner_; }
 
   /// False if the object is no array. `read_only`: one that must not be written is taken, too.
   bool take(nb::handle object, bool read_only);
@@ -35,8 +36,8 @@ class ForeignArray {
   template <class Array>
   bool take_imported(nb::handle object);
 
-  nb::object owner_;                // of an exchanged array
-  nb::ndarray<nb::ro> imported_{};  // of nanobind's
+  nb::object owner_;
+  nb::ndarray<nb::ro> imported_{};  // where nanobind made a view of it
   void* data_ = nullptr;
   nb::dlpack::dtype dtype_{};
   int device_type_ = 0, device_id_ = 0;
@@ -53,9 +54,9 @@ namespace nanobind::detail {
 
 template <class Array, bool kReadOnly>
 struct foreign_array_caster {
-  NB_TYPE_CASTER(Array, const_name("ArrayLike"))
+  NB_TYPE_CASTER(Array, const_name("heddle._types.Array"))
   bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept { return value.take(source, kReadOnly); }
-  static handle from_cpp(const Array&, rv_policy, cleanup_list*) noexcept { return {}; }
+  static handle from_cpp(const Array& array, rv_policy, cleanup_list*) noexcept { return array.owner().inc_ref(); }
 };
 
 template <>

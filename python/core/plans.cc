@@ -70,11 +70,11 @@ class Results {
     }
   }
   /// (o, lse), None for the caller's.
-  nb::tuple to_python() const { return nb::make_tuple(to_object(o_), to_object(lse_)); }
+  Pair to_python() const { return pair_of(to_object(o_), to_object(lse_)); }
 
  private:
   static nb::object to_object(const std::optional<Tensor>& tensor) {
-    return tensor ? python::to_python(*tensor) : nb::none();
+    return tensor ? nb::object(python::to_python(*tensor)) : nb::none();
   }
 
   std::optional<Tensor> o_, lse_;
@@ -102,8 +102,8 @@ class Plan {
     plan_.reset();
   }
 
-  nb::tuple run(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse,
-                const GivenOut& workspace, std::uintptr_t stream, const Arguments* instead) const {
+  Pair run(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse,
+           const GivenOut& workspace, std::uintptr_t stream, const Arguments* instead) const {
     AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse_);
     if (!o) tensors.o.dtype = o_dtype_;
     std::optional<AttentionOptions> options;
@@ -191,8 +191,8 @@ std::vector<ConstTensorView> views_of(const std::vector<ReadOnly>& arrays, const
   return views;
 }
 
-nb::tuple merge(const std::vector<ReadOnly>& o_parts, const std::vector<ReadOnly>& lse_parts, const GivenOut& o,
-                const GivenOut& lse, bool with_lse, std::uintptr_t stream) {
+Pair merge(const std::vector<ReadOnly>& o_parts, const std::vector<ReadOnly>& lse_parts, const GivenOut& o,
+           const GivenOut& lse, bool with_lse, std::uintptr_t stream) {
   const std::vector<ConstTensorView> o_views = views_of(o_parts, "o_parts"),
                                      lse_views = views_of(lse_parts, "lse_parts");
   AttentionTensors tensors;

@@ -76,7 +76,7 @@ View view_from(const Any& array, const char* name) {
 
 /// The tensor's memory as an array of Framework's, which keeps it alive.
 template <class Framework>
-nb::object exported(const Tensor& tensor, DType dtype) {
+nb::any exported(const Tensor& tensor, DType dtype) {
   const TensorView view = tensor.view();
   const std::vector<std::size_t> shape(view.shape.begin(), view.shape.end());
   const std::vector<std::int64_t> strides(view.strides.begin(), view.strides.end());
@@ -86,7 +86,7 @@ nb::object exported(const Tensor& tensor, DType dtype) {
   const bool on_cpu = view.device.kind == DeviceKind::cpu;
   nb::ndarray<Framework> array(view.data, shape.size(), shape.data(), capsule, strides.data(), dlpack_of(dtype),
                                on_cpu ? kCpu : kCuda, view.device.index);
-  return array.cast();
+  return nb::borrow<nb::any>(array.cast());
 }
 
 /// The unsigned integer of as many bytes.
@@ -124,10 +124,14 @@ Device device_named(const std::string& kind, int index) {
   throw Error(ErrorCode::invalid_argument, "device is '" + kind + "'; 'cpu' and 'cuda' are accepted");
 }
 
-nb::object to_python(const Tensor& tensor) {
+nb::any to_python(const Tensor& tensor) {
   if (tensor.view().device.kind != DeviceKind::cpu || bits_of(tensor.dtype()) != tensor.dtype())
-    return nb::cast(tensor);
+    return nb::borrow<nb::any>(nb::cast(tensor));
   return exported<nb::numpy>(tensor, tensor.dtype());
+}
+
+Pair pair_of(const nb::object& first, const nb::object& second) {
+  return nb::borrow<Pair>(nb::make_tuple(first, second));
 }
 
 void add_tensors(nb::module_& module) {
@@ -141,7 +145,8 @@ void add_tensors(nb::module_& module) {
           "dtype"_a, "shape"_a, "device"_a, "index"_a)
       .def_prop_ro("shape",
                    [](const Tensor& self) {
-                     return nb::tuple(nb::cast(std::vector<std::int64_t>(self.shape().begin(), self.shape().end())));
+                     return nb::borrow<nb::typed<nb::tuple, int, nb::ellipsis>>(
+                         nb::tuple(nb::cast(std::vector<std::int64_t>(self.shape().begin(), self.shape().end()))));
                    })
       .def_prop_ro("nbytes", [](const Tensor& self) { return self.count() * size_of(self.dtype()); })
       .def_prop_ro("dtype", [](const Tensor& self) { return std::string(name(self.dtype())); })

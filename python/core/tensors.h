@@ -4,8 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "foreign_array.h"
 #include "heddle/tensor.h"
@@ -28,7 +30,9 @@ Device device_named(const std::string& kind, int index);
 
 /// What Python gets: a NumPy array that shares the tensor's memory and keeps it alive, or heddle._core.Tensor for
 /// memory of a GPU and for bf16, e4m3 and e5m2, which NumPy does not have.
-nb::object to_python(const Tensor& tensor);
+nb::any to_python(const Tensor& tensor);
+using Pair = nb::typed<nb::tuple, nb::any, nb::any>;
+Pair pair_of(const nb::object& first, const nb::object& second);
 
 void add_tensors(nb::module_& module);
 

@@ -48,11 +48,12 @@ from ._check import check, devices, merge_states, missing
 from ._files import TensorFile, load, save
 from ._plan import AttentionPlan, Explanation, explain, explain_on
 from ._tensor import Tensor
+from ._types import Array
 
 __version__: str = _core.version()
 
 __all__ = [
-    "AttentionPlan", "BlockMask", "Capture", "CheckReport", "DeviceInfo", "Explanation", "Expr", "Lists", "Run",
+    "Array", "AttentionPlan", "BlockMask", "Capture", "CheckReport", "DeviceInfo", "Explanation", "Expr", "Lists", "Run",
     "Sequence", "Tensor", "TensorCheck", "TensorFile", "abs", "attention", "check", "clear_plan_cache", "clip", "cos",
     "devices", "erf", "exp", "exp2", "explain", "explain_on", "floor", "load", "log", "log2", "maximum",
     "merge_states", "minimum", "missing", "mods", "param", "plan_cache_counts", "power", "random_uniform", "rsqrt",

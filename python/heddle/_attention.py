@@ -7,17 +7,18 @@ from typing import Any
 
 from . import _core
 from ._block_mask import BlockMask
-from ._options import ModLike, ParamValue, arguments_of, refuse_arrays
+from ._options import arguments_of, refuse_arrays
 from ._tensor import public
+from ._types import Array, ModLike, ParamValue
 
 
 def attention(
-    q: Any, k: Any, v: Any, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
-    captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
-    scale: float | None = None, out: Any = None, lse: Any = None, return_lse: bool = False, sinks: Any = None,
-    q_lengths: Any = None, kv_lengths: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
-    page_table: Any = None, q_start: Any = None, kv_start: Any = None, max_q_len: int | None = None,
-    max_kv_len: int | None = None, q_descale: Any = None, k_descale: Any = None, v_descale: Any = None,
+    q: Array, k: Array, v: Array, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
+    captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
+    scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False, sinks: Array | None = None,
+    q_lengths: Array | None = None, kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+    page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None, max_q_len: int | None = None,
+    max_kv_len: int | None = None, q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
     normalizer: str | None = None, block_mask: BlockMask | None = None, backend: str | None = None,
     threads: int | None = None, stream: int | None = None,
 ) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence as SequenceOf
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from . import _core
-from ._options import ModLike, ParamValue, Tracer, values_of
+from ._options import Tracer, values_of
 from ._trace import MASK_ARGUMENTS
+from ._types import Array, ModLike, ParamValue
 
-Integers = Any  # a sequence or an array of ints
+Integers: TypeAlias = Any  # one int, a sequence or an array of them
 
 
 class Sequence(NamedTuple):
@@ -57,7 +58,7 @@ def _each(name: str, given: Integers, count: int) -> list[int]:
 
 def _sequences(
     q_len: int | None, kv_len: int | None, batch: int | None, q_lengths: Integers, kv_lengths: Integers,
-    cu_seqlens_q: Any, cu_seqlens_kv: Any, q_start: Integers, kv_start: Integers,
+    cu_seqlens_q: Array | None, cu_seqlens_kv: Array | None, q_start: Integers, kv_start: Integers,
 ) -> list[tuple[int, ...]]:
     """The shape's sequences, from sizes, from lengths or from cumulative lengths."""
     if cu_seqlens_q is not None or cu_seqlens_kv is not None:
@@ -103,6 +104,9 @@ class BlockMask:
     """
 
     __slots__ = ("_captures", "_mask", "_params")
+    _mask: _core.BlockMask
+    _captures: dict[str, Any]
+    _params: dict[str, ParamValue]
     __hash__ = None  # type: ignore[assignment]  # update() changes what it equals
 
     def __init__(self) -> None:
@@ -120,9 +124,9 @@ class BlockMask:
     @staticmethod
     def build(
         mask_mod: ModLike, q_len: int | None = None, kv_len: int | None = None, *, batch: int | None = None,
-        heads: int = 1, block: int | tuple[int, int] = 128, captures: Mapping[str, Any] | None = None,
+        heads: int = 1, block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
-        cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, q_start: Integers = 0, kv_start: Integers = 0,
+        cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0, kv_start: Integers = 0,
         threads: int = 0, reals: str = "f32",
     ) -> BlockMask:
         """Classifies a mask over all score matrices.
@@ -161,11 +165,12 @@ class BlockMask:
 
     @staticmethod
     def from_lists(
-        kv_num_blocks: Any, kv_indices: Any, full_kv_num_blocks: Any = None, full_kv_indices: Any = None, *,
+        kv_num_blocks: Array, kv_indices: Array, full_kv_num_blocks: Array | None = None,
+        full_kv_indices: Array | None = None, *,
         mask_mod: ModLike = None, q_len: int | None = None, kv_len: int | None = None, batch: int | None = None,
-        heads: int | None = None, block: int | tuple[int, int] = 128, captures: Mapping[str, Any] | None = None,
+        heads: int | None = None, block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
-        cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, q_start: Integers = 0, kv_start: Integers = 0,
+        cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0, kv_start: Integers = 0,
     ) -> BlockMask:
         """From PyTorch's lists: kv_num_blocks i32 [B, H, Q], kv_indices i32 [B, H, Q, KV], and the same of full blocks
         (not given: every listed block is partial), on the CPU.
@@ -183,7 +188,7 @@ class BlockMask:
         #.
         ##
         """
-        extents = getattr(kv_num_blocks, "shape", ())
+        extents: tuple[int, ...] = tuple(getattr(kv_num_blocks, "shape", ()))
         if batch is None and q_lengths is None and kv_lengths is None and cu_seqlens_q is None and len(extents) == 3:
             batch = int(extents[0])
         if heads is None:
@@ -229,7 +234,7 @@ class BlockMask:
         return BlockMask._of(self._mask.transposed(), self._captures, self._params)
 
     def update(
-        self, *, captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
+        self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
         threads: int = 0,
     ) -> None:
         """Builds the rows again: for these arrays and values, and for what was given before under the other names,
@@ -248,7 +253,7 @@ class BlockMask:
         self._captures, self._params = all_captures, all_params
 
     def check_current(
-        self, *, captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
+        self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     ) -> None:
         """Raises ValueError, naming the first one, if an array's content or a param differs from what the rows were
         built from. Names that are not given stand for what was given before. Arrays on a GPU are not compared.
@@ -265,7 +270,7 @@ class BlockMask:
         self._mask.check_current(values_of(*self._with(captures, params)))
 
     def _with(
-        self, captures: Mapping[str, Any] | None, params: Mapping[str, ParamValue] | None,
+        self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None,
     ) -> tuple[dict[str, Any], dict[str, ParamValue]]:
         of_captures, of_params = self._mask.names
         for kind, given, known in (("capture", captures, of_captures), ("param", params, of_params)):
@@ -384,7 +389,7 @@ class BlockMask:
         """Same sequences, heads, block size and rows."""
         if not isinstance(other, BlockMask):
             return NotImplemented
-        return self._mask == other._mask
+        return self._mask.equals(other._mask)
 
 
 def _pair(block: int | SequenceOf[int]) -> tuple[int, int]:

@@ -9,9 +9,10 @@ from . import _core
 from ._core import CheckReport, DeviceInfo
 from ._options import Options, given_arguments, refuse_arrays
 from ._tensor import public
+from ._types import Array
 
 
-def check(q: Any, k: Any, v: Any, o: Any, lse: Any = None, **options: Unpack[Options]) -> CheckReport:
+def check(q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, **options: Unpack[Options]) -> CheckReport:
     """Whether o and lse are what heddle.attention(q, k, v, **options) should give, by one criterion for all backends:
     the error against attention in float64 is at most twice that of plain, unfused attention, and in no row larger than
     rounding explains. `print` shows the figures; the report is true if all passed.
@@ -32,7 +33,7 @@ def check(q: Any, k: Any, v: Any, o: Any, lse: Any = None, **options: Unpack[Opt
 
 
 def merge_states(
-    o_parts: Sequence[Any], lse_parts: Sequence[Any], *, out: Any = None, lse: Any = None, return_lse: bool = False,
+    o_parts: Sequence[Array], lse_parts: Sequence[Array], *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     stream: int | None = None,
 ) -> Any:
     """Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).

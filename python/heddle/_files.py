@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._options import refuse_type
 from ._tensor import public
+from ._types import Array
 
 
 class TensorFile(NamedTuple):
@@ -32,12 +33,12 @@ def load(path: str | os.PathLike[str]) -> TensorFile:
     >>> heddle.load(path)
     TensorFile(tensors={'x': array([0., 0., 0.])}, metadata={'made by': 'a test'}, skipped={})
     """
-    tensors, metadata, skipped = _core.load(os.fspath(path))
+    tensors, metadata, skipped = _core.load(os.fsdecode(path))
     return TensorFile({name: public(tensor) for name, tensor in tensors.items()}, metadata, skipped)
 
 
 def save(
-    path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None,
+    path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a .safetensors file of arrays on the CPU (NumPy's, heddle.Tensor, or anything with __dlpack__), by a
     temporary file beside it: if anything fails, an old file stays as it was.
@@ -46,7 +47,7 @@ def save(
     what is no array.
     """
     try:
-        _core.save(os.fspath(path), dict(tensors), dict(metadata or {}))
+        _core.save(os.fsdecode(path), dict(tensors), dict(metadata or {}))
     except TypeError:
         for name, array in tensors.items():
             try:

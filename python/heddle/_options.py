@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from . import _core
-from ._core import Expr
+from ._types import Array, ModLike, ParamValue
 from .mods import Mod
 from ._reached import is_array
 from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name
 
 if TYPE_CHECKING:
     from ._block_mask import BlockMask
-
-ModLike = Callable[..., Any] | str | Expr | None  # heddle.mods.Mod is callable
-ParamValue = float | int | bool
 
 
 class Options(TypedDict, total=False):
@@ -24,23 +21,23 @@ class Options(TypedDict, total=False):
     score_mod: ModLike
     mask_mod: ModLike
     weight_mod: ModLike
-    captures: Mapping[str, Any] | None
+    captures: Mapping[str, Array] | None
     params: Mapping[str, ParamValue] | None
     scale: float | None
-    sinks: Any
+    sinks: Array | None
     normalizer: str | None
-    q_lengths: Any
-    kv_lengths: Any
-    cu_seqlens_q: Any
-    cu_seqlens_kv: Any
-    page_table: Any
-    q_start: Any
-    kv_start: Any
+    q_lengths: Array | None
+    kv_lengths: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_kv: Array | None
+    page_table: Array | None
+    q_start: Array | None
+    kv_start: Array | None
     max_q_len: int | None
     max_kv_len: int | None
-    q_descale: Any
-    k_descale: Any
-    v_descale: Any
+    q_descale: Array | None
+    k_descale: Array | None
+    v_descale: Array | None
     block_mask: BlockMask | None
     backend: str | None
     threads: int | None
@@ -113,7 +110,7 @@ def params_of(given: Mapping[str, ParamValue] | None) -> dict[str, ParamValue]:
 class Tracer(Traced):
     """Traced, which also takes ready-made mods, and text that names params."""
 
-    def __init__(self, captures: Mapping[str, Any] | None, params: Mapping[str, ParamValue] | None) -> None:
+    def __init__(self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None) -> None:
         for name, array in (captures or {}).items():
             if not is_array(array):
                 refuse_type(f"capture '{name}'", array, _ARRAY)
@@ -154,7 +151,7 @@ def values_of(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> 
 
 
 def arguments_of(
-    score_mod: ModLike, mask_mod: ModLike, weight_mod: ModLike, captures: Mapping[str, Any] | None,
+    score_mod: ModLike, mask_mod: ModLike, weight_mod: ModLike, captures: Mapping[str, Array] | None,
     params: Mapping[str, ParamValue] | None, options: Mapping[str, Any],
 ) -> _core.Arguments:
     """The options as the library takes them. Options that are None keep their default."""
@@ -194,4 +191,6 @@ def set_options(arguments: _core.Arguments, options: Mapping[str, Any]) -> None:
 def given_arguments(options: Options) -> _core.Arguments:
     """The options of a call that takes them as keywords."""
     others = {name: value for name, value in options.items() if name not in _OF_MODS}
-    return arguments_of(*(options.get(name) for name in _OF_MODS), others)  # type: ignore[arg-type]
+    return arguments_of(
+        options.get("score_mod"), options.get("mask_mod"), options.get("weight_mod"), options.get("captures"),
+        options.get("params"), others)

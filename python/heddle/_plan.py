@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Unpack
 
 from . import _core
 from ._block_mask import BlockMask
-from ._options import Options, ParamValue, given_arguments, refuse_arrays, set_options, set_values, values_of
+from ._options import Options, given_arguments, refuse_arrays, set_options, set_values, values_of
 from ._tensor import Tensor, public
+from ._types import Array, ParamValue
 
 
 _CHANGEABLE = ("sinks", "q_lengths", "kv_lengths", "cu_seqlens_q", "cu_seqlens_kv", "page_table", "q_start", "kv_start",
@@ -52,7 +53,7 @@ class AttentionPlan:
     __slots__ = ("__weakref__", "_plan", "_return_lse")
 
     def __init__(
-        self, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False,
+        self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
         **options: Unpack[Options],
     ) -> None:
         arguments = given_arguments(options)
@@ -63,11 +64,11 @@ class AttentionPlan:
             refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
 
     def run(
-        self, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, workspace: Any = None,
-        stream: int | None = None, captures: Mapping[str, Any] | None = None,
-        params: Mapping[str, ParamValue] | None = None, sinks: Any = None, q_lengths: Any = None,
-        kv_lengths: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, page_table: Any = None,
-        q_start: Any = None, kv_start: Any = None, q_descale: Any = None, k_descale: Any = None, v_descale: Any = None,
+        self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, workspace: Array | None = None,
+        stream: int | None = None, captures: Mapping[str, Array] | None = None,
+        params: Mapping[str, ParamValue] | None = None, sinks: Array | None = None, q_lengths: Array | None = None,
+        kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, page_table: Array | None = None,
+        q_start: Array | None = None, kv_start: Array | None = None, q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
     ) -> Any:
         """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
 
@@ -102,7 +103,7 @@ class AttentionPlan:
         return o, public(made_lse) if lse is None else lse
 
     def _instead(
-        self, captures: Mapping[str, Any] | None, params: Mapping[str, ParamValue] | None, changed: Mapping[str, Any],
+        self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None, changed: Mapping[str, Any],
     ) -> _core.Arguments:
         """The planned options with those of one run."""
         arguments = self._plan.arguments
@@ -132,7 +133,7 @@ class AttentionPlan:
         return Tensor._of(self._plan.workspace())
 
     def update(
-        self, *, captures: Mapping[str, Any] | None = None, params: Mapping[str, ParamValue] | None = None,
+        self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     ) -> None:
         """Builds the block mask again for other values of the mask's captures and params, which later runs take as the
         planned ones. Names that are not given keep their values. Not during a run, nor, on a GPU, while one is
@@ -182,7 +183,7 @@ class AttentionPlan:
 
 
 def explain(
-    q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False, **options: Unpack[Options],
+    q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
     """What heddle.attention does with these arguments, and why: the plan that it keeps, or makes and keeps now.
     Raises as heddle.attention does.
@@ -201,7 +202,7 @@ def explain(
 
 
 def explain_on(
-    device_name: str, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False,
+    device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
     """What would be planned on a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they

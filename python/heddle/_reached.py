@@ -61,13 +61,14 @@ class Reached:
     (id of the function or partial, how it holds the number, which one).
     """
 
-    __slots__ = ("key", "arrays", "numbers", "slots", "names", "_known", "_params", "_seen")
+    __slots__ = ("key", "arrays", "numbers", "slots", "array_names", "number_names", "_known", "_params", "_seen")
 
     def __init__(self, function: Any, params: bool = False) -> None:
         self.arrays: list[Any] = []
         self.numbers: list[Any] = []
         self.slots: list[tuple[int, str, Any]] = []
-        self.names: list[str] = []  # of the arrays
+        self.array_names: list[str] = []
+        self.number_names: list[str] = []
         self._known: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._params = params
@@ -91,7 +92,7 @@ class Reached:
         if position is None:
             position = self._known[id(value)] = len(self.arrays)
             self.arrays.append(value)
-            self.names.append(name)
+            self.array_names.append(name)
         rank = len(value.shape)
         return position, value.dtype, rank, None if rank or not self._params else value.device.type
 
@@ -99,6 +100,7 @@ class Reached:
         kind = type(value)
         if slot is not None and self._params and is_number(value):
             self.numbers.append(value)
+            self.number_names.append(name)
             self.slots.append(slot)
             return kind
         if kind in PLAIN:
@@ -106,7 +108,7 @@ class Reached:
         if kind is float:
             return kind, value.hex()  # tells zeros apart, and a NaN equals itself
         if kind is types.FunctionType:
-            if value.__closure__ is None and is_fixed_module(value.__module__ or ""):
+            if "<" not in value.__qualname__ and is_fixed_module(value.__module__ or ""):  # one of the module's own
                 return value
             return self._function(value)
         if is_array(value):

@@ -193,7 +193,8 @@ define("log10", real(lambda x: _core.log(x) * (1 / math.log(10))))
 define("sinh", real(lambda x: (_core.exp(x) - _core.exp(-x)) * 0.5))
 define("cosh", real(lambda x: (_core.exp(x) + _core.exp(-x)) * 0.5))
 define("silu", real(lambda x: x * _core.sigmoid(x)))
-define("log_sigmoid_forward", real(lambda x: -softplus_of(-x, 1.0, 20.0)))
+# Its second result is a buffer for the backward.
+op("log_sigmoid_forward")(lambda x: (elementwise(real(lambda x: -softplus_of(-x, 1.0, 20.0)), x), Value.scalar(literal(0.0))))
 define("isnan", lambda x: _core.isnan(as_f32(x)))
 define("isinf", lambda x: _core.isinf(as_f32(x)))
 define("isneginf", lambda x: as_f32(x) == -math.inf)
@@ -298,9 +299,9 @@ op("addcmul")(lambda x, y, z, *, value=1: elementwise(lambda x, y, z: as_number(
 
 # --- copies, casts, constants -------------------------------------------------------------------------------------
 
-@op("_to_copy", "to")
-def to_copy(x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return cast(x, dtype)
+@op("_to_copy", "to", "convert_element_type")
+def to_copy(x: Value, *rest: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    return cast(x, next((one for one in rest if isinstance(one, torch.dtype)), dtype))
 
 
 for _name in ("alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "contiguous", "alias_copy", "positive",

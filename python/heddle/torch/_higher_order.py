@@ -22,8 +22,8 @@ class Inputs:
     def __init__(self, lifted: Sequence[Any]) -> None:
         self.arrays = [x for x in lifted if isinstance(x, torch.Tensor)]
         self.numbers = [x for x in lifted if not isinstance(x, torch.Tensor)]
-        self.names = [f"x{i}" for i in range(len(self.arrays))]
-        self.slots = [(0, "lifted", f"n{i}") for i in range(len(self.numbers))]
+        self.array_names = [f"x{i}" for i in range(len(self.arrays))]
+        self.number_names = [f"n{i}" for i in range(len(self.numbers))]
 
 
 def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], device: torch.device, is_mask: bool) -> Any:

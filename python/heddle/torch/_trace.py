@@ -139,7 +139,7 @@ class Recording:
             return self.param(Number(tensor.item(), ("item", position), self.guards))
         name = self._names.get(id(tensor))
         if name is None:
-            wanted = self.reached.names[position] if self.reached and position is not None else "tensor"
+            wanted = self.reached.array_names[position] if self.reached and position is not None else "tensor"
             name = self._names[id(tensor)] = self._free(wanted)
             self.captures[name] = tensor
         capture = _core.Capture(name, dtype_name(tensor), tensor.dim())
@@ -154,9 +154,8 @@ class Recording:
             literals = [values.literal(x) for x in plain.flatten().tolist()]
             flat = Value((len(literals),), lambda index: chosen(literals, index[0]))
             return values.viewed(flat, tuple(plain.shape)) if plain.dim() != 1 else flat
-        kept = self.is_kept
-        value = self.value_of(plain)
-        self.is_kept = kept and id(plain) not in self._positions and False
+        kept, value = self.is_kept, self.value_of(plain)
+        self.is_kept = kept
         return value
 
     def param(self, number: Number) -> Value:
@@ -166,8 +165,8 @@ class Recording:
         name = self.params.get(number.recipe)
         if name is None:
             recipe = number.recipe
-            wanted = str(self.reached.slots[recipe][2]) if isinstance(recipe, int) and self.reached else "number"
-            name = self.params[recipe] = self._free(f"n{wanted}" if wanted.isdigit() else wanted)
+            wanted = self.reached.number_names[recipe] if isinstance(recipe, int) and self.reached else "number"
+            name = self.params[recipe] = self._free(wanted)
         kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, (float, torch.SymFloat)) else "i32"
         return Value.scalar(_core.param(name, kind))
 

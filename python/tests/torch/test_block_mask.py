@@ -1,0 +1,189 @@
+"""heddle.torch.BlockMask beside torch's own."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+import heddle.torch
+from heddle.torch import BlockMask, and_masks, create_block_mask, create_mask, flex_attention, noop_mask, or_masks
+
+TENSORS = flex.BlockMask._TENSOR_ATTRS
+ids = torch.tensor([[0] * 20 + [1] * 30, [0] * 35 + [1] * 15])
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def documents(b, h, q_idx, kv_idx):
+    return ids[b, q_idx] == ids[b, kv_idx]
+
+
+def heads(b, h, q_idx, kv_idx):
+    return (q_idx - kv_idx).abs() <= 10 * h
+
+
+MASKS = [causal, documents, heads, and_masks(causal, documents), or_masks(causal, heads), noop_mask, and_masks(), or_masks()]
+
+
+def both(mask, *shape, block=16):
+    return [create(mask, *shape, "cpu", BLOCK_SIZE=block) for create in (create_block_mask, flex.create_block_mask)]
+
+
+def assert_same(ours, torchs):
+    assert isinstance(ours, BlockMask) and isinstance(ours, flex.BlockMask)
+    assert ours.shape == torchs.shape and ours.BLOCK_SIZE == torchs.BLOCK_SIZE
+    for name in TENSORS:
+        one, other = getattr(ours, name), getattr(torchs, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert one.dtype == torch.int32 and torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.__qualname__)
+@pytest.mark.parametrize("shape", [(2, 3, 50, 50), (2, 3, 7, 50), (2, 3, 48, 33)])
+@pytest.mark.parametrize("block", [16, (8, 32), 128])
+def test_lists_equal_torchs(mask, shape, block):
+    ours, torchs = both(mask, *shape, block=block)
+    assert_same(ours, torchs)
+    assert ours.sparsity() == torchs.sparsity() and ours.numel() == torchs.numel()
+    assert torch.equal(ours.to_dense(), torchs.to_dense())
+    assert str(ours) == str(torchs)
+    for one, other in zip(ours.as_tuple(), torchs.as_tuple()):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_sizes_of_none_are_one():
+    assert_same(*both(causal, None, None, 40, 40))
+
+
+def test_indexing():
+    ours, torchs = both(lambda b, h, q_idx, kv_idx: documents(b, h, q_idx, kv_idx) & heads(b, h, q_idx, kv_idx), 2, 3, 50, 50)
+    for index in (0, -1, (1, 2), slice(0, 1), (slice(None), 1), (0, slice(1, 3), torch.tensor([2], dtype=torch.int32))):
+        assert_same(ours[index], torchs[index])
+    q = torch.randn(1, 3, 50, 8)
+    with pytest.raises(RuntimeError, match="sliced BlockMask"):
+        flex_attention(q, q, q, block_mask=ours[0])
+
+
+def test_a_sliced_mask_with_its_function_set_anew():
+    """How decoding takes a row of a mask."""
+    whole = create_block_mask(causal, None, None, 64, 64, "cpu", BLOCK_SIZE=16)
+    row = whole[:, :, 2]
+    row.mask_mod = lambda b, h, q_idx, kv_idx: causal(b, h, q_idx + 37, kv_idx)
+    row.seq_lengths = (1, 64)
+    q, k = torch.randn(1, 2, 64, 8), torch.randn(1, 2, 64, 8)
+    got = flex_attention(q[:, :, 37:38], k, k, block_mask=row)
+    torch.testing.assert_close(got, flex_attention(q, k, k, block_mask=whole)[:, :, 37:38])
+
+
+@pytest.mark.parametrize("lengths", [(50, 50), (32, 48), (33, 20), (1, 50), (50, 1)])
+def test_adjust_crops(lengths):
+    ours = create_block_mask(documents, 2, None, 50, 50, "cpu", BLOCK_SIZE=16)
+    want = flex.create_block_mask(documents, 2, None, *lengths, "cpu", BLOCK_SIZE=16)
+    assert_same(ours._adjust(*lengths), want)
+    of_lists = BlockMask.from_kv_blocks(*(getattr(ours, name) for name in TENSORS[:4]), BLOCK_SIZE=16, mask_mod=documents,
+                                        seq_lengths=(50, 50))
+    cropped = of_lists._adjust(*lengths)
+    assert cropped.shape == want.shape and bool((cropped.to_dense() >= want.to_dense()).all())
+    q, k = torch.randn(2, 1, lengths[0], 8), torch.randn(2, 1, lengths[1], 8)
+    torch.testing.assert_close(flex_attention(q, k, k, block_mask=cropped), flex_attention(q, k, k, block_mask=want))
+
+
+def test_from_lists():
+    ours, torchs = both(documents, 2, None, 50, 50)
+    lists = [getattr(torchs, name) for name in TENSORS[:4]]
+    for compute in (True, False):
+        made = [of.from_kv_blocks(*lists, BLOCK_SIZE=16, mask_mod=documents, seq_lengths=(50, 50), compute_q_blocks=compute)
+                for of in (BlockMask, flex.BlockMask)]
+        assert_same(*made)
+    assert BlockMask.from_kv_blocks(*lists[:2], BLOCK_SIZE=16).mask_mod is noop_mask
+    assert BlockMask.from_kv_blocks(*lists[:2], BLOCK_SIZE=16).shape == (2, 1, 64, 64)
+    with pytest.raises(RuntimeError, match="2 dimensions"):
+        BlockMask.from_kv_blocks(lists[0], lists[1][0, 0, 0])
+    with pytest.raises(AssertionError, match="both provided"):
+        BlockMask.from_kv_blocks(*lists[:3])
+
+
+def test_lists_are_taken_at_their_word():
+    """Blocks that are not listed do not attend, full ones attend whole, whatever the function says."""
+    counts, columns = torch.tensor([[[1, 1]]], dtype=torch.int32), torch.tensor([[[[0, 1], [1, 0]]]], dtype=torch.int32)
+    q = torch.randn(1, 2, 8, 4)
+    i = torch.arange(8)
+    same_block = i[:, None] // 4 == i // 4
+    for full, want in ((None, same_block & (i[:, None] >= i)), ((counts * 0 + 1, 1 - columns), ((i[:, None] >= i) & same_block) | ~same_block)):
+        mask = BlockMask.from_kv_blocks(counts, columns, *(full or (None, None)), BLOCK_SIZE=4, mask_mod=causal)
+        got = flex_attention(q, q, q, block_mask=mask)
+        torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, q, q, want))
+
+
+def test_torchs_own_objects_are_taken():
+    q = torch.randn(2, 3, 50, 8)
+    for mask in (causal, documents, heads):
+        ours, torchs = both(mask, 2, 3, 50, 50)
+        torch.testing.assert_close(flex_attention(q, q, q, block_mask=ours), flex_attention(q, q, q, block_mask=torchs))
+    flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    torch.testing.assert_close(flex.flex_attention(q, q, q, block_mask=ours), flex_attention(q, q, q, block_mask=ours))
+
+
+def test_other_lengths_are_refused():
+    mask = create_block_mask(causal, None, None, 50, 50, "cpu")
+    for length in (49, 51):
+        q = torch.randn(1, 2, length, 8)
+        with pytest.raises(ValueError, match="block_mask was created for"):
+            flex_attention(q, q, q, block_mask=mask)
+    q = torch.randn(3, 2, 50, 8)
+    with pytest.raises(ValueError, match="batch size 2"):
+        flex_attention(q, q, q, block_mask=create_block_mask(documents, 2, None, 50, 50, "cpu"))
+
+
+def test_a_list_changed_by_hand():
+    mask = create_block_mask(causal, None, None, 32, 32, "cpu", BLOCK_SIZE=16)
+    mask.full_kv_num_blocks = torch.zeros_like(mask.full_kv_num_blocks)
+    q = torch.randn(1, 1, 32, 8)
+    i = torch.arange(32)
+    want = (i[:, None] >= i) & (i[:, None] // 16 == i // 16)
+    torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask),
+                               torch.nn.functional.scaled_dot_product_attention(q, q, q, want))
+
+
+def test_to_and_pytree():
+    mask = create_block_mask(documents, 2, None, 50, 50, "cpu", BLOCK_SIZE=16)
+    assert mask.to("cpu") is mask
+    moved = mask.to("meta")
+    assert moved.kv_indices.device.type == "meta" and isinstance(moved, BlockMask)
+    tensors, context = mask._flatten()
+    assert_same(BlockMask._unflatten(tensors, context), mask)
+
+
+def test_create_mask():
+    for mask in MASKS:
+        assert torch.equal(create_mask(mask, 2, 3, 20, 30, "cpu"), flex.create_mask(mask, 2, 3, 20, 30, "cpu"))
+    got = create_mask(lambda score, b, h, q_idx, kv_idx: torch.where(q_idx > kv_idx, score, -torch.inf), 1, 1, 4, 4, "cpu")
+    assert torch.equal(got[0, 0], torch.ones(4, 4).tril(-1).bool())
+
+
+def test_joined_full_blocks():
+    mask = create_block_mask(causal, None, None, 64, 64, "cpu", BLOCK_SIZE=16, separate_full_blocks=False)
+    assert mask.full_kv_indices is None and mask.kv_num_blocks.tolist() == [[[1, 2, 3, 4]]]
+
+
+def test_arguments():
+    with pytest.warns(DeprecationWarning):
+        create_block_mask(causal, None, None, 8, 8, "cpu", _compile=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'block'"):
+        create_block_mask(causal, None, None, 8, 8, "cpu", block=3)
+    with pytest.raises(RuntimeError, match="callable"):
+        and_masks(causal, 3)
+
+
+def test_no_dense_mask():
+    """A mask of 2^40 elements takes what its lists take."""
+    mask = create_block_mask(causal, None, None, 1 << 20, 1 << 20, "cpu", BLOCK_SIZE=1 << 13)
+    assert mask.kv_num_blocks.shape == (1, 1, 128) and int(mask.full_kv_num_blocks.sum()) == 128 * 127 // 2
+
+
+def test_pictures():
+    mask = create_block_mask(causal, None, None, 64, 64, "cpu", BLOCK_SIZE=16)
+    assert mask._repr_svg_().startswith("<svg")
+    assert "sparsity" in repr(mask) and "causal" in repr(mask)

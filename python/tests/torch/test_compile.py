@@ -1,0 +1,156 @@
+"""Under torch.compile, torch.export, vmap, checkpoint and fake tensors."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
+
+generator = torch.Generator().manual_seed(3)
+q, k, v = (torch.randn(2, 4, 33, 16, generator=generator) for _ in range(3))
+slopes = torch.rand(4, generator=generator)
+ids = torch.randint(0, 3, (2, 33), generator=generator).sort(-1).values
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+@pytest.fixture(params=["eager", "aot_eager", "inductor"])
+def compiled(request):
+    return lambda function, **options: torch.compile(function, backend=request.param, fullgraph=True, **options)
+
+
+def alibi(score, b, h, q_idx, kv_idx):
+    return score + slopes[h] * (kv_idx - q_idx)
+
+
+def documents(b, h, q_idx, kv_idx):
+    return ids[b, q_idx] == ids[b, kv_idx]
+
+
+def test_a_mod_from_outside(compiled):
+    torch.testing.assert_close(compiled(flex_attention)(q, k, v, alibi), flex_attention(q, k, v, alibi))
+
+
+def test_a_mod_made_inside(compiled):
+    def model(q, k, v, slopes, window):
+        doubled = slopes * 2
+
+        def score(score, b, h, q_idx, kv_idx):
+            return torch.where(q_idx - kv_idx <= window, score + doubled[h] * (kv_idx - q_idx), score)
+
+        return flex_attention(q * 1.5, k, v, score) + 1
+
+    fast = compiled(model)
+    for window in (3, 5, 9):
+        torch.testing.assert_close(fast(q, k, v, slopes, window), model(q, k, v, slopes, window))
+
+
+@pytest.mark.parametrize("create", [create_block_mask, flex.create_block_mask], ids=["heddle", "torch"])
+def test_a_block_mask_from_outside(compiled, create):
+    mask = create(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    got = compiled(flex_attention)(q, k, v, alibi, mask)
+    torch.testing.assert_close(got, flex_attention(q, k, v, alibi, mask))
+
+
+def test_sdpa(compiled):
+    def model(q, k, v, mask):
+        return scaled_dot_product_attention(q, k, v, is_causal=True) + scaled_dot_product_attention(q, k, v, mask)
+
+    mask = torch.randn(33, 33) > 0
+    torch.testing.assert_close(compiled(model)(q, k, v, mask), model(q, k, v, mask))
+
+
+def test_varlen(compiled):
+    starts = torch.tensor([0, 10, 33], dtype=torch.int32)
+    packed = [x[0].transpose(0, 1) for x in (q, k, v)]
+
+    def model(q, k, v):
+        return varlen_attn(q, k, v, starts, starts, 23, 23, window_size=(-1, 0))
+
+    torch.testing.assert_close(compiled(model)(*packed), model(*packed))
+
+
+def test_another_length_compiles_once_more_at_most():
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    fast = torch.compile(lambda q, k, v: flex_attention(q, k, v, alibi), backend=counter, fullgraph=True)
+    for length in (16, 17, 24, 40, 56):
+        x = torch.randn(1, 4, length, 16)
+        torch.testing.assert_close(fast(x, x, x), flex_attention(x, x, x, alibi))
+    assert counter.frame_count <= 2
+
+
+def test_a_gradient_is_refused(compiled):
+    with pytest.raises(Exception, match="no backward"):
+        compiled(flex_attention)(q.clone().requires_grad_(), k, v, alibi)
+    with torch.no_grad():
+        compiled(flex_attention)(q.clone().requires_grad_(), k, v, alibi)
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return scaled_dot_product_attention(q, k, v, is_causal=True) * 2
+
+    program = torch.export.export(Model(), (q, k, v))
+    assert any("heddle.forward" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(q, k, v), Model()(q, k, v))
+
+
+def test_the_operator_is_sound():
+    """torch's own checks: schema, fake results, tracing."""
+    from heddle.torch._library import operands
+    from heddle.torch._run import Call
+
+    call = Call(scale=0.5, with_lse=True)
+    call.score, call.mask = "score + slopes[h] * factor", "kv_idx <= q_idx + shift"
+    call.captures, call.params = {"slopes": slopes}, {"factor": 0.5, "shift": 2}
+    strided = q.transpose(1, 2).contiguous().transpose(1, 2)
+    for query in (q, strided):
+        torch.library.opcheck(torch.ops.heddle.forward.default, (query, k, v, *operands(call)),
+                              test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"))
+
+
+@pytest.mark.parametrize("dims", [(0, 0, 0), (1, None, 0), (None, 2, 2)])
+def test_vmap(dims):
+    stacked = [x if dim is None else torch.stack([x, x + 1, x - 1], dim) for x, dim in zip((q, k, v), dims)]
+    bias = torch.randn(2, 33)
+
+    def per_batch(score, b, h, q_idx, kv_idx):
+        return score + bias[b, kv_idx]
+
+    for score in (alibi, per_batch):
+        got = torch.vmap(lambda q, k, v: flex_attention(q, k, v, score), in_dims=dims)(*stacked)
+        want = [flex_attention(*(x if dim is None else x.select(dim, i) for x, dim in zip(stacked, dims)), score)
+                for i in range(3)]
+        torch.testing.assert_close(got, torch.stack(want))
+
+
+def test_vmap_over_a_capture():
+    tables = torch.randn(3, 33)
+
+    def call(table):
+        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + table[kv_idx])
+
+    torch.testing.assert_close(torch.vmap(call)(tables), torch.stack([call(table) for table in tables]))
+
+
+def test_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) for x in (q.transpose(1, 2), k, v)]
+        out = flex_attention(fake[0].transpose(1, 2), *fake[1:])
+    assert out.shape == q.shape and type(out).__name__ == "FakeTensor"
+
+
+def test_checkpoint():
+    from torch.utils.checkpoint import checkpoint
+
+    with torch.no_grad():
+        got = checkpoint(flex_attention, q, k, v, alibi, use_reentrant=False)
+    torch.testing.assert_close(got, flex_attention(q, k, v, alibi))

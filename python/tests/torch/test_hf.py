@@ -1,0 +1,120 @@
+"""Tiny random models of each attention that transformers has: eager's logits and the same greedy tokens."""
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", minversion="5.0")
+
+import heddle.hf  # noqa: E402
+
+COMMON = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+              num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+ENCODER = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
+MODELS = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", COMMON),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**COMMON, "sliding_window": 12}),
+    "gemma 2": ("Gemma2ForCausalLM", "Gemma2Config", {
+        **COMMON, "head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16}),
+    "gpt-oss": ("GptOssForCausalLM", "GptOssConfig", {
+        **COMMON, "head_dim": 16, "sliding_window": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "llama 4": ("Llama4ForCausalLM", "Llama4TextConfig", {
+        **COMMON, "head_dim": 16, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 96,
+        "num_experts_per_tok": 1}),
+    "bert": ("BertModel", "BertConfig", {**ENCODER, "vocab_size": 97}),
+    "t5": ("T5ForConditionalGeneration", "T5Config", dict(
+        vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)),
+    "vit": ("ViTModel", "ViTConfig", {**ENCODER, "image_size": 32, "patch_size": 8}),
+}
+calls = 0
+
+
+def counted(*arguments, **options):
+    global calls
+    calls += 1
+    return heddle.hf.attention(*arguments, **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    heddle.hf.register()
+    transformers.AttentionInterface.register("heddle", counted)
+    with torch.no_grad():
+        yield
+
+
+def models(name):
+    """The same weights, on eager and on heddle."""
+    model, config, options = MODELS[name]
+    made = []
+    for implementation in ("eager", "heddle"):
+        torch.manual_seed(3)
+        settings = getattr(transformers, config)(**copy.deepcopy(options))
+        made.append(getattr(transformers, model)._from_config(settings, attn_implementation=implementation).eval())
+    return made
+
+
+def inputs(name, padded):
+    if name == "vit":
+        return {"pixel_values": torch.randn(2, 3, 32, 32)}
+    given = {"input_ids": torch.randint(3, 97, (2, 40), generator=torch.Generator().manual_seed(4))}
+    if padded:
+        given["attention_mask"] = torch.ones(2, 40, dtype=torch.long)
+        given["attention_mask"][1, :9] = 0
+    return given
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits(name, padded):
+    global calls
+    given = inputs(name, padded)
+    if name == "t5":
+        given["decoder_input_ids"] = given["input_ids"][:, :7]
+    eager, ours = models(name)
+    calls = 0
+    want, got = (getattr(x, "logits", None) if hasattr(x, "logits") else x.last_hidden_state
+                 for x in (eager(**given), ours(**given)))
+    assert calls > 0
+    if padded and name not in ("vit", "t5"):
+        want, got = want[given["attention_mask"].bool()], got[given["attention_mask"].bool()]
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss", "llama 4", "t5"])
+def test_greedy_tokens(name, padded):
+    given = inputs(name, padded)
+    want, got = (model.generate(**given, max_new_tokens=20, do_sample=False) for model in models(name))
+    assert torch.equal(got, want)
+
+
+def test_a_static_cache():
+    given = inputs("mistral", True)
+    want, got = (model.generate(**given, max_new_tokens=12, do_sample=False, cache_implementation="static",
+                                disable_compile=True) for model in models("mistral"))
+    assert torch.equal(got, want)
+
+
+def test_packed_sequences():
+    given = {"input_ids": inputs("llama", False)["input_ids"],
+             "position_ids": torch.cat([torch.arange(15), torch.arange(25)]).expand(2, 40)}
+    eager, ours = models("llama")
+    torch.testing.assert_close(ours(**given, use_cache=False).logits, eager(**given, use_cache=False).logits, atol=1e-5,
+                               rtol=1e-4)
+
+
+def test_attention_weights_are_refused():
+    _, ours = models("llama")
+    q = torch.randn(1, 2, 4, 8)
+    with pytest.raises(ValueError, match="output_attentions"):
+        heddle.hf.attention(ours, q, q, q, output_attentions=True)
+
+
+def test_dropout_in_training():
+    layer = torch.nn.Module().train()
+    q, v = torch.randn(1, 2, 64, 8), torch.ones(1, 2, 64, 8)
+    out = heddle.hf.attention(layer, q, q, v, dropout=0.5, is_causal=False)[0]
+    assert out.std() > 0.01 and abs(out.mean() - 1) < 0.2
+    assert torch.allclose(heddle.hf.attention(layer.eval(), q, q, v, dropout=0.5, is_causal=False)[0], torch.ones(()))

@@ -1,0 +1,135 @@
+"""Packed batches and KV caches as serving engines call them, beside attention in f64."""
+
+import pytest
+import torch
+
+from heddle.torch import serving
+
+HEADS, KV_HEADS, D = 4, 2, 16
+
+
+def reference(q, k, v, *, causal=False, window=(-1, -1), softcap=0.0, sinks=None, scale=None, score=None):
+    """[L, H, D], [S, Hkv, D] in f64; returns out and lse [H, L]."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    s = torch.einsum("qhd,khd->hqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    s = softcap * torch.tanh(s / softcap) if softcap else s
+    s = score(s) if score else s
+    i, j = torch.arange(q.shape[0])[:, None] + k.shape[0] - q.shape[0], torch.arange(k.shape[0])
+    left, right = window[0], 0 if causal else window[1]
+    s = s.masked_fill(~(((j >= i - left) | (left < 0)) & ((j <= i + right) | (right < 0))), -torch.inf)
+    if sinks is not None:
+        s = torch.cat([s, sinks.double()[:, None, None].expand(-1, s.shape[1], 1)], -1)
+    p = s.softmax(-1).nan_to_num(0.0)[..., : k.shape[0]]
+    return torch.einsum("hqk,khd->qhd", p, v), s.logsumexp(-1)
+
+
+def agree(got, want):
+    torch.testing.assert_close(got.double(), want, atol=5e-6, rtol=1e-5)
+
+
+OPTIONS = [{}, {"causal": True}, {"window": (5, 0)}, {"window": (3, 2)}, {"causal": True, "window": (9, -1), "softcap": 5.0},
+           {"sinks": torch.randn(HEADS)}, {"scale": 0.5, "causal": True, "sinks": torch.randn(HEADS)}]
+
+
+def arguments(options):
+    names = {"window": "window_size", "scale": "softmax_scale"}
+    return {names.get(name, name): value for name, value in options.items()}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_varlen(options):
+    starts = torch.tensor([0, 5, 5, 17], dtype=torch.int32)
+    starts_k = torch.tensor([0, 9, 12, 40], dtype=torch.int32)
+    q, k, v = torch.randn(17, HEADS, D), torch.randn(40, KV_HEADS, D), torch.randn(40, KV_HEADS, D)
+    out = torch.full_like(q, torch.nan)
+    got, lse = serving.varlen_func(q, k, v, starts, starts_k, 12, 28, out=out, return_softmax_lse=True, **arguments(options))
+    assert got is out
+    for a, b, c, d in zip(starts, starts[1:], starts_k, starts_k[1:]):
+        want, want_lse = reference(q[a:b], k[c:d], v[c:d], **options)
+        agree(out[a:b], want)
+        agree(lse[:, a:b], want_lse)
+
+
+def paged(lengths, page, width):
+    """A pool of pages in a shuffled order, and the tables of its sequences."""
+    batch = len(lengths)
+    generator = torch.Generator().manual_seed(page)
+    pool = [torch.randn(batch * width + 3, page, KV_HEADS, D, generator=generator) for _ in range(2)]
+    order = torch.randperm(batch * width + 3, generator=generator)[: batch * width]
+    return *pool, order.view(batch, width).to(torch.int32)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("page", [1, 8, 16])
+def test_paged_cache(options, page):
+    lengths = torch.tensor([5, 17, 30], dtype=torch.int32)
+    k_pool, v_pool, table = paged(lengths, page, 48 // page)
+    q, k, v = torch.randn(3, 2, HEADS, D), torch.randn(3, 2, KV_HEADS, D), torch.randn(3, 2, KV_HEADS, D)
+    got, lse = serving.with_kvcache(q, k_pool, v_pool, k, v, cache_seqlens=lengths, page_table=table, return_softmax_lse=True,
+                                    **arguments(options))
+    for b in range(3):
+        keys, values = (pool[table[b].long()].reshape(-1, KV_HEADS, D)[: lengths[b] + 2] for pool in (k_pool, v_pool))
+        assert torch.equal(keys[-2:], k[b]) and torch.equal(values[-2:], v[b])
+        want, want_lse = reference(q[b], keys, values, **options)
+        agree(got[b], want)
+        agree(lse[b], want_lse)
+
+
+def test_a_cache_of_rows():
+    lengths = torch.tensor([3, 0], dtype=torch.int32)
+    k_cache, v_cache = torch.randn(2, 12, KV_HEADS, D), torch.randn(2, 12, KV_HEADS, D)
+    q, k = torch.randn(2, 1, HEADS, D), torch.randn(2, 1, KV_HEADS, D)
+    out = torch.empty_like(q)
+    serving.with_kvcache(q, k_cache, v_cache, k, k, cache_seqlens=lengths, causal=True, out=out)
+    for b in range(2):
+        n = lengths[b] + 1
+        assert torch.equal(k_cache[b, n - 1], k[b, 0])
+        agree(out[b], reference(q[b], k_cache[b, :n], v_cache[b, :n])[0])
+    agree(serving.with_kvcache(q, k_cache, v_cache, cache_seqlens=4)[0], reference(q[0], k_cache[0, :4], v_cache[0, :4])[0])
+
+
+def test_paged_prefill_with_mods():
+    lengths = torch.tensor([20, 9], dtype=torch.int32)
+    k_pool, v_pool, table = paged(lengths, 8, 3)
+    starts = torch.tensor([0, 6, 10], dtype=torch.int32)
+    q = torch.randn(10, HEADS, D)
+    slopes = torch.rand(HEADS)
+    got = serving.varlen_func(q, k_pool, v_pool, starts, None, 6, 24, seqused_k=lengths, page_table=table,
+                              score_mod=lambda score, b, h, q_idx, kv_idx: score + slopes[h])
+    for b, (first, last) in enumerate(zip(starts, starts[1:])):
+        keys, values = (pool[table[b].long()].reshape(-1, KV_HEADS, D)[: lengths[b]] for pool in (k_pool, v_pool))
+        want = reference(q[first:last], keys, values, score=lambda s: s + slopes.double()[:, None, None])[0]
+        agree(got[first:last], want)
+
+
+def test_descales():
+    lengths = torch.tensor([10, 6], dtype=torch.int32)
+    k_cache, v_cache = (torch.randn(2, 12, KV_HEADS, D).to(torch.float8_e4m3fn) for _ in range(2))
+    k_descale, v_descale = torch.rand(2, KV_HEADS) + 0.5, torch.rand(2, KV_HEADS) + 0.5
+    q = torch.randn(2, 1, HEADS, D, dtype=torch.bfloat16)
+    got = serving.with_kvcache(q, k_cache, v_cache, cache_seqlens=lengths, k_descale=k_descale, v_descale=v_descale)
+    for b in range(2):
+        keys = k_cache[b, : lengths[b]].double() * k_descale[b, None, :, None]
+        values = v_cache[b, : lengths[b]].double() * v_descale[b, None, :, None]
+        torch.testing.assert_close(got[b].double(), reference(q[b], keys, values)[0], atol=3e-2, rtol=1e-2)
+
+
+def test_bad_input():
+    q, cache = torch.randn(1, 1, HEADS, D), torch.randn(1, 4, KV_HEADS, D)
+    lengths = torch.tensor([4], dtype=torch.int32)
+    new = torch.randn(1, 1, KV_HEADS, D)
+    before = cache.clone()
+    with pytest.raises(ValueError, match="no room"):
+        serving.with_kvcache(q, cache, cache, new, new, cache_seqlens=lengths)
+    assert torch.equal(cache, before)
+    with pytest.raises(ValueError, match="one of k and v"):
+        serving.with_kvcache(q, cache, cache, new, cache_seqlens=lengths)
+    with pytest.raises(ValueError, match="mask_mod is given beside"):
+        serving.with_kvcache(q, cache, cache, cache_seqlens=lengths, causal=True,
+                             mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+    starts = torch.tensor([0, 1], dtype=torch.int32)
+    with pytest.raises(ValueError, match="seqused_k"):
+        serving.varlen_func(q[0], cache, cache, starts, None, 1, 4, page_table=torch.zeros(1, 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match="cu_seqlens_k"):
+        serving.varlen_func(q[0], cache[0], cache[0], starts, None, 1, 4)

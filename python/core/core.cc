@@ -57,6 +57,7 @@ struct Arguments {
   std::string normalizer = "softmax", backend = "automatic";
   std::shared_ptr<const BlockMask> block_mask;
   int threads = 0;
+  bool clamp_reads = false;
   std::uintptr_t stream = 0;
 };
 
@@ -100,6 +101,7 @@ AttentionOptions options_of(const Arguments& given) {
   options.block_mask = given.block_mask;
   options.backend = backend_named(given.backend);
   options.threads = given.threads;
+  options.clamp_reads = given.clamp_reads;
   options.stream = reinterpret_cast<void*>(given.stream);
   options.progress = stop_if_asked;
   return options;
@@ -166,6 +168,7 @@ void add_arguments(nb::module_& module) {
       .def_rw("normalizer", &Arguments::normalizer)
       .def_rw("backend", &Arguments::backend)
       .def_rw("threads", &Arguments::threads)
+      .def_rw("clamp_reads", &Arguments::clamp_reads)
       .def_rw("stream", &Arguments::stream);
 }
 

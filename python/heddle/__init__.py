@@ -18,27 +18,42 @@ from ._core import (
     Capture,
     Expr,
     abs,
+    atan,
+    ceil,
     clear_plan_cache,
     clip,
     cos,
     erf,
     exp,
     exp2,
+    expm1,
     floor,
+    gelu,
+    gelu_tanh,
+    isinf,
+    isnan,
     log,
+    log1p,
     log2,
     maximum,
     minimum,
     plan_cache_counts,
     power,
     random_uniform,
+    relu,
+    round,
     rsqrt,
     sigmoid,
+    sign,
+    silu,
     sin,
+    softplus,
     sqrt,
+    tan,
     tanh,
     to_f32,
     to_i32,
+    trunc,
     where,
 )
 from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced
@@ -46,9 +61,10 @@ from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced
 __version__: str = _core.version()
 
 __all__ = [
-    "Capture", "Expr", "abs", "attention", "clear_plan_cache", "clip", "cos", "erf", "exp", "exp2", "floor", "log",
-    "log2", "maximum", "minimum", "plan_cache_counts", "power", "random_uniform", "rsqrt", "sigmoid", "sin", "sqrt",
-    "tanh", "to_f32", "to_i32", "where",
+    "Capture", "Expr", "abs", "atan", "attention", "ceil", "clear_plan_cache", "clip", "cos", "erf", "exp", "exp2",
+    "expm1", "floor", "gelu", "gelu_tanh", "isinf", "isnan", "log", "log1p", "log2", "maximum", "minimum",
+    "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin",
+    "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32", "trunc", "where",
 ]
 
 Mod = Callable[..., Any] | str | Expr | None
@@ -84,6 +100,7 @@ def attention(
     page_table: Any = None, q_start: Any = None, kv_start: Any = None, max_q_len: int | None = None,
     max_kv_len: int | None = None, q_descale: Any = None, k_descale: Any = None, v_descale: Any = None,
     normalizer: str | None = None, backend: str | None = None, threads: int | None = None, stream: int | None = None,
+    clamp_reads: bool | None = None,
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
@@ -93,6 +110,9 @@ def attention(
     score_mod(score, b, h, q_idx, kv_idx), mask_mod(b, h, q_idx, kv_idx) and weight_mod(b, h, q_idx, kv_idx) are
     functions, expressions, or text. A function is called once with expressions; arrays that it reaches by its closure,
     its globals or its defaults are captured. Text names its captures in `captures`.
+
+    An array may be read at indices that are inside it wherever the read counts; others are refused. With clamp_reads
+    they give the nearest element.
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
     returns. Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do,
@@ -108,7 +128,7 @@ def attention(
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start,
         "kv_start": kv_start, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "q_descale": q_descale,
         "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "backend": backend,
-        "threads": threads, "stream": stream,
+        "threads": threads, "stream": stream, "clamp_reads": clamp_reads,
     }
     arguments = _arguments(score_mod, mask_mod, weight_mod, captures, params, options)
     if out is not None:

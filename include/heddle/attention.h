@@ -59,6 +59,9 @@ struct AttentionOptions {
   Expr mask_mod{};      // boolean; empty: everything attends
   Expr weight_mod{};    // f32; empty: 1
   Bindings bindings{};  // values of the params and captures that the mods read
+  /// What becomes of a read (not `at`) whose index is not proven inside its tensor. False: the call is refused. True:
+  /// it gives the element at the nearest index inside, axis by axis; a tensor without elements reads as 0, or False.
+  bool clamp_reads = false;
 
   std::optional<double> scale{};           // default 1 / sqrt(Dqk)
   std::optional<ConstTensorView> sinks{};  // f32 [Hq] (f64 for f64 inputs)

@@ -73,9 +73,10 @@ class BlockMask {
   /// one tile at a time. Rows of blocks that repeat are found and stored once. `threads` 0: all cores; the result does
   /// not depend on it. `reals` is the type of the mask's real arithmetic: f64 for an attention on f64 inputs, else f32.
   /// Throws invalid_argument for a mask that is not boolean, unbound names, and reads that may fall outside their
-  /// tensor; unsupported for captures that are not on the CPU.
+  /// tensor, unless `clamp_reads`, which is as AttentionOptions::clamp_reads; unsupported for captures that are not on
+  /// the CPU.
   static BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings = {},
-                         int threads = 0, DType reals = DType::f32);
+                         int threads = 0, DType reals = DType::f32, bool clamp_reads = false);
 
   /// From PyTorch's lists. The lists are those of the longest sequence; for a shorter sequence they are cut at its end.
   /// `mask` applies inside partial blocks; if it is empty, partial blocks count as full. B and H of the lists may be 1
@@ -114,6 +115,7 @@ class BlockMask {
   BlockSize block() const { return state_.block; }
   const Expr& mask() const { return state_.mask; }
   DType reals() const { return state_.reals; }
+  bool clamps_reads() const { return state_.clamp_reads; }
   /// Made by from_lists: its rows are a statement of their own, not what mask() gives.
   bool is_from_lists() const { return state_.from_lists; }
   /// True when equal sequences (all heads) share their rows: the mask does not ask which one it is.
@@ -153,6 +155,7 @@ class BlockMask {
     BlockSize block;
     Expr mask;
     DType reals = DType::f32;
+    bool clamp_reads = false;
     bool transposed = false, from_lists = false;
     bool shared_by_batch = false, shared_by_heads = false;
 

@@ -24,7 +24,7 @@
 //
 // 2: page_table, max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
 // 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size.
-#define HEDDLE_C_VERSION 3
+#define HEDDLE_C_VERSION 4
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -49,7 +49,7 @@ enum {
   HEDDLE_ERROR_INTERNAL = 7           // a bug in the library
 };
 
-/// Element types, for heddle_tensor.dtype. Attention computes on the first six; captures may also be I32, I64, BOOL.
+/// Element types, for heddle_tensor.dtype. Attention computes on the first six; captures may be any.
 enum {
   HEDDLE_F64 = 0,
   HEDDLE_F32 = 1,
@@ -175,6 +175,10 @@ typedef struct heddle_attention_options {
 
   // NULL: 0. i32 or i64 [B], added to kv_idx as q_start is to q_idx, and where the lengths are. Since version 3.
   const heddle_tensor* kv_start;
+
+  // 0: a read whose index is not proven inside its tensor is refused. 1: it gives the nearest element. Since version 4.
+  int32_t clamp_reads;
+  int32_t reserved_2;  // 0
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -220,6 +224,8 @@ typedef struct heddle_block_mask_options {
   int32_t threads;        // up to 65536; 0: all cores
   int32_t f64_inputs;     // 1 for an attention on f64 inputs, whose mask computes in f64; else 0
   int64_t sequence_size;  // sizeof(heddle_sequence), unless there are no sequences. Since version 3
+  int32_t clamp_reads;    // as heddle_attention_options.clamp_reads. Since version 4
+  int32_t reserved;       // 0
 } heddle_block_mask_options;
 
 /// What one run of a plan may bring.

@@ -6,8 +6,7 @@
 
 namespace heddle {
 
-/// Element types that a tensor may hold. Attention computes on the first six; captures may also be i32, i64 and
-/// boolean; the others exist so that every safetensors and .npy file can be read and written.
+/// Element types that a tensor may hold. Attention computes on the first six; captures may be any.
 enum class DType : std::uint8_t { f64, f32, f16, bf16, e4m3, e5m2, i64, i32, i16, i8, u64, u32, u16, u8, boolean };
 
 inline constexpr int kDTypeCount = 15;

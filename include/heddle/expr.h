@@ -7,8 +7,8 @@
 //   print(alibi);  // score + slopes[h] * f32(kv_idx - q_idx)
 //
 // Types: f32 (f64 when the attention's inputs are f64), i32, boolean. Promotion is Python's: i32 with f32 gives f32,
-// `/` gives f32. Arithmetic on a boolean is an error. The edge behaviour of each operation (overflow, division by zero,
-// NaN) and the largest error of each transcendental stand in src/expr/ops.def.
+// `/` gives f32. Arithmetic on a boolean is an error, and so is a bit operation on f32. The edge behaviour of each
+// operation (overflow, division by zero, NaN) and the largest error of each transcendental stand in src/expr/ops.def.
 #pragma once
 
 #include <concepts>
@@ -82,8 +82,8 @@ Expr kv_start();
 /// A scalar given at run time; another value never recompiles.
 Expr param(std::string name, ExprType type);
 
-/// A tensor read at computed indices. Storage dtype: f64..e5m2 give f32; i32 and i64 give i32 (low 32 bits); boolean
-/// gives boolean.
+/// A tensor read at computed indices. Storage dtype: f64..e5m2 give f32; every integer type gives i32 (the low 32 bits
+/// of the wider ones; u32 and u64 wrap, too); boolean gives boolean.
 class Capture {
  public:
   Capture(std::string name, DType dtype, int rank);
@@ -93,8 +93,8 @@ class Capture {
     return read({Expr(index)...});
   }
   /// A read whose index cannot be proven inside the tensor where its value counts is refused when the attention is
-  /// planned; use at() for those. where() guards its branches, and the terms of `and` and `or` guard each other: in
-  /// `q_idx < 4 & x(q_idx) > 0` the read counts only where q_idx < 4.
+  /// planned, unless AttentionOptions::clamp_reads; use at() for those. where() guards its branches, and the terms of
+  /// `and` and `or` guard each other: in `q_idx < 4 & x(q_idx) > 0` the read counts only where q_idx < 4.
   Expr read(std::vector<Expr> indices) const;
   /// `fill` where any index is outside the tensor (negative ones too).
   Expr at(std::vector<Expr> indices, Expr fill) const;
@@ -119,6 +119,7 @@ Expr floor_div(const Expr& x, const Expr& y);  // toward minus infinity, as Pyth
 Expr min(const Expr& x, const Expr& y);
 Expr max(const Expr& x, const Expr& y);
 Expr abs(const Expr& x);
+Expr sign(const Expr& x);                                     // -1, 0 or 1, of x's type; NaN of NaN
 Expr clip(const Expr& x, const Expr& low, const Expr& high);  // min(max(x, low), high)
 
 Expr operator<(const Expr& x, const Expr& y);
@@ -127,33 +128,57 @@ Expr operator>(const Expr& x, const Expr& y);
 Expr operator>=(const Expr& x, const Expr& y);
 Expr operator==(const Expr& x, const Expr& y);
 Expr operator!=(const Expr& x, const Expr& y);
+/// Of two booleans, or of the bits of two i32.
 Expr operator&(const Expr& x, const Expr& y);
 Expr operator|(const Expr& x, const Expr& y);
 Expr operator^(const Expr& x, const Expr& y);
+Expr operator~(const Expr& x);
+/// Of booleans alone. Both sides are computed.
+Expr operator&&(const Expr& x, const Expr& y);
+Expr operator||(const Expr& x, const Expr& y);
 Expr operator!(const Expr& x);
-inline Expr operator&&(const Expr& x, const Expr& y) { return x & y; }
-inline Expr operator||(const Expr& x, const Expr& y) { return x | y; }
-inline Expr operator~(const Expr& x) { return !x; }
+/// Of i32. x << y wraps modulo 2^32, x >> y keeps the sign. For y outside 0 to 31: x << y = 0, x >> y = 0 or -1.
+Expr operator<<(const Expr& x, const Expr& y);
+Expr operator>>(const Expr& x, const Expr& y);
 Expr where(const Expr& condition, const Expr& yes, const Expr& no);
 
 Expr to_f32(const Expr& x);  // from i32, and from boolean (0 or 1)
 Expr to_i32(const Expr& x);  // from f32: truncates, saturates, NaN gives 0; from boolean
 Expr exp(const Expr& x);
 Expr exp2(const Expr& x);
+Expr expm1(const Expr& x);  // exp(x) - 1, accurate near 0
 Expr log(const Expr& x);
 Expr log2(const Expr& x);
+Expr log1p(const Expr& x);  // log(1 + x), accurate near 0
 Expr tanh(const Expr& x);
 Expr sigmoid(const Expr& x);
 Expr sqrt(const Expr& x);
 Expr rsqrt(const Expr& x);
 Expr sin(const Expr& x);
 Expr cos(const Expr& x);
+Expr tan(const Expr& x);
+Expr atan(const Expr& x);
 Expr erf(const Expr& x);
-Expr floor(const Expr& x);
+Expr floor(
+    const Expr& x);  // whole numbers, as f32: toward minus infinity, plus infinity, the nearest (half to even), 0
+Expr ceil(const Expr& x);
+Expr round(const Expr& x);
+Expr trunc(const Expr& x);
+Expr isnan(const Expr& x);  // boolean
+Expr isinf(const Expr& x);
+/// f32, but for an i32 to an integer literal from 0 to 31: this is a product of i32, which wraps. f32 to an integer
+/// literal from 0 to 3 is a product of f32.
 Expr pow(const Expr& x, const Expr& y);
 /// k / 2^15, uniform in [0, 1): a pure function of its five i32 arguments, the same on every device (Philox4x32-10;
 /// src/shared/philox.h). For finer numbers add 2^-15 times a draw of another seed.
 Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx);
+
+// Activations, made of the operations above.
+Expr relu(const Expr& x);       // max(x, 0), of x's type
+Expr softplus(const Expr& x);   // log(1 + exp(x)), without overflow
+Expr gelu(const Expr& x);       // x / 2 * (1 + erf(x / sqrt(2)))
+Expr gelu_tanh(const Expr& x);  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))); as gelu to 5e-4
+Expr silu(const Expr& x);       // x * sigmoid(x); NaN of -inf, as gelu and gelu_tanh
 
 /// Traces a C++ callable: score_mod([](Expr score, Expr b, Expr h, Expr q_idx, Expr kv_idx) { return score * 2.0; }).
 template <class F>
@@ -195,7 +220,8 @@ struct Symbols {
 
 /// Reads the text form:
 /// - Python's operators, precedence and chained comparisons; `**`; `x if c else y`;
-/// - `and or not`, or `& | ~ ^` on booleans;
+/// - `and or not`, or `& | ~ ^` on booleans; `& | ~ ^ << >>` on i32, which bind as Python's do: tighter than
+/// comparisons;
 /// - calls by the names above; min and max take two or more;
 /// - captures: `slopes[h]`, `bias[b, h, q_idx, kv_idx]`, `at(x, i, fill)`; one of rank 0 by its name alone;
 /// - literals: 3, 3.5, 1e-3, True, False, inf, nan.

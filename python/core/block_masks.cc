@@ -56,12 +56,13 @@ Sequences numbers_of(const MaskShape& shape) {
 SharedBlockMask shared(BlockMask mask) { return {std::make_shared<const BlockMask>(std::move(mask))}; }
 
 SharedBlockMask build(const std::optional<Expr>& mask, const NamedValues& values, const Sequences& sequences,
-                      std::int64_t heads, Block block, int threads, const std::string& reals) {
+                      std::int64_t heads, Block block, int threads, const std::string& reals, bool clamp_reads) {
   const Bindings bindings = bindings_of(values);
   const MaskShape shape = shape_of(sequences, heads);
   const DType type = parse_dtype(reals);
   const WithoutGil released;
-  return shared(BlockMask::build(mask.value_or(Expr()), shape, {block.first, block.second}, bindings, threads, type));
+  return shared(BlockMask::build(mask.value_or(Expr()), shape, {block.first, block.second}, bindings, threads, type,
+                                 clamp_reads));
 }
 
 /// One of the lists, whose memory is read while the call lasts.
@@ -139,7 +140,7 @@ std::pair<std::vector<std::string>, std::vector<std::string>> names_of(const Sha
 void add_block_masks(nb::module_& module) {
   nb::class_<SharedBlockMask> type(module, "BlockMask", "Which blocks of the score matrices attend.");
   type.def_static("build", &build, "mask"_a.none(), "values"_a, "sequences"_a, "heads"_a, "block"_a, "threads"_a,
-                  "reals"_a);
+                  "reals"_a, "clamp_reads"_a);
   type.def_static("from_lists", &from_lists, "kv_num_blocks"_a.none(), "kv_indices"_a.none(),
                   "full_kv_num_blocks"_a.none(), "full_kv_indices"_a.none(), "mask"_a.none(), "sequences"_a, "heads"_a,
                   "block"_a);
@@ -175,6 +176,7 @@ void add_block_masks(nb::module_& module) {
   type.def_prop_ro("mask", [](const SharedBlockMask& self) { return self.mask->mask(); });
   type.def_prop_ro("names", &names_of);
   type.def_prop_ro("reals", [](const SharedBlockMask& self) { return std::string(name(self.mask->reals())); });
+  type.def_prop_ro("clamps_reads", [](const SharedBlockMask& self) { return self.mask->clamps_reads(); });
   type.def_prop_ro("is_transposed", [](const SharedBlockMask& self) { return self.mask->is_transposed(); });
   type.def_prop_ro("is_from_lists", [](const SharedBlockMask& self) { return self.mask->is_from_lists(); });
   type.def_prop_ro("shared_by_batch", [](const SharedBlockMask& self) { return self.mask->shared_by_batch(); });

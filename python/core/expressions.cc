@@ -66,10 +66,6 @@ void binary(nb::class_<Expr>& type, const char* name, const char* reflected, Fun
   }
 }
 
-Expr power(const Expr& x, const Expr& y) {
-  return pow(x.type() == ExprType::i32 ? to_f32(x) : x, y.type() == ExprType::i32 ? to_f32(y) : y);
-}
-
 void add_operators(nb::class_<Expr>& type) {
   binary(type, "__add__", "__radd__", [](const Expr& x, const Expr& y) { return x + y; });
   binary(type, "__sub__", "__rsub__", [](const Expr& x, const Expr& y) { return x - y; });
@@ -77,10 +73,12 @@ void add_operators(nb::class_<Expr>& type) {
   binary(type, "__truediv__", "__rtruediv__", [](const Expr& x, const Expr& y) { return x / y; });
   binary(type, "__floordiv__", "__rfloordiv__", [](const Expr& x, const Expr& y) { return floor_div(x, y); });
   binary(type, "__mod__", "__rmod__", [](const Expr& x, const Expr& y) { return x % y; });
-  binary(type, "__pow__", "__rpow__", power);
+  binary(type, "__pow__", "__rpow__", [](const Expr& x, const Expr& y) { return pow(x, y); });
   binary(type, "__and__", "__rand__", [](const Expr& x, const Expr& y) { return x & y; });
   binary(type, "__or__", "__ror__", [](const Expr& x, const Expr& y) { return x | y; });
   binary(type, "__xor__", "__rxor__", [](const Expr& x, const Expr& y) { return x ^ y; });
+  binary(type, "__lshift__", "__rlshift__", [](const Expr& x, const Expr& y) { return x << y; });
+  binary(type, "__rshift__", "__rrshift__", [](const Expr& x, const Expr& y) { return x >> y; });
   binary(type, "__lt__", nullptr, [](const Expr& x, const Expr& y) { return x < y; });
   binary(type, "__le__", nullptr, [](const Expr& x, const Expr& y) { return x <= y; });
   binary(type, "__gt__", nullptr, [](const Expr& x, const Expr& y) { return x > y; });
@@ -89,7 +87,7 @@ void add_operators(nb::class_<Expr>& type) {
   binary(type, "__ne__", nullptr, [](const Expr& x, const Expr& y) { return x != y; });
   type.def("__neg__", [](const Expr& x) { return -x; });
   type.def("__pos__", [](const Expr& x) { return x; });
-  type.def("__invert__", [](const Expr& x) { return !x; });
+  type.def("__invert__", [](const Expr& x) { return ~x; });
   type.def("__abs__", [](const Expr& x) { return abs(x); });
   type.def("__hash__", [](const Expr& x) { return reinterpret_cast<std::intptr_t>(x.node()); });
 }
@@ -112,6 +110,21 @@ void add_functions(nb::module_& module) {
   unary("cos", [](const Expr& x) { return cos(x); });
   unary("erf", [](const Expr& x) { return erf(x); });
   unary("floor", [](const Expr& x) { return floor(x); });
+  unary("sign", [](const Expr& x) { return sign(x); });
+  unary("expm1", [](const Expr& x) { return expm1(x); });
+  unary("log1p", [](const Expr& x) { return log1p(x); });
+  unary("tan", [](const Expr& x) { return tan(x); });
+  unary("atan", [](const Expr& x) { return atan(x); });
+  unary("ceil", [](const Expr& x) { return ceil(x); });
+  unary("round", [](const Expr& x) { return round(x); });
+  unary("trunc", [](const Expr& x) { return trunc(x); });
+  unary("isnan", [](const Expr& x) { return isnan(x); });
+  unary("isinf", [](const Expr& x) { return isinf(x); });
+  unary("relu", [](const Expr& x) { return relu(x); });
+  unary("softplus", [](const Expr& x) { return softplus(x); });
+  unary("gelu", [](const Expr& x) { return gelu(x); });
+  unary("gelu_tanh", [](const Expr& x) { return gelu_tanh(x); });
+  unary("silu", [](const Expr& x) { return silu(x); });
   unary("to_f32", [](const Expr& x) { return to_f32(x); });
   unary("to_i32", [](const Expr& x) { return to_i32(x); });
   module.def(
@@ -121,7 +134,7 @@ void add_functions(nb::module_& module) {
       "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
       function_doc("maximum"));
   module.def(
-      "power", [](nb::handle x, nb::handle y) { return power(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "power", [](nb::handle x, nb::handle y) { return pow(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
       function_doc("power"));
   module.def(
       "clip",

@@ -21,6 +21,7 @@ def attention(
     max_kv_len: int | None = None, q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
     normalizer: str | None = None, block_mask: BlockMask | None = None, backend: str | None = None,
     threads: int | None = None, stream: int | None = None,
+    clamp_reads: bool | None = None,
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
@@ -30,6 +31,8 @@ def attention(
     score_mod(score, b, h, q_idx, kv_idx), mask_mod(b, h, q_idx, kv_idx) and weight_mod(b, h, q_idx, kv_idx) are
     functions, expressions, or text. A function is called once with expressions; arrays that it reaches by its closure,
     its globals or its defaults are captured. Text names its captures in `captures`.
+
+    A read of an array that may fall outside of it is refused, unless `clamp_reads`: then it gives the nearest element.
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
     returns. Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do,
@@ -45,7 +48,7 @@ def attention(
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start,
         "kv_start": kv_start, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "q_descale": q_descale,
         "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "block_mask": block_mask,
-        "backend": backend, "threads": threads, "stream": stream,
+        "backend": backend, "threads": threads, "stream": stream, "clamp_reads": clamp_reads,
     }
     arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
     if out is not None:

@@ -127,7 +127,7 @@ class BlockMask:
         heads: int = 1, block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
         cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0, kv_start: Integers = 0,
-        threads: int = 0, reals: str = "f32",
+        threads: int = 0, reals: str = "f32", clamp_reads: bool = False,
     ) -> BlockMask:
         """Classifies a mask over all score matrices.
 
@@ -143,6 +143,7 @@ class BlockMask:
         `heads` is the number of query heads. `block` is the size of blocks: (queries, keys), or one int for both.
         q_start and kv_start (an int, or one for each sequence) are added to q_idx and kv_idx. `threads` 0 means all
         cores. `reals` is the type of the mask's arithmetic: "f64" for an attention on f64 inputs, else "f32".
+        With clamp_reads a read that may fall outside its array gives the nearest element, and is not refused.
 
         Raises ValueError for a mask that is not boolean, sizes that are negative or do not fit, and reads that may
         fall outside their array; NotImplementedError for arrays on a GPU.
@@ -160,7 +161,7 @@ class BlockMask:
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)
         values = values_of(traced.captures, traced.params)
-        made = _core.BlockMask.build(mask, values, sequences, heads, _pair(block), threads, reals)
+        made = _core.BlockMask.build(mask, values, sequences, heads, _pair(block), threads, reals, clamp_reads)
         return BlockMask._of(made, traced.captures, traced.params)
 
     @staticmethod

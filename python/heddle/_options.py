@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     block_mask: BlockMask | None
     backend: str | None
     threads: int | None
+    clamp_reads: bool | None
     stream: int | None
 
 
@@ -52,7 +53,7 @@ ACCEPTED = {
          "q_descale", "k_descale", "v_descale"), _ARRAY),
     **dict.fromkeys(("max_q_len", "max_kv_len", "threads", "stream"), "an int"),
     **dict.fromkeys(("normalizer", "backend"), "a str"),
-    "scale": "a float", "block_mask": "a heddle.BlockMask",
+    "clamp_reads": "a bool", "scale": "a float", "block_mask": "a heddle.BlockMask",
 }
 
 

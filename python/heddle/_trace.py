@@ -131,7 +131,8 @@ def dtype_name(array: Any) -> str:
     """The library's name of an array's element type: "f32"."""
     known = {
         "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
-        "float8_e5m2": "e5m2", "int64": "i64", "int32": "i32", "bool": "bool",
+        "float8_e5m2": "e5m2", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint64": "u64",
+        "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "bool",
     }
     text = str(array.dtype).rpartition(".")[2]
     if text not in known:

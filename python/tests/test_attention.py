@@ -62,7 +62,7 @@ def test_arrays_in_a_closure_are_captured():
     assert_close(heddle.attention(q, k, v, score_mod=mod), expected(q, k, v, mod)[0])
 
 
-WRONG = np.zeros(20, np.int16)
+WRONG = np.zeros(20, np.complex64)
 TABLE = np.linspace(-1, 1, 40, dtype=np.float32)
 
 
@@ -80,6 +80,25 @@ def test_arrays_of_helpers_globals_and_defaults_are_captured():
         return s * np.array([[1.0, 2.0, 3.0, 4.0]] * 2)[b, h] + TABLE.astype(np.float64)[np.clip(j - i + 20, 0, 39)]
 
     assert_close(heddle.attention(q, k, v, score_mod=mod), expected(q, k, v, of_numpy)[0])
+
+
+def test_bits_and_small_integers():
+    q, k, v = inputs(q_len=13)
+    flags = np.array([3, 1, 2, 0, 7, 5, 4, 6, 255, 128, 1, 3, 2], np.uint8)
+    want = expected(q, k, v, mask=lambda b, h, i, j: (flags[i] >> 1) & flags[j] | (i == j) != 0)[0]
+    mask = lambda b, h, i, j: ((flags[i] >> 1) & flags[j]) | heddle.to_i32(i == j) != 0  # noqa: E731
+    assert_close(heddle.attention(q, k, v, mask_mod=mask), want)
+    assert str(~heddle.Capture("x", "i16", 1)[3] << 2) == "~x[3] << 2"
+
+
+def test_clamped_reads():
+    q, k, v = inputs(q_len=13)
+    ids = np.array([0] * 5 + [1] * 8, np.int64)
+    mask = lambda b, h, i, j: ids[i + 3] == ids[j]  # noqa: E731
+    with pytest.raises(ValueError, match="outside the tensor's extent"):
+        heddle.attention(q, k, v, mask_mod=mask)
+    want = expected(q, k, v, mask=lambda b, h, i, j: ids[np.minimum(i + 3, 12)] == ids[j])[0]
+    assert_close(heddle.attention(q, k, v, mask_mod=mask, clamp_reads=True), want)
 
 
 def test_masks_of_documents_and_text():
@@ -145,7 +164,7 @@ def attends_late(b, h, i, j):
         (TypeError, "a function, text or an expression, not int", {"score_mod": 3}),
         (ValueError, "normalizer is 'soft'", {"normalizer": "soft"}),
         (ValueError, "lse is given without out", {"lse": np.zeros((2, 4, 9), np.float32)}),
-        (ValueError, "int16", {"mask_mod": lambda b, h, i, j: WRONG[i] == 1}),
+        (ValueError, "complex64", {"mask_mod": lambda b, h, i, j: WRONG[i] == 1}),
     ],
 )
 def test_errors(error, sentence, options):

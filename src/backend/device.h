@@ -69,9 +69,11 @@ class DeviceInterface {
   virtual void merge(const MergeArguments& arguments) const = 0;
   /// The captures that the mask reads, of which there is one, are in the memory of device `index`. `rows` keeps what
   /// serves the same mask again, for other blocks or after a change of params and captures; null at first. Waits for
-  /// the device. Throws as BlockMask::build, and Error(device), Error(out_of_memory), Error(compile).
+  /// the device. `clamp_reads` as BlockMask::build's. Throws as that, and Error(device), Error(out_of_memory),
+  /// Error(compile).
   virtual BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block,
-                               const Bindings& bindings, DType reals, std::shared_ptr<DeviceMaskRows>& rows) const = 0;
+                               const Bindings& bindings, DType reals, bool clamp_reads,
+                               std::shared_ptr<DeviceMaskRows>& rows) const = 0;
 };
 
 /// The kinds of devices that this build computes on, the CPU first.

@@ -82,9 +82,8 @@ BlockMask make(const heddle_block_mask_options& given) {
   const MaskShape shape = to_shape(given);
   const auto or_default = [](std::int64_t size) { return size == 0 ? BlockSize{}.q : size; };
   const BlockSize block = {.q = or_default(given.q_block), .kv = or_default(given.kv_block)};
-  if (given.f64_inputs != 0 && given.f64_inputs != 1) {
-    refuse(fmt::format("options.f64_inputs is {}; 0 and 1 are accepted", given.f64_inputs));
-  }
+  const DType reals = to_flag("f64_inputs", given.f64_inputs) ? DType::f64 : DType::f32;
+  const bool clamp_reads = to_flag("clamp_reads", given.clamp_reads);
   const Bindings bindings = to_bindings(given.bindings);
   const Expr mask = to_mod("mask_mod", given.mask_mod, bindings);
   const BlockLists lists = {.kv_num_blocks = to_list("kv_num_blocks", given.kv_num_blocks),
@@ -97,7 +96,7 @@ BlockMask make(const heddle_block_mask_options& given) {
         std::pair("full_kv_indices", given.full_kv_indices)}) {
     if (list != nullptr) refuse(fmt::format("{} is given without kv_num_blocks; all lists or none are accepted", name));
   }
-  return BlockMask::build(mask, shape, block, bindings, given.threads, given.f64_inputs == 1 ? DType::f64 : DType::f32);
+  return BlockMask::build(mask, shape, block, bindings, given.threads, reals, clamp_reads);
 }
 
 }  // namespace

@@ -112,6 +112,11 @@ AttentionTensors to_tensors(const heddle_attention_tensors* tensors) {
           to_optional_view("lse", given.lse)};
 }
 
+bool to_flag(std::string_view field, int number) {
+  if (number != 0 && number != 1) refuse("options.{} is {}; 0 and 1 are accepted", field, number);
+  return number == 1;
+}
+
 Bindings to_bindings(const heddle_bindings* bindings) {
   Bindings bound;
   if (bindings == nullptr) return bound;
@@ -169,6 +174,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.normalizer = to_enum("options", "normalizer", given.normalizer, Normalizer::sigmoid);
   result.backend = to_enum("options", "backend", given.backend, BackendChoice::cuda);
   result.threads = given.threads;
+  result.clamp_reads = to_flag("clamp_reads", given.clamp_reads);
   result.stream = given.stream;
   if (given.progress != nullptr) {
     result.progress = [report = given.progress, context = given.progress_context](double done) {

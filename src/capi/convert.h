@@ -26,6 +26,8 @@ AttentionTensors to_tensors(const heddle_attention_tensors* tensors);
 /// Null: the defaults.
 AttentionOptions to_options(const heddle_attention_options* options);
 /// Null: no names.
+/// A field of options that is 0 or 1.
+bool to_flag(std::string_view field, int number);
 Bindings to_bindings(const heddle_bindings* bindings);
 /// Null: an empty expression. Errors start with the option's name, as the text is one of several.
 Expr to_mod(std::string_view option, const char* text, const Bindings& bindings);

@@ -97,10 +97,16 @@ void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::v
            "a scalar: 3 is i32, 3.0 is f32, true and false are bool;\nmay be repeated");
 }
 
+void add_clamp_reads(CLI::App& verb, bool& clamp_reads) {
+  verb.add_flag("--clamp-reads", clamp_reads,
+                "an index that is not proven inside its tensor reads the nearest\nelement; without it, it is refused");
+}
+
 void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
   add_inputs(verb, arguments);
   add_mods(verb, arguments);
   add_name_options(verb, arguments.captures, arguments.params);
+  add_clamp_reads(verb, arguments.clamp_reads);
   add_sequences(verb, arguments);
   add_text(verb, "--backend", arguments.backend, "NAME",
            "automatic (default: cpu), cpu, reference (float64, slow), or cuda:\n"

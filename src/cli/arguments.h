@@ -29,6 +29,7 @@ struct AttentionArguments {
   std::string backend = "automatic";
   int device = 0;  // of the cuda backend
   int threads = 0;
+  bool clamp_reads = false;
   // Names of tensors among the file's others and the captures.
   std::string sinks;
   std::string q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start;
@@ -41,6 +42,8 @@ CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& targ
                       const std::string& help);
 /// Declares the options that fill `arguments`, which must outlive the parse.
 void add_attention_options(CLI::App& verb, AttentionArguments& arguments);
+/// The flag for reads outside of tensors.
+void add_clamp_reads(CLI::App& verb, bool& clamp_reads);
 /// The options for captures and params alone.
 void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::vector<std::string>& params);
 

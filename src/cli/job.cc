@@ -122,6 +122,7 @@ AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   options.normalizer = parse_normalizer(arguments.normalizer);
   options.backend = parse_backend(arguments.backend);
   options.threads = arguments.threads;
+  options.clamp_reads = arguments.clamp_reads;
   set_tensor_options(arguments, job);
   if (on_its_device && options.backend == BackendChoice::cuda) move_to_gpu(job, {DeviceKind::cuda, arguments.device});
   return job;

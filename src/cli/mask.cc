@@ -30,7 +30,7 @@ struct MaskArguments {
   std::vector<std::string> captures, params;
   std::int64_t batch_entry = 0, head = 0;  // which one is drawn
   std::string svg;
-  bool text = false, json = false;
+  bool clamp_reads = false, text = false, json = false;
 };
 
 MaskShape shape_of(const MaskArguments& arguments) {
@@ -69,7 +69,8 @@ int draw(const MaskArguments& arguments) {
   const Expr mask = names.parse("--mask", arguments.mask);
   const Bindings bindings = names.bindings({mask});
   const auto start = std::chrono::steady_clock::now();
-  const BlockMask built = BlockMask::build(mask, shape_of(arguments), block, bindings);
+  const BlockMask built =
+      BlockMask::build(mask, shape_of(arguments), block, bindings, 0, DType::f32, arguments.clamp_reads);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!arguments.svg.empty()) save_text(path_of(arguments.svg), built.svg(arguments.batch_entry, arguments.head));
   progress.finish();
@@ -109,6 +110,7 @@ void add_options(CLI::App& verb, MaskArguments& arguments) {
   add_text(verb, "--mask", arguments.mask, "EXPR", "mask mod, true attends")->required();
   add_text(verb, "--block", arguments.block, "QxKV", "block of queries x keys; default 128x128");
   add_name_options(verb, arguments.captures, arguments.params);
+  add_clamp_reads(verb, arguments.clamp_reads);
   const std::string result = "Result";
   add_text(verb, "--svg", arguments.svg, "FILE.svg", "writes a picture")->group(result);
   verb.add_flag("--text", arguments.text, "draws with characters: # full, + partial, . empty")->group(result);

@@ -78,8 +78,8 @@ mask::EvaluateRectangle tile_evaluator(const Expr& mask, const MaskShape& shape,
 }  // namespace
 
 BlockMask BlockMask::build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                           int threads, DType reals) {
-  return mask::build(mask, shape, block, bindings, threads, reals, tile_evaluator);
+                           int threads, DType reals, bool clamp_reads) {
+  return mask::build(mask, shape, block, bindings, threads, reals, tile_evaluator, clamp_reads);
 }
 
 void BlockMask::update(const Bindings& bindings, int threads) {

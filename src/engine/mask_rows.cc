@@ -85,14 +85,15 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
                          problem::name(problem.device));
     const auto find = [](const Expr&, const MaskShape& of, BlockSize size, std::span<const mask::Matrix> matrices,
                          const Bindings&) { return all_partial(of, size, matrices); };
-    return std::make_shared<const BlockMask>(mask::build_elsewhere(problem.mask_mod, shape, block, bindings, find));
+    return std::make_shared<const BlockMask>(
+        mask::build_elsewhere(problem.mask_mod, shape, block, bindings, find, problem.clamp_reads));
   }
   if (device && !base::value_of(base::Option::host_masks).empty()) {
     place_ = fmt::format("on the host: {} is set", base::name_of(base::Option::host_masks));
   } else if (device) {
-    backend::BuiltMask built =
-        backend::find_device_kind(device->kind)
-            ->build_mask(device->index, problem.mask_mod, shape, block, bindings, reals, on_device_);
+    backend::BuiltMask built = backend::find_device_kind(device->kind)
+                                   ->build_mask(device->index, problem.mask_mod, shape, block, bindings, reals,
+                                                problem.clamp_reads, on_device_);
     if (built.mask != nullptr) {
       place_ = fmt::format("on {}", problem::name(*device));
       return built.mask;
@@ -101,7 +102,8 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
   }
   base::OnHost host;
   const Bindings there = mask_bindings(problem.mask_mod, bindings, host);
-  return std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, there, options.threads, reals));
+  return std::make_shared<BlockMask>(
+      BlockMask::build(problem.mask_mod, shape, block, there, options.threads, reals, problem.clamp_reads));
 }
 
 }  // namespace heddle::engine

@@ -64,6 +64,7 @@ void write_key(const AttentionTensors& tensors, const AttentionOptions& options,
   words.add(tensors.lse);
   for (const Expr* mod : {&options.score_mod, &options.mask_mod, &options.weight_mod}) words.add(*mod);
   words.add(options.scale);
+  words.add(std::uint64_t{options.clamp_reads});
   words.add(static_cast<std::uint64_t>(options.normalizer) | static_cast<std::uint64_t>(options.backend) << 8 |
             static_cast<std::uint64_t>(static_cast<std::uint32_t>(options.threads)) << 32);
   words.add(options.max_q_len);

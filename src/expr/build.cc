@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <bit>
 #include <limits>
+#include <optional>
 
 #include "expr/grammar.h"
 #include "expr/names.h"
@@ -51,6 +53,46 @@ Expr build_number(Op op, std::span<Expr> x) {
     promote(x);
   }
   return make(op, x[0].type(), x);
+}
+
+Expr build_bits(Op op, std::span<Expr> x) {
+  for (const Expr& operand : x) require_i32(fmt::format("an operand of {}", written(op)), operand);
+  return make(op, ExprType::i32, x);
+}
+
+/// The literal that an expression is, of i32.
+std::optional<std::int32_t> literal_of(const Expr& x) {
+  const Node& node = *x.node();
+  if (node.op != Op::constant || node.type != ExprType::i32) return {};
+  return node.i32();
+}
+
+/// x to the power `exponent`, by the binary digits of the exponent from the highest on.
+Expr product_of(const Expr& x, std::int32_t exponent) {
+  if (exponent == 0) return x.type() == ExprType::i32 ? Expr(1) : Expr(1.0);
+  if (const std::optional<std::int32_t> literal = literal_of(x)) {  // a literal again, so that 2 ** 3 ** 2 is one
+    std::uint32_t value = 1;
+    for (int i = 0; i < exponent; ++i) value *= static_cast<std::uint32_t>(*literal);
+    return Expr(static_cast<std::int32_t>(value));
+  }
+  Expr power = x;
+  for (int digit = std::bit_width(static_cast<std::uint32_t>(exponent)) - 2; digit >= 0; --digit) {
+    power = power * power;
+    if ((exponent >> digit & 1) != 0) power = power * x;
+  }
+  return power;
+}
+
+/// i32 powers are exact modulo 2^32 as products, and a product of three f32 keeps to pow's error; of more it does not.
+Expr build_power(std::span<Expr> x) {
+  for (const Expr& operand : x) require_number(Op::pow, operand);
+  constexpr std::int32_t kLargestOfI32 = 31, kLargestOfF32 = 3;
+  if (const std::optional<std::int32_t> exponent = literal_of(x[1])) {
+    const std::int32_t largest = x[0].type() == ExprType::i32 ? kLargestOfI32 : kLargestOfF32;
+    if (*exponent >= 0 && *exponent <= largest) return product_of(x[0], *exponent);
+  }
+  for (Expr& operand : x) operand = to_f32(operand);
+  return make(Op::pow, ExprType::f32, x);
 }
 
 Expr build_comparison(Op op, std::span<Expr> x) {
@@ -106,6 +148,16 @@ Expr build_read(const Capture& capture, std::vector<Expr> operands, bool with_fi
   return make(Op::at, type, operands, decl);
 }
 
+/// & | ^ of two bools, or of two i32.
+Expr build_and_or_xor(Op bits, const Expr& x, const Expr& y) {
+  require_given(bits, std::array{x, y});
+  const bool integers = x.type() == ExprType::i32 && y.type() == ExprType::i32;
+  const bool booleans = x.type() == ExprType::boolean && y.type() == ExprType::boolean;
+  if (integers || booleans) return build(integers ? bits : of_booleans(bits), std::array{x, y});
+  refuse(fmt::format("{} combines two bool or two i32, but {} is {} and {} is {}", written(bits), quote(x),
+                     name(x.type()), quote(y), name(y.type())));
+}
+
 Expr cast(Op op, ExprType to, const Expr& x) {
   require_given(op, std::span(&x, 1));
   return x.type() == to ? x : make(op, to, std::span(&x, 1));
@@ -125,7 +177,13 @@ Expr build(Op op, std::span<const Expr> operands) {
   }
   require_given(op, operands);
   std::vector<Expr> x(operands.begin(), operands.end());
+  if (op == Op::pow) return build_power(x);
   switch (row.kind) {
+    case Kind::bits:
+      return build_bits(op, x);
+    case Kind::test:
+      require_number(op, x[0]);
+      return make(op, ExprType::boolean, std::array{to_f32(x[0])});
     case Kind::cmp:
       return build_comparison(op, x);
     case Kind::logic:
@@ -211,6 +269,7 @@ Expr floor_div(const Expr& x, const Expr& y) { return expr::binary(Op::floor_div
 Expr min(const Expr& x, const Expr& y) { return expr::binary(Op::min, x, y); }
 Expr max(const Expr& x, const Expr& y) { return expr::binary(Op::max, x, y); }
 Expr abs(const Expr& x) { return expr::unary(Op::abs, x); }
+Expr sign(const Expr& x) { return expr::unary(Op::sign, x); }
 Expr clip(const Expr& x, const Expr& low, const Expr& high) { return min(max(x, low), high); }
 
 Expr operator<(const Expr& x, const Expr& y) { return expr::binary(Op::lt, x, y); }
@@ -219,10 +278,18 @@ Expr operator>(const Expr& x, const Expr& y) { return expr::binary(Op::gt, x, y)
 Expr operator>=(const Expr& x, const Expr& y) { return expr::binary(Op::ge, x, y); }
 Expr operator==(const Expr& x, const Expr& y) { return expr::binary(Op::eq, x, y); }
 Expr operator!=(const Expr& x, const Expr& y) { return expr::binary(Op::ne, x, y); }
-Expr operator&(const Expr& x, const Expr& y) { return expr::binary(Op::logical_and, x, y); }
-Expr operator|(const Expr& x, const Expr& y) { return expr::binary(Op::logical_or, x, y); }
-Expr operator^(const Expr& x, const Expr& y) { return expr::binary(Op::logical_xor, x, y); }
+Expr operator&(const Expr& x, const Expr& y) { return expr::build_and_or_xor(Op::bit_and, x, y); }
+Expr operator|(const Expr& x, const Expr& y) { return expr::build_and_or_xor(Op::bit_or, x, y); }
+Expr operator^(const Expr& x, const Expr& y) { return expr::build_and_or_xor(Op::bit_xor, x, y); }
+Expr operator&&(const Expr& x, const Expr& y) { return expr::binary(Op::logical_and, x, y); }
+Expr operator||(const Expr& x, const Expr& y) { return expr::binary(Op::logical_or, x, y); }
 Expr operator!(const Expr& x) { return expr::unary(Op::logical_not, x); }
+Expr operator~(const Expr& x) {
+  const bool boolean = !x.empty() && x.type() == ExprType::boolean;
+  return expr::unary(boolean ? Op::logical_not : Op::bit_not, x);
+}
+Expr operator<<(const Expr& x, const Expr& y) { return expr::binary(Op::shift_left, x, y); }
+Expr operator>>(const Expr& x, const Expr& y) { return expr::binary(Op::shift_right, x, y); }
 Expr where(const Expr& condition, const Expr& yes, const Expr& no) {
   return expr::build(Op::where, std::array{condition, yes, no});
 }
@@ -231,8 +298,10 @@ Expr to_f32(const Expr& x) { return expr::cast(Op::to_f32, ExprType::f32, x); }
 Expr to_i32(const Expr& x) { return expr::cast(Op::to_i32, ExprType::i32, x); }
 Expr exp(const Expr& x) { return expr::unary(Op::exp, x); }
 Expr exp2(const Expr& x) { return expr::unary(Op::exp2, x); }
+Expr expm1(const Expr& x) { return expr::unary(Op::expm1, x); }
 Expr log(const Expr& x) { return expr::unary(Op::log, x); }
 Expr log2(const Expr& x) { return expr::unary(Op::log2, x); }
+Expr log1p(const Expr& x) { return expr::unary(Op::log1p, x); }
 Expr tanh(const Expr& x) { return expr::unary(Op::tanh, x); }
 Expr sigmoid(const Expr& x) { return expr::unary(Op::sigmoid, x); }
 Expr sqrt(const Expr& x) { return expr::unary(Op::sqrt, x); }
@@ -240,7 +309,14 @@ Expr rsqrt(const Expr& x) { return expr::unary(Op::rsqrt, x); }
 Expr sin(const Expr& x) { return expr::unary(Op::sin, x); }
 Expr cos(const Expr& x) { return expr::unary(Op::cos, x); }
 Expr erf(const Expr& x) { return expr::unary(Op::erf, x); }
+Expr tan(const Expr& x) { return expr::unary(Op::tan, x); }
+Expr atan(const Expr& x) { return expr::unary(Op::atan, x); }
 Expr floor(const Expr& x) { return expr::unary(Op::floor, x); }
+Expr ceil(const Expr& x) { return expr::unary(Op::ceil, x); }
+Expr round(const Expr& x) { return expr::unary(Op::round, x); }
+Expr trunc(const Expr& x) { return expr::unary(Op::trunc, x); }
+Expr isnan(const Expr& x) { return expr::unary(Op::isnan, x); }
+Expr isinf(const Expr& x) { return expr::unary(Op::isinf, x); }
 Expr pow(const Expr& x, const Expr& y) { return expr::binary(Op::pow, x, y); }
 Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx) {
   return expr::build(Op::random_uniform, std::array{seed, b, h, q_idx, kv_idx});

@@ -16,8 +16,7 @@ namespace {
 constexpr std::size_t kLargestSum = 128;
 
 bool is_linear(const Node& node) {
-  const bool operation = node.op == Op::add || node.op == Op::sub || node.op == Op::neg || node.op == Op::mul;
-  return node.type == ExprType::i32 && (operation || node.op == Op::constant);
+  return node.type == ExprType::i32 && (is_linear(node.op) || node.op == Op::constant);
 }
 
 using Handles = std::unordered_map<const Node*, Expr>;

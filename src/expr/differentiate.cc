@@ -62,7 +62,9 @@ struct Rows {
   static constexpr Row lt = none, le = none, gt = none, ge = none, eq = none, ne = none;
   static constexpr Row logical_and = none, logical_or = none, logical_xor = none, logical_not = none;
   static constexpr Row to_f32 = none, to_i32 = none;
-  static constexpr Row floor = none, floor_div = none;
+  static constexpr Row bit_and = none, bit_or = none, bit_xor = none, bit_not = none;
+  static constexpr Row shift_left = none, shift_right = none, isnan = none, isinf = none;
+  static constexpr Row floor = none, ceil = none, round = none, trunc = none, floor_div = none, sign = none;
 
   static Expr add(X o) { return plus(o.d[0], o.d[1]); }
   static Expr sub(X o) {
@@ -92,12 +94,16 @@ struct Rows {
   static Expr rsqrt(X o) { return times(-0.5 * o.e / o.x[0], o.d[0]); }
   static Expr exp(X o) { return times(o.e, o.d[0]); }
   static Expr exp2(X o) { return times(o.e * std::numbers::ln2, o.d[0]); }
+  static Expr expm1(X o) { return times(o.e + 1.0, o.d[0]); }
   static Expr log(X o) { return over(o.d[0], o.x[0]); }
   static Expr log2(X o) { return over(times(std::numbers::log2e, o.d[0]), o.x[0]); }
+  static Expr log1p(X o) { return over(o.d[0], o.x[0] + 1.0); }
   static Expr tanh(X o) { return times(1.0 - o.e * o.e, o.d[0]); }
   static Expr sigmoid(X o) { return times(o.e * (1.0 - o.e), o.d[0]); }
   static Expr sin(X o) { return times(heddle::cos(o.x[0]), o.d[0]); }
   static Expr cos(X o) { return times(-heddle::sin(o.x[0]), o.d[0]); }
+  static Expr tan(X o) { return times(1.0 + o.e * o.e, o.d[0]); }
+  static Expr atan(X o) { return over(o.d[0], 1.0 + o.x[0] * o.x[0]); }
   static Expr erf(X o) { return times(2 * std::numbers::inv_sqrtpi * heddle::exp(-(o.x[0] * o.x[0])), o.d[0]); }
   static Expr pow(X o) {
     const Expr& x = o.x[0];

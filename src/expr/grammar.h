@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "expr/node.h"
@@ -18,6 +19,7 @@ enum class Level : int {
   bit_or,
   bit_xor,
   bit_and,
+  shift,
   sum,
   product,
   unary,
@@ -29,11 +31,24 @@ constexpr Level tighter(Level level) { return static_cast<Level>(static_cast<int
 /// How tightly the printed form of an operation binds.
 Level level(Op op);
 
+/// The operation of & | ^ on bool, from the one on i32.
+Op of_booleans(Op bits);
+
 /// Text longer than this is neither read nor printed; nested deeper in brackets and prefixes, it is not read.
 inline constexpr std::size_t kMaxTextLength = std::size_t{64} * 1024;
 inline constexpr int kMaxNesting = 256;
 
 std::optional<Leaf> leaf_named(std::string_view name);
+/// A function of expr.h that is made of operations, and has none of its own.
+struct Composite {
+  std::string_view name;
+  std::size_t arity;
+  Expr (*build)(std::span<const Expr> operands);
+};
+std::span<const Composite> composites();
+/// Null for every other name.
+const Composite* composite_named(std::string_view name);
+
 /// The operation that is written as a call of this name.
 std::optional<Op> call_named(std::string_view name);
 

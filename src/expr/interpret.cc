@@ -91,6 +91,19 @@ struct Rows {
     return value(std::isnan(a) || std::isnan(b) ? std::numeric_limits<Real>::quiet_NaN() : std::max(a, b));
   }
 
+  static Value sign(Operands x) {
+    if (is_i32(x)) return (i32(x[0]) > 0 ? 1 : 0) - (i32(x[0]) < 0 ? 1 : 0);
+    const Real a = real(x[0]);
+    return value(a > 0 ? Real{1} : a < 0 ? Real{-1} : a);
+  }
+
+  static Value bit_and(Operands x) { return i32(x[0]) & i32(x[1]); }
+  static Value bit_or(Operands x) { return i32(x[0]) | i32(x[1]); }
+  static Value bit_xor(Operands x) { return i32(x[0]) ^ i32(x[1]); }
+  static Value bit_not(Operands x) { return ~i32(x[0]); }
+  static Value shift_left(Operands x) { return u32(x[1]) > 31 ? Value(0) : wrapped(u32(x[0]) << u32(x[1])); }
+  static Value shift_right(Operands x) { return i32(x[0]) >> std::min(u32(x[1]), 31U); }
+
   static Value lt(Operands x) {
     return compare(x, [](auto a, auto b) { return a < b; });
   }
@@ -110,6 +123,9 @@ struct Rows {
     return compare(x, [](auto a, auto b) { return a != b; });
   }
 
+  static Value isnan(Operands x) { return std::isnan(real(x[0])); }
+  static Value isinf(Operands x) { return std::isinf(real(x[0])); }
+
   static Value logical_and(Operands x) { return boolean(x[0]) && boolean(x[1]); }
   static Value logical_or(Operands x) { return boolean(x[0]) || boolean(x[1]); }
   static Value logical_xor(Operands x) { return boolean(x[0]) != boolean(x[1]); }
@@ -128,6 +144,9 @@ struct Rows {
   }
 
   static Value floor(Operands x) { return value(std::floor(real(x[0]))); }
+  static Value ceil(Operands x) { return value(std::ceil(real(x[0]))); }
+  static Value round(Operands x) { return value(std::nearbyint(real(x[0]))); }  // in the mode of a new process
+  static Value trunc(Operands x) { return value(std::trunc(real(x[0]))); }
   static Value sqrt(Operands x) { return value(std::sqrt(real(x[0]))); }
   static Value rsqrt(Operands x) {
     return rounded(x, [](Wide a) { return 1 / std::sqrt(a); });
@@ -138,11 +157,17 @@ struct Rows {
   static Value exp2(Operands x) {
     return rounded(x, [](Wide a) { return std::exp2(a); });
   }
+  static Value expm1(Operands x) {
+    return rounded(x, [](Wide a) { return std::expm1(a); });
+  }
   static Value log(Operands x) {
     return rounded(x, [](Wide a) { return std::log(a); });
   }
   static Value log2(Operands x) {
     return rounded(x, [](Wide a) { return std::log2(a); });
+  }
+  static Value log1p(Operands x) {
+    return rounded(x, [](Wide a) { return std::log1p(a); });
   }
   static Value tanh(Operands x) {
     return rounded(x, [](Wide a) { return std::tanh(a); });
@@ -155,6 +180,12 @@ struct Rows {
   }
   static Value cos(Operands x) {
     return rounded(x, [](Wide a) { return std::cos(a); });
+  }
+  static Value tan(Operands x) {
+    return rounded(x, [](Wide a) { return std::tan(a); });
+  }
+  static Value atan(Operands x) {
+    return rounded(x, [](Wide a) { return std::atan(a); });
   }
   static Value erf(Operands x) {
     return rounded(x, [](Wide a) { return std::erf(a); });
@@ -206,14 +237,23 @@ Value load_element(const ConstTensorView& view, std::int64_t offset, Precision p
     case DType::e5m2:
       return double{to_f32(load<e5m2>(address))};
     case DType::i64:
+    case DType::u64:
       return static_cast<std::int32_t>(static_cast<std::uint32_t>(load<std::uint64_t>(address)));
     case DType::i32:
+    case DType::u32:
       return load<std::int32_t>(address);
+    case DType::i16:
+      return std::int32_t{load<std::int16_t>(address)};
+    case DType::u16:
+      return std::int32_t{load<std::uint16_t>(address)};
+    case DType::i8:
+      return std::int32_t{load<std::int8_t>(address)};
+    case DType::u8:
+      return std::int32_t{load<std::uint8_t>(address)};
     case DType::boolean:
       return load<std::uint8_t>(address) != 0;
-    default:
-      throw Error(ErrorCode::internal, fmt::format("a capture of {} was read", name(view.dtype)));
   }
+  throw Error(ErrorCode::internal, "a capture of an unknown type was read");
 }
 
 /// read and at. For at, the last operand is the fill.

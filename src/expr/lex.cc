@@ -11,8 +11,9 @@ namespace heddle::expr {
 namespace {
 
 /// Longer ones first.
-constexpr std::array<std::string_view, 22> kSymbols = {"**", "//", "<=", ">=", "==", "!=", "+", "-", "*", "/", "%",
-                                                       "<",  ">",  "&",  "|",  "^",  "~",  "(", ")", "[", "]", ","};
+constexpr std::array<std::string_view, 24> kSymbols = {
+    "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+", "-", "*", "/",
+    "%",  "<",  ">",  "&",  "|",  "^",  "~",  "(",  ")", "[", "]", ","};
 
 /// What users of other languages write, and what is meant here.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kForeign = {{

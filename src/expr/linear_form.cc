@@ -36,6 +36,12 @@ LinearForm form_of(const Node& node, const std::unordered_map<const Node*, Linea
       if (below(0).is_constant()) return combine(below(1), below(0).constant, {}, 0, true);
       if (below(1).is_constant()) return combine(below(0), below(1).constant, {}, 0, true);
       return atom(node);
+    case Op::bit_not:
+      return combine(below(0), -1, LinearForm{{}, 1}, -1, true);
+    case Op::shift_left:
+      if (!below(1).is_constant()) return atom(node);
+      if (below(1).constant < 0 || below(1).constant > 31) return {{}, 0};
+      return combine(below(0), to_i32_modulo(std::int64_t{1} << below(1).constant), {}, 0, true);
     default:
       return atom(node);
   }

@@ -23,6 +23,11 @@ struct LinearTerm {
   bool operator==(const LinearTerm&) const = default;
 };
 
+/// The operations whose forms are made of their operands' (LinearForms), beside constants.
+constexpr bool is_linear(Op op) {
+  return op == Op::add || op == Op::sub || op == Op::neg || op == Op::mul || op == Op::bit_not || op == Op::shift_left;
+}
+
 struct LinearForm {
   std::vector<LinearTerm> terms;  // in the order of stands_before(), no zero coefficient
   std::int64_t constant = 0;

@@ -14,7 +14,8 @@ bool is_long(const Node& node) {
   const Kind kind = info(node.op).kind;
   if (kind == Kind::read || kind == Kind::random) return true;
   if (node.op == Op::floor_div || node.op == Op::mod) return power_of_two(*node.operands[1]) < 0;
-  return kind == Kind::real && node.op != Op::floor;
+  const bool rounds = node.op == Op::floor || node.op == Op::ceil || node.op == Op::round || node.op == Op::trunc;
+  return kind == Kind::real && !rounds;
 }
 
 }  // namespace heddle::expr

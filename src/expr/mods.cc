@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "expr/node.h"
 #include "heddle/error.h"
 
 namespace heddle::mods {
@@ -37,9 +38,9 @@ void require_i32(std::string_view argument, const Expr& x) {
 }
 
 void require_integers(std::string_view argument, const Capture& capture, int least_rank, int largest_rank) {
-  const bool integers = capture.dtype() == DType::i32 || capture.dtype() == DType::i64;
+  const bool integers = expr::read_type(capture.dtype()) == ExprType::i32;
   if (integers && capture.rank() >= least_rank && capture.rank() <= largest_rank) return;
-  refuse(fmt::format("{} must be i32 or i64 of rank {}{}, but '{}' is {} of rank {}", argument, least_rank,
+  refuse(fmt::format("{} must be of integers, of rank {}{}, but '{}' is {} of rank {}", argument, least_rank,
                      largest_rank > least_rank ? fmt::format(" or {}", largest_rank) : "", capture.name(),
                      name(capture.dtype()), capture.rank()));
 }

@@ -75,7 +75,8 @@ std::string unknown_function(std::string_view given) {
   for (const auto& [python, own] : {std::pair("float", "f32"), std::pair("int", "i32")}) {
     if (given == python) return fmt::format("unknown function '{}'; did you mean '{}'?", given, own);
   }
-  std::vector<std::string_view> known = {"clip"};
+  std::vector<std::string_view> known;
+  for (const Composite& composite : composites()) known.push_back(composite.name);
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& row = info(static_cast<Op>(i));
     if (row.form == Form::call && !row.text.empty()) known.push_back(row.text);

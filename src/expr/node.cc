@@ -152,11 +152,7 @@ std::string_view name(Leaf leaf) { return kLeafNames[static_cast<std::size_t>(le
 
 ExprType read_type(DType dtype) {
   if (is_floating(dtype)) return ExprType::f32;
-  if (dtype == DType::i32 || dtype == DType::i64) return ExprType::i32;
-  if (dtype == DType::boolean) return ExprType::boolean;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("a capture cannot hold {}; accepted are f64, f32, f16, bf16, e4m3, e5m2, i32, i64 and bool",
-                          heddle::name(dtype)));
+  return dtype == DType::boolean ? ExprType::boolean : ExprType::i32;
 }
 
 Expr make(Op op, ExprType type, std::span<const Expr> operands, Payload payload) {

@@ -28,7 +28,7 @@ inline constexpr int kOpCount = 0
     ;
 
 enum class Form : std::uint8_t { leaf, call, prefix, infix };
-enum class Kind : std::uint8_t { num, real, cmp, logic, where, cast, read, random };
+enum class Kind : std::uint8_t { num, bits, real, cmp, test, logic, where, cast, read, random };
 
 struct OpInfo {
   std::string_view name;  // the enumerator
@@ -141,7 +141,7 @@ Expr with_operands(const Node& node, std::span<const Expr> operands);
 /// The text form cut to one line of an error message, in back quotes: `score + slopes[h] * ...`.
 std::string quote(const Expr& e);
 
-/// The type that reading a capture of this storage gives. Throws invalid_argument for i16, u8 and the like.
+/// The type that reading a capture of this storage gives.
 ExprType read_type(DType dtype);
 
 }  // namespace heddle::expr

@@ -21,8 +21,6 @@ struct Infix {
 };
 
 std::optional<Infix> infix_of(const Token& token) {
-  if (token.text == "&") return Infix{Op::logical_and, Level::bit_and};
-  if (token.text == "|") return Infix{Op::logical_or, Level::bit_or};
   for (int i = 0; i < kOpCount; ++i) {
     const auto op = static_cast<Op>(i);
     if (info(op).form == Form::infix && info(op).text == token.text) return Infix{op, level(op)};
@@ -130,17 +128,16 @@ class Parser {
   }
 
   Expr joined(const Token& token, Op op, const Expr& left, const Expr& right) const {
-    if (token.text == "&" || token.text == "|" || token.text == "^") {
-      for (const Expr& x : {left, right}) {
-        if (x.type() != ExprType::boolean) fail(token, bits_on_numbers(token, x));
-      }
-    }
-    return built(token, op, std::array{left, right});
+    if (token.text != "&" && token.text != "|" && token.text != "^") return built(token, op, std::array{left, right});
+    if (left.type() != right.type() || left.type() == ExprType::f32) fail(token, refuses_bits(token, left, right));
+    return built(token, left.type() == ExprType::i32 ? op : of_booleans(op), std::array{left, right});
   }
 
-  static std::string bits_on_numbers(const Token& token, const Expr& x) {
-    return fmt::format("'{}' combines bool only, but {} is {}; it binds tighter than comparisons: put them in brackets",
-                       token.text, quote(x), name(x.type()));
+  static std::string refuses_bits(const Token& token, const Expr& left, const Expr& right) {
+    return fmt::format(
+        "'{}' combines two bool or two i32, but {} is {} and {} is {}; it binds tighter than comparisons: put them in "
+        "brackets",
+        token.text, quote(left), name(left.type()), quote(right), name(right.type()));
   }
 
   /// a < b <= c is a < b and b <= c.
@@ -178,7 +175,7 @@ class Parser {
     if (token.text == "-") return built(token, Op::neg, std::array{operand});
     if (token.text == "~") {
       if (operand.type() == ExprType::boolean) return !operand;
-      fail(token, fmt::format("'~' negates bool only, but {} is {}", quote(operand), name(operand.type())));
+      return built(token, Op::bit_not, std::array{operand});
     }
     if (operand.type() == ExprType::boolean) {
       fail(token, fmt::format("+ needs numbers, but {} is bool", quote(operand)));
@@ -232,7 +229,7 @@ class Parser {
       take();
       return make(Op::leaf, ExprType::i32, {}, *leaf);
     }
-    if (call_named(name) || name == "clip") return call();
+    if (call_named(name) || composite_named(name) != nullptr) return call();
     if (is_reserved(name)) fail(token, unexpected("a value"));
     const bool is_param = symbols_.params.contains(name);
     if (symbols_.captures.contains(name)) {
@@ -278,9 +275,9 @@ class Parser {
     expect("(");
     if (token.text == "at") return at_call(token);
     const std::vector<Expr> given = list(")");
-    if (token.text == "clip") {
-      require_count(token, 3, given.size());
-      return built(token, [&] { return clip(given[0], given[1], given[2]); });
+    if (const Composite* composite = composite_named(token.text)) {
+      require_count(token, composite->arity, given.size());
+      return built(token, [&] { return composite->build(given); });
     }
     const Op op = *call_named(token.text);
     if (op == Op::min || op == Op::max) return folded(token, op, given);

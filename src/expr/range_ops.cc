@@ -7,6 +7,7 @@
 
 #include "expr/linear_form.h"
 #include "expr/real_ranges.h"
+#include "shared/bit_intervals.h"
 
 namespace heddle::expr {
 namespace {
@@ -47,7 +48,7 @@ struct Rows {
   static Range div(X x, Precision precision) { return real::div(x[0], x[1], precision); }
   static Range floor_div(X x, Precision precision) {
     if (is_i32(x)) return as_range(shared::floor_div(first(x), second(x)));
-    return real::floor(real::div(x[0], x[1], precision));
+    return real::rounded(real::div(x[0], x[1], precision), std::floor);
   }
   static Range mod(X x, Precision precision) {
     if (is_i32(x)) return as_range(shared::mod(first(x), second(x)));
@@ -58,12 +59,24 @@ struct Rows {
   static Range min(X x, Precision) { return real::min(x[0], x[1]); }
   static Range max(X x, Precision) { return real::max(x[0], x[1]); }
 
+  static Range sign(X x, Precision) { return is_i32(x) ? as_range(shared::sign(first(x))) : real::sign(x[0]); }
+
+  static Range bit_and(X x, Precision) { return as_range(shared::bit_and(first(x), second(x))); }
+  static Range bit_or(X x, Precision) { return as_range(shared::bit_or(first(x), second(x))); }
+  static Range bit_xor(X x, Precision) { return as_range(shared::bit_xor(first(x), second(x))); }
+  static Range bit_not(X x, Precision) { return as_range(shared::bit_not(first(x))); }
+  static Range shift_left(X x, Precision) { return as_range(shared::shift_left(first(x), second(x))); }
+  static Range shift_right(X x, Precision) { return as_range(shared::shift_right(first(x), second(x))); }
+
   static Range lt(X x, Precision) { return real::compare(Op::lt, x[0], x[1], x.same); }
   static Range le(X x, Precision) { return real::compare(Op::le, x[0], x[1], x.same); }
   static Range gt(X x, Precision) { return real::compare(Op::gt, x[0], x[1], x.same); }
   static Range ge(X x, Precision) { return real::compare(Op::ge, x[0], x[1], x.same); }
   static Range eq(X x, Precision) { return real::compare(Op::eq, x[0], x[1], x.same); }
   static Range ne(X x, Precision) { return real::compare(Op::ne, x[0], x[1], x.same); }
+
+  static Range isnan(X x, Precision) { return real::as_range(shared::holds_nan(x[0])); }
+  static Range isinf(X x, Precision) { return real::as_range(shared::holds_infinity(x[0], real::kInfinity)); }
 
   static Range logical_and(X x, Precision) {
     return Range::boolean(x.opposite || x[0].lo == 0 || x[1].lo == 0, !x.opposite && x[0].hi == 1 && x[1].hi == 1);
@@ -93,17 +106,24 @@ struct Rows {
     return x[0].nan ? hull(whole, Range::point(0)) : whole;
   }
 
-  static Range floor(X x, Precision) { return real::floor(x[0]); }
+  static Range floor(X x, Precision) { return real::rounded(x[0], std::floor); }
+  static Range ceil(X x, Precision) { return real::rounded(x[0], std::ceil); }
+  static Range round(X x, Precision) { return real::rounded(x[0], std::nearbyint); }
+  static Range trunc(X x, Precision) { return real::rounded(x[0], std::trunc); }
   static Range sqrt(X x, Precision precision) { return real::sqrt(x[0], precision); }
   static Range rsqrt(X x, Precision precision) { return real::rsqrt(x[0], precision); }
   static Range exp(X x, Precision precision) { return real::exp(x[0], precision); }
   static Range exp2(X x, Precision precision) { return real::exp2(x[0], precision); }
+  static Range expm1(X x, Precision precision) { return real::expm1(x[0], precision); }
   static Range log(X x, Precision precision) { return real::log(x[0], precision); }
   static Range log2(X x, Precision precision) { return real::log2(x[0], precision); }
+  static Range log1p(X x, Precision precision) { return real::log1p(x[0], precision); }
   static Range tanh(X x, Precision precision) { return real::tanh(x[0], precision); }
   static Range sigmoid(X x, Precision precision) { return real::sigmoid(x[0], precision); }
   static Range sin(X x, Precision precision) { return real::sin(x[0], precision); }
   static Range cos(X x, Precision precision) { return real::cos(x[0], precision); }
+  static Range tan(X x, Precision precision) { return real::tan(x[0], precision); }
+  static Range atan(X x, Precision precision) { return real::atan(x[0], precision); }
   static Range erf(X x, Precision precision) { return real::erf(x[0], precision); }
   static Range pow(X x, Precision precision) { return real::pow(x[0], x[1], precision); }
 

@@ -11,8 +11,6 @@
 namespace heddle::expr::real {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 bool has_zero(const Range& x) { return x.lo <= 0 && x.hi >= 0; }
 bool has_infinity(const Range& x) { return x.lo == -kInfinity || x.hi == kInfinity; }
 
@@ -67,9 +65,10 @@ Range rising_through_zero(Op op, const Range& x, Precision precision, Function f
   return {x.lo >= 0 ? std::max(range.lo, 0.0) : range.lo, x.hi <= 0 ? std::min(range.hi, 0.0) : range.hi, range.nan};
 }
 
-Range logarithm(Op op, const Range& x, Precision precision, Function log) {
-  if (x.hi < 0) return kNanOnly;
-  return rising(op, {std::max(x.lo, 0.0), x.hi, x.nan || x.lo < 0}, precision, log);
+/// Rises from -inf at `pole`; NaN below.
+Range logarithm(Op op, const Range& x, Precision precision, Function log, double pole = 0) {
+  if (x.hi < pole) return kNanOnly;
+  return rising(op, {std::max(x.lo, pole), x.hi, x.nan || x.lo < pole}, precision, log);
 }
 
 /// sin or cos: 1 at first_top, then -1 and 1 in turn every half turn.
@@ -141,7 +140,12 @@ Range div(const Range& x, const Range& y, Precision precision) {
   return over_corners(x, y, nan, [precision](double a, double b) { return stored(a / b, precision); });
 }
 
-Range floor(const Range& x) { return {std::floor(x.lo), std::floor(x.hi), x.nan}; }
+Range rounded(const Range& x, double (*whole)(double)) { return {whole(x.lo), whole(x.hi), x.nan}; }
+
+Range sign(const Range& x) {
+  const auto of = [](double a) { return static_cast<double>((a > 0 ? 1 : 0) - (a < 0 ? 1 : 0)); };
+  return only_nan(x) ? kNanOnly : Range{of(x.lo), of(x.hi), x.nan};
+}
 
 Range mod(const Range& x, const Range& y, Precision precision) {
   const bool nan = x.nan || y.nan || has_zero(y) || has_infinity(x);
@@ -187,14 +191,26 @@ Range rsqrt(const Range& x, Precision precision) {
 
 Range exp(const Range& x, Precision precision) { return not_negative(rising(Op::exp, x, precision, std::exp)); }
 Range exp2(const Range& x, Precision precision) { return not_negative(rising(Op::exp2, x, precision, std::exp2)); }
+Range expm1(const Range& x, Precision precision) { return rising_through_zero(Op::expm1, x, precision, std::expm1); }
 Range log(const Range& x, Precision precision) { return logarithm(Op::log, x, precision, std::log); }
 Range log2(const Range& x, Precision precision) { return logarithm(Op::log2, x, precision, std::log2); }
+Range log1p(const Range& x, Precision precision) { return logarithm(Op::log1p, x, precision, std::log1p, -1); }
 Range tanh(const Range& x, Precision precision) { return rising_through_zero(Op::tanh, x, precision, std::tanh); }
 Range sigmoid(const Range& x, Precision precision) {
   return not_negative(rising(Op::sigmoid, x, precision, [](double a) { return 1 / (1 + std::exp(-a)); }));
 }
 Range sin(const Range& x, Precision precision) { return wave(Op::sin, x, precision, std::sin, std::numbers::pi / 2); }
 Range cos(const Range& x, Precision precision) { return wave(Op::cos, x, precision, std::cos, 0); }
+Range tan(const Range& x, Precision precision) {
+  // A branch reaches from one pole to the next; near a pole and far from 0 it is not known which branch it is.
+  constexpr double kFarthest = 1e6, kMargin = 1e-8;
+  if (only_nan(x)) return kNanOnly;
+  const auto branch = [](double a, double margin) { return std::floor(a / std::numbers::pi + 0.5 + margin); };
+  const bool one = x.lo >= -kFarthest && x.hi <= kFarthest && branch(x.lo, -kMargin) == branch(x.hi, kMargin);
+  if (!one) return {-kInfinity, kInfinity, x.nan || has_infinity(x)};
+  return rising(Op::tan, x, precision, std::tan);
+}
+Range atan(const Range& x, Precision precision) { return rising_through_zero(Op::atan, x, precision, std::atan); }
 Range erf(const Range& x, Precision precision) { return rising_through_zero(Op::erf, x, precision, std::erf); }
 
 Range pow(const Range& x, const Range& y, Precision precision) {

@@ -9,6 +9,8 @@
 
 namespace heddle::expr::real {
 
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 /// A range whose only value is NaN has lo > hi.
 inline constexpr Range kNanOnly = {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
                                    true};
@@ -24,7 +26,9 @@ Range neg(const Range& x);
 Range mul(const Range& x, const Range& y, Precision precision);
 Range square(const Range& x, Precision precision);
 Range div(const Range& x, const Range& y, Precision precision);
-Range floor(const Range& x);
+/// floor, ceil, nearbyint, trunc.
+Range rounded(const Range& x, double (*whole)(double));
+Range sign(const Range& x);
 Range mod(const Range& x, const Range& y, Precision precision);
 Range abs(const Range& x);
 Range min(const Range& x, const Range& y);
@@ -33,12 +37,16 @@ Range sqrt(const Range& x, Precision precision);
 Range rsqrt(const Range& x, Precision precision);
 Range exp(const Range& x, Precision precision);
 Range exp2(const Range& x, Precision precision);
+Range expm1(const Range& x, Precision precision);
 Range log(const Range& x, Precision precision);
 Range log2(const Range& x, Precision precision);
+Range log1p(const Range& x, Precision precision);
 Range tanh(const Range& x, Precision precision);
 Range sigmoid(const Range& x, Precision precision);
 Range sin(const Range& x, Precision precision);
 Range cos(const Range& x, Precision precision);
+Range tan(const Range& x, Precision precision);
+Range atan(const Range& x, Precision precision);
 Range erf(const Range& x, Precision precision);
 Range pow(const Range& x, const Range& y, Precision precision);
 /// lt, le, gt, ge, eq, ne; `same`: x and y are one value.

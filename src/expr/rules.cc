@@ -9,25 +9,11 @@
 #include "expr/collect.h"
 #include "expr/comparisons.h"
 #include "expr/order.h"
+#include "expr/rule_parts.h"
 
 namespace heddle::expr {
 namespace {
 
-// Reading nodes.
-
-const Node& first(const Node& node) { return *node.operands[0]; }
-const Node& second(const Node& node) { return *node.operands[1]; }
-Expr handle(const Node& node, std::size_t operand) { return Expr(node.operands[operand]); }
-bool is_i32(const Node& node) { return node.type == ExprType::i32; }
-bool same_operands(const Node& node) { return node.operands[0] == node.operands[1]; }
-bool is_constant(const Node& node) { return node.op == Op::constant; }
-
-bool is_i32(const Node& node, std::int32_t value) {
-  return is_constant(node) && node.type == ExprType::i32 && node.i32() == value;
-}
-bool is_boolean(const Node& node, bool value) {
-  return is_constant(node) && node.type == ExprType::boolean && node.boolean() == value;
-}
 std::optional<double> real(const Node& node, Precision precision) {
   if (!is_constant(node) || node.type != ExprType::f32) return {};
   return std::get<double>(constant_value(node, precision));
@@ -41,11 +27,6 @@ bool is_real(const Node& node, double value, Precision precision) {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int32_t kIntMin = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kIntMax = std::numeric_limits<std::int32_t>::max();
-
-// Making nodes from operands that fit.
-
-Expr node(Op op, const Expr& x) { return make(op, x.type(), std::array{x}); }
-Expr node(Op op, const Expr& x, const Expr& y) { return make(op, x.type(), std::array{x, y}); }
 
 /// Tells whether a value can be a negative zero, looking a few operations deep.
 bool may_be_negative_zero(const Node& x, int depth = 6) {
@@ -154,13 +135,26 @@ Expr pow_edges(const Node& x, Precision precision) {
   return to_zero || is_real(first(x), 1, precision) ? Expr(1.0) : Expr();
 }
 Expr floor_of_whole(const Node& x, Precision) {
-  const Op below = first(x).op;
-  return below == Op::floor || below == Op::to_f32 || below == Op::floor_div ? handle(x, 0) : Expr();
+  switch (first(x).op) {
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc:
+    case Op::to_f32:
+    case Op::floor_div:
+    case Op::sign:
+      return handle(x, 0);
+    default:
+      return {};
+  }
 }
+/// An integer as f32 is a finite number.
+Expr test_of_integer(const Node& x, Precision) { return first(x).op == Op::to_f32 ? Expr(false) : Expr(); }
 
 // Both kinds of numbers.
 
 Expr twice_negative(const Node& x, Precision) { return first(x).op == Op::neg ? handle(first(x), 0) : Expr(); }
+Expr sign_of_sign(const Node& x, Precision) { return first(x).op == Op::sign ? handle(x, 0) : Expr(); }
 Expr abs_of_sign(const Node& x, Precision) {
   if (first(x).op == Op::abs) return handle(x, 0);
   return first(x).op == Op::neg ? node(Op::abs, handle(first(x), 0)) : Expr();
@@ -222,75 +216,6 @@ Expr compare_with_edge(const Node& x, Precision precision) {
   return {};
 }
 
-// Booleans.
-
-Expr not_not(const Node& x, Precision) { return first(x).op == Op::logical_not ? handle(first(x), 0) : Expr(); }
-Expr not_comparison(const Node& x, Precision) {
-  if (!has_complement(first(x))) return {};
-  return node(complement(first(x).op), handle(first(x), 0), handle(first(x), 1));
-}
-/// and: neutral is true; or: neutral is false.
-Expr logic_with_constant(const Node& x, Precision) {
-  const bool neutral = x.op == Op::logical_and;
-  for (const std::size_t side : {0U, 1U}) {
-    if (is_boolean(*x.operands[side], neutral)) return handle(x, 1 - side);
-    if (is_boolean(*x.operands[side], !neutral)) return handle(x, side);
-  }
-  return {};
-}
-Expr logic_of_same(const Node& x, Precision) {
-  if (same_operands(x)) return handle(x, 0);
-  return opposite(first(x), second(x)) ? Expr(x.op == Op::logical_or) : Expr();
-}
-/// x and (x or y) = x; x and (x and y) = x and y; and the same with or.
-Expr absorbed(const Node& x, Precision) {
-  for (const std::size_t side : {0U, 1U}) {
-    const Node& outer = *x.operands[side];
-    const Node& inner = *x.operands[1 - side];
-    if (inner.op != Op::logical_and && inner.op != Op::logical_or) continue;
-    if (&first(inner) != &outer && &second(inner) != &outer) continue;
-    return handle(x, inner.op == x.op ? 1 - side : side);
-  }
-  return {};
-}
-Expr xor_edges(const Node& x, Precision) {
-  if (same_operands(x)) return Expr(false);
-  if (opposite(first(x), second(x))) return Expr(true);
-  for (const std::size_t side : {0U, 1U}) {
-    if (is_boolean(*x.operands[side], false)) return handle(x, 1 - side);
-    if (is_boolean(*x.operands[side], true)) return node(Op::logical_not, handle(x, 1 - side));
-  }
-  return {};
-}
-
-// where.
-
-Expr where_decided(const Node& x, Precision) {
-  if (is_constant(first(x))) return handle(x, first(x).boolean() ? 1 : 2);
-  return x.operands[1] == x.operands[2] ? handle(x, 1) : Expr();
-}
-Expr where_not(const Node& x, Precision) {
-  if (first(x).op != Op::logical_not) return {};
-  return make(Op::where, x.type, std::array{handle(first(x), 0), handle(x, 2), handle(x, 1)});
-}
-Expr where_again(const Node& x, Precision) {
-  const Node& yes = *x.operands[1];
-  const Node& no = *x.operands[2];
-  const bool in_yes = yes.op == Op::where && yes.operands[0] == x.operands[0];
-  const bool in_no = no.op == Op::where && no.operands[0] == x.operands[0];
-  if (!in_yes && !in_no) return {};
-  return make(Op::where, x.type,
-              std::array{handle(x, 0), in_yes ? handle(yes, 1) : handle(x, 1), in_no ? handle(no, 2) : handle(x, 2)});
-}
-Expr where_of_booleans(const Node& x, Precision) {
-  const Node& yes = *x.operands[1];
-  const Node& no = *x.operands[2];
-  if (is_boolean(yes, true))
-    return is_boolean(no, false) ? handle(x, 0) : node(Op::logical_or, handle(x, 0), handle(x, 2));
-  if (is_boolean(no, false)) return node(Op::logical_and, handle(x, 0), handle(x, 1));
-  return is_boolean(yes, false) && is_boolean(no, true) ? node(Op::logical_not, handle(x, 0)) : Expr();
-}
-
 // Casts.
 
 Expr i32_of_f32(const Node& x, Precision precision) {
@@ -303,8 +228,6 @@ Expr f32_of_i32(const Node& x, Precision) {
   const bool of_boolean = first(x).op == Op::to_i32 && first(first(x)).type == ExprType::boolean;
   return of_boolean ? node(Op::to_f32, handle(first(x), 0)) : Expr();
 }
-
-constexpr bool kMayGrow = true;
 
 constexpr Rule kRules[] = {
     {Op::add, "sums of i32 terms, collected", collected, kMayGrow},
@@ -335,6 +258,12 @@ constexpr Rule kRules[] = {
     {Op::max, "max(x, smallest) = x", extreme_of_edge},
     {Op::max, "max(max(x, 1), 2) = max(x, 2)", extreme_of_constants},
 
+    {Op::sign, "sign(sign(x)) = sign(x)", sign_of_sign},
+
+    {Op::bit_and, "x & y = y & x", ordered},
+    {Op::bit_or, "x | y = y | x", ordered},
+    {Op::bit_xor, "x ^ y = y ^ x", ordered},
+
     {Op::lt, "x < y = y > x", ordered},
     {Op::lt, "x < x = False", compare_same},
     {Op::lt, "x < smallest = x < nan = False", compare_with_edge},
@@ -356,28 +285,19 @@ constexpr Rule kRules[] = {
     {Op::ne, "x != x = False", compare_same},
     {Op::ne, "x != nan = True", compare_with_edge},
 
-    {Op::logical_and, "x and y = y and x", ordered},
-    {Op::logical_and, "x and True = x; x and False = False", logic_with_constant},
-    {Op::logical_and, "x and x = x; x and not x = False", logic_of_same},
-    {Op::logical_and, "x and (x or y) = x; x and (x and y) = x and y", absorbed},
-    {Op::logical_or, "x or y = y or x", ordered},
-    {Op::logical_or, "x or False = x; x or True = True", logic_with_constant},
-    {Op::logical_or, "x or x = x; x or not x = True", logic_of_same},
-    {Op::logical_or, "x or (x and y) = x; x or (x or y) = x or y", absorbed},
-    {Op::logical_xor, "x ^ y = y ^ x", ordered},
-    {Op::logical_xor, "x ^ x = False; x ^ not x = True; x ^ False = x; x ^ True = not x", xor_edges},
-    {Op::logical_not, "not not x = x", not_not},
-    {Op::logical_not, "not x < y = x >= y for i32; not x == y = x != y", not_comparison},
+    {Op::isnan, "isnan(f32(x)) = False of an integer", test_of_integer},
+    {Op::isinf, "isinf(f32(x)) = False of an integer", test_of_integer},
 
-    {Op::where, "where(True, x, y) = x; where(c, x, x) = x", where_decided},
-    {Op::where, "where(not c, x, y) = where(c, y, x)", where_not},
-    {Op::where, "where(c, where(c, x, y), z) = where(c, x, z)", where_again},
-    {Op::where, "where(c, True, x) = c or x; where(c, x, False) = c and x; where(c, False, True) = not c",
-     where_of_booleans},
+    {Op::logical_and, "x and y = y and x", ordered},
+    {Op::logical_or, "x or y = y or x", ordered},
+    {Op::logical_xor, "x ^ y = y ^ x", ordered},
 
     {Op::to_i32, "i32(f32(x)) = i32(x) of a boolean; x in f64", i32_of_f32},
     {Op::to_f32, "f32(i32(x)) = f32(x) of a boolean", f32_of_i32},
     {Op::floor, "floor(x) = x where x is whole", floor_of_whole},
+    {Op::ceil, "ceil(x) = x where x is whole", floor_of_whole},
+    {Op::round, "round(x) = x where x is whole", floor_of_whole},
+    {Op::trunc, "trunc(x) = x where x is whole", floor_of_whole},
     {Op::pow, "pow(x, 2) = x * x in f32", square},
     {Op::pow, "pow(x, 1) = x; pow(x, 0) = pow(1, x) = 1", pow_edges},
 };
@@ -388,6 +308,8 @@ std::span<const Rule> rules_of(Op op) {
   static const auto kByOperation = [] {
     std::array<std::vector<Rule>, kOpCount> by_operation;
     for (const Rule& rule : kRules) by_operation[static_cast<std::size_t>(rule.op)].push_back(rule);
+    for (const Rule& rule : rules_of_logic()) by_operation[static_cast<std::size_t>(rule.op)].push_back(rule);
+    for (const Rule& rule : rules_of_bits()) by_operation[static_cast<std::size_t>(rule.op)].push_back(rule);
     return by_operation;
   }();
   return kByOperation[static_cast<std::size_t>(op)];

@@ -21,6 +21,10 @@ struct Rule {
 /// All rules for an operation, in the order in which they are tried.
 std::span<const Rule> rules_of(Op op);
 
+/// Parts of the table: for and, or, ^, not and where; for & | ^ ~ << >> on i32.
+std::span<const Rule> rules_of_logic();
+std::span<const Rule> rules_of_bits();
+
 /// A constant as a value of the precision.
 Value constant_value(const Node& constant, Precision precision);
 

@@ -94,6 +94,12 @@ ExprType result_type(Op op, ExprType type, Operands operands, const Payload& pay
     case Kind::real:
       if (!all_of_type(operands, ExprType::f32)) broken(op, operands, "needs f32");
       return ExprType::f32;
+    case Kind::bits:
+      if (!all_of_type(operands, ExprType::i32)) broken(op, operands, "needs i32");
+      return ExprType::i32;
+    case Kind::test:
+      if (!all_of_type(operands, ExprType::f32)) broken(op, operands, "needs f32");
+      return ExprType::boolean;
     case Kind::cmp:
       if (operands[0]->type == ExprType::boolean || !all_of_type(operands, operands[0]->type)) {
         broken(op, operands, "compares two i32 or two f32");

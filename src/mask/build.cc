@@ -147,7 +147,8 @@ void fill(State& state, const Bindings& bindings, int threads, const MakeEvaluat
 
   const ZoneMap zones(bound, bindings, precision);
   expr::LeafRanges leaves;
-  if (whole_shape(state.shape, leaves)) expr::check_reads_inside(bound, leaves, zones, precision);
+  const bool some = whole_shape(state.shape, leaves);
+  if (some && !state.clamp_reads) expr::check_reads_inside(bound, leaves, zones, precision);
   remember_origin(state, mask, bindings);
 
   const std::vector<Matrix> matrices = lay_out(state, bound.node()->uses);
@@ -199,16 +200,18 @@ BlockMask without_rows(const Expr& mask, const MaskShape& shape, BlockSize block
 }  // namespace
 
 BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings, int threads,
-                DType reals, const MakeEvaluator& make_evaluator) {
+                DType reals, const MakeEvaluator& make_evaluator, bool clamp_reads) {
   BlockMask result = without_rows(mask, shape, block, reals);
+  BlockMaskAccess::state(result).clamp_reads = clamp_reads;
   fill(BlockMaskAccess::state(result), bindings, threads, make_evaluator);
   return result;
 }
 
 BlockMask build_elsewhere(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                          const FindRows& find) {
+                          const FindRows& find, bool clamp_reads) {
   BlockMask result = without_rows(mask, shape, block, DType::f32);
   State& state = BlockMaskAccess::state(result);
+  state.clamp_reads = clamp_reads;
   const Expr role = checked(mask, bindings);
   remember_origin(state, role, bindings);
   // Params may decide what the mask can tell apart.
@@ -239,7 +242,8 @@ void update(BlockMask& mask, const Bindings& bindings, int threads, const MakeEv
     mask = upright.transposed();
     return;
   }
-  mask = build(mask.mask(), mask.shape(), mask.block(), bindings, threads, mask.reals(), make_evaluator);
+  mask = build(mask.mask(), mask.shape(), mask.block(), bindings, threads, mask.reals(), make_evaluator,
+               mask.clamps_reads());
 }
 
 }  // namespace mask

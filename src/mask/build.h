@@ -49,13 +49,13 @@ using FindRows = std::function<Rows(const Expr& mask, const MaskShape& shape, Bl
 /// BlockMask::build with rows that are found where the captures are, in f32. Their content is not hashed:
 /// check_current() takes it for the one that the rows were built from.
 BlockMask build_elsewhere(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                          const FindRows& find);
+                          const FindRows& find, bool clamp_reads = false);
 /// Every read of the mask is inside its tensor, whatever the captures hold.
 bool reads_inside_for_all_values(const Expr& mask, const MaskShape& shape, const Bindings& bindings);
 
 /// BlockMask::build and BlockMask::update, which state what is thrown.
 BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings, int threads,
-                DType reals, const MakeEvaluator& make_evaluator);
+                DType reals, const MakeEvaluator& make_evaluator, bool clamp_reads = false);
 void update(BlockMask& mask, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator);
 
 }  // namespace heddle::mask

@@ -175,7 +175,7 @@ class TypedZones final : public ZoneMap::Zones {
 
   static Value value_of(Storage x) {
     if constexpr (std::is_arithmetic_v<Storage>) {
-      return static_cast<Value>(x);  // of an i64 the low 32 bits
+      return static_cast<Value>(x);  // of an integer the low 32 bits
     } else if constexpr (std::is_same_v<Storage, base::Boolean>) {
       return x.bits != 0;
     } else {
@@ -325,18 +325,11 @@ class TypedZones final : public ZoneMap::Zones {
   mutable Cell whole_;
 };
 
-/// The storage types that expr::read_type takes.
-template <class T>
-constexpr bool kReadable = std::is_floating_point_v<T> || std::is_same_v<T, f16> || std::is_same_v<T, bf16> ||
-                           std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2> || std::is_same_v<T, std::int64_t> ||
-                           std::is_same_v<T, std::int32_t> || std::is_same_v<T, base::Boolean>;
-
 std::unique_ptr<const ZoneMap::Zones> make_zones(const ConstTensorView& view, expr::Precision precision) {
-  return base::with_storage_type(
-      view.dtype, [&]<class T>(std::type_identity<T>) -> std::unique_ptr<const ZoneMap::Zones> {
-        if constexpr (kReadable<T>) return std::make_unique<TypedZones<T>>(view, precision);
-        throw Error(ErrorCode::internal, "an expression reads a capture of " + std::string(name(view.dtype)));
-      });
+  return base::with_storage_type(view.dtype,
+                                 [&]<class T>(std::type_identity<T>) -> std::unique_ptr<const ZoneMap::Zones> {
+                                   return std::make_unique<TypedZones<T>>(view, precision);
+                                 });
 }
 
 }  // namespace

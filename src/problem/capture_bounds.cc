@@ -1,6 +1,7 @@
 #include "problem/capture_bounds.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/element.h"
 
@@ -9,14 +10,11 @@ namespace {
 
 // What a read of the element gives: integers keep their low 32 bits.
 double read_value(const ConstTensorView& view, std::int64_t offset) {
-  switch (view.dtype) {
-    case DType::i64:
-      return static_cast<std::int32_t>(base::load_raw<std::int64_t>(view.data, offset));
-    case DType::i32:
-      return base::load_raw<std::int32_t>(view.data, offset);
-    default:
-      return base::load_element(view.data, view.dtype, offset);
-  }
+  return base::with_storage_type(view.dtype, [&]<class T>(std::type_identity<T>) -> double {
+    const T x = base::load_raw<T>(view.data, offset);
+    if constexpr (std::is_integral_v<T>) return static_cast<std::int32_t>(x);
+    return base::decode(x);
+  });
 }
 
 void widen(expr::Range& range, const ConstTensorView& view, int axis, std::int64_t offset) {

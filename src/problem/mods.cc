@@ -79,6 +79,15 @@ void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
   }
 }
 
+// Some read is not inside its tensor for all values of params and captures.
+bool may_leave(const AttentionProblem& problem, const Bindings& bindings) {
+  if (!has_elements(problem)) return false;
+  const expr::LeafRanges leaves = leaf_ranges(problem);
+  return std::ranges::any_of(mods_of(problem), [&](const Expr* mod) {
+    return !mod->empty() && !expr::reads_stay_inside(*mod, leaves, bindings, problem.precision);
+  });
+}
+
 // Sorted, each once.
 void make_set(std::vector<std::string>& names) {
   std::ranges::sort(names);
@@ -93,7 +102,7 @@ void validate_bindings(const AttentionProblem& problem, const Bindings& bindings
     if (!mod->empty()) expr::check_bound(*mod, bindings);
   }
   check_captures(problem, bindings);
-  if (!has_elements(problem)) return;
+  if (problem.clamp_reads || !has_elements(problem)) return;
   const expr::LeafRanges leaves = leaf_ranges(problem);
   const WholeCaptureBounds bounds(bindings);
   for (const Expr* mod : mods_of(problem)) {
@@ -117,11 +126,7 @@ void refuse_unread(const AttentionProblem& problem, const Bindings& bindings) {
 }
 
 bool reads_depend_on_values(const AttentionProblem& problem, const Bindings& bindings) {
-  if (!has_elements(problem)) return false;
-  const expr::LeafRanges leaves = leaf_ranges(problem);
-  return std::ranges::any_of(mods_of(problem), [&](const Expr* mod) {
-    return !mod->empty() && !expr::reads_stay_inside(*mod, leaves, bindings, problem.precision);
-  });
+  return !problem.clamp_reads && may_leave(problem, bindings);
 }
 
 void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {
@@ -137,7 +142,9 @@ void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {
   }
   make_set(problem.captures);
   make_set(problem.params);
+  problem.clamp_reads = options.clamp_reads;
   validate_bindings(problem, options.bindings);
+  problem.reads_leave = problem.clamp_reads && may_leave(problem, options.bindings);
 }
 
 }  // namespace heddle::problem

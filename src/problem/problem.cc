@@ -75,12 +75,13 @@ std::string name(const Device& device) {
 
 std::string to_string(const AttentionProblem& problem) {
   const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;
-  return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {} o{}; scale {}; {}{}",
+  return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {} o{}; scale {}; {}{}{}",
                      name(problem.pass), name(problem.normalizer), heddle::name(problem.q_dtype), tensor_batch,
                      problem.q_heads, problem.q_rows, problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads,
                      problem.kv_rows, problem.qk_dim, heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows,
                      problem.v_dim, heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "", problem.scale,
-                     describe_sequences(problem), problem.with_sinks ? "; sinks" : "");
+                     describe_sequences(problem), problem.with_sinks ? "; sinks" : "",
+                     problem.clamp_reads ? "; reads clamped" : "");
 }
 
 bool sequences_differ(const AttentionProblem& problem) {

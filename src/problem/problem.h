@@ -35,6 +35,9 @@ struct AttentionProblem {
   bool device_lengths = false, device_starts = false, device_kv_starts = false;
   DType kv_start_dtype = DType::i32;  // of those there
 
+  bool clamp_reads = false;  // as asked for
+  /// The same, and some read may be outside its tensor for some values of params and captures.
+  bool reads_leave = false;
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
   std::vector<std::string> captures;     // the names that they read, sorted
   std::vector<std::string> params;
@@ -56,12 +59,12 @@ std::string name(const Device& device);
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
 
 /// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its
-/// tensor.
+/// tensor, unless the problem clamps reads.
 void validate_bindings(const AttentionProblem& problem, const Bindings& bindings);
 /// Refuses a param or capture that no mod reads, naming it and what they read: a misspelt name would change nothing.
 void refuse_unread(const AttentionProblem& problem, const Bindings& bindings);
 /// True when some read is inside its tensor only for some values of the params and captures, so that those of another
-/// run must be checked again. Of the bindings only the captures' shapes matter.
+/// run must be checked again; never when the problem clamps reads. Of the bindings only the captures' shapes matter.
 bool reads_depend_on_values(const AttentionProblem& problem, const Bindings& bindings);
 
 /// The shapes that o and lse must have for these inputs, and the dtypes that they get when the caller gives none.

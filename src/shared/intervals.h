@@ -116,6 +116,8 @@ constexpr Interval mod(Interval x, Interval y) { return wrapped(intervals::divid
 constexpr Interval min(Interval x, Interval y) { return {smaller(x.lo, y.lo), smaller(x.hi, y.hi)}; }
 constexpr Interval max(Interval x, Interval y) { return {larger(x.lo, y.lo), larger(x.hi, y.hi)}; }
 
+constexpr Interval sign(Interval x) { return {larger(smaller(x.lo, 1), -1), larger(smaller(x.hi, 1), -1)}; }
+
 // ---- comparisons
 
 enum class Relation : int { lt, le, gt, ge, eq, ne };
@@ -139,6 +141,17 @@ constexpr Truth compare(Relation relation, const Range& x, const Range& y, bool 
   const bool differ = unordered || !(same || (x.lo == x.hi && y.lo == y.hi && x.lo == y.lo));
   const bool agree = ordered && x.lo <= y.hi && y.lo <= x.hi;
   return relation == Relation::eq ? Truth{differ, agree} : Truth{agree, differ};
+}
+
+/// Whether a value of a range of reals is NaN, or infinite.
+template <class Range>
+constexpr Truth holds_nan(const Range& x) {
+  return {x.lo <= x.hi, x.nan};
+}
+template <class Range, class Real>
+constexpr Truth holds_infinity(const Range& x, Real infinity) {
+  const bool some = x.lo <= x.hi, some_finite = some && infinity > x.lo && -infinity < x.hi;
+  return {x.nan || some_finite, some && (x.lo == -infinity || x.hi == infinity)};
 }
 
 /// A comparison of two sums of integers, by the difference of its sides.

@@ -279,6 +279,34 @@ static void test_backends(void) {
   free_case(&c);
 }
 
+static const int32_t kIds[] = {0, 1, 1, 2};
+static bool in_clamped_ids(int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx) {
+  (void)b, (void)h;
+  const int64_t first = kv_idx < 2 ? 0 : kv_idx > 5 ? 3 : kv_idx - 2, second = q_idx > 3 ? 3 : q_idx;
+  return kIds[first] <= kIds[second];
+}
+
+// kv_idx - 2 and q_idx leave the tensor: refused, or the nearest element.
+static void test_clamped_reads(void) {
+  attention_case c = small_case();
+  int32_t ids[4];
+  memcpy(ids, kIds, sizeof ids);
+  const heddle_tensor tensor = tensor_of(ids, HEDDLE_I32, 1, (const int64_t[]){4});
+  const heddle_capture capture = {.name = "ids", .tensor = &tensor};
+  const heddle_bindings bindings = {.struct_size = sizeof bindings, .captures = &capture, .capture_count = 1};
+  heddle_attention_options options = {
+      .struct_size = sizeof options, .mask_mod = "ids[kv_idx - 2] <= ids[q_idx]", .bindings = &bindings};
+  const heddle_attention_tensors tensors = tensors_of(&c, true);
+  EXPECT(heddle_attention_into(&tensors, &options) == HEDDLE_ERROR_INVALID_ARGUMENT);
+  options.clamp_reads = 1;
+  c.attends = in_clamped_ids;
+  expect_right(&c, &options, true);
+  options.clamp_reads = 2;
+  EXPECT(heddle_attention_into(&tensors, &options) == HEDDLE_ERROR_INVALID_ARGUMENT);
+  EXPECT(strstr(heddle_last_error(), "options.clamp_reads is 2; 0 and 1 are accepted") != NULL);
+  free_case(&c);
+}
+
 static void test_version_and_devices(void) {
   EXPECT(heddle_c_version() == HEDDLE_C_VERSION);
   EXPECT(strncmp(heddle_version(), "0.", 2) == 0);
@@ -301,6 +329,7 @@ int main(void) {
   test_check();
   test_progress();
   test_backends();
+  test_clamped_reads();
   test_version_and_devices();
   return failures();
 }

@@ -180,7 +180,7 @@ static void test_errors(void) {
   EXPECT_ERROR(heddle_block_mask_create(&options, NULL), HEDDLE_ERROR_INVALID_ARGUMENT, "mask is null");
   EXPECT_ERROR(heddle_block_mask_text(NULL, 0, 0, &text), HEDDLE_ERROR_INVALID_ARGUMENT, "mask is null");
   options.struct_size = 103;
-  EXPECT_INVALID("options.struct_size is 103; the sizeof of the struct, 112 here, is accepted");
+  EXPECT_INVALID("options.struct_size is 103; the sizeof of the struct, 120 here, is accepted");
   options = base_options();
   options.sequence_count = -1;
   EXPECT_INVALID("options.sequence_count is -1");

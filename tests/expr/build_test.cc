@@ -55,7 +55,21 @@ TEST(Build, NumbersArePromotedWithExplicitCasts) {
       {exp(q_idx()), "exp(f32(q_idx))"},
       {floor(q_idx()), "floor(f32(q_idx))"},
       {abs(q_idx()), "abs(q_idx)"},
-      {pow(q_idx(), 2), "pow(f32(q_idx), 2.0)"},
+      {pow(q_idx(), 2), "q_idx * q_idx"},
+      {pow(q_idx(), 2.0), "pow(f32(q_idx), 2.0)"},
+      {pow(score(), 3), "score * score * score"},
+      {pow(h(), 7), "h * h * h * (h * h * h) * h"},
+      {pow(3, 4), "81"},
+      {q_idx() & 3, "q_idx & 3"},
+      {(q_idx() == 1) & (b() == 1), "q_idx == 1 and b == 1"},
+      {~q_idx() | (h() ^ b()), "~q_idx | h ^ b"},
+      {(q_idx() << 2) >> h(), "q_idx << 2 >> h"},
+      {ceil(q_idx()), "ceil(f32(q_idx))"},
+      {sign(q_idx()), "sign(q_idx)"},
+      {isnan(q_idx()), "isnan(f32(q_idx))"},
+      {relu(q_idx()), "max(q_idx, 0)"},
+      {relu(score()), "max(score, 0.0)"},
+      {gelu(score()), "0.5 * score * (1.0 + erf(score * 0.7071067811865475))"},
       {where(h() == 1, 2, 0.5), "where(h == 1, 2.0, 0.5)"},
       {where(h() == 1, b(), score()), "where(h == 1, f32(b), score)"},
       {to_f32(score()), "score"},
@@ -92,9 +106,20 @@ TEST(Build, WrongTypesAreRefusedByTheSubExpression) {
   EXPECT_EQ(refusal([&] { return exp(mask); }), "exp" + numbers);
   EXPECT_EQ(refusal([&] { return mask < mask; }), "<" + numbers);
   EXPECT_EQ(refusal([&] { return mask == 1; }), "==" + numbers);
-  EXPECT_EQ(refusal([&] { return mask & h(); }), "and combines bool only, but `h` is i32; compare it with something");
+  EXPECT_EQ(refusal([&] { return mask & h(); }),
+            "& combines two bool or two i32, but `kv_idx <= q_idx` is bool and `h` is i32");
   EXPECT_EQ(refusal([&] { return score() ^ mask; }),
-            "^ combines bool only, but `score` is f32; compare it with something");
+            "^ combines two bool or two i32, but `score` is f32 and `kv_idx <= q_idx` is bool");
+  EXPECT_EQ(refusal([&] { return q_idx() | 1.5; }),
+            "| combines two bool or two i32, but `q_idx` is i32 and `1.5` is f32");
+  EXPECT_EQ(refusal([&] { return mask && h(); }), "and combines bool only, but `h` is i32; compare it with something");
+  EXPECT_EQ(refusal([&] { return b() || h(); }), "or combines bool only, but `b` is i32; compare it with something");
+  EXPECT_EQ(refusal([&] { return ~score(); }),
+            "an operand of ~ must be i32, but `score` is f32; convert it with i32(...)");
+  EXPECT_EQ(refusal([&] { return score() << 1; }),
+            "an operand of << must be i32, but `score` is f32; convert it with i32(...)");
+  EXPECT_EQ(refusal([&] { return isinf(mask); }), "isinf" + numbers);
+  EXPECT_EQ(refusal([&] { return sign(mask); }), "sign" + numbers);
   EXPECT_EQ(refusal([&] { return !(h() + 1); }),
             "not combines bool only, but `h + 1` is i32; compare it with something");
   EXPECT_EQ(refusal([&] { return where(h(), 1, 2); }), "the condition of where must be bool, but `h` is i32");
@@ -121,7 +146,8 @@ TEST(Build, EmptyExpressionsAreRefused) {
 
 TEST(Build, NamesAreIdentifiersWithoutAMeaning) {
   EXPECT_EQ(refusal([] { return param("window_2", ExprType::i32); }), "accepted: window_2");
-  for (const char* name : {"score", "kv_idx", "h", "and", "if", "True", "inf", "exp", "f32", "clip", "at"}) {
+  for (const char* name :
+       {"score", "kv_idx", "h", "and", "if", "True", "inf", "exp", "f32", "clip", "at", "round", "silu"}) {
     EXPECT_EQ(refusal([&] { return param(name, ExprType::f32); }),
               std::string("a param cannot be named '") + name + "': the name has a meaning of its own");
     EXPECT_EQ(refusal([&] { return Capture(name, DType::f32, 1)(0); }),
@@ -142,8 +168,9 @@ TEST(Build, CapturesAreReadAsTheyAreDeclared) {
             "the fill of capture 'x' must be i32, but `0.5` is f32");
   EXPECT_EQ(refusal([] { return Capture("x", DType::boolean, 1).at({h()}, 0); }),
             "the fill of capture 'x' must be bool, but `0` is i32");
-  EXPECT_EQ(refusal([] { return Capture("x", DType::u8, 1)(h()); }),
-            "a capture cannot hold u8; accepted are f64, f32, f16, bf16, e4m3, e5m2, i32, i64 and bool");
+  for (const DType dtype : {DType::i16, DType::i8, DType::u64, DType::u32, DType::u16, DType::u8}) {
+    EXPECT_EQ(Capture("x", dtype, 1)(h()).type(), ExprType::i32) << name(dtype);
+  }
   EXPECT_EQ(refusal([] { return Capture("x", DType::f32, 9)(h()); }),
             "capture 'x' was given rank 9; accepted are 0 to 8");
   EXPECT_EQ(refusal([] { return Capture("x", DType::f32, -1)(h()); }),

@@ -65,8 +65,9 @@ std::vector<Expr> steps_of(const Expr& e) {
   std::vector<Expr> steps;
   for (const Node* node : post_order(e)) {
     if (node->operands.empty() || node->operands[0]->type != ExprType::f32) continue;
-    const bool whole = node->op == Op::floor || node->op == Op::floor_div || node->op == Op::to_i32;
-    if (whole || info(node->op).kind == Kind::cmp) {
+    const bool rounds = node->op == Op::floor || node->op == Op::ceil || node->op == Op::round || node->op == Op::trunc;
+    const bool whole = rounds || node->op == Op::floor_div || node->op == Op::to_i32 || node->op == Op::sign;
+    if (whole || info(node->op).kind == Kind::cmp || info(node->op).kind == Kind::test) {
       steps.push_back(with_operands(*node, std::vector<Expr>(node->operands.begin(), node->operands.end())));
     }
     if (node->op == Op::mod) steps.push_back(floor_div(operand(*node, 0), operand(*node, 1)));
@@ -131,8 +132,8 @@ TEST(Differentiate, ScoreAgreesWithFiniteDifferences) {
   std::array<int, kOpCount> told{};
   int count = 0;
   int nan = 0;
-  for (int drawn = 0; count < 24000; ++drawn) {
-    ASSERT_LT(drawn, 200000) << "too few smooth points";
+  for (int drawn = 0; count < 40000; ++drawn) {
+    ASSERT_LT(drawn, 400000) << "too few smooth points";
     const Expr e = random.draw(ExprType::f32, 2 + random.below(14));
     if (!e.node()->uses.has(Leaf::score)) continue;
     const Element element = mild_element(random);

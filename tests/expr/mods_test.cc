@@ -383,9 +383,10 @@ TEST(Mods, ArgumentsAreValidated) {
   EXPECT_THAT(refusal([] { mods::neighbourhood_2d(0, 1, 1); }), HasSubstr("width of neighbourhood_2d must be 1 to"));
   EXPECT_THAT(refusal([] { mods::block_diffusion(0); }), HasSubstr("block of block_diffusion must be 1 to"));
   EXPECT_EQ(refusal([&] { mods::documents(slopes); }),
-            "ids of documents must be i32 or i64 of rank 1 or 2, but 'slopes' is f32 of rank 1");
+            "ids of documents must be of integers, of rank 1 or 2, but 'slopes' is f32 of rank 1");
   EXPECT_THAT(refusal([&] { mods::documents_from_starts(reals); }), HasSubstr("start_of of documents_from_starts"));
-  EXPECT_THAT(refusal([&] { mods::tree(slopes, ids); }), HasSubstr("enter of tree must be i32 or i64 of rank 1, but"));
+  EXPECT_THAT(refusal([&] { mods::tree(slopes, ids); }),
+              HasSubstr("enter of tree must be of integers, of rank 1, but"));
   EXPECT_THAT(refusal([&] { mods::tree(ids, slopes); }), HasSubstr("last of tree"));
   EXPECT_THAT(refusal([&] { mods::tree(ids, ids, 1.5); }), HasSubstr("first of tree must be an i32 expression"));
   EXPECT_EQ(refusal([&] { mods::alibi(ids); }),

@@ -124,6 +124,45 @@ TEST(OperationValues, IntegerDivisionIsPythons) {
   }
 }
 
+// By Python, whose results of << were taken modulo 2^32; of counts outside 0 to 31 what ops.def says.
+TEST(OperationValues, BitsArePythons) {
+  struct Row {
+    std::int32_t x, y, both, either, differ, left, right;
+  };
+  const std::vector<Row> rows = {
+      {0, 0, 0, 0, 0, 0, 0},
+      {12, 10, 8, 14, 6, 12288, 0},
+      {-12, 10, 0, -2, -2, -12288, -1},
+      {-12, -10, -12, -10, 2, 0, -1},
+      {12, -10, 4, -2, -6, 0, 0},
+      {kIntMax, 1, 1, kIntMax, 2147483646, -2, 1073741823},
+      {kIntMin, 1, 0, -2147483647, -2147483647, 0, -1073741824},
+      {kIntMin, kIntMax, 0, -1, -1, 0, -1},
+      {3, 31, 3, 31, 28, kIntMin, 0},
+      {-3, 31, 29, -1, -30, kIntMin, -1},
+      {3, 32, 0, 35, 35, 0, 0},
+      {-3, 32, 32, -3, -35, 0, -1},
+      {kIntMax, 33, 33, kIntMax, 2147483614, 0, 0},
+      {-1, kIntMin, kIntMin, -1, kIntMax, 0, -1},
+      {123456789, 7, 5, 123456791, 123456786, -1377400192, 964506},
+  };
+  for (const Row& row : rows) {
+    const auto value = [&](Op op) {
+      const std::array<Value, 2> operands = {row.x, row.y};
+      return std::get<std::int32_t>(apply(op, ExprType::i32, operands, Precision::f32));
+    };
+    EXPECT_EQ(value(Op::bit_and), row.both) << row.x << " & " << row.y;
+    EXPECT_EQ(value(Op::bit_or), row.either) << row.x << " | " << row.y;
+    EXPECT_EQ(value(Op::bit_xor), row.differ) << row.x << " ^ " << row.y;
+    EXPECT_EQ(value(Op::shift_left), row.left) << row.x << " << " << row.y;
+    EXPECT_EQ(value(Op::shift_right), row.right) << row.x << " >> " << row.y;
+    const std::array<Value, 1> alone = {row.x};
+    EXPECT_EQ(std::get<std::int32_t>(apply(Op::bit_not, ExprType::i32, alone, Precision::f32)), -1 - row.x);
+    EXPECT_EQ(std::get<std::int32_t>(apply(Op::sign, ExprType::i32, alone, Precision::f32)),
+              row.x == 0 ? 0 : row.x / std::abs(static_cast<double>(row.x)));
+  }
+}
+
 TEST(OperationValues, RealDivisionHasPythonsSigns) {
   const std::vector<std::pair<double, std::vector<std::array<double, 3>>>> table = {
       {-7.5, {{-2.0, 3.0, -1.5}, {-0.5, 15.0, -0.0}, {0.5, -15.0, 0.0}, {2.0, -4.0, 0.5}}},
@@ -235,6 +274,26 @@ TEST(OperationValues, FunctionsAreRoundedOnce) {
       {Op::cos, {-2.0}, -0.416146836547142387},
       {Op::cos, {100.0}, 0.8623188722876839341},
       {Op::cos, {1000000.0}, 0.93675212753314478694},
+      {Op::expm1, {0.5}, 0.64872127070012814685},
+      {Op::expm1, {9.999999747378752e-05}, 0.0001000049976402057159},
+      {Op::expm1, {-3.0}, -0.95021293163213605702},
+      {Op::expm1, {9.999999682655225e-21}, 9.999999682655225389e-21},
+      {Op::expm1, {60.25}, 1.4663665145685640327e+26},
+      {Op::log1p, {0.5}, 0.40546510810816438198},
+      {Op::log1p, {9.999999747378752e-05}, 0.000099994997807348447674},
+      {Op::log1p, {-0.9990000128746033}, -6.9077681536682869525},
+      {Op::log1p, {9.999999682655225e-21}, 9.9999996826552253889e-21},
+      {Op::log1p, {1.0000000150474662e+30}, 69.077552804868836627},
+      {Op::tan, {1.0}, 1.5574077246549022305},
+      {Op::tan, {-2.0}, 2.1850398632615189916},
+      {Op::tan, {100.0}, -0.58721391515692907668},
+      {Op::tan, {1000000.0}, -0.37362445398759902917},
+      {Op::tan, {9.999999747378752e-05}, 0.00009999999780712082576},
+      {Op::atan, {1.0}, 0.78539816339744830962},
+      {Op::atan, {-0.5}, -0.46364760900080611621},
+      {Op::atan, {100.0}, 1.560796660108231381},
+      {Op::atan, {9.999999747378752e-05}, 0.000099999997140454210284},
+      {Op::atan, {1.0000000150474662e+30}, 1.5707963267948966192},
       {Op::erf, {0.5}, 0.52049987781304653768},
       {Op::erf, {-1.0}, -0.84270079294971486934},
       {Op::erf, {9.999999747378752e-05}, 0.00011283791348289935979},

@@ -98,10 +98,13 @@ class RandomExpressions {
     switch (expr::info(op).kind) {
       case expr::Kind::num:
         return expr::info(op).arity > 0 && type != ExprType::boolean;
+      case expr::Kind::bits:
+        return type == ExprType::i32;
       case expr::Kind::real:
       case expr::Kind::random:
         return type == ExprType::f32;
       case expr::Kind::cmp:
+      case expr::Kind::test:
       case expr::Kind::logic:
         return type == ExprType::boolean;
       case expr::Kind::cast:
@@ -144,6 +147,8 @@ class RandomExpressions {
     switch (expr::info(op).kind) {
       case expr::Kind::cmp:
         return {number, number};
+      case expr::Kind::test:
+        return {ExprType::f32};
       case expr::Kind::cast: {
         const ExprType other = type == ExprType::f32 ? ExprType::i32 : ExprType::f32;
         return {below(4) == 0 ? ExprType::boolean : other};
@@ -245,6 +250,12 @@ class RandomExpressions {
     bind_integers<std::int32_t>("doc", DType::i32, {64});
     bind_integers<std::int64_t>("ids", DType::i64, {16});
     bind_integers<std::int32_t>("grid", DType::i32, {8, 5});
+    bind_integers<std::int16_t>("short", DType::i16, {30});
+    bind_integers<std::int8_t>("signed", DType::i8, {24});
+    bind_integers<std::uint8_t>("bytes", DType::u8, {12, 3});
+    bind_integers<std::uint16_t>("words", DType::u16, {20});
+    bind_integers<std::uint32_t>("codes", DType::u32, {18});
+    bind_integers<std::uint64_t>("keys", DType::u64, {10});
     bind_integers<std::uint8_t>("flags", DType::boolean, {8, 6});
     bind_integers<std::uint8_t>("open", DType::boolean, {40});
     bindings_.captures["table"] = permute(bindings_.captures["table"], {1, 0});
@@ -257,7 +268,7 @@ class RandomExpressions {
     bind(name, wide.to(dtype));
   }
 
-  /// Small numbers, growing now and then as document numbers do; i64 also beyond 32 bits.
+  /// Small numbers, growing now and then as document numbers do; also the largest, and of 64 bits larger ones.
   template <class T>
   void bind_integers(const std::string& name, DType dtype, const Dims& shape) {
     const Tensor tensor = Tensor::empty(dtype, shape);
@@ -266,7 +277,9 @@ class RandomExpressions {
     for (std::int64_t i = 0; i < tensor.count(); ++i) {
       if (below(4) == 0) ++value;
       data[i] = static_cast<T>(dtype == DType::boolean ? below(2) : value);
-      if (dtype == DType::i64 && below(8) == 0) data[i] = static_cast<T>((std::int64_t{5} << 32) - 3);
+      if (size_of(dtype) == 8 && below(8) == 0) data[i] = static_cast<T>((std::int64_t{5} << 32) - 3);
+      if (dtype == DType::u32 && below(8) == 0) data[i] = static_cast<T>(-7);
+      if (size_of(dtype) <= 2 && dtype != DType::boolean && below(12) == 0) data[i] = static_cast<T>(-2);
     }
     bind(name, tensor);
   }

@@ -35,7 +35,9 @@ class ExactBounds : public expr::CaptureBounds {
 
  private:
   static double element(const ConstTensorView& view, const Dims& index) {
-    if (view.dtype != DType::i64) return get_element(view, index);
+    if (view.dtype == DType::u32)
+      return static_cast<std::int32_t>(static_cast<std::uint32_t>(get_element(view, index)));
+    if (view.dtype != DType::i64 && view.dtype != DType::u64) return get_element(view, index);
     std::int64_t offset = 0;
     for (int axis = 0; axis < view.rank(); ++axis) offset += index[axis] * view.strides[axis];
     return static_cast<std::int32_t>(static_cast<const std::int64_t*>(view.data)[offset]);

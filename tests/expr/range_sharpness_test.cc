@@ -1,7 +1,9 @@
 // Ranges that must be exact, so that block masks cost their boundary and not their area.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <numbers>
 #include <string>
 
 #include "expr/range_bounds.h"
@@ -99,6 +101,52 @@ TEST(RangeSharpness, Neighbourhoods) {
   EXPECT_EQ(range_of("(q_idx - 50) // 16", integers(35, 40), {}), integers(-1, -1));
   EXPECT_EQ(range_of("q_idx % kv_idx", integers(3, 4), integers(5, 9)), integers(3, 4));
   EXPECT_EQ(range_of("q_idx // kv_idx", integers(3, 4), integers(-1, 1)), integers(-4, 4));
+}
+
+TEST(RangeSharpness, Bits) {
+  expect_sharp("q_idx >> 4 == kv_idx >> 4");
+  expect_sharp("(q_idx >> 3) & 1 == 0 and kv_idx >> 5 == 1");
+  expect_sharp("q_idx << 1 > kv_idx");
+  expect_sharp("(q_idx ^ kv_idx) < 8");
+  expect_sharp("(q_idx & 48) == (kv_idx & 48)");
+  expect_sharp("(q_idx | 15) >= 31");
+  expect_sharp("~q_idx >= ~kv_idx");
+  EXPECT_EQ(range_of("q_idx >> 4", integers(30, 70), {}), integers(1, 4));
+  EXPECT_EQ(range_of("q_idx >> 4", integers(-33, 70), {}), integers(-3, 4));
+  EXPECT_EQ(range_of("q_idx >> 40", integers(-33, 70), {}), integers(-1, 0));
+  EXPECT_EQ(range_of("q_idx >> kv_idx", integers(64, 70), integers(1, 3)), integers(8, 35));
+  EXPECT_EQ(range_of("q_idx >> kv_idx", integers(64, 70), integers(-1, 3)), integers(0, 70));
+  EXPECT_EQ(range_of("q_idx << 4", integers(-3, 7), {}), integers(-48, 112));
+  EXPECT_EQ(range_of("q_idx << 31", integers(0, 0), {}), integers(0, 0));
+  EXPECT_EQ(range_of("q_idx << 30", integers(2, 3), {}), integers(kIntMin, -1073741824));
+  EXPECT_EQ(range_of("q_idx << 30", integers(0, 2), {}), integers(kIntMin, kIntMax));
+  EXPECT_EQ(range_of("q_idx << kv_idx", integers(1, 3), integers(2, 4)), integers(4, 48));
+  EXPECT_EQ(range_of("q_idx << kv_idx", integers(1, 3), integers(31, 33)), integers(kIntMin, kIntMax));
+  EXPECT_EQ(range_of("q_idx << kv_idx", integers(1, 3), integers(32, 33)), integers(0, 0));
+  EXPECT_EQ(range_of("q_idx & 31", integers(64, 66), {}), integers(0, 2));
+  EXPECT_EQ(range_of("q_idx & 31", integers(60, 66), {}), integers(0, 31));
+  EXPECT_EQ(range_of("q_idx & 31", integers(5, 7), {}), integers(5, 7));
+  EXPECT_EQ(range_of("q_idx & -16", integers(35, 70), {}), integers(32, 64));
+  EXPECT_EQ(range_of("q_idx | 7", integers(8, 20), {}), integers(15, 23));
+  EXPECT_EQ(range_of("q_idx ^ 1", integers(8, 9), {}), integers(8, 9));
+  EXPECT_EQ(range_of("~q_idx", integers(-3, 9), {}), integers(-10, 2));
+  EXPECT_EQ(range_of("q_idx + ~q_idx", integers(-3, 9), {}), integers(-1, -1)) << "~x is -1 - x";
+  EXPECT_EQ(range_of("sign(q_idx)", integers(-3, 9), {}), integers(-1, 1));
+  EXPECT_EQ(range_of("sign(q_idx)", integers(0, 9), {}), integers(0, 1));
+}
+
+TEST(RangeSharpness, WholeNumbersAndTests) {
+  EXPECT_EQ(range_of_score("ceil(score)", {-1.5, 2.5, true}), (Range{-1, 3, true}));
+  EXPECT_EQ(range_of_score("round(score)", {-1.5, 2.5, false}), (Range{-2, 2, false}));
+  EXPECT_EQ(range_of_score("trunc(score)", {-1.5, 2.5, false}), (Range{-1, 2, false}));
+  EXPECT_EQ(range_of_score("sign(score)", {-1.5, 0, true}), (Range{-1, 0, true}));
+  EXPECT_EQ(range_of_score("isnan(score)", {-1.5, INFINITY, false}), kFalse);
+  EXPECT_EQ(range_of_score("isnan(score)", {-1.5, 0, true}), kOpen);
+  EXPECT_EQ(range_of_score("isnan(score)", {INFINITY, -INFINITY, true}), kTrue);
+  EXPECT_EQ(range_of_score("isinf(score)", {-1.5, 3e38, true}), kFalse);
+  EXPECT_EQ(range_of_score("isinf(score)", {-1.5, INFINITY, false}), kOpen);
+  EXPECT_EQ(range_of_score("isinf(score)", {-INFINITY, -INFINITY, false}), kTrue);
+  EXPECT_EQ(range_of_score("isinf(score)", {INFINITY, INFINITY, true}), kOpen);
 }
 
 TEST(RangeSharpness, DocumentsThroughBounds) {
@@ -215,11 +263,19 @@ TEST(RangeSharpness, TranscendentalsAreNear) {
   near("cos(score)", {3, 4, false}, -1, std::cos(4));
   near("sin(score)", {0, 1e30, false}, -1, 1);
   near("pow(score, 2)", {-3, 2, false}, 0, 9);
-  near("pow(score, 3)", {-3, 2, false}, -27, 8);
+  near("pow(score, 3.0)", {-3, 2, false}, -27, 8);
   near("pow(2, score)", {-1, 3, false}, 0.5, 8);
+  near("expm1(score)", {-1, 2, false}, std::expm1(-1), std::expm1(2));
+  near("log1p(score)", {-0.5, 3, false}, std::log1p(-0.5), std::log1p(3));
+  near("tan(score)", {-1.5, 1.5, false}, std::tan(-1.5), std::tan(1.5));
+  near("tan(score)", {1.75, 4.5, false}, std::tan(1.75), std::tan(4.5));
+  near("atan(score)", {-INFINITY, 1, false}, -std::numbers::pi / 2, std::numbers::pi / 4);
   near("rsqrt(score)", {4, 16, false}, 0.25, 0.5);
   near("erf(score)", {0, INFINITY, false}, 0, 1);
   EXPECT_TRUE(range_of_score("pow(score, 0.5)", {-1, 4, false}).nan);
+  EXPECT_TRUE(range_of_score("log1p(score)", {-1.5, 4, false}).nan);
+  EXPECT_TRUE(range_of_score("tan(score)", {0, INFINITY, false}).nan);
+  EXPECT_EQ(range_of_score("tan(score)", {1, 2, false}), (Range{-INFINITY, INFINITY, false})) << "a pole lies between";
 }
 
 TEST(RangeSharpness, UnknownCapturesHaveTheRangeOfTheirType) {

@@ -114,28 +114,22 @@ std::vector<Expr> operands_of(ExprType type) {
             score != 1.0, less & real, less | real, Expr(true), Expr(false)};
   }
   const Expr y = type == ExprType::f32 ? to_f32(kv) : kv;
-  std::vector<Expr> all = {x,
-                           y,
-                           -x,
-                           -y,
-                           abs(x),
-                           x + y,
-                           x - y,
-                           x * 3,
-                           x * y,
-                           min(x, y),
-                           min(x, 2),
-                           max(x, y),
-                           max(x, 2),
-                           floor_div(x, y),
-                           x % y,
-                           where(q < kv, x, y),
-                           where(score < 1.0, x, y)};
+  std::vector<Expr> all = {x,         y,
+                           -x,        -y,
+                           abs(x),    x + y,
+                           x - y,     x * 3,
+                           x * y,     min(x, y),
+                           min(x, 2), max(x, y),
+                           max(x, 2), floor_div(x, y),
+                           x % y,     where(q < kv, x, y),
+                           sign(x),   where(score < 1.0, x, y)};
   if (type == ExprType::f32) {
     for (const double constant : {0.0, -0.0, 1.0, -1.0, 2.0, 3.0, 0.125, 1e-44, 1e38}) all.emplace_back(constant);
-    all.insert(all.end(), {Expr(INFINITY), Expr(-INFINITY), Expr(NAN), floor(x), to_f32(q < kv), to_f32(q), exp(x)});
+    all.insert(all.end(),
+               {Expr(INFINITY), Expr(-INFINITY), Expr(NAN), floor(x), trunc(x), to_f32(q < kv), to_f32(q), exp(x)});
   } else {
-    for (const int constant : {0, 1, -1, 2, 7, 65536}) all.emplace_back(constant);
+    for (const int constant : {0, 1, -1, 2, 7, 31, 32, 65536}) all.emplace_back(constant);
+    all.push_back(~x);
     all.insert(all.end(),
                {Expr(std::numeric_limits<std::int32_t>::min()), Expr(std::numeric_limits<std::int32_t>::max()),
                 to_i32(score), to_i32(q < kv), to_i32(to_f32(q))});
@@ -171,6 +165,7 @@ TEST_F(EachRule, HoldsByItself) {
     for (int i = 0; i < kOpCount; ++i) {
       const Op op = static_cast<Op>(i);
       const bool logic = info(op).kind == Kind::logic || op == Op::to_f32 || op == Op::to_i32;
+      if (info(op).kind == Kind::bits && type != ExprType::i32) continue;
       if (info(op).kind == Kind::read || info(op).kind == Kind::random || (type == ExprType::boolean && !logic))
         continue;
       if (type != ExprType::boolean && info(op).kind == Kind::logic) continue;
@@ -243,9 +238,29 @@ TEST(Simplify, LeavesWhatNanAndZerosDependOn) {
   expect_simple("not score == 1.0", "score != 1.0");
   expect_simple("score < score", "False");
   expect_simple("pow(score, 2.0)", "score * score");
+  expect_simple("trunc(round(score))", "round(score)");
+  expect_simple("isnan(f32(q_idx)) or isinf(score)", "isinf(score)");
   expect_simple("pow(score, 2.0)", "pow(score, 2.0)", Precision::f64);
   expect_simple("score / 3.0", "score / 3.0");
   expect_simple("score / 8.0", "score * 0.125");
+}
+
+TEST(Simplify, BitsByLiteralsAreArithmetic) {
+  expect_simple("(q_idx >> 4) & 7", "q_idx // 16 % 8");
+  expect_simple("q_idx << 3", "q_idx * 8");
+  expect_simple("q_idx << 31", "q_idx * -2147483648");
+  expect_simple("q_idx << 32", "0");
+  expect_simple("q_idx << -1", "0");
+  expect_simple("q_idx >> 32", "q_idx >> 31");
+  expect_simple("q_idx >> -5", "q_idx >> 31");
+  expect_simple("q_idx >> 0", "q_idx");
+  expect_simple("q_idx & 2147483647", "q_idx & 2147483647");
+  expect_simple("6 & q_idx", "q_idx & 6");
+  expect_simple("~(q_idx - 1)", "-q_idx");
+  expect_simple("~~q_idx", "q_idx");
+  expect_simple("(q_idx ^ kv_idx) ^ (kv_idx ^ q_idx)", "0");
+  expect_simple("6 ^ 3 | 8", "13");
+  expect_simple("-8 >> 1", "-4");
 }
 
 TEST(Simplify, OrdersAndSharesOperands) {

@@ -2,6 +2,7 @@
 // from the seed.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <random>
@@ -22,6 +23,7 @@ class RandomMasks {
     bind("length", DType::i64, {4});
     bind("slope", DType::f32, {4});
     bind("pattern", DType::boolean, {40, 48});
+    bind("colour", DType::u8, {kTokens});
     fill();
     bindings_.params = {{"window", 1 + below(40)}, {"shift", below(9) - 4}, {"rate", 0.5}, {"on", below(2) == 0}};
   }
@@ -86,6 +88,9 @@ class RandomMasks {
       static_cast<std::int64_t*>(tensors_[1].data())[i] = (std::int64_t{7} << 32) + below(70);
       static_cast<float*>(tensors_[2].data())[i] = static_cast<float>(below(100)) / 64.0F;
     }
+    auto* colour = static_cast<std::uint8_t*>(tensors_[4].data());
+    for (int i = 0; i < kTokens; ++i)
+      colour[i] = static_cast<std::uint8_t>(i % 40 == 0 ? below(256) : colour[std::max(0, i - 1)]);
     // Rectangles of ones, so that whole blocks are full or empty.
     auto* pattern = static_cast<std::uint8_t*>(tensors_[3].data());
     for (int i = 0; i < 40 * 48; ++i) pattern[i] = 0;
@@ -102,7 +107,8 @@ class RandomMasks {
     const Expr q = leaf::q_idx(), kv = leaf::kv_idx(), window = param("window", ExprType::i32);
     const Capture doc("doc", DType::i32, 1), length("length", DType::i64, 1), slope("slope", DType::f32, 1);
     const Capture pattern("pattern", DType::boolean, 2);
-    switch (below(18)) {
+    const Capture colour("colour", DType::u8, 1);
+    switch (below(22)) {
       case 0:
       case 1:
         return compare(affine(), affine());
@@ -137,6 +143,14 @@ class RandomMasks {
         return doc(q) % 3 == below(3);
       case 16:
         return min(q, kv) % 16 < max(floor_div(q, 8), leaf::h() + 1);
+      case 17:
+        return (colour(q) & (1 << below(8))) != 0;
+      case 18:
+        return colour(q) <= colour(kv);
+      case 19:
+        return ((affine() >> below(6)) & 3) == ((kv << below(3)) ^ below(4));
+      case 20:
+        return (q ^ kv) < (1 << below(7));
       default:
         return param("on", ExprType::boolean);
     }

@@ -20,8 +20,9 @@ namespace {
 using expr::Precision;
 using expr::Range;
 
-constexpr std::array<DType, 9> kReadable{DType::f64,  DType::f32, DType::f16, DType::bf16,   DType::e4m3,
-                                         DType::e5m2, DType::i64, DType::i32, DType::boolean};
+constexpr std::array<DType, 15> kReadable{DType::f64,  DType::f32, DType::f16, DType::bf16, DType::e4m3,
+                                          DType::e5m2, DType::i64, DType::i32, DType::i16,  DType::i8,
+                                          DType::u64,  DType::u32, DType::u16, DType::u8,   DType::boolean};
 
 class Random {
  public:
@@ -59,11 +60,12 @@ Range scanned(const ConstTensorView& view, Precision precision, const std::vecto
   for (const Range& axis : box) index.push_back(static_cast<std::int64_t>(axis.lo));
   while (true) {
     double x = get_element(view, index);
-    if (view.dtype == DType::i64) {
+    if (size_of(view.dtype) == 8 && !is_floating(view.dtype)) {
       std::int64_t offset = 0;
       for (int axis = 0; axis < view.rank(); ++axis) offset += index[axis] * view.strides[axis];
       x = static_cast<std::int32_t>(static_cast<const std::int64_t*>(view.data)[offset]);
     }
+    if (view.dtype == DType::u32) x = static_cast<std::int32_t>(static_cast<std::uint32_t>(x));
     if (view.dtype == DType::f64 && precision == Precision::f32) x = static_cast<float>(x);
     if (std::isnan(x)) {
       range.nan = true;

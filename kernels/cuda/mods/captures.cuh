@@ -44,7 +44,7 @@ struct E4m3 {
     return magnitude == 0x7FU ? __uint_as_float(0x7FC00000U) : x;
   }
 };
-/// The low 32 bits; memory is little-endian.
+/// The low 32 bits, of u64 too; memory is little-endian.
 struct I64 {
   static constexpr int kApart = 8, kRead = 4;
   static __device__ __forceinline__ int value(unsigned bits) { return static_cast<int>(bits); }
@@ -53,6 +53,15 @@ struct I32 {
   static constexpr int kApart = 4, kRead = 4;
   static __device__ __forceinline__ int value(unsigned bits) { return static_cast<int>(bits); }
 };
+template <class Stored>
+struct Narrow {
+  static constexpr int kApart = sizeof(Stored), kRead = sizeof(Stored);
+  static __device__ __forceinline__ int value(unsigned bits) { return static_cast<Stored>(bits); }
+};
+using I16 = Narrow<short>;
+using U16 = Narrow<unsigned short>;
+using I8 = Narrow<signed char>;
+using U8 = Narrow<unsigned char>;
 struct Boolean {
   static constexpr int kApart = 1, kRead = 1;
   static __device__ __forceinline__ bool value(unsigned bits) { return bits != 0; }

@@ -47,6 +47,22 @@ __device__ __forceinline__ int mod_power(int x) {
   return x & ((1 << kBits) - 1);
 }
 
+__device__ __forceinline__ int sign(int x) { return (x > 0 ? 1 : 0) - (x < 0 ? 1 : 0); }
+
+__device__ __forceinline__ int bit_and(int x, int y) { return x & y; }
+__device__ __forceinline__ int bit_or(int x, int y) { return x | y; }
+__device__ __forceinline__ int bit_xor(int x, int y) { return x ^ y; }
+__device__ __forceinline__ int bit_not(int x) { return ~x; }
+/// Counts outside 0 to 31: 0, and the sign.
+__device__ __forceinline__ int shift_left(int x, int y) {
+  const unsigned count = static_cast<unsigned>(y);
+  return count > 31U ? 0 : wrapped(static_cast<unsigned>(x) << count);
+}
+__device__ __forceinline__ int shift_right(int x, int y) {
+  const unsigned count = static_cast<unsigned>(y);
+  return x >> (count > 31U ? 31U : count);
+}
+
 // ---- f32: each operation rounded once, never contracted to a fused multiply-add
 
 __device__ __forceinline__ float add(float x, float y) { return __fadd_rn(x, y); }
@@ -65,18 +81,26 @@ __device__ __forceinline__ float neg(float x) { return -x; }
 __device__ __forceinline__ float abs(float x) { return fabsf(x); }
 __device__ __forceinline__ float min(float x, float y) { return min_nan(x, y); }
 __device__ __forceinline__ float max(float x, float y) { return max_nan(x, y); }
+__device__ __forceinline__ float ceil(float x) { return ceilf(x); }
+__device__ __forceinline__ float round(float x) { return rintf(x); }
+__device__ __forceinline__ float trunc(float x) { return truncf(x); }
+__device__ __forceinline__ float sign(float x) { return x > 0 ? 1.0F : x < 0 ? -1.0F : x; }
 __device__ __forceinline__ float sqrt(float x) { return __fsqrt_rn(x); }
 
 // The compiler's own functions; their largest errors, in ulp, as its documentation gives them: rsqrtf 2, expf 1, exp2f
-// 2, logf 1, log2f 1, tanhf 2, sinf 2, cosf 2, erff 2. (pow: mods/pow.cuh)
+// 2, expm1f 1, logf 1, log2f 1, log1pf 1, tanhf 2, sinf 2, cosf 2, tanf 4, atanf 2, erff 2. (pow: mods/pow.cuh)
 __device__ __forceinline__ float rsqrt(float x) { return rsqrtf(x); }
 __device__ __forceinline__ float exp(float x) { return expf(x); }
 __device__ __forceinline__ float exp2(float x) { return exp2f(x); }
+__device__ __forceinline__ float expm1(float x) { return expm1f(x); }
 __device__ __forceinline__ float log(float x) { return logf(x); }
 __device__ __forceinline__ float log2(float x) { return log2f(x); }
+__device__ __forceinline__ float log1p(float x) { return log1pf(x); }
 __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
 __device__ __forceinline__ float sin(float x) { return sinf(x); }
 __device__ __forceinline__ float cos(float x) { return cosf(x); }
+__device__ __forceinline__ float tan(float x) { return tanf(x); }
+__device__ __forceinline__ float atan(float x) { return atanf(x); }
 __device__ __forceinline__ float erf(float x) { return erff(x); }
 /// 1 / (1 + e^-x), of whose two forms each side takes the one that keeps small results exact.
 __device__ __forceinline__ float sigmoid(float x) {
@@ -110,6 +134,9 @@ template <class T>
 __device__ __forceinline__ bool ne(T x, T y) {
   return x != y;
 }
+
+__device__ __forceinline__ bool isnan(float x) { return x != x; }
+__device__ __forceinline__ bool isinf(float x) { return fabsf(x) == __uint_as_float(0x7F800000U); }
 
 __device__ __forceinline__ bool logical_and(bool x, bool y) { return x && y; }
 __device__ __forceinline__ bool logical_or(bool x, bool y) { return x || y; }

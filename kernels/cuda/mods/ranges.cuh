@@ -5,6 +5,7 @@
 
 #include "mods/captures.cuh"
 #include "mods/operations.cuh"
+#include "shared/bit_intervals.h"
 #include "shared/intervals.h"
 #include "shared/mask_rows.h"
 
@@ -83,6 +84,10 @@ __device__ __forceinline__ Real div(Real x, Real y) {
   return over_corners(ops::div(x.lo, y.lo), ops::div(x.lo, y.hi), ops::div(x.hi, y.lo), ops::div(x.hi, y.hi), nan);
 }
 __device__ __forceinline__ Real floor(Real x) { return {ops::floor(x.lo), ops::floor(x.hi), x.nan}; }
+__device__ __forceinline__ Real ceil(Real x) { return {ops::ceil(x.lo), ops::ceil(x.hi), x.nan}; }
+__device__ __forceinline__ Real round(Real x) { return {ops::round(x.lo), ops::round(x.hi), x.nan}; }
+__device__ __forceinline__ Real trunc(Real x) { return {ops::trunc(x.lo), ops::trunc(x.hi), x.nan}; }
+__device__ __forceinline__ Real sign(Real x) { return only_nan(x) ? x : Real{ops::sign(x.lo), ops::sign(x.hi), x.nan}; }
 __device__ __forceinline__ Real floor_div(Real x, Real y) { return floor(div(x, y)); }
 __device__ __forceinline__ Real mod(Real, Real) { return any_real(); }
 __device__ __forceinline__ Real min(Real x, Real y) {
@@ -100,6 +105,9 @@ __device__ __forceinline__ Real sqrt(Real x) {
 __device__ __forceinline__ Truth compare(Relation relation, Real x, Real y, bool same) {
   return shared::compare(relation, x, y, same, x.nan || y.nan, !only_nan(x) && !only_nan(y));
 }
+
+__device__ __forceinline__ Truth isnan(Real x) { return shared::holds_nan(x); }
+__device__ __forceinline__ Truth isinf(Real x) { return shared::holds_infinity(x, infinity()); }
 
 __device__ __forceinline__ Real to_f32(Interval x) {
   return {ops::to_f32(static_cast<int>(x.lo)), ops::to_f32(static_cast<int>(x.hi)), false};

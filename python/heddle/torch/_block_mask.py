@@ -214,7 +214,7 @@ class LazyLists:
         captures = {name: x.detach().cpu() for name, x in self.mask.captures.items()}
         return heddle.BlockMask.build(
             self.mask.expr, *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
-            params=self.mask.params)
+            params=self.mask.params, clamp_reads=True)
 
     def lists(self) -> dict[str, torch.Tensor]:
         if self._lists is None:

@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ._block_mask import LARGE_BLOCK, BlockMask, core_mask, noop_mask
-from ._run import Call, attend
+from ._run import Call, attend, autocast
 from ._trace import Mods
 
 KERNEL_OPTIONS = {
@@ -125,6 +125,7 @@ def flex_attention(
     >>> heddle.torch.flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score - (q_idx - kv_idx).abs()).shape
     torch.Size([1, 2, 16, 8])
     """
+    query, key, value = autocast(query, key, value)
     check_inputs(query, key, value, enable_gqa)
     if kernel_options:
         check_kernel_options(kernel_options)

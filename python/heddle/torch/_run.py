@@ -77,7 +77,7 @@ class Call:
             made.max_kv_len = self.max_kv_len
         if self.lists is not None:
             made.block_mask = self.lists._mask
-        if self.clamps and hasattr(made, "clamp_reads"):  # SHIM
+        if self.clamps:
             made.clamp_reads = True
         if device.type == "cuda":
             made.stream = torch._C._cuda_getCurrentRawStream(device.index)
@@ -142,6 +142,15 @@ def attend(
             raise
         _core.attention_into(*copies, out, lse, arguments)
     return out, lse
+
+
+def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As torch's autocast, where it is on: floating types but f64 become its type."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
 def suited(*tensors: torch.Tensor) -> list[torch.Tensor] | None:

@@ -9,7 +9,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.attention.varlen import AuxRequest
 
 from . import _forms
-from ._run import Call, attend
+from ._run import Call, attend, autocast
 
 
 def scaled_dot_product_attention(
@@ -30,6 +30,7 @@ def scaled_dot_product_attention(
     >>> heddle.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 4, 16, 8])
     """
+    query, key, value = autocast(query, key, value)
     check(query, key, value, attn_mask, dropout_p, is_causal)
     call = Call(scale=None if scale is None else float(scale))
     if dropout_p > 0.0:

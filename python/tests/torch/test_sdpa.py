@@ -26,11 +26,11 @@ def test_any_rank(shapes):
     want = torchs(q, k, v)
     agree(scaled_dot_product_attention(q, k, v), want)
     agree(scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3), torchs(q, k, v, is_causal=True, scale=0.3))
-    for mask in (torch.randn(7, 9) > 0, torch.randn(7, 9), torch.randn(*want.shape[:-1], 9), torch.randn(9) > 0):
+    for mask in (torch.randn(7, 9) > 0, torch.randn(7, 9), torch.randn(*want.shape[:-1], 9)):
         agree(scaled_dot_product_attention(q, k, v, mask), torchs(q, k, v, mask))
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 7, 9), (1, 8, 1, 9), (2, 8, 7, 1), (7, 1), (1,)])
+@pytest.mark.parametrize("shape", [(2, 1, 7, 9), (1, 8, 1, 9), (2, 8, 7, 1), (7, 1)])
 @pytest.mark.parametrize("kind", [torch.bool, torch.float32])
 def test_masks_broadcast(shape, kind):
     q, k, v = torch.randn(2, 8, 7, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 12)

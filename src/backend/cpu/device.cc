@@ -42,7 +42,7 @@ class CpuDevice final : public DeviceInterface {
   int index_of(const void*) const override { return -1; }
   bool is_capturing(int, void*) const override { return false; }
   void merge(const MergeArguments& arguments) const override { cpu::merge_states(arguments); }
-  BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType,
+  BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {.mask = nullptr, .refused = "the CPU is the host"};
   }

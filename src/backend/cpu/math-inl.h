@@ -1,10 +1,9 @@
 // Elementary functions on Highway vectors of float or double, recompiled for each SIMD target. The largest errors stand
-// in src/expr/ops.def and are measured by tests/backend/cpu/math_test.cc. All keep NaN, take infinities as C99 says, and
-// round results below the normal range once (gradual underflow).
+// in src/expr/ops.def and are measured by tests/backend/cpu/math_test.cc. All keep NaN, take infinities as C99 says,
+// and round results below the normal range once (gradual underflow).
 //
 // Highway's own math library is not used: its Exp(NaN) is 0, its Log(0) is -105. Exp2, Exp, Tanh and Sigmoid are ours
-// because they are hot; the others call SLEEF a whole vector at a time on AVX2 and AVX-512, and lane by lane elsewhere
-// (on Arm too: its vector library is not linked yet).
+// because they are hot; the others are SLEEF's (sleef-inl.h).
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -22,7 +21,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "backend/cpu/sleef_functions.h"
+#include "backend/cpu/sleef-inl.h"
 #include "backend/cpu/tanh_table.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -296,96 +295,29 @@ HWY_INLINE V Rsqrt(D d, V x) {
   return hn::Div(hn::Set(d, hn::TFromD<D>(1)), hn::Sqrt(x));
 }
 
-namespace detail {
-
-/// One lane after another.
-template <class D, class V, class F>
-HWY_INLINE V EachLane(D d, V x, V y, F&& f) {
-  HWY_ALIGN hn::TFromD<D> xs[hn::MaxLanes(D())], ys[hn::MaxLanes(D())];
-  hn::Store(x, d, xs);
-  hn::Store(y, d, ys);
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) xs[i] = f(xs[i], ys[i]);
-  return hn::Load(d, xs);
+/// Whole numbers, with the sign of x: some targets give 0 for -0.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Floor(D /*d*/, V x) {
+  return hn::CopySign(hn::Floor(x), x);
 }
-
-// HEDDLE_SLEEF defines F, a SLEEF function of one argument for scalars and for whole vectors, which CallSleef applies.
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-#define HEDDLE_SLEEF_256(name)                                                        \
-  static HWY_INLINE __m256 Whole256(__m256 x) { return Sleef_##name##f8_u10avx2(x); } \
-  static HWY_INLINE __m256d Whole256(__m256d x) { return Sleef_##name##d4_u10avx2(x); }
-#else
-#define HEDDLE_SLEEF_256(name)
-#endif
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-#define HEDDLE_SLEEF_512(name)                                                            \
-  static HWY_INLINE __m512 Whole512(__m512 x) { return Sleef_##name##f16_u10avx512f(x); } \
-  static HWY_INLINE __m512d Whole512(__m512d x) { return Sleef_##name##d8_u10avx512f(x); }
-#else
-#define HEDDLE_SLEEF_512(name)
-#endif
-#define HEDDLE_SLEEF(F, name)                                                \
-  struct F {                                                                 \
-    static HWY_INLINE float One(float x) { return Sleef_##name##f_u10(x); }  \
-    static HWY_INLINE double One(double x) { return Sleef_##name##_u10(x); } \
-    HEDDLE_SLEEF_256(name)                                                   \
-    HEDDLE_SLEEF_512(name)                                                   \
-  };
-HEDDLE_SLEEF(SleefLog, log)
-HEDDLE_SLEEF(SleefLog2, log2)
-HEDDLE_SLEEF(SleefSin, sin)
-HEDDLE_SLEEF(SleefCos, cos)
-HEDDLE_SLEEF(SleefErf, erf)
-#undef HEDDLE_SLEEF
-#undef HEDDLE_SLEEF_512
-#undef HEDDLE_SLEEF_256
-
-template <class F, class D, class V>
-HWY_INLINE V CallSleef(D d, V x) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if constexpr (sizeof(V) == 64) return V{F::Whole512(x.raw)};
-#endif
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  if constexpr (sizeof(V) == 32) return V{F::Whole256(x.raw)};
-#endif
-  return EachLane(d, x, x, [](auto lane, auto) { return F::One(lane); });
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Ceil(D /*d*/, V x) {
+  return hn::CopySign(hn::Ceil(x), x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V RoundEven(D /*d*/, V x) {
+  return hn::CopySign(hn::Round(x), x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Trunc(D /*d*/, V x) {
+  return hn::CopySign(hn::Trunc(x), x);
 }
 
-}  // namespace detail
-
+/// -1 or 1; zeros and NaN are themselves.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Log(D d, V x) {
-  return detail::CallSleef<detail::SleefLog>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Log2(D d, V x) {
-  return detail::CallSleef<detail::SleefLog2>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Sin(D d, V x) {
-  return detail::CallSleef<detail::SleefSin>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Cos(D d, V x) {
-  return detail::CallSleef<detail::SleefCos>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Erf(D d, V x) {
-  return detail::CallSleef<detail::SleefErf>(d, x);
-}
-/// In double by the C library: SLEEF's pow is infinite for results in the last 2e-9 of the range.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Pow(D d, V x, V y) {
-  if constexpr (sizeof(hn::TFromD<D>) == 8) {
-    return detail::EachLane(d, x, y, [](double base, double power) { return std::pow(base, power); });
-  } else {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-    if constexpr (sizeof(V) == 64) return V{Sleef_powf16_u10avx512f(x.raw, y.raw)};
-#endif
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-    if constexpr (sizeof(V) == 32) return V{Sleef_powf8_u10avx2(x.raw, y.raw)};
-#endif
-    return detail::EachLane(d, x, y, Sleef_powf_u10);
-  }
+HWY_INLINE V Sign(D d, V x) {
+  const V one = hn::Set(d, hn::TFromD<D>(1)), zero = hn::Zero(d);
+  return hn::IfThenElse(hn::Gt(x, zero), one, hn::IfThenElse(hn::Lt(x, zero), hn::Neg(one), x));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -51,7 +51,7 @@ HWY_INLINE hn::Mask<D> MaskOf(D d, V boolean) {
 HEDDLE_TILE_BINARY(Add, hn::Add(x, y))
 HEDDLE_TILE_BINARY(Sub, hn::Sub(x, y))
 HEDDLE_TILE_BINARY(Mul, hn::Mul(x, y))
-HEDDLE_TILE_BINARY(FloorDivReal, hn::Floor(hn::Div(x, y)))
+HEDDLE_TILE_BINARY(FloorDivReal, Floor(d, hn::Div(x, y)))
 HEDDLE_TILE_BINARY(MinReal, MinNan(d, x, y))
 HEDDLE_TILE_BINARY(MaxReal, MaxNan(d, x, y))
 HEDDLE_TILE_BINARY(MinInt, hn::Min(x, y))
@@ -61,7 +61,12 @@ HEDDLE_TILE_UNARY(NegReal, hn::Neg(x))
 HEDDLE_TILE_UNARY(NegInt, hn::Sub(hn::Zero(Int32<D>()), x))
 HEDDLE_TILE_UNARY(AbsReal, hn::Abs(x))
 HEDDLE_TILE_UNARY(AbsInt, hn::Max(x, hn::Sub(hn::Zero(Int32<D>()), x)))
-HEDDLE_TILE_UNARY(FloorReal, hn::Floor(x))
+HEDDLE_TILE_UNARY(FloorReal, Floor(d, x))
+HEDDLE_TILE_UNARY(CeilReal, Ceil(d, x))
+HEDDLE_TILE_UNARY(RoundReal, RoundEven(d, x))
+HEDDLE_TILE_UNARY(TruncReal, Trunc(d, x))
+HEDDLE_TILE_UNARY(SignReal, Sign(d, x))
+HEDDLE_TILE_UNARY(SignInt, hn::Max(hn::Min(x, hn::Set(Int32<D>(), 1)), hn::Set(Int32<D>(), -1)))
 HEDDLE_TILE_UNARY(SqrtReal, hn::Sqrt(x))
 HEDDLE_TILE_UNARY(RsqrtReal, Rsqrt(d, x))
 HEDDLE_TILE_UNARY(ExpReal, Exp(d, x))
@@ -73,11 +78,17 @@ HEDDLE_TILE_UNARY(SigmoidReal, Sigmoid(d, x))
 HEDDLE_TILE_UNARY(SinReal, Sin(d, x))
 HEDDLE_TILE_UNARY(CosReal, Cos(d, x))
 HEDDLE_TILE_UNARY(ErfReal, Erf(d, x))
+HEDDLE_TILE_UNARY(Expm1Real, Expm1(d, x))
+HEDDLE_TILE_UNARY(Log1pReal, Log1p(d, x))
+HEDDLE_TILE_UNARY(TanReal, Tan(d, x))
+HEDDLE_TILE_UNARY(AtanReal, Atan(d, x))
 
 HEDDLE_TILE_BINARY(LessReal, BooleanOf(d, hn::Lt(x, y)))
 HEDDLE_TILE_BINARY(LessEqualReal, BooleanOf(d, hn::Le(x, y)))
 HEDDLE_TILE_BINARY(EqualReal, BooleanOf(d, hn::Eq(x, y)))
 HEDDLE_TILE_BINARY(UnequalReal, hn::Not(BooleanOf(d, hn::Eq(x, y))))  // hn::Ne is false with NaN on x86
+HEDDLE_TILE_UNARY(IsNanReal, hn::Not(BooleanOf(d, hn::Eq(x, x))))
+HEDDLE_TILE_UNARY(IsInfReal, BooleanOf(d, hn::Eq(hn::Abs(x), hn::Inf(d))))
 HEDDLE_TILE_BINARY(LessInt, hn::VecFromMask(Int32<D>(), hn::Lt(x, y)))
 HEDDLE_TILE_BINARY(LessEqualInt, hn::VecFromMask(Int32<D>(), hn::Not(hn::Lt(y, x))))
 HEDDLE_TILE_BINARY(EqualInt, hn::VecFromMask(Int32<D>(), hn::Eq(x, y)))
@@ -86,9 +97,27 @@ HEDDLE_TILE_BINARY(UnequalInt, hn::VecFromMask(Int32<D>(), hn::Ne(x, y)))
 HEDDLE_TILE_BINARY(And, hn::And(x, y))
 HEDDLE_TILE_BINARY(Or, hn::Or(x, y))
 HEDDLE_TILE_BINARY(Xor, hn::Xor(x, y))
-HEDDLE_TILE_UNARY(NotBoolean, hn::Not(x))
+HEDDLE_TILE_UNARY(NotBits, hn::Not(x))
 HEDDLE_TILE_UNARY(Same, x)
 HEDDLE_TILE_UNARY(BooleanToInt, hn::And(x, hn::Set(Int32<D>(), 1)))
+
+/// Counts outside 0 to 31: 0, and the sign.
+struct ShiftLeftEach {
+  template <class D, class V>
+  static HWY_INLINE V Call(D /*d*/, V x, V y) {
+    const auto last = hn::Set(Int32<D>(), 31);
+    const V count = hn::And(y, last);
+    return hn::IfThenElseZero(hn::Eq(count, y), hn::Shl(x, count));
+  }
+};
+struct ShiftRightEach {
+  template <class D, class V>
+  static HWY_INLINE V Call(D /*d*/, V x, V y) {
+    const hn::RebindToUnsigned<Int32<D>> du;
+    const auto count = hn::Min(hn::BitCast(du, y), hn::Set(du, 31U));
+    return hn::Shr(x, hn::BitCast(Int32<D>(), count));
+  }
+};
 
 /// y holds the same count in every lane.
 struct ShiftRightInt {
@@ -259,6 +288,18 @@ struct OpRows {
   static constexpr Row min = {kReal2<MinReal>, kInt2<MinInt>};
   static constexpr Row max = {kReal2<MaxReal>, kInt2<MaxInt>};
 
+  static constexpr Row sign = {kReal1<SignReal>, kInt1<SignInt>};
+
+  static constexpr Row bit_and = {nullptr, kInt2<And>};
+  static constexpr Row bit_or = {nullptr, kInt2<Or>};
+  static constexpr Row bit_xor = {nullptr, kInt2<Xor>};
+  static constexpr Row bit_not = {nullptr, kInt1<NotBits>};
+  static constexpr Row shift_left = {nullptr, kInt2<ShiftLeftEach>};
+  static constexpr Row shift_right = {nullptr, kInt2<ShiftRightEach>};
+
+  static constexpr Row isnan = {Map<Real, IsNanReal, Int, Real>};
+  static constexpr Row isinf = {Map<Real, IsInfReal, Int, Real>};
+
   static constexpr Row lt = {kRealTest<LessReal>, kInt2<LessInt>};
   static constexpr Row le = {kRealTest<LessEqualReal>, kInt2<LessEqualInt>};
   static constexpr Row eq = {kRealTest<EqualReal>, kInt2<EqualInt>};
@@ -267,7 +308,7 @@ struct OpRows {
   static constexpr Row logical_and = {nullptr, nullptr, kInt2<And>};
   static constexpr Row logical_or = {nullptr, nullptr, kInt2<Or>};
   static constexpr Row logical_xor = {nullptr, nullptr, kInt2<Xor>};
-  static constexpr Row logical_not = {nullptr, nullptr, kInt1<NotBoolean>};
+  static constexpr Row logical_not = {nullptr, nullptr, kInt1<NotBits>};
   static constexpr TileKernel kWhereInt = Map<float, WhereInt, Int, Int, Int, Int>;
   static constexpr Row where = {Map<Real, WhereReal, Real, Int, Real, Real>, kWhereInt, kWhereInt};
 
@@ -275,16 +316,23 @@ struct OpRows {
   static constexpr Row to_i32 = {Map<Real, RealToInt, Int, Real>, nullptr, kInt1<BooleanToInt>};
 
   static constexpr Row floor = {kReal1<FloorReal>};
+  static constexpr Row ceil = {kReal1<CeilReal>};
+  static constexpr Row round = {kReal1<RoundReal>};
+  static constexpr Row trunc = {kReal1<TruncReal>};
   static constexpr Row sqrt = {kReal1<SqrtReal>};
   static constexpr Row rsqrt = {kReal1<RsqrtReal>};
   static constexpr Row exp = {kReal1<ExpReal>};
   static constexpr Row exp2 = {kReal1<Exp2Real>};
+  static constexpr Row expm1 = {kReal1<Expm1Real>};
   static constexpr Row log = {kReal1<LogReal>};
   static constexpr Row log2 = {kReal1<Log2Real>};
+  static constexpr Row log1p = {kReal1<Log1pReal>};
   static constexpr Row tanh = {kReal1<TanhReal>};
   static constexpr Row sigmoid = {kReal1<SigmoidReal>};
   static constexpr Row sin = {kReal1<SinReal>};
   static constexpr Row cos = {kReal1<CosReal>};
+  static constexpr Row tan = {kReal1<TanReal>};
+  static constexpr Row atan = {kReal1<AtanReal>};
   static constexpr Row erf = {kReal1<ErfReal>};
   static constexpr Row pow = {kReal2<PowReal>};
 

@@ -62,6 +62,7 @@ struct StoredReal {
     }
   }
 };
+/// The low 32 bits of i64 and u64.
 struct StoredI64 {
   using Raw = std::int64_t;
   template <class Out>
@@ -71,6 +72,22 @@ struct StoredI64 {
     return static_cast<Out>(static_cast<std::uint32_t>(x));
   }
 };
+/// i16, i8, u16, u8.
+template <class Raw_>
+struct StoredNarrow {
+  using Raw = Raw_;
+  template <class Out>
+  static constexpr bool kVector = true;
+  template <class Out>
+  static Out Value(Raw x) {
+    return x;
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const std::byte* first) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<Raw, D>(), reinterpret_cast<const Raw*>(first)));
+  }
+};
+/// i32 and u32.
 struct StoredI32 {
   using Raw = std::int32_t;
   template <class Out>
@@ -276,8 +293,21 @@ void ReadReal(const TileArguments& t) {
 }
 inline void ReadInt(const TileArguments& t) {
   if (t.capture->empty) return ReadEmpty<std::int32_t>(t);
-  if (t.capture->dtype == DType::i64) return ReadStored<StoredI64, std::int32_t>(t);
-  return ReadStored<StoredI32, std::int32_t>(t);
+  switch (t.capture->dtype) {
+    case DType::i64:
+    case DType::u64:
+      return ReadStored<StoredI64, std::int32_t>(t);
+    case DType::i16:
+      return ReadStored<StoredNarrow<std::int16_t>, std::int32_t>(t);
+    case DType::u16:
+      return ReadStored<StoredNarrow<std::uint16_t>, std::int32_t>(t);
+    case DType::i8:
+      return ReadStored<StoredNarrow<std::int8_t>, std::int32_t>(t);
+    case DType::u8:
+      return ReadStored<StoredNarrow<std::uint8_t>, std::int32_t>(t);
+    default:
+      return ReadStored<StoredI32, std::int32_t>(t);
+  }
 }
 inline void ReadBoolean(const TileArguments& t) {
   if (t.capture->empty) return ReadEmpty<std::int32_t>(t);

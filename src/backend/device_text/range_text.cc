@@ -156,9 +156,11 @@ class RangeWriter {
   ExprType result_of(const RangeProgram::Operation& operation) const {
     switch (expr::info(operation.op).kind) {
       case Kind::cmp:
+      case Kind::test:
       case Kind::logic:
         return ExprType::boolean;
       case Kind::num:
+      case Kind::bits:
         return operation.operand_type;
       case Kind::where:
         return type_of(operation.operands[1]);
@@ -191,7 +193,7 @@ class RangeWriter {
     if (operation.same && operation.op == Op::sub && result == ExprType::f32) {
       return {result, spelled(result, "sub_same", slot(operation.operands[0]))};
     }
-    const bool of_integers = info.kind == Kind::num && result == ExprType::i32;
+    const bool of_integers = (info.kind == Kind::num || info.kind == Kind::bits) && result == ExprType::i32;
     return {result, spelled(of_integers ? ExprType::i32 : ExprType::f32, info.name, list)};
   }
   static std::string spelled(ExprType type, std::string_view function, const std::string& list) {

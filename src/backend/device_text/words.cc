@@ -40,14 +40,23 @@ std::string_view storage_text(DType dtype) {
     case DType::e5m2:
       return "E5m2";
     case DType::i64:
+    case DType::u64:
       return "I64";
     case DType::i32:
+    case DType::u32:
       return "I32";
+    case DType::i16:
+      return "I16";
+    case DType::u16:
+      return "U16";
+    case DType::i8:
+      return "I8";
+    case DType::u8:
+      return "U8";
     case DType::boolean:
       return "Boolean";
-    default:
-      throw Error(ErrorCode::internal, fmt::format("a capture of {} was read", name(dtype)));
   }
+  throw Error(ErrorCode::internal, "a capture of an unknown type was read");
 }
 
 std::string param_text(const ModLayout& layout, const expr::Node& node) {

@@ -263,6 +263,7 @@ KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys)
   if (start.form != KvStart::Form::zero && reads_each && !mods.streamed && !problem.score_mod.empty()) {
     mods.shifted = streamed_read(simplified(problem.score_mod));
   }
+  if (problem.reads_leave) mods.streamed.reset();  // outside TMA gives 0, but a clamped read gives an element
   return mods;
 }
 

@@ -19,8 +19,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
 
-#define HEDDLE_UNARY(X) \
-  X(Exp) X(Exp2) X(Exp2NoSubnormals) X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf)
+#define HEDDLE_UNARY(X)                                                                                                \
+  X(Exp)                                                                                                               \
+  X(Exp2) X(Exp2NoSubnormals) X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Expm1) X(Log1p) X(Tan) \
+      X(Atan) X(Ceil) X(RoundEven) X(Trunc) X(Sign)
 #define HEDDLE_BINARY(X) X(Pow) X(MinNan) X(MaxNan)
 
 // Counts are multiples of the widest vector.
@@ -107,6 +109,16 @@ std::vector<Function<T>> functions() {
       {"sin", bound(Op::sin), CallSin, [](W x, W) { return std::sin(x); }},
       {"cos", bound(Op::cos), CallCos, [](W x, W) { return std::cos(x); }},
       {"erf", bound(Op::erf), CallErf, [](W x, W) { return std::erf(x); }},
+      {"expm1", bound(Op::expm1), CallExpm1, [](W x, W) { return std::expm1(x); }},
+      {"log1p", bound(Op::log1p), CallLog1p, [](W x, W) { return std::log1p(x); }},
+      {"tan", bound(Op::tan), CallTan, [](W x, W) { return std::tan(x); }},
+      {"atan", bound(Op::atan), CallAtan, [](W x, W) { return std::atan(x); }},
+      {"ceil", bound(Op::ceil), CallCeil, [](W x, W) { return std::ceil(x); }},
+      {"round", bound(Op::round), CallRoundEven, [](W x, W) { return std::nearbyint(x); }},
+      {"trunc", bound(Op::trunc), CallTrunc, [](W x, W) { return std::trunc(x); }},
+      {"sign", bound(Op::sign), CallSign, [](W x, W) { return x > 0   ? W(1)
+                                                              : x < 0 ? W(-1)
+                                                                      : x; }},
       {"pow", bound(Op::pow), CallPow, [](W x, W y) { return std::pow(x, y); }},
       {"min", bound(Op::min), CallMinNan, [](W x, W y) { return x != x || y != y ? x + y : std::min(x, y); }},
       {"max", bound(Op::max), CallMaxNan, [](W x, W y) { return x != x || y != y ? x + y : std::max(x, y); }},

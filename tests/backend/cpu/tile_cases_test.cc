@@ -120,6 +120,42 @@ TEST(TileCases, IntegerDivisions) {
   }
 }
 
+TEST(TileCases, Bits) {
+  const std::vector<std::int32_t> numbers = {0,  1,  -1, 2,   -2,  5,       -7,         15,         16,
+                                             30, 31, 32, 33,  -31, -32,     100,        kIntMax,    kIntMin,
+                                             63, 64, 65, 255, 256, 1 << 30, -(1 << 30), 0x55555555, -1000000007};
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  const Capture table("table", DType::i32, 1);
+  const Expr x = table(leaf::kv_idx());
+  const auto all = static_cast<int>(count);
+  for (const std::int32_t number : numbers) {
+    const Bindings bindings{.captures = {{"table", ConstTensorView(numbers.data(), DType::i32, {count})}},
+                            .params = {{"number", number}}};
+    // One number; one a row; one an element; a literal.
+    for (const Expr& y : {param("number", ExprType::i32), table(leaf::q_idx()),
+                          table((leaf::q_idx() + leaf::kv_idx()) % 23), Expr(number)}) {
+      const Expr mixed = (x & y) + (x | y) * 3 + (x ^ ~y) * 5;
+      for (const Expr& e : {x << y, x >> y, mixed, sign(x - y)})
+        expect_as_interpreted(e, bindings, tile({}, 0, 0, 5, all));
+    }
+  }
+}
+
+TEST(TileCases, WholeNumbersKeepTheSignOfZero) {
+  Setting setting = tile(1, 16);
+  setting.scores = {0.0, -0.0, 0.25, -0.25, 0.5,       -0.5,       0.75, -0.75,
+                    1.5, -1.5, 2.5,  -2.5,  8388607.5, -8388607.5, 1e30, -1e30};
+  const Expr s = leaf::score();
+  for (const Expr& e : {ceil(s), round(s), trunc(s), sign(s), floor(s), floor_div(s, 2.0)}) {
+    expect_as_interpreted(e, {}, setting);
+    expect_as_interpreted(1.0 / e, {}, setting);  // the sign of a zero shows
+  }
+  setting.scores[3] = std::numeric_limits<double>::infinity();
+  setting.scores[5] = -std::numeric_limits<double>::infinity();
+  setting.scores[7] = std::numeric_limits<double>::quiet_NaN();
+  for (const Expr& e : {isnan(s), isinf(s), isnan(s / s) | isinf(1.0 / s)}) expect_as_interpreted(e, {}, setting);
+}
+
 TEST(TileCases, DivisionsByOneNumberAreRoundedExactly) {
   std::mt19937 random(7);
   const Expr y = param("y", ExprType::f32);

@@ -21,8 +21,9 @@ using test::GuardedCopy;
 using test::OnTarget;
 using test::Setting;
 
-constexpr DType kReadable[] = {DType::f64,  DType::f32, DType::f16, DType::bf16,   DType::e4m3,
-                               DType::e5m2, DType::i64, DType::i32, DType::boolean};
+constexpr DType kReadable[] = {DType::f64,  DType::f32, DType::f16, DType::bf16, DType::e4m3,
+                               DType::e5m2, DType::i64, DType::i32, DType::i16,  DType::i8,
+                               DType::u64,  DType::u32, DType::u16, DType::u8,   DType::boolean};
 
 /// Different elements, special values among the reals.
 Tensor numbers(DType dtype, const Dims& shape) {

@@ -34,6 +34,7 @@ using Call = Truth (*)(const shared::ModValues&, const ZoneCell* const*, int, in
 int cell_word(const ConstTensorView& view, std::int64_t offset) {
   const auto* data = static_cast<const char*>(view.data) + offset * size_of(view.dtype);
   if (view.dtype == DType::boolean) return *data != 0 ? 1 : 0;
+  if (view.dtype == DType::u8) return static_cast<unsigned char>(*data);
   int word = 0;
   std::memcpy(&word, data, sizeof word);
   return word;
@@ -250,7 +251,17 @@ TEST(GeneratedRanges, AreTheHostsWithoutCaptures) {
                                    q == kv,
                                    q != kv,
                                    (q < kv) ^ (q > 7),
-                                   -q < -kv,
+                                   -q<-kv, (q >> 4) == (kv >> 4), ((q ^ kv) & 24) == 0, (q | 7)>(kv & window),
+                                   (q << (kv & 3)) > (kv << 2),
+                                   (q >> (kv - 60)) > 1,
+                                   (~q & 48) == (kv & 48),
+                                   sign(q - kv) >= 0,
+                                   ceil(x / 8) == ceil(y / 8),
+                                   round(x * 0.25) >= y,
+                                   trunc((x - y) / 9) == 0,
+                                   sign(x - y) > 0,
+                                   isnan(sqrt(x - 70)) | (q > kv),
+                                   isinf(x / (y - 40)) ^ (q > 7),
                                    (5 - x) <= -y};
   Ranges ranges;
   for (const Expr& mask : masks) ranges.add(mask);

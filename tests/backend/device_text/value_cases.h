@@ -17,6 +17,7 @@
 #include "backend/cpu/tile_runs.h"
 #include "backend/device_text/expression_text.h"
 #include "expr/random_expression.h"
+#include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "shared/mod_values.h"
 
@@ -201,7 +202,9 @@ TYPED_TEST_P(ModValues, EveryRealOperation) {
   Comparison<TypeParam> comparison;
   for (int i = 0; i < expr::kOpCount; ++i) {
     const expr::OpInfo& info = expr::info(static_cast<Op>(i));
-    if ((info.kind != expr::Kind::num && info.kind != expr::Kind::real) || info.arity < 1) continue;
+    const bool of_reals =
+        info.kind == expr::Kind::num || info.kind == expr::Kind::real || info.kind == expr::Kind::test;
+    if (!of_reals || info.arity < 1) continue;
     const std::vector<Expr> operands = info.arity == 1 ? std::vector{leaf::score()} : std::vector{leaf::score(), y};
     comparison.add(expr::build(static_cast<Op>(i), operands), bindings, info.ulp);
   }
@@ -232,6 +235,22 @@ TYPED_TEST_P(ModValues, IntegerDivisions) {
   comparison.run();
 }
 
+TYPED_TEST_P(ModValues, Bits) {
+  const std::vector<std::int32_t> numbers = {0,  1,  -1, 2,   -2,  5,   -7,      15,      16,          30,
+                                             31, 32, 33, -31, -32, 100, kIntMax, kIntMin, -1000000007, 0x55555555};
+  const Expr x = leaf::q_idx(), y = leaf::kv_idx();
+  const Bindings none;
+  Comparison<TypeParam> comparison;
+  for (const Expr& e : {x & y, x | y, x ^ y, ~x, x << y, x >> y, sign(x), (x << 7) ^ (x >> 3), x & 255, y >> 40}) {
+    comparison.add(e, none);
+    comparison.add(expr::simplify(e, Precision::f32), none);
+  }
+  for (const std::int32_t i : numbers) {
+    for (const std::int32_t j : numbers) comparison.at_all(element_at(i, j));
+  }
+  comparison.run();
+}
+
 // CUDA 13.0 loses the sign of an operand where it joins two minima into one instruction.
 TYPED_TEST_P(ModValues, LeastAndMostOfThreeWithSigns) {
   const Bindings none;
@@ -256,7 +275,8 @@ TYPED_TEST_P(ModValues, EveryNumberOfTheSmallStorageTypes) {
   Comparison<TypeParam> comparison;
   std::vector<Tensor> tensors;
   Bindings bindings;
-  for (const DType dtype : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2}) {
+  for (const DType dtype :
+       {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i16, DType::u16, DType::i8, DType::u8}) {
     tensors.push_back(all_numbers(dtype));
     const std::string capture = fmt::format("x_{}", name(dtype));
     bindings.captures[capture] = tensors.back();
@@ -295,6 +315,24 @@ TYPED_TEST_P(ModValues, ReadsOfEveryRankInsideAndOutside) {
   comparison.run();
 }
 
+// The low 32 bits of what is wide, with and without a sign.
+TYPED_TEST_P(ModValues, WideIntegers) {
+  const std::vector<std::uint64_t> words = {0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x100000000, 0x1FFFFFFFE, ~0ULL};
+  const std::vector<std::uint32_t> halves(words.begin(), words.end());
+  const Dims shape{static_cast<std::int64_t>(words.size())};
+  Bindings bindings;
+  Comparison<TypeParam> comparison;
+  for (const DType dtype : {DType::i64, DType::u64, DType::i32, DType::u32}) {
+    const std::string capture(name(dtype) == "i32" ? "x32" : name(dtype) == "u32" ? "y32" : name(dtype));
+    const void* data = size_of(dtype) == 8 ? static_cast<const void*>(words.data()) : halves.data();
+    bindings.captures[capture] = ConstTensorView(data, dtype, shape);
+    comparison.add(Capture(capture, dtype, 1)(leaf::kv_idx()), bindings);
+    comparison.add(Capture(capture, dtype, 1).at({leaf::kv_idx()}, -9), bindings);
+  }
+  for (std::int32_t k = -1; k <= shape[0]; ++k) comparison.at_all(element_at(0, k));
+  comparison.run();
+}
+
 // An address of nothing must not be read.
 TYPED_TEST_P(ModValues, EmptyTensorsReadAsZero) {
   Bindings bindings;
@@ -322,8 +360,8 @@ TYPED_TEST_P(ModValues, DrawsAreThoseOfPhilox) {
   comparison.run();
 }
 
-REGISTER_TYPED_TEST_SUITE_P(ModValues, ExpressionsDrawnAtRandom, EveryRealOperation, IntegerDivisions,
-                            LeastAndMostOfThreeWithSigns, EveryNumberOfTheSmallStorageTypes,
+REGISTER_TYPED_TEST_SUITE_P(ModValues, ExpressionsDrawnAtRandom, EveryRealOperation, IntegerDivisions, Bits,
+                            LeastAndMostOfThreeWithSigns, EveryNumberOfTheSmallStorageTypes, WideIntegers,
                             ReadsOfEveryRankInsideAndOutside, EmptyTensorsReadAsZero, DrawsAreThoseOfPhilox);
 
 }  // namespace heddle::device_text::test

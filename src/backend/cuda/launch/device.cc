@@ -63,8 +63,8 @@ class CudaDevice final : public DeviceInterface {
 
   void merge(const MergeArguments& arguments) const override { cuda::merge_states(arguments); }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                       DType reals, std::shared_ptr<DeviceMaskRows>& rows) const override {
-    return cuda::build_mask(index, mask, shape, block, bindings, reals, rows);
+                       DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
+    return cuda::build_mask(index, mask, shape, block, bindings, reals, clamp_reads, rows);
   }
 };
 

@@ -183,10 +183,10 @@ std::int64_t MaskRows::row_bytes() const {
 }
 
 std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                              DType reals) {
+                              DType reals, bool clamp_reads) {
   if (reals != DType::f32) return fmt::format("its real arithmetic is {}", name(reals));
   if (std::string reason = emit::row_mask_refused(mask); !reason.empty()) return reason;
-  if (!mask::reads_inside_for_all_values(mask, shape, bindings)) {
+  if (!clamp_reads && !mask::reads_inside_for_all_values(mask, shape, bindings)) {
     return "whether its reads are inside their tensors depends on what captures hold";
   }
   std::int64_t rows = 0;
@@ -199,8 +199,9 @@ std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSiz
 }
 
 backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& shape, BlockSize block,
-                              const Bindings& bindings, DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows) {
-  if (std::string reason = mask_rows_refused(mask, shape, block, bindings, reals); !reason.empty()) {
+                              const Bindings& bindings, DType reals, bool clamp_reads,
+                              std::shared_ptr<backend::DeviceMaskRows>& rows) {
+  if (std::string reason = mask_rows_refused(mask, shape, block, bindings, reals, clamp_reads); !reason.empty()) {
     return {nullptr, std::move(reason)};
   }
   try {
@@ -211,7 +212,8 @@ backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& sha
       kept.find(of, size, matrices, values);
       return kept.on_host();
     };
-    return {std::make_shared<const BlockMask>(mask::build_elsewhere(mask, shape, block, bindings, find)), {}};
+    return {std::make_shared<const BlockMask>(mask::build_elsewhere(mask, shape, block, bindings, find, clamp_reads)),
+            {}};
   } catch (const jit::Rejected& rejected) {
     const std::string sentence = rejected.what();
     return {nullptr, sentence.substr(0, sentence.find('\n'))};  // without the compiler's log

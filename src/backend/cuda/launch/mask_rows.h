@@ -51,10 +51,11 @@ class MaskRows final : public backend::DeviceMaskRows {
 
 /// Why the rows of this mask cannot be found on a GPU, but can on the host: a sentence. Empty when they can.
 std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                              DType reals);
+                              DType reals, bool clamp_reads);
 
 /// DeviceInterface::build_mask().
 backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& shape, BlockSize block,
-                              const Bindings& bindings, DType reals, std::shared_ptr<backend::DeviceMaskRows>& rows);
+                              const Bindings& bindings, DType reals, bool clamp_reads,
+                              std::shared_ptr<backend::DeviceMaskRows>& rows);
 
 }  // namespace heddle::cuda

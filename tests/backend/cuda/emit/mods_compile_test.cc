@@ -62,8 +62,9 @@ std::vector<Expr> every_operation() {
       }
     }
   }
-  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i64,
-                            DType::i32, DType::boolean}) {
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i64, DType::i32, DType::i16,
+        DType::i8, DType::u64, DType::u32, DType::u16, DType::u8, DType::boolean}) {
     const Expr element = Capture("x", dtype, 1)(leaf::kv_idx());
     all.push_back(element);
     all.push_back(Capture("y", dtype, 2).at({leaf::h(), leaf::kv_idx()}, element));
@@ -105,11 +106,18 @@ TEST_F(ModsCompile, ColumnsOfAFragment) { EXPECT_EQ(jit::build(columns_source())
 TEST_F(ModsCompile, MasksOfRows) {
   const Capture ids("ids", DType::i32, 1);
   const Expr drawn = random_uniform(param("seed", ExprType::i32), leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
-  const std::array masks = {mods::documents(ids) & mods::causal(), (drawn < 0.5) & (ids(leaf::kv_idx()) > 0),
-                            to_f32(leaf::kv_token()) > Capture("scalar", DType::f32, 0)()};
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx(), x = to_f32(kv) * 0.25;
+  const Expr small = Capture("small", DType::u8, 1)(q), wide = Capture("wide", DType::i16, 2)(q, kv);
+  const std::array masks = {mods::documents(ids) & mods::causal(),
+                            (drawn < 0.5) & (ids(kv) > 0),
+                            to_f32(leaf::kv_token()) > Capture("scalar", DType::f32, 0)(),
+                            ((small & 36) | (kv ^ 5)) != (q << (kv & 6)),
+                            (wide >> (q - kv)) > ~small,
+                            (ceil(x) > round(x * 3.0)) | (trunc(x) == sign(x - 4.0)) | isnan(x / x) | isinf(1.0 / x)};
   for (const Expr& mask : masks) {
     const auto cubin = jit::build(mask_rows(row_mask(mask), "sm_90a"));
     EXPECT_FALSE(cubin->bytes.empty()) << print(mask);
+    EXPECT_EQ(cubin->spill_bytes, 0) << print(mask);
   }
 }
 

@@ -51,6 +51,10 @@ HEDDLE_HOST_FUNCTION(tanhf, std::tanh(x))
 HEDDLE_HOST_FUNCTION(sinf, std::sin(x))
 HEDDLE_HOST_FUNCTION(cosf, std::cos(x))
 HEDDLE_HOST_FUNCTION(erff, std::erf(x))
+HEDDLE_HOST_FUNCTION(expm1f, std::expm1(x))
+HEDDLE_HOST_FUNCTION(log1pf, std::log1p(x))
+HEDDLE_HOST_FUNCTION(tanf, std::tan(x))
+HEDDLE_HOST_FUNCTION(atanf, std::atan(x))
 #undef HEDDLE_HOST_FUNCTION
 #define rsqrtf heddle_rsqrtf
 #define expf heddle_expf
@@ -61,6 +65,10 @@ HEDDLE_HOST_FUNCTION(erff, std::erf(x))
 #define sinf heddle_sinf
 #define cosf heddle_cosf
 #define erff heddle_erff
+#define expm1f heddle_expm1f
+#define log1pf heddle_log1pf
+#define tanf heddle_tanf
+#define atanf heddle_atanf
 
 namespace heddle::ops {
 

@@ -75,7 +75,6 @@ def test_dropout():
 def test_errors_are_torchs():
     q = torch.randn(2, 4, 7, 8)
     for arguments, options in [
-        ((q, q, q), {"is_causal": True, "attn_mask": torch.ones(7, 7)}),
         ((q, q.double(), q), {}),
         ((q[0, 0, 0], q, q), {}),
         ((q, q[..., :4], q), {}),
@@ -86,6 +85,8 @@ def test_errors_are_torchs():
         for function in (scaled_dot_product_attention, torchs):
             with pytest.raises((RuntimeError, ValueError)):
                 function(*arguments, **options)
+    with pytest.raises(RuntimeError, match="should not be set when is_causal"):
+        scaled_dot_product_attention(q, q, q, torch.ones(7, 7), is_causal=True)
     with pytest.raises(ValueError, match="dropout_p is 1.5"):
         scaled_dot_product_attention(q, q, q, dropout_p=1.5)
     with pytest.raises(NotImplementedError, match="no backward"):

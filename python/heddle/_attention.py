@@ -15,12 +15,13 @@ from ._types import Array, ModLike, ParamValue
 def attention(
     q: Array, k: Array, v: Array, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
     captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
-    scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False, sinks: Array | None = None,
-    q_lengths: Array | None = None, kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
-    page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None, max_q_len: int | None = None,
-    max_kv_len: int | None = None, q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
-    normalizer: str | None = None, block_mask: BlockMask | None = None, backend: str | None = None,
-    threads: int | None = None, stream: int | None = None,
+    scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
+    sinks: Array | None = None, q_lengths: Array | None = None, kv_lengths: Array | None = None,
+    cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, page_table: Array | None = None,
+    q_start: Array | None = None, kv_start: Array | None = None, max_q_len: int | None = None,
+    max_kv_len: int | None = None, q_descale: Array | None = None, k_descale: Array | None = None,
+    v_descale: Array | None = None, normalizer: str | None = None, block_mask: BlockMask | None = None,
+    backend: str | None = None, threads: int | None = None, stream: int | None = None,
     clamp_reads: bool | None = None,
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.

@@ -126,8 +126,8 @@ class BlockMask:
         mask_mod: ModLike, q_len: int | None = None, kv_len: int | None = None, *, batch: int | None = None,
         heads: int = 1, block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
-        cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0, kv_start: Integers = 0,
-        threads: int = 0, reals: str = "f32", clamp_reads: bool = False,
+        cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0,
+        kv_start: Integers = 0, threads: int = 0, reals: str = "f32", clamp_reads: bool = False,
     ) -> BlockMask:
         """Classifies a mask over all score matrices.
 
@@ -167,11 +167,12 @@ class BlockMask:
     @staticmethod
     def from_lists(
         kv_num_blocks: Array, kv_indices: Array, full_kv_num_blocks: Array | None = None,
-        full_kv_indices: Array | None = None, *,
-        mask_mod: ModLike = None, q_len: int | None = None, kv_len: int | None = None, batch: int | None = None,
-        heads: int | None = None, block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
+        full_kv_indices: Array | None = None, *, mask_mod: ModLike = None, q_len: int | None = None,
+        kv_len: int | None = None, batch: int | None = None, heads: int | None = None,
+        block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamValue] | None = None, q_lengths: Integers = None, kv_lengths: Integers = None,
-        cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0, kv_start: Integers = 0,
+        cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0,
+        kv_start: Integers = 0,
     ) -> BlockMask:
         """From PyTorch's lists: kv_num_blocks i32 [B, H, Q], kv_indices i32 [B, H, Q, KV], and the same of full blocks
         (not given: every listed block is partial), on the CPU.

@@ -33,8 +33,8 @@ def check(q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, **op
 
 
 def merge_states(
-    o_parts: Sequence[Array], lse_parts: Sequence[Array], *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
-    stream: int | None = None,
+    o_parts: Sequence[Array], lse_parts: Sequence[Array], *, out: Array | None = None, lse: Array | None = None,
+    return_lse: bool = False, stream: int | None = None,
 ) -> Any:
     """Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
 

@@ -53,8 +53,8 @@ class AttentionPlan:
     __slots__ = ("__weakref__", "_plan", "_return_lse")
 
     def __init__(
-        self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
-        **options: Unpack[Options],
+        self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
+        return_lse: bool = False, **options: Unpack[Options],
     ) -> None:
         arguments = given_arguments(options)
         self._return_lse = return_lse or lse is not None
@@ -64,11 +64,12 @@ class AttentionPlan:
             refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
 
     def run(
-        self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, workspace: Array | None = None,
-        stream: int | None = None, captures: Mapping[str, Array] | None = None,
+        self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
+        workspace: Array | None = None, stream: int | None = None, captures: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamValue] | None = None, sinks: Array | None = None, q_lengths: Array | None = None,
-        kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, page_table: Array | None = None,
-        q_start: Array | None = None, kv_start: Array | None = None, q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
+        kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+        page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None,
+        q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
     ) -> Any:
         """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
 
@@ -183,7 +184,8 @@ class AttentionPlan:
 
 
 def explain(
-    q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False, **options: Unpack[Options],
+    q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Explanation:
     """What heddle.attention does with these arguments, and why: the plan that it keeps, or makes and keeps now.
     Raises as heddle.attention does.
@@ -202,8 +204,8 @@ def explain(
 
 
 def explain_on(
-    device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
-    **options: Unpack[Options],
+    device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
+    return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
     """What would be planned on a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
     are not read. Raises as planning on that GPU would, ValueError for a name that it does not know.

@@ -1,7 +1,7 @@
 """The pages of docs/guide as programs.
 
-A page's C++ blocks, in order, are the body of one function. Its shell blocks, in order, are one script. A C block is a
-whole program. The `text` block that follows a block is what that block prints; a block without one prints nothing.
+A page's C++ blocks, in order, are the body of one function. Its shell blocks, in order, are one script. Its Python blocks
+are one program, which python/tests/test_pages.py runs. A C block is a whole program. The `text` block that follows a block is what that block prints; a block without one prints nothing.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
-RUN = {"cpp", "c", "sh"}
+RUN = {"cpp", "c", "sh", "python"}
 SEPARATOR = "\x1e"  # printed after each block, so that each block's output is known
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -119,7 +119,7 @@ class Reading(unittest.TestCase):
 
     def test_blocks_that_would_not_run_are_refused(self):
         after_text = "```sh\na\n```\n```text\n1\n```\n```text\n2\n```\n"
-        for page in ("```python\nx\n```\n", "```\nx\n```\n", "```text\nx\n```\n", after_text):
+        for page in ("```ruby\nx\n```\n", "```\nx\n```\n", "```text\nx\n```\n", after_text):
             with self.assertRaises(ValueError, msg=page):
                 examples(page)
 

@@ -6,8 +6,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
 install_missing
+targets=(heddle-cli attention_map) python=
+if [[ -f build/release/python/heddle/_core.pyi ]]; then  # ./test.sh built the package; to begin with it would take too long
+  bring_python
+  targets+=(heddle_python) python=build/python-tools/bin/python
+fi
 step "build"
-build_preset release heddle-cli attention_map
+build_preset release "${targets[@]}"
 
 heddle=build/release/bin/heddle
 input=examples/data/minilm.safetensors
@@ -44,6 +49,12 @@ $heddle mask --q-len 512 --kv-len 512 --block 16x16 --svg $out/mask_window.svg \
   --mask "abs(q_idx - kv_idx) <= window" --param window=64
 build/release/bin/attention_map $input 2 0 508 $out/attention.svg
 build/release/bin/attention_map $input 0 0 64 $out/attention_words.svg
+
+if [[ -n $python ]]; then
+  step "from Python: the README's first example"
+  sed -n '/^```python$/,/^```$/p' README.md | sed '1d;$d' |
+    PYTHONPATH=build/release/python $python -
+fi
 
 step "done"
 cat <<END

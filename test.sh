@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and tests. NVRTC, which the tests compile CUDA kernels with, comes from PyPI where
-# this machine has none.
+# this machine has none; so does what the Python package is built and tested with.
 #
 #   ./test.sh          what every change must pass; at most 15 minutes on two cores from nothing
 #   ./test.sh --full   everything, at most 90 minutes
@@ -59,6 +59,12 @@ reduced_tests() {
   HEDDLE_TEST_REDUCED=1 tests "$@"
 }
 
+# python_tests: the Python package that the release build made: its tests, its docstrings, and its types (mypy).
+python_tests() {
+  PYTHONPATH=$PWD/build/release/python build/python-tools/bin/python -m pytest -q python/tests --doctest-modules \
+    build/release/python/heddle
+}
+
 long_tests() {
   HEDDLE_TEST_FULL=1 tests "$@"
 }
@@ -103,6 +109,7 @@ changed_files() {
 
 if $full; then install_missing git clang-tidy; else install_missing; fi
 bring_nvrtc
+bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
 HEDDLE_TEST_CHANGED=$(changed_files 2>/dev/null || true)
 export HEDDLE_TEST_CHANGED
@@ -112,6 +119,7 @@ step "release build"
 build_preset release
 if $full; then
   note "release, long grids" long_tests release
+  note "Python" python_tests
   step "debug build"
   build_preset debug
   note "debug" reduced_tests debug
@@ -125,6 +133,7 @@ if $full; then
   note "a hundred planted faults" plant_faults --sample 100
 else
   note "release" tests release
+  note "Python" python_tests
   note "ten planted faults" plant_faults --sample 10
   step "ASan and UBSan build of ${asan_programs[*]}"
   build_preset asan "${asan_programs[@]}"

@@ -52,17 +52,34 @@ bring_nvrtc() {
   export HEDDLE_NVRTC=$path HEDDLE_REQUIRE_NVRTC=1
 }
 
+# bring_python: build/python-tools, a virtual environment with what the Python package is built and tested with, from
+# PyPI; the release build then makes the package, in build/release/python.
+bring_python() {
+  local python=build/python-tools/bin/python
+  install_missing python3-dev python3-venv
+  if ! $python -c 'import mypy, nanobind, numpy, pytest' 2>/dev/null; then
+    step "Python packages from PyPI"
+    rm -rf build/python-tools
+    python3 -m venv build/python-tools
+    $python -m pip install --quiet --disable-pip-version-check numpy 'nanobind>=3.1' pytest mypy || exit 1
+  fi
+  release_options=(-DHEDDLE_PYTHON=ON "-DPython_EXECUTABLE=$PWD/$python")
+}
+
 # build_preset PRESET [TARGET...]: configures build/PRESET and builds the targets (none: everything). A cache that
 # another checkout or an interrupted run left behind is made afresh.
 build_preset() {
-  local preset=$1 log=build/configure-$1.log
+  local preset=$1 log=build/configure-$1.log options=()
   shift
-  if ! cmake --preset "$preset" >"$log" 2>&1 && ! cmake --preset "$preset" --fresh >"$log" 2>&1; then
+  if [[ $preset == release ]]; then options=("${release_options[@]}"); fi
+  if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
+    ! cmake --preset "$preset" --fresh "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     exit 1
   fi
   cmake --build --preset "$preset" -j "$(nproc)" ${1:+--target "$@"}
 }
 
+release_options=()
 mkdir -p build
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # so that tools/plant_faults.py finds what the release build left there

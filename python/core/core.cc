@@ -67,6 +67,11 @@ void translate(const std::exception_ptr& pointer, void*) {
 NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // torch.compile keeps what it has seen until the process ends
   nb::register_exception_translator(translate);
+  // At exit nanobind names what is still alive. With PyTorch imported that is much, since Python then does not take
+  // apart its modules; the tests, which import none, ask for the names.
+  nb::set_leak_warnings(false);
+  module.def(
+      "set_leak_warnings", [](bool wanted) { nb::set_leak_warnings(wanted); }, "wanted"_a);
   add_tensors(module);
   add_expressions(module);
   add_block_masks(module);

@@ -119,6 +119,37 @@ def test_a_run_lets_other_threads_go_on():
     assert counted > 5
 
 
+NOTHING_LEFT = """
+import sys
+import numpy as np
+import heddle
+
+heddle._core.set_leak_warnings(True)
+x = np.ones((1, 1, 4, 8), np.float32)
+mask = heddle.BlockMask.build(heddle.mods.causal() & (lambda b, h, q_idx, kv_idx: kv_idx > 1), 4, 4)
+plan = heddle.AttentionPlan(x, x, x, block_mask=mask, score_mod=heddle.mods.alibi(np.ones(1, np.float32)))
+results = [plan.run(x, x, x), heddle.attention(x, x, x), heddle.explain(x, x, x), heddle.check(x, x, x, plan.run(x, x, x))]
+for bad in (lambda: heddle.attention(x, x, x[0]), lambda: heddle.attention([1], x, x), lambda: plan.run(x, x, 3)):
+    try:
+        bad()
+    except (TypeError, ValueError):
+        pass
+if sys.argv[1] == "kept":
+    import ctypes
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(mask._mask))
+"""
+
+
+@pytest.mark.parametrize("kind", ["freed", "kept"])
+def test_nothing_is_alive_at_exit(kind):
+    """nanobind names at exit what its objects still are; one reference too many is seen."""
+    result = subprocess.run(
+        [sys.executable, "-c", NOTHING_LEFT, kind], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert result.returncode == 0, result.stderr
+    assert ("leaked" in result.stderr) == (kind == "kept"), result.stderr
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from . import _core
+from ._mod import Mod
 from ._types import Array, ModLike, ParamValue
-from .mods import Mod
 from ._reached import is_array
 from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name
 
@@ -120,6 +120,8 @@ class Tracer(Traced):
 
     def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
         if isinstance(mod, Mod):
+            if mod.expr is not None:
+                return mod.expr
             return super().of(mod.function, arguments)
         if isinstance(mod, str):
             declared = {name: (dtype_name(array), len(array.shape)) for name, array in self.captures.items()}

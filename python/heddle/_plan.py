@@ -13,10 +13,6 @@ from ._tensor import Tensor, public
 from ._types import Array, ParamValue
 
 
-_CHANGEABLE = ("sinks", "q_lengths", "kv_lengths", "cu_seqlens_q", "cu_seqlens_kv", "page_table", "q_start", "kv_start",
-               "q_descale", "k_descale", "v_descale")
-
-
 class Explanation(NamedTuple):
     """What was planned, and why. ``print`` shows the text."""
 
@@ -90,10 +86,15 @@ class AttentionPlan:
         True
         """
         instead = None
-        changed = (sinks, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start,
-                   q_descale, k_descale, v_descale)
-        if captures or params or any(value is not None for value in changed):
-            instead = self._instead(captures, params, dict(zip(_CHANGEABLE, changed)))
+        if (captures or params or sinks is not None or q_lengths is not None or kv_lengths is not None
+                or cu_seqlens_q is not None or cu_seqlens_kv is not None or page_table is not None
+                or q_start is not None or kv_start is not None or q_descale is not None or k_descale is not None
+                or v_descale is not None):
+            instead = self._instead(captures, params, {
+                "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths, "cu_seqlens_q": cu_seqlens_q,
+                "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start, "kv_start": kv_start,
+                "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+            })
         try:
             o, made_lse = self._plan.run(q, k, v, out, lse, workspace, stream or 0, instead)
         except TypeError as error:

@@ -16,95 +16,17 @@ Masks are combined with ``&``, ``|`` and ``~``, also with functions of your own;
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from . import _core
+from . import _core, _mod
 from ._core import Expr
+from ._mod import Mod
 
 __all__ = [
     "Mod", "alibi", "alibi_slopes", "block_diffusion", "causal", "causal_lower_right", "dilated_window",
     "document_starts", "documents", "documents_from_starts", "dropout", "global_and_window", "neighbourhood_2d",
     "prefix_lm", "relative_bias", "sliding_window", "softcap", "t5_bias", "tree", "tree_intervals",
 ]
-
-
-class Mod:
-    """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).
-
-    A function of your own may call it with the arguments that it got itself.
-
-    >>> import numpy as np, heddle
-    >>> near = heddle.mods.sliding_window(1)
-    >>> mine = lambda b, h, q_idx, kv_idx: near(b, h, q_idx, kv_idx) | (kv_idx == 0)
-    >>> print(heddle.BlockMask.build(mine, 4, 4, block=1))
-    #...
-    ##..
-    ###.
-    #.##
-    """
-
-    __slots__ = ("_name", "function")
-
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self.function = function
-        self._name = name
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-    def __and__(self, other: Any) -> Mod:
-        return _both(self, other, "&")
-
-    def __rand__(self, other: Any) -> Mod:
-        return _both(other, self, "&")
-
-    def __or__(self, other: Any) -> Mod:
-        return _both(self, other, "|")
-
-    def __ror__(self, other: Any) -> Mod:
-        return _both(other, self, "|")
-
-    def __invert__(self) -> Mod:
-        function = self.function
-        return Mod(lambda b, h, q_idx, kv_idx: ~function(b, h, q_idx, kv_idx), f"~{self._name}")
-
-    def __repr__(self) -> str:
-        return f"<heddle.mods {self._name}>"
-
-
-def _function_of(mod: Any) -> Callable[..., Any]:
-    if isinstance(mod, Mod):
-        return mod.function
-    if isinstance(mod, Expr):
-        return lambda b, h, q_idx, kv_idx: mod
-    if not callable(mod):
-        raise TypeError(f"a mask combines with masks, functions and expressions, not with {type(mod).__name__}")
-    return mod  # type: ignore[no-any-return]
-
-
-def _both(one: Any, other: Any, operator: str) -> Mod:
-    f, g = _function_of(one), _function_of(other)
-    names = [mod._name if isinstance(mod, Mod) else getattr(mod, "__name__", str(mod)) for mod in (one, other)]
-    name = f"({names[0]} {operator} {names[1]})"
-    if operator == "&":
-        return Mod(lambda b, h, q_idx, kv_idx: f(b, h, q_idx, kv_idx) & g(b, h, q_idx, kv_idx), name)
-    return Mod(lambda b, h, q_idx, kv_idx: f(b, h, q_idx, kv_idx) | g(b, h, q_idx, kv_idx), name)
-
-
-def _mask(expr: Callable[[], Any], name: str) -> Mod:
-    return Mod(lambda b, h, q_idx, kv_idx: _core.of_leaves(expr(), [b, h, q_idx, kv_idx]), name)
-
-
-def _score(expr: Callable[[], Any], name: str) -> Mod:
-    return Mod(
-        lambda score, b, h, q_idx, kv_idx: _core.of_leaves(expr(), [score, b, h, q_idx, kv_idx]), name)
-
-
-def _checked(mod: Mod, expr: Callable[[], Any]) -> Mod:
-    """The mod, once its numbers were found good: before a call, so that the traceback points at them."""
-    expr()
-    return mod
 
 
 def causal() -> Mod:
@@ -116,7 +38,7 @@ def causal() -> Mod:
     ##..
     ###.
     """
-    return _mask(lambda: _core.mod_causal(), "causal")
+    return _mod.checked(_mod.mask(_core.mod_causal, "causal"), _core.mod_causal)
 
 
 def causal_lower_right() -> Mod:
@@ -128,7 +50,7 @@ def causal_lower_right() -> Mod:
     ###.
     ####
     """
-    return _mask(lambda: _core.mod_causal_lower_right(), "causal_lower_right")
+    return _mod.checked(_mod.mask(_core.mod_causal_lower_right, "causal_lower_right"), _core.mod_causal_lower_right)
 
 
 def sliding_window(before: int, after: int = 0) -> Mod:
@@ -144,7 +66,7 @@ def sliding_window(before: int, after: int = 0) -> Mod:
     def expr() -> Any:
         return _core.mod_sliding_window(before, after)
 
-    return _checked(_mask(expr, f"sliding_window({before}, {after})"), expr)
+    return _mod.checked(_mod.mask(expr, f"sliding_window({before}, {after})"), expr)
 
 
 def dilated_window(before: int, step: int) -> Mod:
@@ -162,7 +84,7 @@ def dilated_window(before: int, step: int) -> Mod:
     def expr() -> Any:
         return _core.mod_dilated_window(before, step)
 
-    return _checked(_mask(expr, f"dilated_window({before}, {step})"), expr)
+    return _mod.checked(_mod.mask(expr, f"dilated_window({before}, {step})"), expr)
 
 
 def prefix_lm(prefix: Any) -> Mod:
@@ -179,8 +101,8 @@ def prefix_lm(prefix: Any) -> Mod:
         def expr() -> Any:
             return _core.mod_prefix_lm(prefix)
 
-        return _checked(_mask(expr, f"prefix_lm({prefix})"), expr)
-    _refuse_no_array("prefix", prefix)
+        return _mod.checked(_mod.mask(expr, f"prefix_lm({prefix})"), expr)
+    _mod.refuse_no_array("prefix", prefix)
     return Mod(
         lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_prefix_lm(prefix[b]), [b, h, q_idx, kv_idx]), "prefix_lm")
 
@@ -199,7 +121,7 @@ def global_and_window(global_tokens: int, window: int) -> Mod:
     def expr() -> Any:
         return _core.mod_global_and_window(global_tokens, window)
 
-    return _checked(_mask(expr, f"global_and_window({global_tokens}, {window})"), expr)
+    return _mod.checked(_mod.mask(expr, f"global_and_window({global_tokens}, {window})"), expr)
 
 
 def documents(ids: Any) -> Mod:
@@ -213,8 +135,8 @@ def documents(ids: Any) -> Mod:
     ..##
     ..##
     """
-    _refuse_no_array("ids", ids)
-    return _mask(lambda: _core.mod_documents(ids), "documents")
+    _mod.refuse_no_array("ids", ids)
+    return _mod.mask(lambda: _core.mod_documents(ids), "documents")
 
 
 def documents_from_starts(start_of: Any) -> Mod:
@@ -229,8 +151,8 @@ def documents_from_starts(start_of: Any) -> Mod:
     .###
     .###
     """
-    _refuse_no_array("start_of", start_of)
-    return _mask(lambda: _core.mod_documents_from_starts(start_of), "documents_from_starts")
+    _mod.refuse_no_array("start_of", start_of)
+    return _mod.mask(lambda: _core.mod_documents_from_starts(start_of), "documents_from_starts")
 
 
 def document_starts(offsets: Any) -> Any:
@@ -241,7 +163,7 @@ def document_starts(offsets: Any) -> Any:
     >>> heddle.mods.document_starts(np.array([0, 2, 5]))
     array([0, 0, 2, 2, 2], dtype=int32)
     """
-    _refuse_no_array("offsets", offsets)
+    _mod.refuse_no_array("offsets", offsets)
     return _core.document_starts(offsets)
 
 
@@ -259,7 +181,7 @@ def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
     def expr() -> Any:
         return _core.mod_neighbourhood_2d(width, radius_y, radius_x)
 
-    return _checked(_mask(expr, f"neighbourhood_2d({width}, {radius_y}, {radius_x})"), expr)
+    return _mod.checked(_mod.mask(expr, f"neighbourhood_2d({width}, {radius_y}, {radius_x})"), expr)
 
 
 def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
@@ -275,11 +197,11 @@ def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
     #.#.
     #.##
     """
-    _refuse_no_array("enter", enter)
-    _refuse_no_array("last", last)
+    _mod.refuse_no_array("enter", enter)
+    _mod.refuse_no_array("last", last)
     if isinstance(first, (int, Expr)):
-        return _mask(lambda: _core.mod_tree(enter, last, _core.as_expr(first)), "tree")
-    _refuse_no_array("first", first)
+        return _mod.mask(lambda: _core.mod_tree(enter, last, _core.as_expr(first)), "tree")
+    _mod.refuse_no_array("first", first)
     return Mod(
         lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_tree(enter, last, first[b]), [b, h, q_idx, kv_idx]),
         "tree")
@@ -293,7 +215,7 @@ def tree_intervals(parents: Any) -> tuple[Any, Any]:
     >>> heddle.mods.tree_intervals(np.array([-1, 0, 0]))
     (array([0, 2, 1], dtype=int32), array([2, 2, 1], dtype=int32))
     """
-    _refuse_no_array("parents", parents)
+    _mod.refuse_no_array("parents", parents)
     return _core.tree_intervals(parents)
 
 
@@ -310,7 +232,7 @@ def block_diffusion(block: int) -> Mod:
     def expr() -> Any:
         return _core.mod_block_diffusion(block)
 
-    return _checked(_mask(expr, f"block_diffusion({block})"), expr)
+    return _mod.checked(_mod.mask(expr, f"block_diffusion({block})"), expr)
 
 
 def alibi(slopes: Any) -> Mod:
@@ -321,8 +243,8 @@ def alibi(slopes: Any) -> Mod:
     >>> heddle.attention(x, x, x, score_mod=heddle.mods.alibi(heddle.mods.alibi_slopes(2))).shape
     (1, 2, 3, 8)
     """
-    _refuse_no_array("slopes", slopes)
-    return _score(lambda: _core.mod_alibi(slopes), "alibi")
+    _mod.refuse_no_array("slopes", slopes)
+    return _mod.score(lambda: _core.mod_alibi(slopes), "alibi")
 
 
 def alibi_slopes(heads: int) -> Any:
@@ -345,8 +267,8 @@ def relative_bias(table: Any, max_distance: int) -> Mod:
     >>> heddle.attention(x, x, x, score_mod=heddle.mods.relative_bias(np.zeros((2, 5), np.float32), 2)).shape
     (1, 2, 3, 8)
     """
-    _refuse_no_array("table", table)
-    return _score(lambda: _core.mod_relative_bias(table, max_distance), f"relative_bias({max_distance})")
+    _mod.refuse_no_array("table", table)
+    return _mod.score(lambda: _core.mod_relative_bias(table, max_distance), f"relative_bias({max_distance})")
 
 
 def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) -> Mod:
@@ -358,8 +280,8 @@ def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) ->
     >>> heddle.attention(x, x, x, score_mod=heddle.mods.t5_bias(np.zeros((8, 2), np.float32), 8, 32, True)).shape
     (1, 2, 3, 8)
     """
-    _refuse_no_array("table", table)
-    return _score(lambda: _core.mod_t5_bias(table, buckets, max_distance, bidirectional), f"t5_bias({buckets})")
+    _mod.refuse_no_array("table", table)
+    return _mod.score(lambda: _core.mod_t5_bias(table, buckets, max_distance, bidirectional), f"t5_bias({buckets})")
 
 
 def softcap(cap: float) -> Mod:
@@ -373,7 +295,7 @@ def softcap(cap: float) -> Mod:
     def expr() -> Any:
         return _core.mod_softcap(cap)
 
-    return _checked(_score(expr, f"softcap({cap})"), expr)
+    return _mod.checked(_mod.score(expr, f"softcap({cap})"), expr)
 
 
 def dropout(p: float, seed: int | Expr) -> Mod:
@@ -388,10 +310,4 @@ def dropout(p: float, seed: int | Expr) -> Mod:
     def expr() -> Any:
         return _core.mod_dropout(p, _core.as_expr(seed))
 
-    return _checked(_mask(expr, f"dropout({p})"), expr)
-
-
-def _refuse_no_array(name: str, value: Any) -> None:
-    if not (hasattr(value, "__dlpack__") and hasattr(value, "dtype") and hasattr(value, "shape")):
-        raise TypeError(f"{name} is of type {type(value).__name__}; an array of NumPy, or anything with __dlpack__, "
-                        "is accepted")
+    return _mod.checked(_mod.mask(expr, f"dropout({p})"), expr)

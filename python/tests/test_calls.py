@@ -128,7 +128,8 @@ heddle._core.set_leak_warnings(True)
 x = np.ones((1, 1, 4, 8), np.float32)
 mask = heddle.BlockMask.build(heddle.mods.causal() & (lambda b, h, q_idx, kv_idx: kv_idx > 1), 4, 4)
 plan = heddle.AttentionPlan(x, x, x, block_mask=mask, score_mod=heddle.mods.alibi(np.ones(1, np.float32)))
-results = [plan.run(x, x, x), heddle.attention(x, x, x), heddle.explain(x, x, x), heddle.check(x, x, x, plan.run(x, x, x))]
+o = plan.run(x, x, x)
+results = [o, heddle.attention(x, x, x), heddle.explain(x, x, x), heddle.check(x, x, x, o)]
 for bad in (lambda: heddle.attention(x, x, x[0]), lambda: heddle.attention([1], x, x), lambda: plan.run(x, x, 3)):
     try:
         bad()

@@ -147,9 +147,17 @@ def test_a_repeated_call_traces_nothing(monkeypatch):
     mask = mods.causal() & mods.documents(np.zeros(17, np.int32))
     heddle.attention(q, k, v, mask_mod=mask)
     calls = []
-    monkeypatch.setattr(heddle._core, "mod_causal", lambda: calls.append(1))
+    monkeypatch.setattr(heddle._core, "of_leaves", lambda *_: calls.append(1))
     heddle.attention(q, k, v, mask_mod=mods.causal() & mods.documents(np.ones(17, np.int32)))
     assert not calls
+
+
+def test_a_mod_of_the_wrong_kind():
+    q, k, v = inputs()
+    with pytest.raises(ValueError, match="score"):
+        heddle.attention(q, k, v, mask_mod=mods.softcap(1.0))
+    with pytest.raises(ValueError, match="bool"):
+        heddle.attention(q, k, v, score_mod=mods.causal())
 
 
 @pytest.mark.parametrize(

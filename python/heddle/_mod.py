@@ -1,0 +1,98 @@
+"""What a ready-made mod is: a function that the tracer follows, which combines with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+from ._core import Expr
+
+
+class Mod:
+    """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).
+
+    A function of your own may call it with the arguments that it got itself.
+
+    >>> import numpy as np, heddle
+    >>> near = heddle.mods.sliding_window(1)
+    >>> mine = lambda b, h, q_idx, kv_idx: near(b, h, q_idx, kv_idx) | (kv_idx == 0)
+    >>> print(heddle.BlockMask.build(mine, 4, 4, block=1))
+    #...
+    ##..
+    ###.
+    #.##
+    """
+
+    __slots__ = ("_name", "expr", "function")
+
+    def __init__(self, function: Callable[..., Any], name: str, expr: Expr | None = None) -> None:
+        self.function = function
+        self.expr = expr  # of a mod that reads no array: it is always the same
+        self._name = name
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __and__(self, other: Any) -> Mod:
+        return _both(self, other, "&")
+
+    def __rand__(self, other: Any) -> Mod:
+        return _both(other, self, "&")
+
+    def __or__(self, other: Any) -> Mod:
+        return _both(self, other, "|")
+
+    def __ror__(self, other: Any) -> Mod:
+        return _both(other, self, "|")
+
+    def __invert__(self) -> Mod:
+        function = self.function
+        expr = None if self.expr is None else ~self.expr
+        return Mod(lambda b, h, q_idx, kv_idx: ~function(b, h, q_idx, kv_idx), f"~{self._name}", expr)
+
+    def __repr__(self) -> str:
+        return f"<heddle.mods {self._name}>"
+
+
+def _function_of(mod: Any) -> Callable[..., Any]:
+    if isinstance(mod, Mod):
+        return mod.function
+    if isinstance(mod, Expr):
+        return lambda b, h, q_idx, kv_idx: mod
+    if not callable(mod):
+        raise TypeError(f"a mask combines with masks, functions and expressions, not with {type(mod).__name__}")
+    return mod  # type: ignore[no-any-return]
+
+
+def _both(one: Any, other: Any, operator: str) -> Mod:
+    f, g = _function_of(one), _function_of(other)
+    names = [mod._name if isinstance(mod, Mod) else getattr(mod, "__name__", str(mod)) for mod in (one, other)]
+    name = f"({names[0]} {operator} {names[1]})"
+    left, right = (mod.expr if isinstance(mod, Mod) else None for mod in (one, other))
+    if operator == "&":
+        expr = left & right if left is not None and right is not None else None
+        return Mod(lambda b, h, q_idx, kv_idx: f(b, h, q_idx, kv_idx) & g(b, h, q_idx, kv_idx), name, expr)
+    expr = left | right if left is not None and right is not None else None
+    return Mod(lambda b, h, q_idx, kv_idx: f(b, h, q_idx, kv_idx) | g(b, h, q_idx, kv_idx), name, expr)
+
+
+def mask(expr: Callable[[], Any], name: str) -> Mod:
+    return Mod(lambda b, h, q_idx, kv_idx: _core.of_leaves(expr(), [b, h, q_idx, kv_idx]), name)
+
+
+def score(expr: Callable[[], Any], name: str) -> Mod:
+    return Mod(
+        lambda score, b, h, q_idx, kv_idx: _core.of_leaves(expr(), [score, b, h, q_idx, kv_idx]), name)
+
+
+def checked(mod: Mod, expr: Callable[[], Any]) -> Mod:
+    """The mod, once its numbers were found good: before a call, so that the traceback points at them."""
+    mod.expr = expr()
+    return mod
+
+
+def refuse_no_array(name: str, value: Any) -> None:
+    if not (hasattr(value, "__dlpack__") and hasattr(value, "dtype") and hasattr(value, "shape")):
+        raise TypeError(f"{name} is of type {type(value).__name__}; an array of NumPy, or anything with __dlpack__, "
+                        "is accepted")

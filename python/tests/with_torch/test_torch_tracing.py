@@ -177,7 +177,7 @@ def test_a_branch_names_the_line():
             return score
         return -score
 
-    refused(TypeError, r"test_tracing.py:\d+: if q_idx > kv_idx.*torch.where", lambda: flex_attention(q, k, v, branches))
+    refused(TypeError, r"test_torch_tracing.py:\d+: if q_idx > kv_idx.*torch.where", lambda: flex_attention(q, k, v, branches))
     refused(TypeError, "q_idx", lambda: flex_attention(q, k, v, lambda s, b, h, q_idx, kv_idx: s * int(q_idx)))
 
 
@@ -187,7 +187,7 @@ def test_an_operation_without_an_expression_is_named():
     def sorts(score, b, h, q_idx, kv_idx):
         return torch.sort(q.flatten())[0][kv_idx] + score
 
-    refused(NotImplementedError, r"sort has no expression.*test_tracing.py:\d+: return torch.sort",
+    refused(NotImplementedError, r"sort has no expression.*test_torch_tracing.py:\d+: return torch.sort",
             lambda: flex_attention(q, k, v, sorts))
     wide = torch.randn(16, 1000)
     refused(NotImplementedError, "1000 elements", lambda: flex_attention(

@@ -10,8 +10,10 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from ._library import traced_attend
+from ._modes import trace_with
+from ._recording import Recording
 from ._run import Call
-from ._trace import MASK, SCORE, Recording, trace_with
+from ._trace import MASK, SCORE
 
 NAME = "heddle_flex_attention"
 

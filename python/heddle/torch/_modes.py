@@ -1,0 +1,203 @@
+"""The modes under which a mod runs: each torch function and each aten operation that it calls builds an expression."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from .. import _core
+from . import _aten, _aten_tensors, _values as values  # noqa: F401  the first two fill OPERATIONS
+from ._numbers import Number
+from ._operations import OPERATIONS, cast_to
+from ._recording import CaptureValue, Recording, Traced, chosen
+from ._values import Unsupported, Value
+
+OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
+SHAPE_GETTERS = (torch.Tensor.shape.__get__, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__,
+                 torch.Tensor.nelement, torch.Tensor.stride, torch.Tensor.is_contiguous)
+
+
+def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
+    leaves = [
+        Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
+        for name in arguments
+    ]
+    with torch.no_grad(), Functions(recording), Operations(recording):
+        try:
+            result = mod(*leaves)
+        except Unsupported as error:
+            raise NotImplementedError(f"{error}{users_line()}") from None
+        return checked(recording, result, kind)
+
+
+def checked(recording: Recording, result: Any, kind: str) -> Any:
+    if isinstance(result, Number):
+        result = recording.param(result)
+    elif isinstance(result, torch.Tensor):
+        result = recording.value_of(result)
+    elif isinstance(result, (bool, int, float)):
+        result = Value.scalar(values.literal(result))
+    else:
+        raise TypeError(f"a mod returned {type(result).__name__}; a tensor is accepted")
+    if result.count != 1:
+        raise TypeError(f"a mod returned a tensor of shape {list(result.shape)}; a scalar is accepted")
+    expr = result.expr
+    if kind == "bool" and expr.type != "bool":
+        raise TypeError(f"a mask_mod returned {'floating-point numbers' if expr.type == 'f32' else 'integers'}; bool is "
+                        "accepted")
+    return values.as_f32(expr) if kind == "f32" else expr
+
+
+def users_line() -> str:
+    """Where the mod is: the innermost frame that is neither torch's nor heddle's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDERS):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f" ({frame.f_code.co_filename}:{frame.f_lineno}{': ' + line if line else ''})"
+
+
+class Functions(TorchFunctionMode):
+    """Sees torch's functions as the mod calls them: indexing, and numbers among the operands."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recording = self.recording
+        if func is torch.Tensor.__getitem__:
+            return recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype)
+        if func is torch.Tensor.__setitem__:
+            raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
+        if any(func == getter for getter in SHAPE_GETTERS) and not isinstance(args[0], Traced):
+            recording.shape_matters(args[0])
+        if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
+            args, kwargs = tree_map(self.number, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def number(self, x: Any) -> Any:
+        if not isinstance(x, Number):
+            return x
+        return self.recording.wrapped(self.recording.param(x))
+
+
+def getitem(recording: Recording, tensor: torch.Tensor, index: Any) -> Value:
+    """tensor[index], of what Python's indexing of tensors takes: ints, slices, None, ..., lists of ints and tensors."""
+    value = recording.value_of(tensor)
+    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = [recording.operand(x) if isinstance(x, (torch.Tensor, Number)) else x for x in entries]
+    scalars = [scalar_index(x) for x in entries]
+    if isinstance(value, CaptureValue) and None not in scalars and len(scalars) <= value.rank:
+        return value.indexed(tuple(scalars))
+    return indexed(value, without_ellipsis(entries, len(value.shape)))
+
+
+def without_ellipsis(entries: list[Any], rank: int) -> list[Any]:
+    """The entries with a slice for each axis that ... stands for."""
+    at = next((i for i, x in enumerate(entries) if x is Ellipsis), None)
+    if at is None:
+        return entries
+    taken = sum(x is not None for x in entries) - 1
+    return entries[:at] + [slice(None)] * (rank - taken) + entries[at + 1:]
+
+
+def indexed(value: Value, entries: list[Any]) -> Value:
+    gathers: list[Value | None] = []
+    axis = 0
+    for x in entries:
+        if isinstance(x, bool):
+            raise Unsupported("an index that is a bool")
+        if isinstance(x, int):
+            value = values.selected(value, axis, x)
+            continue
+        if x is None:
+            value = values.unsqueezed(value, axis)
+        elif isinstance(x, slice):
+            begin, end, step = (int(part) if part is not None else None for part in (x.start, x.stop, x.step))
+            value = values.sliced(value, axis, begin, end, step or 1)
+        gathers.append(gather_index(x))
+        axis += 1
+    return values.gathered(value, gathers) if any(x is not None for x in gathers) else value
+
+
+def gather_index(x: Any) -> Value | None:
+    """What an entry gathers by on its axis; None for the whole axis."""
+    if not isinstance(x, (list, tuple)):
+        return x if isinstance(x, Value) else None
+    literals = [values.literal(int(one)) for one in x]
+    return Value((len(literals),), lambda at: chosen(literals, at[0]))
+
+
+def scalar_index(x: Any) -> Any:
+    """An expression or an int that picks one element of an axis; None for anything else."""
+    if isinstance(x, Value) and not isinstance(x, CaptureValue) and x.shape == () and x.kind == "i32":
+        return x.expr
+    return x if type(x) is int and x >= 0 else None
+
+
+class Operations(TorchDispatchMode):
+    """Sees the aten operations that are left."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recording = self.recording
+        space, _, name = func._schema.name.partition("::")
+        if name in ("_local_scalar_dense", "item"):
+            return self.python_value(func, args[0])
+        if name in ("lift_fresh", "lift_fresh_copy") and not isinstance(args[0], Traced):
+            return recording.wrapped(recording.constant(args[0]), args[0].dtype)
+        operation = OPERATIONS.get(name)
+        in_place = operation is None and name.endswith("_") and not name.startswith("_")
+        if in_place:
+            operation = OPERATIONS.get(name[:-1])
+        if operation is None or space not in ("aten", "approx", "prims"):
+            return self.decomposed(func, args, kwargs)
+        if in_place and not isinstance(args[0], Traced):
+            raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")
+        try:
+            operands, named = tree_map(recording.operand, (args, kwargs))
+            value = operation(*operands, **named)
+        except Unsupported as error:
+            raise NotImplementedError(f"{error}{users_line()}") from None
+        if in_place:
+            args[0]._value = values.expanded(cast_to(value, args[0]._value.kind), args[0]._value.shape)
+            return args[0]
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        wide = any(one.dtype == torch.int64 for one in tensors)
+        return recording.wrapped(value, kwargs.get("dtype"), wide)
+
+    def python_value(self, func: Any, tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, Traced):
+            raise TypeError(
+                f"a mod's Python code needs the value of {tensor._value.expr}, which differs from score to score"
+                f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, "
+                "or, not and chained comparisons"
+            )
+        self.recording.is_kept = False
+        return func(tensor)
+
+    def decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        from torch._decomp import decomposition_table
+
+        decomposition = decomposition_table.get(func)
+        if decomposition is None:
+            raise NotImplementedError(
+                f"{func._schema.name.removeprefix('aten::')} has no expression in heddle{users_line()}"
+            )
+        with self:
+            return decomposition(*args, **kwargs)

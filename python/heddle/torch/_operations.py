@@ -1,0 +1,45 @@
+"""The table of aten operations that tracing reads, and how _aten.py and _aten_tensors.py fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from . import _values as values
+from ._values import Value, elementwise
+
+Operation = Callable[..., Any]
+AnyOperation = TypeVar("AnyOperation", bound=Operation)
+OPERATIONS: dict[str, Operation] = {}
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """The type that elements of a dtype have in expressions."""
+    if dtype == torch.bool:
+        return "bool"
+    return "f32" if dtype.is_floating_point else "i32"
+
+
+def cast(value: Value, dtype: torch.dtype | None) -> Value:
+    return value if dtype is None else cast_to(value, kind_of(dtype))
+
+
+def cast_to(value: Any, kind: str) -> Value:
+    return elementwise(values.AS[kind], value)
+
+
+def op(*names: str) -> Callable[[AnyOperation], AnyOperation]:
+    """Registers a function of whole tensors under aten's names."""
+    def register(function: AnyOperation) -> AnyOperation:
+        for name in names:
+            OPERATIONS[name] = function
+        return function
+
+    return register
+
+
+def define(name: str, function: Callable[..., Any]) -> None:
+    """Registers a function of elements under aten's name."""
+    OPERATIONS[name] = lambda *operands: elementwise(function, *operands)

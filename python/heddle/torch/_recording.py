@@ -1,0 +1,192 @@
+"""What one trace records: the symbolic tensors that stand for the user's, and the names of its captures and params."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import _core
+from .._trace import dtype_name
+from . import _values as values
+from ._numbers import Guards, Number, Recipe, becomes_param, computed
+from ._operations import kind_of
+from ._values import Unsupported, Value
+
+DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
+MOST_LITERALS = 16
+# Words of the text form, which no capture may be called.
+RESERVED = {"score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and",
+            "or", "not", "if", "else", "inf", "nan", "True", "False"} | {name for name in dir(_core)} | {
+    "at", "min", "max", "pow", "f32", "i32", "clip"}
+
+
+class Traced(torch.Tensor):
+    """A symbolic tensor inside a mod."""
+
+    _value: Value
+
+    @staticmethod
+    def __new__(cls, value: Value, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> "Traced":
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        made._value = value
+        return made  # type: ignore[no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("a value of a mod is used outside of its trace")
+
+    def __repr__(self, **_: Any) -> str:
+        try:
+            return f"Traced({self._value.expr})"
+        except Unsupported:
+            return f"Traced(shape={list(self._value.shape)})"
+
+
+class CaptureValue(Value):
+    """A tensor of the user's, of which some leading axes may be indexed already. Whoever asks for its shape makes the
+    expression hold for that shape alone."""
+
+    __slots__ = ("recording", "tensor", "prefix", "capture")
+
+    def __init__(self, recording: "Recording", tensor: torch.Tensor, capture: Any, prefix: tuple[Any, ...]) -> None:
+        self.recording, self.tensor, self.capture, self.prefix = recording, tensor, capture, prefix
+        self._elements = lambda index: self.capture[prefix + tuple(index)]
+        self._scalar = None
+        self._kind = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        if self.rank:
+            self.recording.shape_matters(self.tensor)
+        return tuple(self.tensor.shape[len(self.prefix):])
+
+    @property
+    def rank(self) -> int:
+        return self.tensor.dim() - len(self.prefix)
+
+    def at(self, index: values.Index) -> Any:
+        return self.capture[self.prefix + tuple(index)]
+
+    def indexed(self, index: tuple[Any, ...]) -> Value:
+        if len(index) == self.rank:
+            return Value.scalar(self.at(index))
+        return CaptureValue(self.recording, self.tensor, self.capture, self.prefix + index)
+
+
+class Recording:
+    """One trace: what it captured and took for granted."""
+
+    def __init__(self, reached: Any, device: torch.device, prefix: str) -> None:
+        self.guards = Guards()
+        self.reached = reached
+        self.device = device
+        self.prefix = prefix
+        self.is_kept = reached is not None
+        self.captures: dict[str, torch.Tensor] = {}
+        self.params: dict[Recipe, str] = {}
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
+        self._positions = {id(array): i for i, array in enumerate(reached.arrays)} if reached else {}
+
+    def shape_matters(self, tensor: torch.Tensor) -> None:
+        position = self._positions.get(id(tensor))
+        if position is not None:
+            self.shapes[position] = tuple(tensor.shape)
+
+    def _free(self, wanted: str) -> str:
+        wanted = self.prefix + "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
+        if not wanted or wanted[0].isdigit() or wanted in RESERVED:
+            wanted = f"x{wanted}"
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """Of a tensor that no operation of the mod made."""
+        if isinstance(tensor, Traced):
+            return tensor._value
+        position = self._positions.get(id(tensor))
+        if position is None:
+            self.is_kept = False
+        if tensor.dim() == 0 and tensor.device.type == "cpu" and self.device.type != "cpu":
+            if position is None:
+                return Value.scalar(values.literal(tensor.item()))
+            return self.param(Number(tensor.item(), ("item", position), self.guards))
+        name = self._names.get(id(tensor))
+        if name is None:
+            wanted = self.reached.array_names[position] if self.reached and position is not None else "tensor"
+            name = self._names[id(tensor)] = self._free(wanted)
+            self.captures[name] = tensor
+        capture = _core.Capture(name, dtype_name(tensor), tensor.dim())
+        if tensor.dim() == 0:
+            return Value.scalar(capture[()])
+        return CaptureValue(self, tensor, capture, ())
+
+    def constant(self, tensor: torch.Tensor) -> Value:
+        """Of torch.tensor(...) inside the mod: its content is the code's."""
+        plain = tensor.detach()
+        if plain.numel() <= MOST_LITERALS:
+            literals = [values.literal(x) for x in plain.flatten().tolist()]
+            flat = Value((len(literals),), lambda index: chosen(literals, index[0]))
+            return values.viewed(flat, tuple(plain.shape)) if plain.dim() != 1 else flat
+        kept, value = self.is_kept, self.value_of(plain)
+        self.is_kept = kept
+        return value
+
+    def param(self, number: Number) -> Value:
+        value = number.value
+        if not becomes_param(value):
+            return Value.scalar(values.literal(number.concrete()))
+        name = self.params.get(number.recipe)
+        if name is None:
+            recipe = number.recipe
+            wanted = self.reached.number_names[recipe] if isinstance(recipe, int) and self.reached else "number"
+            name = self.params[recipe] = self._free(wanted)
+        kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, (float, torch.SymFloat)) else "i32"
+        return Value.scalar(_core.param(name, kind))
+
+    def stand_in(self, x: Any) -> Any:
+        """A number that was found by no walk, as one that is recorded."""
+        numbers = self.reached.numbers if self.reached is not None else []
+        position = next((i for i, one in enumerate(numbers) if one is x), None)
+        return x if position is None else Number(x, position, self.guards)
+
+    def values(self) -> dict[str, Any]:
+        """The params' values of this trace."""
+        reached = self.reached
+        return {name: computed(recipe, reached.numbers if reached else [], reached.arrays if reached else [])
+                for recipe, name in self.params.items()}
+
+    def operand(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return self.value_of(x)
+        return self.param(x) if isinstance(x, Number) else x
+
+    def wrapped(self, value: Any, dtype: torch.dtype | None = None, wide: bool = False) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.wrapped(one, dtype, wide) for one in value)
+        if not isinstance(value, Value):
+            return value
+        kind = value.kind
+        if dtype is None or kind_of(dtype) != kind:
+            dtype = torch.int64 if wide and kind == "i32" else DTYPES[kind]
+        if isinstance(value, CaptureValue):
+            return Traced(value, dtype, self.device, tuple(value.tensor.shape[len(value.prefix):]))
+        return Traced(value, dtype, self.device, value.shape)
+
+
+def chosen(literals: list[Any], position: Any) -> Any:
+    if isinstance(position, int):
+        return literals[position]
+    text = str(position)
+    if text.lstrip("-").isdigit():
+        return literals[int(text)]
+    result = literals[-1]
+    for i in reversed(range(len(literals) - 1)):
+        result = _core.where(position <= i, *values.promoted(literals[i], result))
+    return result

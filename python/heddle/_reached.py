@@ -193,7 +193,7 @@ class Reached:
         if known is not None:
             return "object", known
         self._seen[id(owner)] = len(self._seen)
-        kind = type(owner)
+        kind: Any = type(owner)
         is_module = hasattr(owner, "_parameters") and hasattr(owner, "_buffers")
         if not is_module and (hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__):
             raise NotKept
@@ -223,7 +223,10 @@ class Reached:
 
 
 def key_of(function: Any, arrays: list[Any]) -> Any:
-    """The key of a function whose numbers count by value. Appends the arrays in the order of the walk. Raises NotKept."""
+    """The key of a function whose numbers count by value. Appends the arrays in the order of the walk.
+
+    Raises NotKept.
+    """
     if type(function) is not types.FunctionType:
         raise NotKept
     reached = Reached(function)

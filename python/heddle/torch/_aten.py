@@ -231,9 +231,9 @@ def integers(name: str, function: Callable[..., Any]) -> None:
     define(name, of)
 
 
-for _name, _function in (("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)):
-    integers(f"bitwise_{_name}", _function)
-    integers(f"__{_name}__", _function)
+for _name, _join in (("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)):
+    integers(f"bitwise_{_name}", _join)
+    integers(f"__{_name}__", _join)
 integers("bitwise_not", operator.invert)
 for _name in ("bitwise_left_shift", "__lshift__"):
     integers(_name, lambda x, y: as_i32(x) << as_i32(y))

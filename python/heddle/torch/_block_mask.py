@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import heddle
 from ._trace import Mods
 
 MaskMod = Callable[..., torch.Tensor]
+Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices
 DEFAULT_BLOCK = 128
 LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
 _versions = itertools.count(1)
@@ -55,6 +56,10 @@ def mod_kind(mod: Callable[..., Any]) -> int:
     return 5 if kind == flex._ModificationType.SCORE_MOD else 4
 
 
+def block_size(given: int | Sequence[int]) -> tuple[int, int]:
+    return (given, given) if isinstance(given, int) else (given[0], given[1])
+
+
 class BoundMask:
     """A mask_mod with the tensors and numbers that it reads."""
 
@@ -82,7 +87,14 @@ def dense(counts: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     return blocks.scatter_(-1, inside, True)[..., :-1]
 
 
-class BlockMask(flex.BlockMask):  # type: ignore[misc]
+def of_columns(counts: torch.Tensor | None, columns: torch.Tensor | None) -> Blocks:
+    """The lists of the columns from those of the rows."""
+    if counts is None or columns is None:
+        return None, None
+    return ordered(dense(counts, columns).transpose(-2, -1))
+
+
+class BlockMask(flex.BlockMask):
     """Which blocks of the scores attend. torch's BlockMask, with all of its attributes.
 
     create_block_mask() makes one that holds its mask_mod as an expression: attention uses that, with blocks of the size
@@ -148,21 +160,21 @@ class BlockMask(flex.BlockMask):  # type: ignore[misc]
             raise RuntimeError("BlockMask must have at least 2 dimensions")
         if (full_kv_num_blocks is None) != (full_kv_indices is None):
             raise AssertionError("full_kv_num_blocks and full_kv_indices must be both provided or omitted")
-        block = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
+        block = block_size(BLOCK_SIZE)
         if seq_lengths is None:
             seq_lengths = (kv_indices.shape[-2] * block[0], kv_indices.shape[-1] * block[1])
-        rows: list[torch.Tensor | None] = [None] * 4
+        q_blocks: Blocks = (None, None)
+        full_q_blocks: Blocks = (None, None)
         if compute_q_blocks:
-            rows[:2] = ordered(dense(kv_num_blocks, kv_indices).transpose(-2, -1))
-            if full_kv_num_blocks is not None and full_kv_indices is not None:
-                rows[2:] = ordered(dense(full_kv_num_blocks, full_kv_indices).transpose(-2, -1))
-        return cls(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, *rows,
-                   BLOCK_SIZE=block, mask_mod=noop_mask if mask_mod is None else mask_mod)
+            q_blocks = of_columns(kv_num_blocks, kv_indices)
+            full_q_blocks = of_columns(full_kv_num_blocks, full_kv_indices)
+        return cls(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, q_blocks[0], q_blocks[1],
+                   full_q_blocks[0], full_q_blocks[1], block, noop_mask if mask_mod is None else mask_mod)
 
     def __getitem__(self, index: Any) -> "BlockMask":
         sliced = super().__getitem__(index)
-        return type(self)(*(getattr(sliced, name) for name in ("seq_lengths", *flex.BlockMask._TENSOR_ATTRS, "BLOCK_SIZE",
-                                                               "mask_mod")))
+        lists = {name: getattr(sliced, name) for name in flex.BlockMask._TENSOR_ATTRS}
+        return type(self)(sliced.seq_lengths, **lists, BLOCK_SIZE=sliced.BLOCK_SIZE, mask_mod=sliced.mask_mod)
 
     def _adjust(self, new_q_len: int, new_kv_len: int) -> "BlockMask":
         """Crops to the upper left. Exact for any length."""
@@ -170,14 +182,12 @@ class BlockMask(flex.BlockMask):  # type: ignore[misc]
             return BlockMask._of(self._lazy.cropped(new_q_len, new_kv_len), self.mask_mod)
         rows, columns = -(-new_q_len // self.BLOCK_SIZE[0]), -(-new_kv_len // self.BLOCK_SIZE[1])
 
-        def cropped(counts: torch.Tensor | None, indices: torch.Tensor | None) -> Any:
-            if counts is None or indices is None:
-                return None, None
-            return ordered(dense(counts, indices)[..., :rows, :columns])
-
+        counts, indices = ordered(dense(self.kv_num_blocks, self.kv_indices)[..., :rows, :columns])
+        full: Blocks = (None, None)
+        if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
+            full = ordered(dense(self.full_kv_num_blocks, self.full_kv_indices)[..., :rows, :columns])
         return type(self).from_kv_blocks(
-            *cropped(self.kv_num_blocks, self.kv_indices), *cropped(self.full_kv_num_blocks, self.full_kv_indices),
-            BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod, seq_lengths=(new_q_len, new_kv_len),
+            counts, indices, full[0], full[1], self.BLOCK_SIZE, self.mask_mod, (new_q_len, new_kv_len),
             compute_q_blocks=self.q_indices is not None)
 
     def to(self, device: torch.device | str) -> "BlockMask":
@@ -185,14 +195,14 @@ class BlockMask(flex.BlockMask):  # type: ignore[misc]
         device = torch.device(device)
         if self._lazy is not None and self._lazy.device == device:
             return self
-        moved = [None if x is None else x.to(device)
-                 for x in (getattr(self, name) for name in flex.BlockMask._TENSOR_ATTRS)]
-        return type(self)(self.seq_lengths, *moved, self.BLOCK_SIZE, self.mask_mod)
+        lists = {name: getattr(self, name) for name in flex.BlockMask._TENSOR_ATTRS}
+        moved: dict[str, Any] = {name: None if x is None else x.to(device) for name, x in lists.items()}
+        return type(self)(self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod)
 
     def _repr_svg_(self) -> str:
         return self._core_mask().svg()
 
-    def _core_mask(self, batch: int | None = None, heads: int | None = None) -> Any:
+    def _core_mask(self, batch: int | None = None, heads: int | None = None) -> heddle.BlockMask:
         return core_mask(self, self.shape[0] if batch is None else batch, self.shape[1] if heads is None else heads)
 
 
@@ -232,7 +242,7 @@ class LazyLists:
         return self._lists
 
 
-def core_mask(mask: Any, batch: int, heads: int) -> Any:
+def core_mask(mask: flex.BlockMask, batch: int, heads: int) -> heddle.BlockMask:
     """The library's block mask of lists, for scores of [batch, heads]. Made once for an object."""
     kept = mask.__dict__.get("_heddle")
     if kept is None or kept[0] != (batch, heads):
@@ -244,13 +254,13 @@ def core_mask(mask: Any, batch: int, heads: int) -> Any:
     return kept[1]
 
 
-def bound_mask(mask: Any) -> BoundMask:
+def bound_mask(mask: flex.BlockMask) -> BoundMask:
     if isinstance(mask, BlockMask) and mask._lazy is not None:
         return mask._lazy.mask
     return BoundMask(mask.mask_mod, mask.kv_num_blocks.device)
 
 
-def of_lists(mask: Any, batch: int, heads: int) -> heddle.BlockMask:
+def of_lists(mask: flex.BlockMask, batch: int, heads: int) -> heddle.BlockMask:
     def flat(x: torch.Tensor | None, rank: int) -> Any:
         if x is None:
             return None
@@ -260,22 +270,21 @@ def of_lists(mask: Any, batch: int, heads: int) -> heddle.BlockMask:
     return heddle.BlockMask.from_lists(
         flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4), flat(mask.full_kv_num_blocks, 3),
         flat(mask.full_kv_indices, 4), q_len=mask.seq_lengths[0], kv_len=mask.seq_lengths[1], batch=batch, heads=heads,
-        block=tuple(mask.BLOCK_SIZE), mask_mod=bound_mask(mask).expr)
+        block=block_size(mask.BLOCK_SIZE), mask_mod=bound_mask(mask).expr)
 
 
 def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,
                 device: Any = None) -> torch.Tensor:
     """The dense mask [B, H, Q_LEN, KV_LEN] of a mask_mod, or of a score_mod where its result is not -inf."""
-    return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))  # type: ignore[no-any-return]
+    return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
 
 
 def default_device(device: Any) -> torch.device:
-    if device is None:
-        device = torch.accelerator.current_accelerator() or "cpu"
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
+    """torch's: the accelerator if none is given, and the current GPU if its index is not."""
+    wanted = torch.device(device if device is not None else torch.accelerator.current_accelerator() or "cpu")
+    if wanted.type == "cuda" and wanted.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return wanted
 
 
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
@@ -297,14 +306,11 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
         raise AssertionError(f"create-block_mask requires a mask_mod function! Got {mask_mod}")
     if _compile:
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
-    block = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     where = default_device(device)
-    lazy = LazyLists(BoundMask(mask_mod, where), 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN), block,
-                     where)
+    lazy = LazyLists(BoundMask(mask_mod, where), 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
+                     block_size(BLOCK_SIZE), where)
     made = BlockMask._of(lazy, mask_mod)
-    if not separate_full_blocks:
-        return joined_blocks(made)
-    return made
+    return made if separate_full_blocks else joined_blocks(made)
 
 
 def joined_blocks(mask: BlockMask) -> BlockMask:

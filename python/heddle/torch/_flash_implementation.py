@@ -72,15 +72,17 @@ class Handle:
     """While it lives torch's operators lead here."""
 
     def __init__(self) -> None:
-        self._library: torch.library.Library | None = torch.library.Library("aten", "IMPL")
-        for device in ("CUDA", "CPU"):
-            self._library.impl("_scaled_dot_product_flash_attention", sdpa_forward, device)
-            self._library.impl("_flash_attention_forward", forward, device)
+        library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        self._library: torch.library.Library | None = library
+        for name, function in (("_scaled_dot_product_flash_attention", sdpa_forward),
+                               ("_flash_attention_forward", forward)):
+            for device in ("CUDA", "CPU"):
+                library.impl(name, function, device)  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
         """Gives torch's operators back."""
         if self._library is not None:
-            self._library._destroy()
+            self._library._destroy()  # type: ignore[no-untyped-call]
             self._library = None
 
 

@@ -41,9 +41,9 @@ def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], device: torc
 
 class FlexAttention(HigherOrderOperator):
     def __init__(self) -> None:
-        super().__init__(NAME)
+        super().__init__(NAME)  # type: ignore[no-untyped-call]
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: tuple[Any, ...],
         scale: float | None, options: dict[str, Any], score_lifted: Sequence[Any] = (), mask_lifted: Sequence[Any] = (),
     ) -> tuple[torch.Tensor, torch.Tensor]:

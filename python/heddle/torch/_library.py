@@ -21,8 +21,8 @@ SCHEMA = (
     "Tensor[] captures, str[] option_names, Tensor[] options, str[] int_names, SymInt[] ints, str[] float_names, "
     "float[] floats, str[] bool_names, bool[] bools, float? scale, SymInt? max_q_len, SymInt? max_kv_len, "
     "Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps) -> (Tensor, Tensor)")
-_library = torch.library.Library("heddle", "DEF")
-_library.define(SCHEMA)
+_library = torch.library.Library("heddle", "DEF")  # type: ignore[no-untyped-call]
+_library.define(SCHEMA)  # type: ignore[no-untyped-call]
 
 Result = tuple[torch.Tensor, torch.Tensor]
 
@@ -53,7 +53,7 @@ def fake_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *r
 
 
 for _key in ("CPU", "CUDA"):
-    _library.impl("forward", forward, _key)
+    _library.impl("forward", forward, _key)  # type: ignore[no-untyped-call]
 torch.library.register_fake("heddle::forward", fake_forward, lib=_library)
 
 

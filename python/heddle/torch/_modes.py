@@ -20,8 +20,8 @@ from ._recording import CaptureValue, Recording, Traced, chosen
 from ._values import Unsupported, Value
 
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
-SHAPE_GETTERS = (torch.Tensor.shape.__get__, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__,
-                 torch.Tensor.nelement, torch.Tensor.stride, torch.Tensor.is_contiguous)
+SHAPE_GETTERS = (torch.Tensor.shape.__get__,  # type: ignore[attr-defined]  # a descriptor, not a Size
+                 torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.Tensor.stride, torch.Tensor.is_contiguous)
 
 
 def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
@@ -146,11 +146,11 @@ def scalar_index(x: Any) -> Any:
     return x if type(x) is int and x >= 0 else None
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the aten operations that are left."""
 
     def __init__(self, recording: Recording) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

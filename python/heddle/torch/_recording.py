@@ -29,15 +29,17 @@ class Traced(torch.Tensor):
 
     @staticmethod
     def __new__(cls, value: Value, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> "Traced":
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         made._value = value
-        return made  # type: ignore[no-any-return]
+        return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # torch declares a static one
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None,
+    ) -> Any:
         raise RuntimeError("a value of a mod is used outside of its trace")
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's has no names
         try:
             return f"Traced({self._value.expr})"
         except Unsupported:

@@ -140,7 +140,8 @@ def attend(
         copies = suited(query, key, value)
         if copies is None:
             raise
-        _core.attention_into(*copies, out, lse, arguments)
+        query, key, value = copies
+        _core.attention_into(query, key, value, out, lse, arguments)
     return out, lse
 
 
@@ -153,10 +154,14 @@ def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
-def suited(*tensors: torch.Tensor) -> list[torch.Tensor] | None:
-    """Copies of those that the library does not take: another last stride than 1, or of another type than the query's.
-    None if it takes all."""
-    dtype = tensors[0].dtype
-    copies = [x.to(dtype) if x.dtype != dtype else x for x in tensors]
-    copies = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in copies]
-    return None if all(x is y for x, y in zip(copies, tensors)) else copies
+def suited(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """The tensors with copies of those that the library refuses: a last stride other than 1, or a key or value whose type
+    is not the query's. None if it refuses none of them."""
+    def suits(x: torch.Tensor) -> torch.Tensor:
+        x = x.to(query.dtype)
+        return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+    copies = suits(query), suits(key), suits(value)
+    return None if all(x is y for x, y in zip(copies, (query, key, value))) else copies

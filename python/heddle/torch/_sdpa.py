@@ -88,19 +88,24 @@ def set_mask(call: Call, attn_mask: torch.Tensor) -> None:
 
 def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, call: Call,
                 enable_gqa: bool) -> torch.Tensor:
-    """The axes before the heads broadcast and made one; without enable_gqa, heads broadcast, too."""
-    tensors = [query, key, value]
+    """Inputs of 2 to 6 axes as 4: the axes before the heads broadcast and become one. Without enable_gqa heads broadcast,
+    too."""
+    tensors = query, key, value
     kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
-    batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))
-    tensors = [x.expand(*batch, *x.shape[-kept:]) for x in tensors]
-    lead = tuple(tensors[0].shape[:-2])
-    flat = [x.reshape(-1, x.shape[-3] if x.dim() > 2 else 1, *x.shape[-2:]) for x in tensors]
-    check_heads(*flat, enable_gqa)
+    batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
+
+    def flat(x: torch.Tensor) -> torch.Tensor:
+        x = x.expand(*batch, *x.shape[-kept:])
+        return x.reshape(-1, x.shape[-3] if x.dim() > 2 else 1, *x.shape[-2:])
+
+    lead = (*batch, *query.shape[-kept:-2])
+    q, k, v = flat(query), flat(key), flat(value)
+    check_heads(q, k, v, enable_gqa)
     if attn_mask is not None:
         if len(lead) > 2 or attn_mask.dim() != len(lead) + 2:  # else its axes of extent 1 are read as such
             attn_mask = attn_mask.expand(*lead, query.shape[-2], key.shape[-2])
         set_mask(call, attn_mask.reshape(-1, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)
-    out = attend(*flat, call)[0]
+    out, _ = attend(q, k, v, call)
     return out.reshape(*lead, *out.shape[-2:])
 
 
@@ -129,7 +134,8 @@ def varlen_attn(
     set_window(call, window_size)
     call.tensors = {"cu_seqlens_q": cu_seq_q, "cu_seqlens_kv": cu_seq_k}
     call.max_q_len, call.max_kv_len = max_q, max_k
-    out, lse = attend(*(x.unsqueeze(0).transpose(1, 2) for x in (query, key, value)), call)
+    q, k, v = (x.unsqueeze(0).transpose(1, 2) for x in (query, key, value))
+    out, lse = attend(q, k, v, call)
     out = out.transpose(1, 2).squeeze(0)
     return (out, lse.squeeze(0)) if lse is not None else out
 

@@ -7,7 +7,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
     function: str
     where: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
 
 
 def log() -> list[Entry]:
@@ -80,8 +80,8 @@ def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args
     return torchs(*args, **kwargs)
 
 
-def sdpa(*args: Any, **kwargs: Any) -> torch.Tensor:
-    return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs_sdpa, args, kwargs)  # type: ignore
+def sdpa(*args: Any, **kwargs: Any) -> Any:
+    return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs_sdpa, args, kwargs)
 
 
 def copy_of(function: types.FunctionType) -> types.FunctionType:
@@ -91,8 +91,8 @@ def copy_of(function: types.FunctionType) -> types.FunctionType:
     return made
 
 
-torchs_flex = copy_of(flex.flex_attention)
-torchs_create_block_mask = copy_of(flex.create_block_mask)
+torchs_flex = copy_of(cast(types.FunctionType, flex.flex_attention))
+torchs_create_block_mask = copy_of(cast(types.FunctionType, flex.create_block_mask))
 
 
 def route_flex(*args: Any, **kwargs: Any) -> Any:
@@ -111,14 +111,14 @@ def route_create_block_mask(*args: Any, **kwargs: Any) -> Any:
         return torchs_create_block_mask(*args, **kwargs)
 
 
-# Code for torch's function objects, whose names others have imported. Their globals are torch's.
-def _flex_code(*args, **kwargs):  # type: ignore
+# The code that torch's function objects get, because others have imported them by name. It runs with torch's globals.
+def _flex_code(*args: Any, **kwargs: Any) -> Any:
     from heddle.torch import _take_over
 
     return _take_over.route_flex(*args, **kwargs)
 
 
-def _block_mask_code(*args, **kwargs):  # type: ignore
+def _block_mask_code(*args: Any, **kwargs: Any) -> Any:
     from heddle.torch import _take_over
 
     return _take_over.route_create_block_mask(*args, **kwargs)

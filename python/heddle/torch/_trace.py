@@ -62,6 +62,13 @@ _kept: dict[Any, list[Kept]] = {}
 _lock = threading.Lock()
 
 
+def keep(key: Any, made: Kept) -> None:
+    with _lock:
+        while len(_kept) >= MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept.setdefault(key, []).insert(0, made)
+
+
 class Mods:
     """The expressions of a call's mods, and the tensors and numbers that they read."""
 
@@ -80,26 +87,22 @@ class Mods:
 
     def _of(self, mod: Any, arguments: tuple[str, ...], prefix: str, kind: str) -> Any:
         try:
-            reached: Reached | None = Reached(mod, params=True)
-            key = arguments, self.device.type, reached.key  # type: ignore[union-attr]
+            reached = Reached(mod, params=True)
+            key = arguments, self.device.type, reached.key
             variants = _kept.get(key, ())
         except (NotKept, TypeError):  # TypeError: a key that does not hash
-            reached, key, variants = None, None, ()
+            expr, recording = traced(mod, None, arguments, self.device, prefix, kind)
+            self.captures.update(recording.captures)
+            return expr
         for kept in variants:
-            if kept.serves(reached):  # type: ignore[arg-type]
-                kept.bind(reached, self.captures, self.params)  # type: ignore[arg-type]
+            if kept.serves(reached):
+                kept.bind(reached, self.captures, self.params)
                 return kept.expr
         expr, recording = traced(mod, reached, arguments, self.device, prefix, kind)
         made = Kept(expr, recording)
-        if recording.is_kept and key is not None:
-            with _lock:
-                while len(_kept) >= MOST_KEPT:
-                    _kept.pop(next(iter(_kept)))
-                _kept.setdefault(key, []).insert(0, made)
-        if reached is None:
-            self.captures.update(recording.captures)
-        else:
-            made.bind(reached, self.captures, self.params)
+        if recording.is_kept:
+            keep(key, made)
+        made.bind(reached, self.captures, self.params)
         return expr
 
 

@@ -200,10 +200,8 @@ class BlockMask(flex.BlockMask):
         return type(self)(self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod)
 
     def _repr_svg_(self) -> str:
-        return self._core_mask().svg()
-
-    def _core_mask(self, batch: int | None = None, heads: int | None = None) -> heddle.BlockMask:
-        return core_mask(self, self.shape[0] if batch is None else batch, self.shape[1] if heads is None else heads)
+        core, _ = made_for(self, self.shape[0], self.shape[1])
+        return core.svg()
 
 
 class LazyLists:
@@ -242,25 +240,23 @@ class LazyLists:
         return self._lists
 
 
-def core_mask(mask: flex.BlockMask, batch: int, heads: int) -> heddle.BlockMask:
-    """The library's block mask of lists, for scores of [batch, heads]. Made once for an object."""
+def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.BlockMask, BoundMask]:
+    """The library's block mask for scores of [batch, heads], and its function. Made once for what the object holds."""
+    lazy = mask._lazy if isinstance(mask, BlockMask) else None
+    if lazy is not None:
+        held: tuple[Any, ...] = (lazy,)
+    else:
+        held = (mask.mask_mod, mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    sizes = batch, heads, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)
     kept = mask.__dict__.get("_heddle")
-    if kept is None or kept[0] != (batch, heads):
-        if isinstance(mask, BlockMask) and mask._lazy is not None:
-            made = mask._lazy.core()
-        else:
-            made = of_lists(mask, batch, heads)
-        kept = mask.__dict__["_heddle"] = (batch, heads), made, bound_mask(mask)
-    return kept[1]
+    if kept is None or kept[0] != sizes or any(x is not y for x, y in zip(kept[1], held)):
+        bound = lazy.mask if lazy is not None else BoundMask(mask.mask_mod, mask.kv_num_blocks.device)
+        made = lazy.core() if lazy is not None else of_lists(mask, bound, batch, heads)
+        kept = mask.__dict__["_heddle"] = sizes, held, made, bound
+    return kept[2], kept[3]
 
 
-def bound_mask(mask: flex.BlockMask) -> BoundMask:
-    if isinstance(mask, BlockMask) and mask._lazy is not None:
-        return mask._lazy.mask
-    return BoundMask(mask.mask_mod, mask.kv_num_blocks.device)
-
-
-def of_lists(mask: flex.BlockMask, batch: int, heads: int) -> heddle.BlockMask:
+def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> heddle.BlockMask:
     def flat(x: torch.Tensor | None, rank: int) -> Any:
         if x is None:
             return None
@@ -270,7 +266,7 @@ def of_lists(mask: flex.BlockMask, batch: int, heads: int) -> heddle.BlockMask:
     return heddle.BlockMask.from_lists(
         flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4), flat(mask.full_kv_num_blocks, 3),
         flat(mask.full_kv_indices, 4), q_len=mask.seq_lengths[0], kv_len=mask.seq_lengths[1], batch=batch, heads=heads,
-        block=block_size(mask.BLOCK_SIZE), mask_mod=bound_mask(mask).expr)
+        block=block_size(mask.BLOCK_SIZE), mask_mod=bound.expr)
 
 
 def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from ._block_mask import LARGE_BLOCK, BlockMask, core_mask, noop_mask
+from ._block_mask import LARGE_BLOCK, BlockMask, made_for, noop_mask
 from ._run import Call, attend, autocast
 from ._trace import Mods
 
@@ -96,8 +96,7 @@ def set_mask(call: Call, query: torch.Tensor, mask: Any) -> None:
     if isinstance(mask, BlockMask) and mask._lazy is not None:
         bound = mask._lazy.mask
     else:
-        call.lists = core_mask(mask, query.shape[0], query.shape[1])
-        bound = mask.__dict__["_heddle"][2]
+        call.lists, bound = made_for(mask, query.shape[0], query.shape[1])
     call.mask = bound.expr
     call.captures.update(bound.captures)
     call.params.update(bound.params)

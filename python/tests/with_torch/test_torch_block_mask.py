@@ -187,3 +187,13 @@ def test_pictures():
     mask = create_block_mask(causal, None, None, 64, 64, "cpu", BLOCK_SIZE=16)
     assert mask._repr_svg_().startswith("<svg")
     assert "sparsity" in repr(mask) and "causal" in repr(mask)
+
+
+@pytest.mark.parametrize("create", [create_block_mask, flex.create_block_mask])
+def test_a_mask_mod_that_is_changed(create):
+    """Decoding loops put another mask_mod into a block mask."""
+    q = torch.randn(1, 1, 32, 8)
+    mask = create(causal, None, None, 32, 32, "cpu")  # one block, partial
+    flex_attention(q, q, q, block_mask=mask)
+    mask.mask_mod = lambda b, h, q_idx, kv_idx: kv_idx < 3
+    torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask), flex.flex_attention(q, q, q, block_mask=mask))

@@ -113,7 +113,7 @@ def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[i
         re.search(r"\bb\b", text) for text in values[3:6]) and not values[9] and not values[19]
     foldable = foldable and not any(dim is not None for dim in flat_dims(dims_of[3:]))
     if foldable:
-        batch = next(x.movedim(dim, 0).shape[1] for x, dim in zip(values, dims_of) if dim is not None)
+        batch = args[0].shape[0] if in_dims[0] is None else args[0].movedim(in_dims[0], 0).shape[1]  # keys may share one
         whole = []
         for x, dim in zip(values[:3], dims_of[:3]):
             x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)

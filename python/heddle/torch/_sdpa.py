@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -96,15 +97,16 @@ def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, att
 
     def flat(x: torch.Tensor) -> torch.Tensor:
         x = x.expand(*batch, *x.shape[-kept:])
-        return x.reshape(-1, x.shape[-3] if x.dim() > 2 else 1, *x.shape[-2:])
+        return x.reshape(entries, x.shape[-3] if x.dim() > 2 else 1, *x.shape[-2:])
 
     lead = (*batch, *query.shape[-kept:-2])
+    entries = math.prod(lead[:-1])  # reshape cannot find it where a tensor is empty
     q, k, v = flat(query), flat(key), flat(value)
     check_heads(q, k, v, enable_gqa)
     if attn_mask is not None:
         if len(lead) > 2 or attn_mask.dim() != len(lead) + 2:  # else its axes of extent 1 are read as such
             attn_mask = attn_mask.expand(*lead, query.shape[-2], key.shape[-2])
-        set_mask(call, attn_mask.reshape(-1, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)
+        set_mask(call, attn_mask.reshape(entries, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)
     out, _ = attend(q, k, v, call)
     return out.reshape(*lead, *out.shape[-2:])
 

@@ -130,6 +130,13 @@ def test_vmap(dims):
         torch.testing.assert_close(got, torch.stack(want))
 
 
+def test_vmap_over_keys_that_the_batch_shares():
+    keys = torch.randn(3, 1, 4, 33, 16)
+    mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 33, 33, "cpu")
+    got = torch.vmap(lambda x: flex_attention(q, x, x, block_mask=mask))(keys)
+    torch.testing.assert_close(got, torch.stack([flex_attention(q, x, x, block_mask=mask) for x in keys]))
+
+
 def test_vmap_over_a_capture():
     tables = torch.randn(3, 33)
 

@@ -117,3 +117,9 @@ def test_every_small_combination():
     for q_len, kv_len, causal in itertools.product((1, 15, 17), (1, 31, 33), (False, True)):
         q, k = torch.randn(1, 1, q_len, 32), torch.randn(1, 1, kv_len, 32)
         agree(scaled_dot_product_attention(q, k, k, is_causal=causal), torchs(q, k, k, is_causal=causal))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 8), (0, 2, 4, 8), (2, 0, 2, 4, 8), (0, 4, 4, 4, 8)])
+def test_an_empty_batch(shape):
+    q = torch.randn(shape)
+    agree(scaled_dot_product_attention(q, q, q), torchs(q, q, q))

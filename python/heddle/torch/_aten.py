@@ -56,10 +56,22 @@ define("abs", lambda x: _core.abs(as_number(x)))
 define("reciprocal", lambda x: 1.0 / as_f32(x))
 define("minimum", of_numbers(_core.minimum))
 define("maximum", of_numbers(_core.maximum))
-define("fmin", of_numbers(_core.minimum))
-define("fmax", of_numbers(_core.maximum))
 define("floor_divide", of_numbers(operator.floordiv))
 define("remainder", of_numbers(operator.mod))
+
+
+def past_nan(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The function, but that of a number and a NaN it is the number."""
+    def of(x: Any, y: Any) -> Any:
+        if x.type != "f32":
+            return function(x, y)
+        return _core.where(_core.isnan(x), y, _core.where(_core.isnan(y), x, function(x, y)))
+
+    return of
+
+
+define("fmin", of_numbers(past_nan(_core.minimum)))
+define("fmax", of_numbers(past_nan(_core.maximum)))
 
 
 def truncated_division(x: Any, y: Any) -> Any:

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 import torch
 
 from . import _values as values
-from ._values import Value, elementwise
+from ._values import Value, as_i32, elementwise
 
 Operation = Callable[..., Any]
 AnyOperation = TypeVar("AnyOperation", bound=Operation)
+NARROW = (torch.uint8, torch.int8, torch.uint16, torch.int16)
 OPERATIONS: dict[str, Operation] = {}
 
 
@@ -23,7 +24,17 @@ def kind_of(dtype: torch.dtype) -> str:
 
 
 def cast(value: Value, dtype: torch.dtype | None) -> Value:
-    return value if dtype is None else cast_to(value, kind_of(dtype))
+    """As `dtype` has the value: small integers wrap. Half types are computed as f32 and do not round."""
+    if dtype is None:
+        return value
+    if dtype in NARROW and value.kind != "bool":
+        return elementwise(lambda x: wrapped(as_i32(x), dtype), value)
+    return cast_to(value, kind_of(dtype))
+
+
+def wrapped(x: Any, dtype: torch.dtype) -> Any:
+    unused = 32 - 8 * dtype.itemsize
+    return x << unused >> unused if dtype.is_signed else x & (2**32 - 1 >> unused)
 
 
 def cast_to(value: Any, kind: str) -> Value:

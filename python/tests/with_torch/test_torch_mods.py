@@ -151,6 +151,9 @@ SCORES = {
     "rounding": lambda score, b, h, q_idx, kv_idx: score + torch.floor(score) + torch.ceil(q_idx / 7) + torch.round(kv_idx / 4) + torch.trunc(score) + torch.sign(score),
     "erf": lambda score, b, h, q_idx, kv_idx: torch.erf(score) + score.reciprocal().clamp(-1, 1),
     "extrema": lambda score, b, h, q_idx, kv_idx: torch.maximum(score, slopes[h]) + torch.minimum(score, temperature[kv_idx]),
+    "extrema beside NaN": lambda score, b, h, q_idx, kv_idx: (
+        torch.fmax(torch.where(q_idx > kv_idx, math.nan, score), score * 0.5)
+        + torch.fmin(score * 0.5, torch.where(q_idx > kv_idx, score, math.nan))),
     "nan and inf": lambda score, b, h, q_idx, kv_idx: torch.where(torch.isnan(score) | torch.isinf(score), 0.0, score),
     "casts": lambda score, b, h, q_idx, kv_idx: score + q_idx.float() * 0.1 + kv_idx.to(score.dtype) * 0.1 + score.int().type_as(score),
     "constants": lambda score, b, h, q_idx, kv_idx: score + torch.ones_like(score) + score.new_zeros(()) + torch.full((), 0.5) + torch.tensor(0.25),
@@ -169,6 +172,7 @@ SCORES = {
     "partial": functools.partial(scaled_by, 0.5, slopes),
     "partial with names": functools.partial(lambda score, b, h, q_idx, kv_idx, cap: cap * torch.tanh(score / cap), cap=5.0),
     "reflected": lambda score, b, h, q_idx, kv_idx: 1.0 - score + 2 * (S - q_idx) - 3 // (kv_idx + 1),
+    "bytes that wrap": lambda score, b, h, q_idx, kv_idx: score + ((q_idx + kv_idx) * 50).to(torch.uint8) * 0.5,
     "bits": lambda score, b, h, q_idx, kv_idx: score + ((q_idx ^ kv_idx) & 7) * 0.1 + (q_idx >> 2) - (kv_idx << 1) * 0.01,
 }
 
@@ -240,6 +244,8 @@ F64 = {
     "softcap": lambda score, b, h, q_idx, kv_idx: 5.0 * torch.tanh(score / 5.0),
     "bias": lambda score, b, h, q_idx, kv_idx: score + bias64[h, q_idx, kv_idx],
     "dot": lambda score, b, h, q_idx, kv_idx: score + torch.dot(rows64[q_idx], rows64[kv_idx]),
+    "far logsigmoid": lambda score, b, h, q_idx, kv_idx: torch.nn.functional.logsigmoid(score - 25) * 1e6,
+    "far softplus": lambda score, b, h, q_idx, kv_idx: torch.nn.functional.softplus(score + 20) * 1e6,
 }
 bias64, rows64 = bias.double(), rows.double()
 

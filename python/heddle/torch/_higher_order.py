@@ -11,7 +11,7 @@ from torch._ops import HigherOrderOperator
 
 from ._library import traced_attend
 from ._modes import trace_with
-from ._recording import Recording
+from ._recording import MASK_PREFIX, Recording
 from ._run import Call
 from ._trace import MASK, SCORE
 
@@ -30,7 +30,7 @@ class Inputs:
 
 def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], device: torch.device, is_mask: bool) -> Any:
     """The mod's expression; its captures and params go to the call."""
-    recording = Recording(Inputs(lifted), device, "mask_" if is_mask else "")
+    recording = Recording(Inputs(lifted), device, MASK_PREFIX if is_mask else "")
     arguments = [recording.stand_in(x) for x in lifted]
     expr = trace_with(
         recording, lambda *own: mod(*own, *arguments), MASK if is_mask else SCORE, "bool" if is_mask else "f32")

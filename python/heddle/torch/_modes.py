@@ -20,8 +20,10 @@ from ._recording import CaptureValue, Recording, Traced, chosen
 from ._values import Unsupported, Value
 
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
-SHAPE_GETTERS = (torch.Tensor.shape.__get__,  # type: ignore[attr-defined]  # a descriptor, not a Size
-                 torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.Tensor.stride, torch.Tensor.is_contiguous)
+SIZE_GETTERS = (torch.Tensor.shape.__get__,  # type: ignore[attr-defined]  # a descriptor, not a Size
+                torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.numel,
+                torch.Tensor.nbytes.__get__)  # type: ignore[attr-defined]
+LAYOUT_GETTERS = (torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.storage_offset)
 
 
 def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
@@ -80,8 +82,10 @@ class Functions(TorchFunctionMode):
             return recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype)
         if func is torch.Tensor.__setitem__:
             raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
-        if any(func == getter for getter in SHAPE_GETTERS) and not isinstance(args[0], Traced):
+        if any(func == getter for getter in SIZE_GETTERS) and not isinstance(args[0], Traced):
             recording.shape_matters(args[0])
+        if any(func == getter for getter in LAYOUT_GETTERS):
+            recording.is_kept = False
         if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))
         return func(*args, **kwargs)
@@ -96,11 +100,18 @@ def getitem(recording: Recording, tensor: torch.Tensor, index: Any) -> Value:
     """tensor[index], of what Python's indexing of tensors takes: ints, slices, None, ..., lists of ints and tensors."""
     value = recording.value_of(tensor)
     entries = list(index) if isinstance(index, tuple) else [index]
-    entries = [recording.operand(x) if isinstance(x, (torch.Tensor, Number)) else x for x in entries]
+    entries = [index_entry(recording, x) for x in entries]
     scalars = [scalar_index(x) for x in entries]
     if isinstance(value, CaptureValue) and None not in scalars and len(scalars) <= value.rank:
         return value.indexed(tuple(scalars))
     return indexed(value, without_ellipsis(entries, len(value.shape)))
+
+
+def index_entry(recording: Recording, x: Any) -> Any:
+    """A number stays an int if it is negative: it counts from the end. Its sign is a guard."""
+    if isinstance(x, Number):
+        return x.concrete() if x.is_negative() else recording.param(x)
+    return recording.value_of(x) if isinstance(x, torch.Tensor) else x
 
 
 def without_ellipsis(entries: list[Any], rank: int) -> list[Any]:
@@ -126,16 +137,16 @@ def indexed(value: Value, entries: list[Any]) -> Value:
         elif isinstance(x, slice):
             begin, end, step = (int(part) if part is not None else None for part in (x.start, x.stop, x.step))
             value = values.sliced(value, axis, begin, end, step or 1)
-        gathers.append(gather_index(x))
+        gathers.append(gather_index(x, value.shape[axis]))
         axis += 1
     return values.gathered(value, gathers) if any(x is not None for x in gathers) else value
 
 
-def gather_index(x: Any) -> Value | None:
+def gather_index(x: Any, extent: int) -> Value | None:
     """What an entry gathers by on its axis; None for the whole axis."""
     if not isinstance(x, (list, tuple)):
         return x if isinstance(x, Value) else None
-    literals = [values.literal(int(one)) for one in x]
+    literals = [values.literal(values.position_of(int(one), extent)) for one in x]
     return Value((len(literals),), lambda at: chosen(literals, at[0]))
 
 

@@ -15,7 +15,8 @@ import torch
 
 from .._reached import is_number
 
-# How a value is computed from those of a walk: a position, or (function, operands...); constants as (None, value).
+# How a value is computed from those of a walk: a position, or (function, operands...); constants as (None, value, text).
+# The text tells 1, 1.0 and True apart, and zeros by their sign: equal recipes are one param.
 Recipe = Any
 
 
@@ -59,6 +60,13 @@ class Number:
         self.guards.all[self.recipe] = self.value
         return self.value
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # isinstance(number, int) in a mod; the type is part of the kept expression's key
+        return type(self.value)
+
+    def is_negative(self) -> bool:
+        return bool(derived(operator.lt, self, 0))
+
     # Torch's functions take it for a tensor; the tracing mode, which they then call, knows better.
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,7 +104,7 @@ def derived(function: Callable[..., Any], *operands: Any) -> Any:
     """function(operands...) now, and its recipe."""
     first = next(one for one in operands if isinstance(one, Number))
     values = [one.value if isinstance(one, Number) else one for one in operands]
-    recipe = (function, *(one.recipe if isinstance(one, Number) else (None, one) for one in operands))
+    recipe = (function, *(one.recipe if isinstance(one, Number) else (None, one, repr(one)) for one in operands))
     return Number(function(*values), recipe, first.guards)
 
 

@@ -16,6 +16,7 @@ from ._values import Unsupported, Value
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
 MOST_LITERALS = 16
+MASK_PREFIX = "mask_"  # of what a mask reads: in one call, names of score and mask differ
 # Words of the text form, which no capture may be called.
 RESERVED = {"score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and",
             "or", "not", "if", "else", "inf", "nan", "True", "False"} | {name for name in dir(_core)} | {
@@ -100,7 +101,8 @@ class Recording:
 
     def _free(self, wanted: str) -> str:
         wanted = self.prefix + "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
-        if not wanted or wanted[0].isdigit() or wanted in RESERVED:
+        is_masks = not self.prefix and wanted.startswith(MASK_PREFIX.rstrip("_"))
+        if not wanted or wanted[0].isdigit() or wanted in RESERVED or is_masks:
             wanted = f"x{wanted}"
         name, number = wanted, 2
         while name in self._taken:

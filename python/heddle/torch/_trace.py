@@ -16,18 +16,19 @@ from .._reached import NotKept, Reached
 from ._modes import trace_with
 from ._numbers import computed
 from ._rebind import Rebound
-from ._recording import Recording
+from ._recording import MASK_PREFIX, Recording
 
 SCORE = ("score", "b", "h", "q_idx", "kv_idx")
 MASK = SCORE[1:]
-MOST_KEPT = 512
+MOST_KEPT = 512  # keys
+MOST_VARIANTS = 16  # of one key: other shapes, or other numbers that Python's code needs
 
 _counts = {"traces": 0}
 
 
 def counts() -> dict[str, int]:
     """How many mods were traced since the program began, and how many expressions are kept."""
-    return {**_counts, "kept": sum(len(variants) for variants in _kept.values())}
+    return {**_counts, "kept": sum(len(variants) for variants in list(_kept.values()))}
 
 
 class Kept:
@@ -66,7 +67,7 @@ def keep(key: Any, made: Kept) -> None:
     with _lock:
         while len(_kept) >= MOST_KEPT:
             _kept.pop(next(iter(_kept)))
-        _kept.setdefault(key, []).insert(0, made)
+        _kept[key] = [made, *_kept.get(key, ())][:MOST_VARIANTS]
 
 
 class Mods:
@@ -83,7 +84,7 @@ class Mods:
         return self._of(mod, SCORE, "", "f32")
 
     def mask(self, mod: Callable[..., Any]) -> Any:
-        return self._of(mod, MASK, "mask_", "bool")
+        return self._of(mod, MASK, MASK_PREFIX, "bool")
 
     def _of(self, mod: Any, arguments: tuple[str, ...], prefix: str, kind: str) -> Any:
         try:

@@ -166,13 +166,18 @@ def transposed(value: Value, first: int, second: int) -> Value:
     return permuted(value, order)
 
 
+def position_of(position: int, extent: int) -> int:
+    """A negative one counts from the end."""
+    if not -extent <= position < extent:
+        raise Unsupported(f"index {position} on an axis of extent {extent}")
+    return position % extent
+
+
 def selected(value: Value, axis: int, position: Any) -> Value:
     """value[:, position] on one axis; `position` is an int or an expression."""
     axis = axis_of(axis, len(value.shape))
     if isinstance(position, int):
-        if not -value.shape[axis] <= position < value.shape[axis]:
-            raise Unsupported(f"index {position} on an axis of extent {value.shape[axis]}")
-        position %= value.shape[axis]
+        position = position_of(position, value.shape[axis])
     return Value(
         value.shape[:axis] + value.shape[axis + 1:], lambda index: value.at(index[:axis] + (position,) + index[axis:])
     )

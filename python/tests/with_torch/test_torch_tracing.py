@@ -263,3 +263,73 @@ def test_memory_and_kept_expressions_stay_bounded():
         table = torch.zeros(4)
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + table[kv_idx])
     assert trace_counts()["kept"] - kept <= 1
+
+
+def test_a_negative_number_indexes_from_the_end():
+    table = torch.randn(5, 16)
+    q, k, v = inputs()
+    for row in (1, -1, 3, -2, 1):
+        def score(score, b, h, q_idx, kv_idx):
+            return score + table[row, kv_idx]
+
+        want = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + table.select(0, row % 5)[kv_idx])
+        assert torch.equal(flex_attention(q, k, v, score), want), row
+
+
+def test_a_list_of_indices_counts_from_the_end():
+    table = torch.randn(5)
+    q, k, v = inputs()
+    got = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * table[[-1, 0]].sum())
+    want = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * (table[4] + table[0]))
+    assert torch.equal(got, want)
+    with pytest.raises(NotImplementedError, match="index 5 on an axis of extent 5"):
+        flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * table[[5, 0]].sum())
+
+
+def test_numbers_of_different_types_are_different_params():
+    steps = 3
+    q, k, v = inputs()
+    got = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * (steps + 1.0) + kv_idx // (steps + 1))
+    torch.testing.assert_close(got, flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 4.0 + kv_idx // 4))
+
+
+def test_the_type_of_a_number():
+    """A mod may ask what a number is."""
+    q, k, v = inputs()
+    for factor, scale in ((2, 2.0), (0.5, 1.0)):
+        def score(score, b, h, q_idx, kv_idx):
+            return score * factor if isinstance(factor, int) else score
+
+        torch.testing.assert_close(flex_attention(q, k, v, score), flex_attention(q, k, v, scale=8**-0.5 * scale))
+
+
+def test_captures_of_score_and_mask_keep_apart():
+    """The mask's capture `ids` is mask_ids in its expression; the score has one that is called so."""
+    mask_ids, ids = torch.randn(16), torch.randint(0, 2, (16,)).float()
+    mask, _ = torch.randn(16), torch.randint(0, 2, (16,)).float()
+    q, k, v = inputs()
+    for bias, kinds, score, mask_mod in (
+            (mask_ids, ids, lambda score, b, h, q_idx, kv_idx: score + mask_ids[kv_idx],
+             lambda b, h, q_idx, kv_idx: ids[q_idx] == ids[kv_idx]),
+            (mask, _, lambda score, b, h, q_idx, kv_idx: score + mask[kv_idx],
+             lambda b, h, q_idx, kv_idx: _[q_idx] == _[kv_idx])):
+        got = flex_attention(q, k, v, score, create_block_mask(mask_mod, None, None, 16, 16, "cpu"))
+        dense = torch.where(kinds[:, None] == kinds, bias, -torch.inf)
+        torch.testing.assert_close(got, heddle.torch.scaled_dot_product_attention(q, k, v, dense))
+
+
+@pytest.mark.parametrize("read", [torch.numel, torch.Tensor.numel, len, lambda x: x.stride(0), lambda x: x.nbytes])
+def test_what_a_mod_asks_of_a_tensors_size_is_asked_again(read):
+    q, k, v = inputs()
+    for table in (torch.zeros(3, 4), torch.zeros(6, 2), torch.zeros(4, 3).t(), torch.zeros(9, 4)):
+        got = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * (read(table) / 4))
+        torch.testing.assert_close(got, flex_attention(q, k, v, scale=8**-0.5 * read(table) / 4))
+
+
+def test_expressions_of_many_numbers_are_forgotten():
+    """A number that each call changes, and that Python needs, does not fill the memory."""
+    q, k, v = inputs(length=4)
+    before = trace_counts()["kept"]
+    for steps in range(100):
+        flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + sum(range(steps)))
+    assert trace_counts()["kept"] <= before + 16

@@ -1,8 +1,7 @@
 """Python callables to expressions: a mod is called once with expressions for its arguments.
 
-Arrays in its closure, in its globals, in its defaults and behind the names of its helper functions become captures,
-read where the mod reads them. The expression is kept for later calls of the same code over the same numbers and the same
-kinds of arrays.
+Arrays in its closure, in its globals, in its defaults and in its helper functions become captures. Later calls of the
+same code with the same numbers, on arrays of the same types and ranks, take the kept expression.
 """
 
 import inspect
@@ -15,8 +14,6 @@ from ._reached import NotKept, is_array, key_of, names_of
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
-
-
 MOST_KEPT = 512
 
 _kept: dict[Any, tuple[Any, tuple[str, ...]]] = {}

@@ -1,7 +1,7 @@
 """heddle in Hugging Face's transformers 5: `heddle.hf.register()`, then `attn_implementation="heddle"`.
 
-Masks become heddle.torch's block masks, so that causal, sliding, chunked and packed attention skip what they mask. Sinks,
-softcap, position biases, dropout, static and dynamic caches go to the kernel as they are.
+Masks become block masks of heddle.torch: causal, sliding, chunked and packed attention skip the blocks that they mask.
+Sinks, softcap, position biases, dropout, static caches and dynamic caches go to the kernel as they are.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ def mask(
     attention_mask: torch.Tensor | None = None, allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False, local_size: int | None = None, device: Any = "cpu", **_: Any,
 ) -> Any:
-    """What transformers calls once a forward: a heddle.torch.BlockMask, or None where plain or causal attention is the
-    same (as its own "sdpa" does)."""
+    """The mask of one forward pass: a heddle.torch.BlockMask over scores [batch_size, 1, q_length, kv_length].
+
+    attention_mask [batch_size, kv_length] is False at padding. Returns None if plain attention, or causal attention from
+    the upper left, gives the same; transformers' "sdpa" returns None in the same cases.
+    """
     from transformers.masking_utils import (
-        add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function, padding_mask_function,
-        prepare_padding_mask)
+        add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function,
+        padding_mask_function, prepare_padding_mask)
 
     if mask_function is None:
         mask_function = causal_mask_function
@@ -64,8 +67,12 @@ def attention(
     scaling: float | None = None, dropout: float = 0.0, is_causal: bool | None = None, softcap: float | None = None,
     s_aux: torch.Tensor | None = None, position_bias: torch.Tensor | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention of one layer: query [B, Hq, L, D], key and value [B, Hkv, S, D]; returns [B, L, Hq, D] and no
-    weights. Raises ValueError if they are asked for."""
+    """The attention of one layer: query [B, Hq, L, D], key and value [B, Hkv, S, D].
+
+    attention_mask is what mask() returned, or a tensor that broadcasts to [B, Hq, L, S]: bool (True takes part) or
+    floating (added). s_aux [Hq] are sinks. position_bias, which broadcasts to [B, Hq, L, S], is added to the scores.
+    Returns out [B, L, Hq, D], and None for the weights. Raises ValueError if output_attentions asks for weights.
+    """
     if kwargs.get("output_attentions"):
         raise ValueError("attn_implementation='heddle' keeps no attention weights; output_attentions needs 'eager'")
     call = Call(scale=scaling)
@@ -83,8 +90,8 @@ def attention(
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         call.mask = _forms.CAUSAL
     if position_bias is not None:
-        index = ["0" if extent == 1 else axis for extent, axis in zip(position_bias.shape, ("b", "h", "q_idx", "kv_idx"))]
-        score = f"({score}) + position_bias[{', '.join(index)}]"
+        broadcast = tuple(extent == 1 for extent in position_bias.shape)
+        score = f"({score}) + position_bias[{_forms.broadcast_index(broadcast)}]"
         call.captures["position_bias"] = position_bias
     if score != "score":
         call.score = score

@@ -14,7 +14,7 @@ from ._trace import counts as trace_counts
 _flash_implementation.register()
 
 __all__ = [
-    "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "and_masks", "clear_log", "create_block_mask", "create_mask",
-    "deactivate", "enabled", "flex_attention", "log", "noop_mask", "or_masks", "scaled_dot_product_attention", "trace_counts",
-    "varlen_attn",
+    "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "and_masks", "clear_log", "create_block_mask",
+    "create_mask", "deactivate", "enabled", "flex_attention", "log", "noop_mask", "or_masks",
+    "scaled_dot_product_attention", "trace_counts", "varlen_attn",
 ]

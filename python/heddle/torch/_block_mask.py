@@ -1,5 +1,7 @@
-"""torch's block masks, without the dense mask: create_block_mask keeps the function as an expression, and the lists of
-blocks are made when somebody reads them."""
+"""torch's block masks without the dense mask.
+
+create_block_mask keeps the mask function as an expression. The lists of blocks are made when they are first read.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,37 @@ _versions = itertools.count(1)
 
 
 def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:
-    """Everything attends."""
+    """The mask_mod that is true everywhere."""
     return batch.new_ones(size=(), dtype=torch.bool, device=batch.device)
 
 
 def and_masks(*mask_mods: MaskMod) -> MaskMod:
-    """The mask_mod that is true where all of them are; of none, everywhere."""
+    """The mask_mod that is true where all mask_mods are true. Without any it is true everywhere.
+
+    Raises RuntimeError if one is not callable.
+
+    >>> import heddle.torch
+    >>> causal, window = lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: q - kv < 128
+    >>> mask = heddle.torch.create_block_mask(heddle.torch.and_masks(causal, window), None, None, 1024, 1024, "cpu")
+    >>> mask.kv_num_blocks.sum()
+    tensor(15)
+    """
     return _joined(mask_mods, torch.Tensor.new_ones, torch.Tensor.__and__)
 
 
 def or_masks(*mask_mods: MaskMod) -> MaskMod:
-    """The mask_mod that is true where any of them is; of none, nowhere."""
+    """The mask_mod that is true where any mask_mod is true. Without any it is true nowhere.
+
+    Raises RuntimeError if one is not callable.
+
+    >>> import torch, heddle.torch
+    >>> causal, prefix = lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: kv < 3
+    >>> heddle.torch.create_mask(heddle.torch.or_masks(causal, prefix), 1, 1, 4, 4, "cpu").to(torch.int8)
+    tensor([[[[1, 1, 1, 0],
+              [1, 1, 1, 0],
+              [1, 1, 1, 0],
+              [1, 1, 1, 1]]]], dtype=torch.int8)
+    """
     return _joined(mask_mods, torch.Tensor.new_zeros, torch.Tensor.__or__)
 
 
@@ -73,7 +95,10 @@ class BoundMask:
 
 
 def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """From [..., rows, columns] of bool: how many a row, and which; the others follow, ascending."""
+    """The lists of blocks [..., rows, columns], bool: counts [..., rows], and indices [..., rows, columns].
+
+    In a row of indices the blocks that attend come first, then the others, both ascending.
+    """
     counts = blocks.sum(dim=-1, dtype=torch.int32)
     columns = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
     return counts, columns
@@ -97,10 +122,16 @@ def of_columns(counts: torch.Tensor | None, columns: torch.Tensor | None) -> Blo
 class BlockMask(flex.BlockMask):
     """Which blocks of the scores attend. torch's BlockMask, with all of its attributes.
 
-    create_block_mask() makes one that holds its mask_mod as an expression: attention uses that, with blocks of the size
-    that suits its kernel. The lists (kv_num_blocks, kv_indices, ...) are computed when they are first read, block by
-    block from intervals, never from a dense mask. One that is made of lists is taken at their word: blocks that are not
-    listed do not attend, and full blocks attend whole.
+    - Made by create_block_mask: holds its mask_mod as an expression. Attention uses the expression, with blocks of the
+      size that suits its kernel. The lists (kv_num_blocks, kv_indices, ...) are computed when they are first read. No
+      dense mask is formed.
+    - Made from lists: attention follows the lists. Unlisted blocks do not attend, mask_mod applies to partial blocks,
+      and full blocks attend whole.
+
+    >>> import heddle.torch
+    >>> mask = heddle.torch.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 256, 256, "cpu")
+    >>> mask.shape, mask.kv_num_blocks.tolist(), mask.full_kv_num_blocks.tolist()
+    ((1, 1, 256, 256), [[[1, 1]]], [[[0, 1]]])
     """
 
     def __init__(self, seq_lengths: tuple[int, int], kv_num_blocks: torch.Tensor, kv_indices: torch.Tensor,
@@ -155,7 +186,18 @@ class BlockMask(flex.BlockMask):
                        BLOCK_SIZE: int | tuple[int, int] = DEFAULT_BLOCK, mask_mod: MaskMod | None = None,
                        seq_lengths: tuple[int, int] | None = None, compute_q_blocks: bool = True,
                        **later: Any) -> "BlockMask":
-        """From lists of blocks. Shapes [B, H, rows] and [B, H, rows, columns], i32."""
+        """From lists of blocks: counts [B, H, rows] and indices [B, H, rows, columns], i32.
+
+        Without full lists every listed block is partial. Without mask_mod everything in a listed block attends.
+        seq_lengths not given are whole blocks. Raises RuntimeError if the indices have less than 2 axes, and
+        AssertionError if one of the full lists is given alone.
+
+        >>> import torch
+        >>> counts, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[0, 1], [0, 1]]]])
+        >>> heddle.torch.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=16).to_dense()
+        tensor([[[[1, 0],
+                  [1, 1]]]], dtype=torch.int32)
+        """
         if kv_indices.dim() < 2:
             raise RuntimeError("BlockMask must have at least 2 dimensions")
         if (full_kv_num_blocks is None) != (full_kv_indices is None):
@@ -168,8 +210,8 @@ class BlockMask(flex.BlockMask):
         if compute_q_blocks:
             q_blocks = of_columns(kv_num_blocks, kv_indices)
             full_q_blocks = of_columns(full_kv_num_blocks, full_kv_indices)
-        return cls(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, q_blocks[0], q_blocks[1],
-                   full_q_blocks[0], full_q_blocks[1], block, noop_mask if mask_mod is None else mask_mod)
+        return cls(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, q_blocks[0],
+                   q_blocks[1], full_q_blocks[0], full_q_blocks[1], block, noop_mask if mask_mod is None else mask_mod)
 
     def __getitem__(self, index: Any) -> "BlockMask":
         sliced = super().__getitem__(index)
@@ -191,7 +233,7 @@ class BlockMask(flex.BlockMask):
             compute_q_blocks=self.q_indices is not None)
 
     def to(self, device: torch.device | str) -> "BlockMask":
-        """The lists on another device. The tensors that mask_mod reads stay where they are."""
+        """The block mask with its lists on another device. Tensors that mask_mod reads are not moved."""
         device = torch.device(device)
         if self._lazy is not None and self._lazy.device == device:
             return self
@@ -215,7 +257,8 @@ class LazyLists:
 
     def cropped(self, q_len: int, kv_len: int) -> "LazyLists":
         if q_len > self.lengths[0] or kv_len > self.lengths[1]:
-            raise ValueError(f"_adjust to {q_len} x {kv_len} of a mask of {self.lengths[0]} x {self.lengths[1]}: it crops")
+            old = f"{self.lengths[0]} x {self.lengths[1]}"
+            raise ValueError(f"_adjust to {q_len} x {kv_len} of a mask of {old}; sizes up to these are accepted")
         return LazyLists(self.mask, self.batch, self.heads, (q_len, kv_len), self.block, self.device)
 
     def core(self) -> heddle.BlockMask:
@@ -271,7 +314,15 @@ def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> 
 
 def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,
                 device: Any = None) -> torch.Tensor:
-    """The dense mask [B, H, Q_LEN, KV_LEN] of a mask_mod, or of a score_mod where its result is not -inf."""
+    """The dense mask [B, H, Q_LEN, KV_LEN], bool: a mask_mod's result, or where a score_mod's result is not -inf.
+
+    B and H of None count as 1. `device` of None is the accelerator, or the CPU if there is none.
+
+    >>> import torch, heddle.torch
+    >>> heddle.torch.create_mask(lambda b, h, q, kv: q >= kv, None, None, 2, 3, "cpu")
+    tensor([[[[ True, False, False],
+              [ True,  True, False]]]])
+    """
     return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
 
 
@@ -288,11 +339,18 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
                       separate_full_blocks: bool = True, **later: Any) -> BlockMask:
     """The block mask of mask_mod(b, h, q_idx, kv_idx) over scores [B, H, Q_LEN, KV_LEN].
 
-    B and H may be None: all entries share the blocks. Tensors that mask_mod reads are read again by each attention that
-    uses the block mask; make another one after you change them. `_compile` changes nothing.
+    mask_mod gets scalars i32 and returns one bool. B (H) of None: all batch entries (heads) share the blocks. BLOCK_SIZE
+    is (queries, keys), or one int for both. `device` of None is the accelerator, or the CPU if there is none.
 
-    >>> import torch, heddle.torch
-    >>> heddle.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512, "cpu").sparsity()
+    If the content of a tensor that mask_mod reads changes, make another block mask: attention reads the tensor again,
+    and the lists do not follow. `_compile` changes nothing.
+
+    Raises AssertionError for a score_mod, TypeError for a result that is not bool, and NotImplementedError that names an
+    operation without an expression.
+
+    >>> import heddle.torch
+    >>> mask = heddle.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512, "cpu")
+    >>> mask.sparsity()
     37.5
     """
     for name in later:

@@ -78,8 +78,8 @@ def check_block_mask(query: torch.Tensor, key: torch.Tensor, mask: Any) -> None:
                          f"kv_len={kv_len}: {advice}")
     for axis, name, extent in ((0, "batch size", query.shape[0]), (1, "number of heads", query.shape[1])):
         if len(shape) > 2 and shape[axis] not in (1, extent):
-            raise ValueError(f"block_mask of shape {tuple(shape)} has {name} {shape[axis]}; 1 or the query's {extent} is "
-                             "accepted")
+            raise ValueError(f"block_mask of shape {tuple(shape)} has {name} {shape[axis]}; 1 or the query's {extent} "
+                             "is accepted")
     device = mask.device if isinstance(mask, BlockMask) else mask.kv_num_blocks.device
     if query.device != device:
         raise RuntimeError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
@@ -110,14 +110,21 @@ def flex_attention(
 ) -> Any:
     """Attention with your own score function and block mask, as torch's flex_attention, with its arguments.
 
-    query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev] with Hkv = Hq, or with enable_gqa a divisor of it; key
-    and value may have batch 1. score_mod(score, b, h, q_idx, kv_idx) is a torch function; block_mask comes from
-    create_block_mask, heddle's or torch's. Tensors that they read may have any type and strides; a read that is outside
-    of a tensor gets its nearest element.
+    - query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev], of one floating type. Hkv is Hq, or with enable_gqa
+      a divisor of Hq. With a block mask key and value may have batch 1.
+    - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32.
+    - block_mask comes from create_block_mask, heddle's or torch's.
+    - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest element.
 
-    Returns out [B, Hq, L, Ev], its axes in the order of the query's strides; with return_lse (out, lse), with return_aux
-    (out, AuxOutput). Raises ValueError, NotImplementedError and RuntimeError where torch does, and NotImplementedError
-    that names an operation of a mod that has no expression.
+    Returns out [B, Hq, L, Ev], its axes in the order of the query's strides. With return_lse it returns (out, lse), with
+    return_aux (out, AuxOutput); lse is [B, Hq, L], f32, or f64 for inputs f64.
+
+    Raises:
+
+    - ValueError, RuntimeError: for shapes, devices and options that torch refuses with the same.
+    - TypeError: for a function whose Python code needs the value of a score or an index.
+    - NotImplementedError: for inputs that require a gradient, for max_scores, and for an operation of a function that
+      has no expression; the message names it and the line.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(1, 2, 16, 8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CAUSAL = "kv_idx <= q_idx"
-# The last query stands at the last key.
+# Added to q_idx, this aligns the last query with the last key.
 SHIFT = "(kv_len + kv_start) - (q_len + q_start)"
 CAUSAL_LOWER_RIGHT = f"kv_idx <= q_idx + ({SHIFT})"
 # Weights: 0 with probability dropout_p.
@@ -11,19 +11,25 @@ DROPOUT = "where(random_uniform(dropout_seed, b, h, q_idx, kv_idx) < dropout_p, 
 
 
 def window(left: bool, right: bool) -> str:
-    """Around the key at the query's place: `window_left` keys before it and `window_right` after it."""
+    """The last query is aligned with the last key. Params: window_left keys before a query's own, window_right after."""
     parts = [f"kv_idx <= q_idx + ({SHIFT}) + window_right"] if right else []
     parts += [f"kv_idx >= q_idx + ({SHIFT}) - window_left"] if left else []
     return " and ".join(parts)
 
 
 def softcap(cap: float) -> str:
-    """A model has one cap, so it is a literal: kernels use its bound."""
+    """The cap is a literal because kernels use it as a bound, and a model has one cap."""
     return f"{cap!r} * tanh(score / {cap!r})"
 
 
 def tensor_mask(is_bool: bool, broadcast: tuple[bool, ...]) -> str:
-    """A score that a dense mask changes: a bool one takes scores out, another one adds. `broadcast` says which of its
-    four axes have extent 1."""
-    index = ", ".join("0" if one else axis for one, axis in zip(broadcast, ("b", "h", "q_idx", "kv_idx")))
+    """The score under a dense mask attn_mask of 4 axes: False takes a score out, a number is added.
+
+    `broadcast` says which axes have extent 1.
+    """
+    index = broadcast_index(broadcast)
     return f"where(attn_mask[{index}], score, -inf)" if is_bool else f"score + attn_mask[{index}]"
+
+
+def broadcast_index(broadcast: tuple[bool, ...]) -> str:
+    return ", ".join("0" if one else axis for one, axis in zip(broadcast, ("b", "h", "q_idx", "kv_idx")))

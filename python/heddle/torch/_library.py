@@ -31,8 +31,8 @@ def forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: str, mask: str, weight: str,
     capture_names: Sequence[str], captures: Sequence[torch.Tensor], option_names: Sequence[str],
     options: Sequence[torch.Tensor], int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str],
-    floats: Sequence[float], bool_names: Sequence[str], bools: Sequence[bool], scale: float | None, max_q_len: int | None,
-    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
+    floats: Sequence[float], bool_names: Sequence[str], bools: Sequence[bool], scale: float | None,
+    max_q_len: int | None, max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
 ) -> Result:
     call = Call(scale=scale, with_lse=with_lse)
     call.captures = dict(zip(capture_names, captures))
@@ -57,8 +57,10 @@ for _key in ("CPU", "CUDA"):
 torch.library.register_fake("heddle::forward", fake_forward, lib=_library)
 
 
-def mask_of_lists(lists: Sequence[torch.Tensor], sizes: Sequence[int], query: torch.Tensor, mask: Any) -> heddle.BlockMask:
-    """Copies the lists to the CPU: on a GPU this waits. An eager call does it once for a block mask."""
+def mask_of_lists(
+    lists: Sequence[torch.Tensor], sizes: Sequence[int], query: torch.Tensor, mask: Any
+) -> heddle.BlockMask:
+    """Copies the lists to the CPU, in each call: on a GPU it waits. (Eager calls copy once for a block mask.)"""
     on_cpu = [x.detach().cpu().to(torch.int32).contiguous().numpy() for x in lists]
     q_len, kv_len, q_block, kv_block = sizes
     return heddle.BlockMask.from_lists(
@@ -75,8 +77,8 @@ def operands(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int
         numbers.append(number)
     texts = ["" if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     return (*texts, list(call.captures), list(call.captures.values()), list(call.tensors), list(call.tensors.values()),
-            *kinds["i32"], *kinds["f32"], *kinds["bool"], call.scale, call.max_q_len, call.max_kv_len, list(lists), list(sizes),
-            call.with_lse, call.clamps)
+            *kinds["i32"], *kinds["f32"], *kinds["bool"], call.scale, call.max_q_len, call.max_kv_len, list(lists),
+            list(sizes), call.with_lse, call.clamps)
 
 
 def traced_attend(
@@ -100,31 +102,28 @@ def traced_attend(
 
 
 def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int, int | None]]:
-    """torch.vmap. Where no mod reads b the mapped axis joins the batch; else one call an entry."""
-    size = info.batch_size
-    dims_of, values = list(in_dims), list(args)
+    """torch.vmap. The mapped axis joins the batch if only query, key and value are mapped, no mod reads b, and there are
+    neither options nor block lists. Else there is one call for each entry."""
     with_lse = args[-2]
-
-    def entry(i: int) -> Result:
-        own = [pick(value, dim, i) for value, dim in zip(values, dims_of)]
-        return torch.ops.heddle.forward(*own)  # type: ignore[no-any-return]
-
-    foldable = all(isinstance(dim, (int, type(None))) for dim in dims_of[:3]) and not any(
-        re.search(r"\bb\b", text) for text in values[3:6]) and not values[9] and not values[19]
-    foldable = foldable and not any(dim is not None for dim in flat_dims(dims_of[3:]))
-    if foldable:
-        batch = args[0].shape[0] if in_dims[0] is None else args[0].movedim(in_dims[0], 0).shape[1]  # keys may share one
-        whole = []
-        for x, dim in zip(values[:3], dims_of[:3]):
-            x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-            whole.append(x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]))
-        out, lse = torch.ops.heddle.forward(*whole, *values[3:])
-        lse = lse.unflatten(0, (size, batch)) if with_lse else lse
-        return (out.unflatten(0, (size, batch)), lse), (0, 0 if with_lse else None)
-    results = [entry(i) for i in range(size)]
-    out = torch.stack([result[0] for result in results])
-    lse = torch.stack([result[1] for result in results]) if with_lse else results[0][1]
+    texts, options, lists = args[3:6], args[9], args[19]
+    only_inputs = all(dim is None for dim in flat_dims(in_dims[3:]))
+    if only_inputs and not options and not lists and not any(re.search(r"\bb\b", text) for text in texts):
+        out, lse = folded_forward(info.batch_size, in_dims[:3], args)
+    else:
+        results = [torch.ops.heddle.forward(*(pick(x, dim, i) for x, dim in zip(args, in_dims)))
+                   for i in range(info.batch_size)]
+        out = torch.stack([result[0] for result in results])
+        lse = torch.stack([result[1] for result in results]) if with_lse else results[0][1]
     return (out, lse), (0, 0 if with_lse else None)
+
+
+def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -> Result:
+    tensors = [x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+               for x, dim in zip(args[:3], dims)]
+    batch = tensors[0].shape[1]  # keys and values may have batch 1
+    whole = [x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]) for x in tensors]
+    out, lse = torch.ops.heddle.forward(*whole, *args[3:])
+    return out.unflatten(0, (size, batch)), lse.unflatten(0, (size, batch)) if args[-2] else lse
 
 
 def flat_dims(dims: Any) -> list[Any]:

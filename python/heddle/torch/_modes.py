@@ -52,8 +52,8 @@ def checked(recording: Recording, result: Any, kind: str) -> Any:
         raise TypeError(f"a mod returned a tensor of shape {list(result.shape)}; a scalar is accepted")
     expr = result.expr
     if kind == "bool" and expr.type != "bool":
-        raise TypeError(f"a mask_mod returned {'floating-point numbers' if expr.type == 'f32' else 'integers'}; bool is "
-                        "accepted")
+        returned = "floating-point numbers" if expr.type == "f32" else "integers"
+        raise TypeError(f"a mask_mod returned {returned}; bool is accepted")
     return values.as_f32(expr) if kind == "f32" else expr
 
 

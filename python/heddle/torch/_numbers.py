@@ -1,7 +1,7 @@
-"""Stand-ins for the numbers that a mod reaches: arithmetic on them is recorded, and done again for later values.
+"""Stand-ins for the numbers that a mod reaches. Arithmetic on them is recorded, and repeated for later values.
 
-A number becomes a param where it meets a tensor. Where Python needs its value (a branch, a range, an index of a list),
-the expression holds for that value alone: a guard.
+A number becomes a param where it meets a tensor. Where Python needs its value (a branch, a range, an index of a list) the
+number becomes a guard: the expression serves later calls with that value only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import torch
 
 from .._reached import is_number
 
-# How a value is computed from those of a walk: a position, or (function, operands...); constants as (None, value, text).
-# The text tells 1, 1.0 and True apart, and zeros by their sign: equal recipes are one param.
+# How a number is computed from the numbers of a walk:
+# - an int: the walk's number at this position
+# - ("item", position): the content of the walk's array at this position
+# - (None, value, text): a constant; the text tells 1, 1.0 and True apart, because equal recipes become one param
+# - (function, recipe, ...): the function of other recipes
 Recipe = Any
 
 
@@ -32,7 +35,7 @@ def computed(recipe: Recipe, numbers: Sequence[Any], arrays: Sequence[Any]) -> A
 
 
 class Guards:
-    """What an expression took for granted of the numbers: recipes and their values."""
+    """The values that numbers must have for an expression to be right: by recipe."""
 
     def __init__(self) -> None:
         self.all: dict[Recipe, Any] = {}
@@ -49,7 +52,7 @@ def same(x: Any, y: Any) -> bool:
 
 
 class Number:
-    """`value` is today's. Every operator gives another Number, or for a tensor what the tensor makes of it."""
+    """`value` is that of the traced call. Operators on numbers give another Number, operators on a tensor a tensor."""
 
     __slots__ = ("value", "recipe", "guards")
 

@@ -1,4 +1,4 @@
-"""A mod made anew, whose numbers are stand-ins (_numbers.py). Code, globals and everything else stay what they are."""
+"""A copy of a mod in which stand-ins (_numbers.py) take the place of numbers. Everything else stays what it is."""
 
 from __future__ import annotations
 
@@ -63,9 +63,8 @@ class Rebound:
                 self._content(value, (identity, "default", i)) for i, value in enumerate(function.__defaults__)
             )
         if function.__kwdefaults__ is not None:
-            again.__kwdefaults__ = {
-                name: self._content(value, (identity, "keyword", name)) for name, value in function.__kwdefaults__.items()
-            }
+            again.__kwdefaults__ = {name: self._content(value, (identity, "keyword", name))
+                                    for name, value in function.__kwdefaults__.items()}
         return again
 
 

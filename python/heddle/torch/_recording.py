@@ -18,9 +18,9 @@ DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
 MOST_LITERALS = 16
 MASK_PREFIX = "mask_"  # of what a mask reads: in one call, names of score and mask differ
 # Words of the text form, which no capture may be called.
-RESERVED = {"score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and",
-            "or", "not", "if", "else", "inf", "nan", "True", "False"} | {name for name in dir(_core)} | {
-    "at", "min", "max", "pow", "f32", "i32", "clip"}
+RESERVED = {
+    "score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and", "or",
+    "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", *dir(_core)}
 
 
 class Traced(torch.Tensor):
@@ -48,8 +48,10 @@ class Traced(torch.Tensor):
 
 
 class CaptureValue(Value):
-    """A tensor of the user's, of which some leading axes may be indexed already. Whoever asks for its shape makes the
-    expression hold for that shape alone."""
+    """A tensor of the user's, some of whose leading axes are indexed already (`prefix`).
+
+    Its rank is free to read. Reading its shape makes the expression serve later calls with that shape only.
+    """
 
     __slots__ = ("recording", "tensor", "prefix", "capture")
 
@@ -79,7 +81,7 @@ class CaptureValue(Value):
 
 
 class Recording:
-    """One trace: what it captured and took for granted."""
+    """One trace: its captures and params, and the shapes and numbers that its expression depends on."""
 
     def __init__(self, reached: Any, device: torch.device, prefix: str) -> None:
         self.guards = Guards()
@@ -111,7 +113,7 @@ class Recording:
         return name
 
     def value_of(self, tensor: torch.Tensor) -> Value:
-        """Of a tensor that no operation of the mod made."""
+        """The symbolic value of a tensor: a mod's own, or a capture."""
         if isinstance(tensor, Traced):
             return tensor._value
         position = self._positions.get(id(tensor))
@@ -132,7 +134,7 @@ class Recording:
         return CaptureValue(self, tensor, capture, ())
 
     def constant(self, tensor: torch.Tensor) -> Value:
-        """Of torch.tensor(...) inside the mod: its content is the code's."""
+        """The value of torch.tensor(...) in the mod's code. Literals if it is small: its content never changes."""
         plain = tensor.detach()
         if plain.numel() <= MOST_LITERALS:
             literals = [values.literal(x) for x in plain.flatten().tolist()]
@@ -155,7 +157,7 @@ class Recording:
         return Value.scalar(_core.param(name, kind))
 
     def stand_in(self, x: Any) -> Any:
-        """A number that was found by no walk, as one that is recorded."""
+        """A recorded number in place of one that Dynamo lifted out of the mod."""
         numbers = self.reached.numbers if self.reached is not None else []
         position = next((i for i, one in enumerate(numbers) if one is x), None)
         return x if position is None else Number(x, position, self.guards)
@@ -185,6 +187,7 @@ class Recording:
 
 
 def chosen(literals: list[Any], position: Any) -> Any:
+    """literals[position], also for a position that is an expression."""
     if isinstance(position, int):
         return literals[position]
     text = str(position)

@@ -1,5 +1,8 @@
-"""One attention from torch tensors: directly in eager mode, through an operator of torch.library where torch traces,
-transforms or fakes tensors (_library.py)."""
+"""One attention of torch tensors.
+
+Eager calls go straight to the library. Where torch traces, transforms or fakes tensors, calls go through the operator
+heddle::forward (_library.py).
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ def parsed(text: str, captures: tuple[tuple[str, tuple[str, int]], ...], params:
 
 
 def type_of(number: Any) -> str:
-    """Of a param."""
+    """The type of a param of this value."""
     if isinstance(number, bool):
         return "bool"
     return "f32" if isinstance(number, (float, torch.SymFloat)) else "i32"
 
 
 class Call:
-    """What is computed, but for q, k and v. Mods are expressions or text; `tensors` are options by their names in heddle."""
+    """An attention without its query, key and value. `tensors` are options by their names in heddle.attention."""
 
-    __slots__ = ("score", "mask", "weight", "captures", "params", "tensors", "scale", "max_q_len", "max_kv_len", "lists",
-                 "version", "with_lse", "clamps")
+    __slots__ = ("score", "mask", "weight", "captures", "params", "tensors", "scale", "max_q_len", "max_kv_len",
+                 "lists", "version", "with_lse", "clamps")
 
     def __init__(self, *, scale: float | None = None, with_lse: bool = False) -> None:
-        self.score: Any = None
+        self.score: Any = None  # mods are expressions or text
         self.mask: Any = None
         self.weight: Any = None
         self.captures: Tensors = {}
@@ -45,9 +48,9 @@ class Call:
         self.max_q_len: int | None = None
         self.max_kv_len: int | None = None
         self.lists: Any = None  # a heddle.BlockMask of lists
-        self.version = 0  # of what the mask reads on a GPU
+        self.version = 0  # changes with the content of tensors on a GPU that the mask reads
         self.with_lse = with_lse
-        self.clamps = False
+        self.clamps = False  # whether reads outside of captures get the nearest element
 
     def expression(self, mod: Any) -> Any:
         if not isinstance(mod, str):
@@ -112,17 +115,18 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_gradients(*tensors: torch.Tensor) -> None:
-    """The seam of autograd: until the backward is there, an error beats a missing gradient."""
+    """Raises NotImplementedError if an input requires a gradient: better than a gradient that is missing."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise NotImplementedError(
-            "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach it")
+            "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach "
+            "the input")
 
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Runs on torch's current stream, into tensors of torch's allocator or the given ones. Waits for nothing."""
+    """Runs on torch's current stream and waits for nothing. Allocates out and lse by torch where they are not given."""
     if torch.compiler.is_dynamo_compiling() or not is_plain(query, key, value):
         from ._library import traced_attend
 
@@ -146,7 +150,7 @@ def attend(
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """As torch's autocast, where it is on: floating types but f64 become its type."""
+    """The tensors in the type of torch's autocast if it is on. f64 and integers stay what they are."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -157,8 +161,7 @@ def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def suited(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """The tensors with copies of those that the library refuses: a last stride other than 1, or a key or value whose type
-    is not the query's. None if it refuses none of them."""
+    """The tensors as the library takes them: last stride 1, key and value of the query's type. None if they are so."""
     def suits(x: torch.Tensor) -> torch.Tensor:
         x = x.to(query.dtype)
         return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

@@ -19,12 +19,16 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention, with all of its arguments.
 
-    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) of 2 to 5 axes; batch axes broadcast.
-    attn_mask is bool (True takes part), of a floating type (added), both broadcastable to (N, ..., Hq, L, S), or a
-    CausalBias. is_causal aligns the upper left corner. Rows without a key give 0. Dropout draws its seed
-    from torch's default generator of the query's device.
+    - query (N, ..., Hq, L, E), key (N, ..., H, S, E) and value (N, ..., H, S, Ev) have 2 to 6 axes and one floating type.
+      Batch axes broadcast. H is Hq, or with enable_gqa a divisor of Hq.
+    - attn_mask broadcasts to (N, ..., Hq, L, S). It is bool (True takes part), floating (added), or a CausalBias.
+    - is_causal aligns the first query with the first key.
+    - dropout_p: the seed comes from torch's default generator of the query's device.
 
-    Raises RuntimeError where torch does.
+    Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
+
+    Raises RuntimeError for types, devices and shapes that torch refuses, ValueError for dropout_p outside of [0, 1), and
+    NotImplementedError for an input that requires a gradient.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(2, 4, 16, 8)
@@ -68,7 +72,8 @@ def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask
     if not 0.0 <= dropout_p < 1.0:
         raise ValueError(f"dropout_p is {dropout_p}; 0 or more and below 1 is accepted")
     if query.shape[-1] != key.shape[-1]:
-        raise RuntimeError(f"query has {query.shape[-1]} elements a row and key {key.shape[-1]}; as many are accepted")
+        raise RuntimeError(f"query has {query.shape[-1]} elements in a row and key {key.shape[-1]}; equal "
+                           "numbers are accepted")
 
 
 def check_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
@@ -89,8 +94,7 @@ def set_mask(call: Call, attn_mask: torch.Tensor) -> None:
 
 def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, call: Call,
                 enable_gqa: bool) -> torch.Tensor:
-    """Inputs of 2 to 6 axes as 4: the axes before the heads broadcast and become one. Without enable_gqa heads broadcast,
-    too."""
+    """Inputs of 2 to 6 axes as 4. Axes before the heads broadcast and become one; heads broadcast without enable_gqa."""
     tensors = query, key, value
     kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
     batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
@@ -118,11 +122,15 @@ def varlen_attn(
 ) -> Any:
     """torch.nn.attention.varlen.varlen_attn: packed sequences.
 
-    query [T_q, H, D], key and value [T_k, Hkv, D]; cu_seq_q and cu_seq_k i32 [N + 1] say where sequences begin, and on a
-    GPU each run reads them there. window_size is (left, right) around the key at the query's place counted from the
-    sequence's end, -1 without bound; (-1, 0) is causal.
+    - query [T_q, H, D], key and value [T_k, Hkv, D]: the rows of all sequences, one after the other.
+    - cu_seq_q and cu_seq_k, i32 [N + 1]: where sequences begin. On a GPU each run reads them there.
+    - max_q and max_k: at least the longest sequence's queries and keys.
+    - window_size is (keys before, keys after) the query's own key, -1 without bound. A sequence's last query is aligned
+      with its last key. (-1, 0) is causal.
 
-    Returns out [T_q, H, D], with return_aux.lse (out, lse [H, T_q]).
+    Returns out [T_q, H, D]; with return_aux.lse (out, lse [H, T_q]).
+
+    Raises ValueError for tensors of another rank and for a window_size below -1.
 
     >>> import torch, heddle.torch
     >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
@@ -130,8 +138,8 @@ def varlen_attn(
     torch.Size([10, 2, 8])
     """
     if not (query.dim() == key.dim() == value.dim() == 3):
-        raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 3 are accepted: "
-                         "[tokens, heads, head_dim]")
+        raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 3 are "
+                         "accepted: [tokens, heads, head_dim]")
     call = Call(scale=None if scale is None else float(scale), with_lse=return_aux is not None and return_aux.lse)
     set_window(call, window_size)
     call.tensors = {"cu_seqlens_q": cu_seq_q, "cu_seqlens_kv": cu_seq_k}
@@ -143,7 +151,7 @@ def varlen_attn(
 
 
 def set_window(call: Call, window_size: tuple[int, int]) -> None:
-    """(left, right), -1 without bound."""
+    """The mask of a window of (left, right) keys, -1 without bound."""
     left, right = window_size
     if left < -1 or right < -1:
         raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")

@@ -23,7 +23,7 @@ _log: Counter[tuple[str, str]] = Counter()
 
 
 class Entry(NamedTuple):
-    """How often calls of `function` went to `where`: "heddle", or "torch" and why."""
+    """How many calls of torch's `function` went to `where`: "heddle", or "torch: " and the reason."""
 
     function: str
     where: str
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 def log() -> list[Entry]:
-    """What became of the calls since the program began or clear_log().
+    """The calls since the program began, or since clear_log(), by function and destination.
 
     >>> import torch, heddle.torch
     >>> heddle.torch.clear_log()
@@ -58,7 +58,8 @@ def refuses(query: Any, *others: Any) -> str:
         return "a nested or sparse tensor"
     if query.device.type not in ("cpu", "cuda"):
         return f"tensors on {query.device.type}"
-    if not query.dtype.is_floating_point or query.device.type == "cuda" and query.dtype in (torch.float32, torch.float64):
+    wide_on_gpu = query.device.type == "cuda" and query.dtype in (torch.float32, torch.float64)
+    if wide_on_gpu or not query.dtype.is_floating_point:
         return f"{query.dtype} on {query.device.type}"
     return ""
 
@@ -125,8 +126,17 @@ def _block_mask_code(*args: Any, **kwargs: Any) -> Any:
 
 
 def activate() -> None:
-    """From here on torch's scaled_dot_product_attention, flex_attention and create_block_mask lead to heddle; calls that
-    it does not take go to torch, and log() says why. In all threads. deactivate() ends it."""
+    """Leads torch's scaled_dot_product_attention, flex_attention and create_block_mask to heddle, in all threads.
+
+    Calls that heddle does not take go to torch; log() says why. deactivate() ends it. activate() may be nested.
+
+    >>> import torch, heddle.torch
+    >>> heddle.torch.activate()
+    >>> q = torch.randn(1, 2, 4, 8)
+    >>> torch.nn.functional.scaled_dot_product_attention(q, q, q).shape
+    torch.Size([1, 2, 4, 8])
+    >>> heddle.torch.deactivate()
+    """
     global _depth
     with _lock:
         _depth += 1
@@ -138,7 +148,7 @@ def activate() -> None:
 
 
 def deactivate() -> None:
-    """Ends one activate()."""
+    """Ends one activate(). Raises RuntimeError if there was none."""
     global _depth
     with _lock:
         if _depth == 0:
@@ -152,7 +162,7 @@ def deactivate() -> None:
 
 @contextlib.contextmanager
 def enabled() -> Iterator[None]:
-    """activate() for a while.
+    """activate() for the block of a `with`.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(1, 2, 4, 8)

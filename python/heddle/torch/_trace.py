@@ -1,7 +1,7 @@
 """Mods to expressions: each mod is called once with symbolic scalars (_modes.py, _recording.py).
 
-Tensors that the mod reads become captures wherever it finds them. Numbers become params (_numbers.py). Later calls of the
-same code on tensors of the same types and ranks take the kept expression.
+Tensors that the mod reads become captures wherever it finds them. Numbers become params (_numbers.py). Later calls of
+the same code on tensors of the same types and ranks take the kept expression.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ _counts = {"traces": 0}
 
 
 def counts() -> dict[str, int]:
-    """How many mods were traced since the program began, and how many expressions are kept."""
+    """`traces`: how many mods were traced since the program began. `kept`: how many expressions are kept now.
+
+    >>> import torch, heddle.torch
+    >>> q, before = torch.randn(1, 1, 4, 8), heddle.torch.trace_counts()["traces"]
+    >>> for slope in (0.5, 0.25):
+    ...     out = heddle.torch.flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score - slope * kv_idx)
+    >>> heddle.torch.trace_counts()["traces"] - before
+    1
+    """
     return {**_counts, "kept": sum(len(variants) for variants in list(_kept.values()))}
 
 

@@ -1,7 +1,10 @@
 """Symbolic tensors: a shape of ints, and for each index the expression of the element there.
 
-Every operation of a mod is one of these: an element-wise function of broadcast operands, a change of the index (views,
-gathers), or an unrolled reduction. Elements are expressions of heddle._core; an index is a tuple of expressions and ints.
+Elements are expressions of heddle._core. An index is a tuple of expressions and ints. An operation of a mod is one of:
+
+- an element-wise function of broadcast operands,
+- a change of the index (views, gathers),
+- an unrolled reduction.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ def literal(value: Any) -> Any:
 
 
 def as_number(x: Any) -> Any:
-    """Booleans to i32: arithmetic on them is torch's, which counts True as 1."""
+    """Booleans as i32, because torch's arithmetic counts True as 1."""
     x = literal(x)
     return _core.to_i32(x) if x.type == "bool" else x
 
@@ -50,14 +53,14 @@ ORDER = {"bool": 0, "i32": 1, "f32": 2}
 
 
 def promoted(*elements: Any) -> list[Any]:
-    """All of the highest of their types."""
+    """The elements as expressions of one type: the highest of theirs."""
     exprs = [literal(x) for x in elements]
     highest = max((x.type for x in exprs), key=ORDER.__getitem__)
     return [AS[highest](x) for x in exprs]
 
 
 class Value:
-    """A symbolic tensor. `elements(index)` is called with one entry an axis."""
+    """A symbolic tensor. `elements(index)` gives the element at an index of one entry for each axis."""
 
     __slots__ = ("shape", "_elements", "_scalar", "_kind")
 
@@ -208,7 +211,8 @@ def _flipped_once(value: Value, axis: int) -> Value:
 
 def unsqueezed(value: Value, axis: int) -> Value:
     axis = axis % (len(value.shape) + 1)
-    return Value(value.shape[:axis] + (1,) + value.shape[axis:], lambda index: value.at(index[:axis] + index[axis + 1:]))
+    shape = value.shape[:axis] + (1,) + value.shape[axis:]
+    return Value(shape, lambda index: value.at(index[:axis] + index[axis + 1:]))
 
 
 def squeezed(value: Value, axes: Sequence[int] | None = None) -> Value:
@@ -249,7 +253,7 @@ def viewed(value: Value, shape: Sequence[int]) -> Value:
 
 
 def gathered(value: Value, indices: Sequence[Value | None]) -> Value:
-    """Advanced indexing: one Value of i32 an axis, or None for all of the axis, as aten.index has it."""
+    """Advanced indexing, as aten.index: for each axis a Value of i32, or None for the whole axis."""
     indices = list(indices) + [None] * (len(value.shape) - len(indices))
     given = [axis for axis, index in enumerate(indices) if index is not None]
     for axis in given:
@@ -277,8 +281,13 @@ def gathered(value: Value, indices: Sequence[Value | None]) -> Value:
     )
 
 
-def reduced(function: Callable[[Any, Any], Any], value: Value, axes: Sequence[int] | None, keep: bool, empty: Any) -> Value:
-    """The axes' elements, joined by function(x, y) pairwise, unrolled. `empty` is the result of no elements."""
+def reduced(
+    function: Callable[[Any, Any], Any], value: Value, axes: Sequence[int] | None, keep: bool, empty: Any
+) -> Value:
+    """The elements along some axes (all, if none are given), joined pairwise by function(x, y), unrolled.
+
+    `keep` leaves these axes with extent 1. `empty` is the result where there is no element.
+    """
     rank = len(value.shape)
     gone = sorted({axis_of(axis, rank) for axis in (range(rank) if not axes else axes)}) if rank else []
     extents = [value.shape[axis] for axis in gone]
@@ -303,12 +312,15 @@ def reduced(function: Callable[[Any, Any], Any], value: Value, axes: Sequence[in
 
     if not gone:
         return value
-    shape = [1 if axis in gone else value.shape[axis] for axis in range(rank)] if keep else [value.shape[axis] for axis in kept]
+    if keep:
+        shape = [1 if axis in gone else value.shape[axis] for axis in range(rank)]
+    else:
+        shape = [value.shape[axis] for axis in kept]
     return Value(shape, elements)
 
 
 def joined(function: Callable[[Any, Any], Any], terms: list[Any]) -> Any:
-    """As a tree, so that expressions stay shallow."""
+    """The terms joined as a tree, so that expressions stay shallow."""
     while len(terms) > 1:
         pairs = [function(terms[i], terms[i + 1]) for i in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(terms) - len(terms) % 2:]

@@ -35,8 +35,8 @@ def mask(
 ) -> Any:
     """The mask of one forward pass: a heddle.torch.BlockMask over scores [batch_size, 1, q_length, kv_length].
 
-    attention_mask [batch_size, kv_length] is False at padding. Returns None if plain attention, or causal attention from
-    the upper left, gives the same; transformers' "sdpa" returns None in the same cases.
+    attention_mask [batch_size, kv_length] is False at padding. Returns None where plain or causal attention gives the
+    same; transformers' "sdpa" returns None in the same cases.
     """
     from transformers.masking_utils import (
         add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function,

@@ -5,7 +5,6 @@ create_block_mask keeps the mask function as an expression. The lists of blocks 
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,13 +14,10 @@ from torch.nn.attention import flex_attention as flex
 
 import heddle
 
-from ._trace import Mods
+from ._block_lists import Blocks, BoundMask, LazyLists, MaskMod, dense, of_columns, ordered
 
-MaskMod = Callable[..., torch.Tensor]
-Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices
 DEFAULT_BLOCK = 128
 LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
-_versions = itertools.count(1)
 
 
 def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:
@@ -82,43 +78,6 @@ def block_size(given: int | Sequence[int]) -> tuple[int, int]:
     return (given, given) if isinstance(given, int) else (given[0], given[1])
 
 
-class BoundMask:
-    """A mask_mod with the tensors and numbers that it reads."""
-
-    __slots__ = ("expr", "captures", "params", "version")
-
-    def __init__(self, mask_mod: MaskMod, device: torch.device) -> None:
-        mods = Mods(device)
-        self.expr = mods.mask(mask_mod)
-        self.captures, self.params = mods.captures, mods.params
-        self.version = next(_versions)
-
-
-def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lists of blocks [..., rows, columns], bool: counts [..., rows], and indices [..., rows, columns].
-
-    In a row of indices the blocks that attend come first, then the others, both ascending.
-    """
-    counts = blocks.sum(dim=-1, dtype=torch.int32)
-    columns = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    return counts, columns
-
-
-def dense(counts: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """The inverse of ordered()."""
-    listed = torch.arange(columns.shape[-1], device=columns.device) < counts.unsqueeze(-1)
-    blocks = torch.zeros((*columns.shape[:-1], columns.shape[-1] + 1), dtype=torch.bool, device=columns.device)
-    inside = torch.where(listed, columns.long(), columns.shape[-1])
-    return blocks.scatter_(-1, inside, True)[..., :-1]
-
-
-def of_columns(counts: torch.Tensor | None, columns: torch.Tensor | None) -> Blocks:
-    """The lists of the columns from those of the rows."""
-    if counts is None or columns is None:
-        return None, None
-    return ordered(dense(counts, columns).transpose(-2, -1))
-
-
 class BlockMask(flex.BlockMask):
     """Which blocks of the scores attend. torch's BlockMask, with all of its attributes.
 
@@ -146,7 +105,7 @@ class BlockMask(flex.BlockMask):
             setattr(self, name, value)
 
     @classmethod
-    def _of(cls, lazy: "LazyLists", mask_mod: MaskMod) -> "BlockMask":
+    def _of(cls, lazy: LazyLists, mask_mod: MaskMod) -> "BlockMask":
         made = cls.__new__(cls)
         made._lazy = lazy
         made.seq_lengths = lazy.lengths
@@ -246,43 +205,6 @@ class BlockMask(flex.BlockMask):
         return core.svg()
 
 
-class LazyLists:
-    """What create_block_mask was asked for, and the lists once they are made."""
-
-    def __init__(self, mask: BoundMask, batch: int, heads: int, lengths: tuple[int, int], block: tuple[int, int],
-                 device: torch.device) -> None:
-        self.mask, self.batch, self.heads, self.lengths, self.block, self.device = (
-            mask, batch, heads, lengths, block, device)
-        self._lists: dict[str, torch.Tensor] | None = None
-
-    def cropped(self, q_len: int, kv_len: int) -> "LazyLists":
-        if q_len > self.lengths[0] or kv_len > self.lengths[1]:
-            old = f"{self.lengths[0]} x {self.lengths[1]}"
-            raise ValueError(f"_adjust to {q_len} x {kv_len} of a mask of {old}; sizes up to these are accepted")
-        return LazyLists(self.mask, self.batch, self.heads, (q_len, kv_len), self.block, self.device)
-
-    def core(self) -> heddle.BlockMask:
-        captures = {name: x.detach().cpu() for name, x in self.mask.captures.items()}
-        return heddle.BlockMask.build(
-            self.mask.expr, *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
-            params=self.mask.params, clamp_reads=True)
-
-    def lists(self) -> dict[str, torch.Tensor]:
-        if self._lists is None:
-            made = [torch.from_numpy(x) for x in self.core().to_lists()]
-            shape = (self.batch, self.heads, -1, -1)
-            partial, full = dense(made[0], made[1]).expand(shape), dense(made[2], made[3]).expand(shape)
-            ragged = torch.zeros_like(full)  # torch counts a block that ends past the scores as partial
-            ragged[..., -1:, :] = self.lengths[0] % self.block[0] != 0
-            ragged[..., :, -1:] |= self.lengths[1] % self.block[1] != 0
-            partial, full = (partial | full & ragged).to(self.device), (full & ~ragged).to(self.device)
-            pairs = {"kv": partial, "full_kv": full, "q": partial.transpose(-2, -1), "full_q": full.transpose(-2, -1)}
-            self._lists = {}
-            for name, blocks in pairs.items():
-                self._lists[f"{name}_num_blocks"], self._lists[f"{name}_indices"] = ordered(blocks)
-        return self._lists
-
-
 def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.BlockMask, BoundMask]:
     """The library's block mask for scores of [batch, heads], and its function. Made once for what the object holds."""
     lazy = mask._lazy if isinstance(mask, BlockMask) else None
@@ -339,14 +261,16 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
                       separate_full_blocks: bool = True, **later: Any) -> BlockMask:
     """The block mask of mask_mod(b, h, q_idx, kv_idx) over scores [B, H, Q_LEN, KV_LEN].
 
-    mask_mod gets scalars i32 and returns one bool. B (H) of None: all batch entries (heads) share the blocks. BLOCK_SIZE
-    is (queries, keys), or one int for both. `device` of None is the accelerator, or the CPU if there is none.
+    - mask_mod gets scalars i32 and returns one bool.
+    - B (H) of None: all batch entries (heads) share the blocks.
+    - BLOCK_SIZE is (queries, keys), or one int for both.
+    - `device` of None is the accelerator, or the CPU if there is none.
 
     If the content of a tensor that mask_mod reads changes, make another block mask: attention reads the tensor again,
     and the lists do not follow. `_compile` changes nothing.
 
-    Raises AssertionError for a score_mod, TypeError for a result that is not bool, and NotImplementedError that names an
-    operation without an expression.
+    Raises AssertionError for a score_mod, TypeError for a result that is not bool, and NotImplementedError for an
+    operation without an expression; the message names it.
 
     >>> import heddle.torch
     >>> mask = heddle.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512, "cpu")

@@ -42,7 +42,8 @@ def sdpa_forward(
 def forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cum_seq_q: torch.Tensor | None,
     cum_seq_k: torch.Tensor | None, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
-    return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None,
+    return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None,
+    window_size_right: int | None = None,
     seqused_k: torch.Tensor | None = None, alibi_slopes: torch.Tensor | None = None,
 ) -> tuple[Any, ...]:
     """aten::_flash_attention_forward: [B, S, H, D], or packed [T, H, D] with cumulative lengths."""

@@ -110,14 +110,15 @@ def flex_attention(
 ) -> Any:
     """Attention with your own score function and block mask, as torch's flex_attention, with its arguments.
 
-    - query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev], of one floating type. Hkv is Hq, or with enable_gqa
-      a divisor of Hq. With a block mask key and value may have batch 1.
+    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have one floating type. Hkv is Hq, or with
+      enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
     - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's.
-    - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest element.
+    - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest
+      element.
 
-    Returns out [B, Hq, L, Ev], its axes in the order of the query's strides. With return_lse it returns (out, lse), with
-    return_aux (out, AuxOutput); lse is [B, Hq, L], f32, or f64 for inputs f64.
+    Returns out [B, Hq, L, Ev], its axes in the order of the query's strides. With return_lse it returns (out, lse),
+    with return_aux (out, AuxOutput); lse is [B, Hq, L], f64 for inputs f64, else f32.
 
     Raises:
 

@@ -11,7 +11,7 @@ DROPOUT = "where(random_uniform(dropout_seed, b, h, q_idx, kv_idx) < dropout_p, 
 
 
 def window(left: bool, right: bool) -> str:
-    """The last query is aligned with the last key. Params: window_left keys before a query's own, window_right after."""
+    """`window_left` keys before a query's own key, `window_right` after it. The last query's own key is the last."""
     parts = [f"kv_idx <= q_idx + ({SHIFT}) + window_right"] if right else []
     parts += [f"kv_idx >= q_idx + ({SHIFT}) - window_left"] if left else []
     return " and ".join(parts)

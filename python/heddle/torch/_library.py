@@ -32,7 +32,8 @@ def forward(
     capture_names: Sequence[str], captures: Sequence[torch.Tensor], option_names: Sequence[str],
     options: Sequence[torch.Tensor], int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str],
     floats: Sequence[float], bool_names: Sequence[str], bools: Sequence[bool], scale: float | None,
-    max_q_len: int | None, max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
+    max_q_len: int | None, max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int],
+    with_lse: bool, clamps: bool,
 ) -> Result:
     call = Call(scale=scale, with_lse=with_lse)
     call.captures = dict(zip(capture_names, captures))
@@ -102,8 +103,10 @@ def traced_attend(
 
 
 def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int, int | None]]:
-    """torch.vmap. The mapped axis joins the batch if only query, key and value are mapped, no mod reads b, and there are
-    neither options nor block lists. Else there is one call for each entry."""
+    """torch.vmap. One call for each entry, unless the mapped axis can join the batch.
+
+    It can if only query, key and value are mapped, no mod reads b, and there are neither options nor block lists.
+    """
     with_lse = args[-2]
     texts, options, lists = args[3:6], args[9], args[19]
     only_inputs = all(dim is None for dim in flat_dims(in_dims[3:]))

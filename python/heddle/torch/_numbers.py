@@ -1,7 +1,7 @@
 """Stand-ins for the numbers that a mod reaches. Arithmetic on them is recorded, and repeated for later values.
 
-A number becomes a param where it meets a tensor. Where Python needs its value (a branch, a range, an index of a list) the
-number becomes a guard: the expression serves later calls with that value only.
+A number becomes a param where it meets a tensor. Where Python needs its value (a branch, a range, an index of a list)
+the number becomes a guard: the expression serves later calls with that value only.
 """
 
 from __future__ import annotations

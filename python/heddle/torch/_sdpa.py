@@ -19,16 +19,16 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention, with all of its arguments.
 
-    - query (N, ..., Hq, L, E), key (N, ..., H, S, E) and value (N, ..., H, S, Ev) have 2 to 6 axes and one floating type.
-      Batch axes broadcast. H is Hq, or with enable_gqa a divisor of Hq.
+    - query (N, ..., Hq, L, E), key (N, ..., H, S, E) and value (N, ..., H, S, Ev) have 2 to 6 axes and one floating
+      type. Batch axes broadcast. H is Hq, or with enable_gqa a divisor of Hq.
     - attn_mask broadcasts to (N, ..., Hq, L, S). It is bool (True takes part), floating (added), or a CausalBias.
     - is_causal aligns the first query with the first key.
     - dropout_p: the seed comes from torch's default generator of the query's device.
 
     Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
 
-    Raises RuntimeError for types, devices and shapes that torch refuses, ValueError for dropout_p outside of [0, 1), and
-    NotImplementedError for an input that requires a gradient.
+    Raises RuntimeError for types, devices and shapes that torch refuses, ValueError for dropout_p outside of [0, 1),
+    and NotImplementedError for an input that requires a gradient.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(2, 4, 16, 8)
@@ -94,7 +94,7 @@ def set_mask(call: Call, attn_mask: torch.Tensor) -> None:
 
 def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, call: Call,
                 enable_gqa: bool) -> torch.Tensor:
-    """Inputs of 2 to 6 axes as 4. Axes before the heads broadcast and become one; heads broadcast without enable_gqa."""
+    """Inputs of 2 to 6 axes. Axes before the heads broadcast and become one; heads broadcast without enable_gqa."""
     tensors = query, key, value
     kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
     batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]

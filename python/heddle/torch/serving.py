@@ -52,26 +52,34 @@ def _call(
 def varlen_func(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None,
     max_seqlen_q: int, max_seqlen_k: int, *, seqused_k: torch.Tensor | None = None, softmax_scale: float | None = None,
-    causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, sinks: torch.Tensor | None = None,
-    page_table: torch.Tensor | None = None, q_descale: Descale = None, k_descale: Descale = None, v_descale: Descale = None,
-    score_mod: Callable[..., torch.Tensor] | None = None, mask_mod: Callable[..., torch.Tensor] | None = None,
-    out: torch.Tensor | None = None, return_softmax_lse: bool = False, version: int = 0,
+    causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+    sinks: torch.Tensor | None = None, page_table: torch.Tensor | None = None, q_descale: Descale = None,
+    k_descale: Descale = None, v_descale: Descale = None, score_mod: Callable[..., torch.Tensor] | None = None,
+    mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
+    return_softmax_lse: bool = False, version: int = 0,
 ) -> Any:
-    """Packed queries: q [T, Hq, D]; k and v [Tk, Hkv, D] with cu_seqlens_k, or pages [pages, page, Hkv, D] with page_table
-    i32 [B, n] and seqused_k [B].
+    """Attention of packed queries q [T, Hq, D] over packed keys or a paged cache.
 
-    cu_seqlens are i32 [B + 1]. Causal and windows count from the end of a sequence's keys. sinks [Hq]; descales [B, H] of
-    8-bit tensors. score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
+    - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k.
+    - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B].
+    - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: where sequences begin. max_seqlen_q and max_seqlen_k are at least the
+      longest sequence's queries and keys.
+    - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
+    - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
+    - score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
 
-    Returns out [T, Hq, Dv] (or `out`), with return_softmax_lse (out, lse [Hq, T]).
+    Returns out [T, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [Hq, T]).
+
+    Raises ValueError for mask_mod beside causal or window_size, for score_mod beside softcap, for a page_table without
+    seqused_k, and if neither cu_seqlens_k nor page_table is given.
 
     >>> import torch, heddle.torch.serving as serving
     >>> q, starts = torch.randn(7, 2, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
     >>> serving.varlen_func(q, q, q, starts, starts, 4, 4, causal=True).shape
     torch.Size([7, 2, 8])
     """
-    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod,
-                 return_softmax_lse, q.device)
+    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
+                 mask_mod, return_softmax_lse, q.device)
     call.version = version
     call.tensors["cu_seqlens_q"] = cu_seqlens_q
     call.max_q_len = max_seqlen_q
@@ -103,13 +111,20 @@ def with_kvcache(
     mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
     return_softmax_lse: bool = False, version: int = 0,
 ) -> Any:
-    """Queries against a KV cache: q [B, L, Hq, D]; k_cache, v_cache [B, S, Hkv, D], or with page_table i32 [B, n] pages
-    [pages, page, Hkv, D]. cache_seqlens i32 [B] (or an int) says how many keys of the cache count.
+    """Attention of q [B, L, Hq, D] over a KV cache, to which new rows are appended first.
 
-    k, v [B, n, Hkv, D] are first appended in place, behind those; then cache_seqlens + n count. The last query stands at
-    the last key. mask_mod reads its tensors on the device; after their content changed in place give another `version`.
+    - k_cache and v_cache [B, S, Hkv, D]; with page_table i32 [B, n] pages [pages, page, Hkv, D].
+    - cache_seqlens, i32 [B] or one int: how many keys of the cache count.
+    - k and v [B, n, Hkv, D]: written in place behind these keys. Then cache_seqlens + n keys count.
+    - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
+    - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
+    - score_mod and mask_mod are torch functions as in flex_attention.
+    - `version`: give another one if the content of a tensor that mask_mod reads has changed in place.
 
-    Returns out [B, L, Hq, Dv] (or `out`), with return_softmax_lse (out, lse [B, Hq, L]).
+    Returns out [B, L, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [B, Hq, L]).
+
+    Raises ValueError if one of k and v is given without the other, on a CPU if the cache has no room for them, for
+    mask_mod beside causal or window_size, and for score_mod beside softcap.
 
     >>> import torch, heddle.torch.serving as serving
     >>> cache = torch.zeros(2, 16, 1, 8); lengths = torch.tensor([3, 5], dtype=torch.int32)
@@ -126,8 +141,8 @@ def with_kvcache(
     if k is not None and v is not None:
         append(k_cache, v_cache, k, v, cache_seqlens, page_table)
         cache_seqlens = cache_seqlens + k.shape[1]
-    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod,
-                 return_softmax_lse, q.device)
+    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
+                 mask_mod, return_softmax_lse, q.device)
     call.version = version
     call.tensors["kv_lengths"] = cache_seqlens
     if page_table is not None:
@@ -143,16 +158,17 @@ def append(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
     page_table: torch.Tensor | None = None,
 ) -> None:
-    """Writes k and v [B, n, Hkv, D] behind the `lengths` keys of each sequence, in place, on the device. Rows past the
-    cache's end are an error on the CPU; on a GPU they go to the last row."""
+    """Writes k and v [B, n, Hkv, D] into the caches, behind the `lengths` [B] keys of each sequence, on the device.
+
+    Rows past the cache's end: ValueError on a CPU. On a GPU they overwrite the last row, because checking would wait.
+    """
     rows = k.shape[1]
     position = lengths.long().unsqueeze(1) + torch.arange(rows, device=lengths.device)
     page = k_cache.shape[1]
     room = page if page_table is None else page * page_table.shape[1]
     if lengths.device.type == "cpu":
         if position.numel() and int(position.max()) >= room:
-            raise ValueError(f"k has {rows} rows, for which a cache of {room} rows beside "
-                             f"{int(lengths.max())} has no room")
+            raise ValueError(f"the cache of {room} rows has no room for {rows} rows behind {int(lengths.max())}")
     else:
         position = position.clamp(max=room - 1)
     if page_table is None:

@@ -16,7 +16,7 @@ from .. import _core
 from . import _aten, _aten_tensors, _values as values  # noqa: F401  the first two fill OPERATIONS
 from ._numbers import Number
 from ._operations import OPERATIONS, cast_to
-from ._recording import CaptureValue, Recording, Traced, chosen
+from ._recording import CaptureValue, Memory, Recording, Traced, chosen
 from ._values import Unsupported, Value
 
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
@@ -33,10 +33,9 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
     ]
     with torch.no_grad(), Functions(recording), Operations(recording):
         try:
-            result = mod(*leaves)
+            return checked(recording, mod(*leaves), kind)
         except Unsupported as error:
             raise NotImplementedError(f"{error}{users_line()}") from None
-        return checked(recording, result, kind)
 
 
 def checked(recording: Recording, result: Any, kind: str) -> Any:
@@ -79,7 +78,8 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         recording = self.recording
         if func is torch.Tensor.__getitem__:
-            return recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype)
+            memory = None if is_gather(args[1]) else Memory.of(args[0])
+            return recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype, memory=memory)
         if func is torch.Tensor.__setitem__:
             raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
         if any(func == getter for getter in SIZE_GETTERS) and not isinstance(args[0], Traced):
@@ -105,6 +105,12 @@ def getitem(recording: Recording, tensor: torch.Tensor, index: Any) -> Value:
     if isinstance(value, CaptureValue) and None not in scalars and len(scalars) <= value.rank:
         return value.indexed(tuple(scalars))
     return indexed(value, without_ellipsis(entries, len(value.shape)))
+
+
+def is_gather(index: Any) -> bool:
+    """Whether indexing copies. Without tensors and lists it makes a view."""
+    entries = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(x, (torch.Tensor, list, tuple)) for x in entries)
 
 
 def index_entry(recording: Recording, x: Any) -> Any:
@@ -178,7 +184,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = OPERATIONS.get(name[:-1])
         if operation is None or space not in ("aten", "approx", "prims"):
             return self.decomposed(func, args, kwargs)
-        if in_place and not isinstance(args[0], Traced):
+        if in_place and Memory.of(args[0]).is_users:
             raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")
         try:
             operands, named = tree_map(recording.operand, (args, kwargs))
@@ -186,11 +192,13 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Unsupported as error:
             raise NotImplementedError(f"{error}{users_line()}") from None
         if in_place:
-            args[0]._value = values.expanded(cast_to(value, args[0]._value.kind), args[0]._value.shape)
-            return args[0]
+            written = args[0]
+            written.write(values.expanded(cast_to(value, written._value.kind), written._value.shape))
+            return written
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
         wide = any(one.dtype == torch.int64 for one in tensors)
-        return recording.wrapped(value, kwargs.get("dtype"), wide)
+        memory = Memory.of(args[0]) if makes_view(func) else None
+        return recording.wrapped(value, kwargs.get("dtype"), wide, memory)
 
     def python_value(self, func: Any, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, Traced):
@@ -212,3 +220,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         with self:
             return decomposition(*args, **kwargs)
+
+
+def makes_view(func: Any) -> bool:
+    return any(made.alias_info is not None for made in func._schema.returns)

@@ -23,16 +23,46 @@ RESERVED = {
     "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", *dir(_core)}
 
 
-class Traced(torch.Tensor):
-    """A symbolic tensor inside a mod."""
+class Memory:
+    """What views of one tensor share: how often a mod wrote into it."""
 
-    _value: Value
+    __slots__ = ("writes", "is_users")
+
+    def __init__(self, is_users: bool = False) -> None:
+        self.writes = 0
+        self.is_users = is_users
 
     @staticmethod
-    def __new__(cls, value: Value, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> "Traced":
+    def of(tensor: torch.Tensor) -> "Memory":
+        return tensor._memory if isinstance(tensor, Traced) else Memory(is_users=True)
+
+
+class Traced(torch.Tensor):
+    """A symbolic tensor inside a mod. A write changes `_value`; other views of the memory cannot be read after it."""
+
+    _value: Value
+    _memory: Memory
+    _known_writes: int
+
+    @staticmethod
+    def __new__(
+        cls, value: Value, dtype: torch.dtype, device: torch.device, shape: Sequence[int], memory: Memory | None = None,
+    ) -> "Traced":
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         made._value = value
+        made._memory = Memory() if memory is None else memory
+        made._known_writes = made._memory.writes
         return made
+
+    def read(self) -> Value:
+        if self._known_writes != self._memory.writes:
+            raise Unsupported("a tensor is read after a write into another one that shares its memory: use clone()")
+        return self._value
+
+    def write(self, value: Value) -> None:
+        self._value = value
+        self._memory.writes += 1
+        self._known_writes = self._memory.writes
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares a static one
@@ -115,7 +145,7 @@ class Recording:
     def value_of(self, tensor: torch.Tensor) -> Value:
         """The symbolic value of a tensor: a mod's own, or a capture."""
         if isinstance(tensor, Traced):
-            return tensor._value
+            return tensor.read()
         position = self._positions.get(id(tensor))
         if position is None:
             self.is_kept = False
@@ -173,17 +203,20 @@ class Recording:
             return self.value_of(x)
         return self.param(x) if isinstance(x, Number) else x
 
-    def wrapped(self, value: Any, dtype: torch.dtype | None = None, wide: bool = False) -> Any:
+    def wrapped(
+        self, value: Any, dtype: torch.dtype | None = None, wide: bool = False, memory: Memory | None = None
+    ) -> Any:
+        """A value as the mod sees it. `memory` is that of the tensor that it is a view of."""
         if isinstance(value, (list, tuple)):
-            return type(value)(self.wrapped(one, dtype, wide) for one in value)
+            return type(value)(self.wrapped(one, dtype, wide, memory) for one in value)
         if not isinstance(value, Value):
             return value
         kind = value.kind
         if dtype is None or kind_of(dtype) != kind:
             dtype = torch.int64 if wide and kind == "i32" else DTYPES[kind]
-        if isinstance(value, CaptureValue):
-            return Traced(value, dtype, self.device, tuple(value.tensor.shape[len(value.prefix):]))
-        return Traced(value, dtype, self.device, value.shape)
+        # A capture's `shape` would make the expression depend on it.
+        shape = value.tensor.shape[len(value.prefix):] if isinstance(value, CaptureValue) else value.shape
+        return Traced(value, dtype, self.device, tuple(shape), memory)
 
 
 def chosen(literals: list[Any], position: Any) -> Any:

@@ -333,3 +333,47 @@ def test_expressions_of_many_numbers_are_forgotten():
     for steps in range(100):
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + sum(range(steps)))
     assert trace_counts()["kept"] <= before + 16
+
+
+def test_writes_reach_other_views_or_raise():
+    """A value that another view has changed is an error, never its old content."""
+    rows = torch.randn(16, 4)
+    q, k, v = inputs()
+
+    def doubled(score, b, h, q_idx, kv_idx):
+        row = rows[q_idx].clone()
+        row.view(-1).mul_(2)
+        return score + row.sum()
+
+    def detached(score, b, h, q_idx, kv_idx):
+        score.detach().add_(1)
+        return score
+
+    def halves(score, b, h, q_idx, kv_idx):
+        row = rows[q_idx].clone()
+        left = row[:2]
+        row *= 2
+        return score + left.sum()
+
+    for mod in (doubled, detached, halves):
+        with pytest.raises(NotImplementedError, match="shares its memory"):
+            flex_attention(q, k, v, mod)
+
+    def users(score, b, h, q_idx, kv_idx):
+        row = rows[0]
+        row *= 2
+        return score + row.sum()
+
+    with pytest.raises(NotImplementedError, match="writes into a tensor"):
+        flex_attention(q, k, v, users)
+
+    def fine(score, b, h, q_idx, kv_idx):
+        row = rows[q_idx]
+        row *= 2
+        flat = row.view(-1)
+        flat += 1
+        return score + flat.sum()
+
+    got = flex_attention(q, k, v, fine)
+    want = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + (rows[q_idx] * 2 + 1).sum())
+    torch.testing.assert_close(got, want)

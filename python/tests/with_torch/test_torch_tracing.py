@@ -377,3 +377,11 @@ def test_writes_reach_other_views_or_raise():
     got = flex_attention(q, k, v, fine)
     want = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + (rows[q_idx] * 2 + 1).sum())
     torch.testing.assert_close(got, want)
+
+
+def test_too_many_indices():
+    table = torch.randn(5)
+    q, k, v = inputs()
+    for index in (lambda h, kv_idx: table[h, kv_idx], lambda h, kv_idx: table[..., 0, kv_idx]):
+        with pytest.raises(IndexError, match="too many indices"):
+            flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + index(h, kv_idx))

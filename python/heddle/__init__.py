@@ -58,11 +58,10 @@ from ._core import (
     where,
 )
 from ._attention import attention
-from ._block_mask import BlockMask, Lists, Run
+from ._block_mask import BlockMask, Lists, Run, Sequence
 from ._check import check, devices, merge_states, missing
 from ._files import TensorFile, load, save
 from ._plan import AttentionPlan, Explanation, explain, explain_on
-from ._sequences import Sequence
 from ._tensor import Tensor
 from ._types import Array
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence as SequenceOf
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from . import _core
 from ._options import Tracer, values_of
-from ._sequences import Integers, Sequence, sequences_of
 from ._trace import MASK_ARGUMENTS
 from ._types import Array, ModLike, ParamValue
+
+Integers: TypeAlias = Any  # one int, a sequence or an array of them
+
+
+class Sequence(NamedTuple):
+    """One sequence of the batch: where its rows stand in the tensors (0 unless the batch is packed), how many queries
+    and keys it has, and what is added to its q_idx and its kv_idx."""
+
+    q_begin: int
+    q_len: int
+    kv_begin: int
+    kv_len: int
+    q_start: int
+    kv_start: int
 
 
 class Run(NamedTuple):
@@ -29,6 +42,48 @@ class Lists(NamedTuple):
     kv_indices: Any
     full_kv_num_blocks: Any
     full_kv_indices: Any
+
+
+def _each(name: str, given: Integers, count: int) -> list[int]:
+    """`count` ints from one int or from as many."""
+    if isinstance(given, int):
+        return [given] * count
+    values = given.tolist() if hasattr(given, "tolist") else list(given)
+    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
+        raise TypeError(f"{name} is {given!r}; an int, or one for each of {count} sequences, is accepted")
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} elements; one for each of {count} sequences is accepted")
+    return values
+
+
+def _sequences(
+    q_len: int | None, kv_len: int | None, batch: int | None, q_lengths: Integers, kv_lengths: Integers,
+    cu_seqlens_q: Array | None, cu_seqlens_kv: Array | None, q_start: Integers, kv_start: Integers,
+) -> list[tuple[int, ...]]:
+    """The shape's sequences, from sizes, from lengths or from cumulative lengths."""
+    if cu_seqlens_q is not None or cu_seqlens_kv is not None:
+        if cu_seqlens_q is None or cu_seqlens_kv is None:
+            raise ValueError("one of cu_seqlens_q and cu_seqlens_kv is given; both or none are accepted")
+        others = {"q_len": q_len, "kv_len": kv_len, "batch": batch, "q_lengths": q_lengths, "kv_lengths": kv_lengths}
+        for name, other in others.items():
+            if other is not None:
+                raise ValueError(f"{name} is given beside cu_seqlens_q; one of them is accepted")
+        packed = _core.packed_sequences(cu_seqlens_q, cu_seqlens_kv)
+        q_starts, kv_starts = _each("q_start", q_start, len(packed)), _each("kv_start", kv_start, len(packed))
+        return [(*one[:4], q, kv) for one, q, kv in zip(packed, q_starts, kv_starts)]
+    if batch is None:
+        lengths = next((given for given in (q_lengths, kv_lengths) if given is not None), None)
+        batch = 1 if lengths is None else len(lengths)
+    for name, size, given in (("q_len", q_len, q_lengths), ("kv_len", kv_len, kv_lengths)):
+        if size is None and given is None:
+            raise ValueError(f"{name} is not given; give it, or {name[:-3]}lengths, or cu_seqlens_q and cu_seqlens_kv")
+    counts_q = _each("q_len", q_len, batch) if q_lengths is None else _each("q_lengths", q_lengths, batch)
+    counts_kv = _each("kv_len", kv_len, batch) if kv_lengths is None else _each("kv_lengths", kv_lengths, batch)
+    for name, size, counts in (("q_lengths", q_len, counts_q), ("kv_lengths", kv_len, counts_kv)):
+        if size is not None and any(count > size for count in counts):
+            raise ValueError(f"{name} has {max(counts)}; 0 to {size}, the padded size, is accepted")
+    starts = zip(counts_q, counts_kv, _each("q_start", q_start, batch), _each("kv_start", kv_start, batch))
+    return [(0, q, 0, kv, first_q, first_kv) for q, kv, first_q, first_kv in starts]
 
 
 class BlockMask:
@@ -101,7 +156,7 @@ class BlockMask:
         ++
         .#
         """
-        sequences = sequences_of(
+        sequences = _sequences(
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)
@@ -140,7 +195,7 @@ class BlockMask:
             batch = int(extents[0])
         if heads is None:
             heads = int(extents[1]) if len(extents) == 3 else 1
-        sequences = sequences_of(
+        sequences = _sequences(
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)

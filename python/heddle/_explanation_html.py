@@ -7,7 +7,7 @@ from typing import Any
 
 STYLE = (
     "<style>.heddle{border-collapse:collapse;font:13px sans-serif}.heddle td{padding:2px 10px;vertical-align:top;"
-    "border:0;text-align:left}.heddle tr.stage td{font-weight:600;padding-top:8px;border-bottom:1px solid #bbb}"
+    "border:0;text-align:left!important}.heddle tr.stage td{font-weight:600;padding-top:8px;border-bottom:1px solid #bbb}"
     ".heddle code{white-space:pre-wrap;font:12px monospace}</style>")
 
 

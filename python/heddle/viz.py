@@ -20,7 +20,7 @@ from ._types import Array
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-EMPTY, PARTIAL, FULL = "#f2f2f0", "#9ec3e6", "#1f5fa8"
+EMPTY, PARTIAL, FULL = "#f1f0ec", "#f2b14e", "#2f6ba6"  # as BlockMask.svg has them
 
 
 def _axes(axes: Axes | None, size: tuple[float, float]) -> Axes:

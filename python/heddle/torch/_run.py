@@ -134,6 +134,9 @@ def attend(
     if lse is None and call.with_lse:
         lse = empty_lse(query)
     arguments = call.arguments(query.device)
+    if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        run_in_graph(query, key, value, out, lse, arguments)
+        return out, lse
     try:
         _core.attention_into(query, key, value, out, lse, arguments)
     except ValueError:
@@ -142,6 +145,21 @@ def attend(
             raise
         _core.attention_into(*copies, out, lse, arguments)
     return out, lse
+
+
+_in_graphs: list[Any] = []  # plans that graphs run; the graphs do not say when they end
+
+
+def run_in_graph(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None,
+    arguments: Any,
+) -> None:
+    """For a stream that a CUDA graph captures: the plan of an earlier call with the same shapes, which it keeps for good,
+    with a workspace from torch's allocator. Planning would wait, which a capture refuses, so call once before."""
+    plan = _core.KeptPlan(query, key, value, out, lse, arguments)
+    workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=query.device)
+    plan.run(query, key, value, out, lse, arguments, workspace.data_ptr())
+    _in_graphs.append(plan)
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

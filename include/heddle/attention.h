@@ -18,8 +18,10 @@
 // the CPU this holds without exception. On a GPU there is one: a value (v) that is not finite and is masked for one row
 // but attended by another row of the same tile of queries may make the first row NaN.
 //
-// On the CPU o is right wherever it is in range itself. On a GPU sum(p w v) is accumulated in f32 before it is divided
-// by l: if it passes 3.4e38, as 10 equally weighted values of 1e38 do, o is infinite or NaN.
+// On the CPU o is right wherever it is in range itself, also beyond 3.4e38 if o is f64. Two limits: sum |p w v| is
+// below 2^224 (f64 inputs: 2^1536); with normalizer none each t w is in the range of the reals. On a GPU sum(p w v) is
+// accumulated in f32 before it is divided by l: if it passes 3.4e38, as 10 equally weighted values of 1e38 do, o is
+// infinite or NaN.
 #pragma once
 
 #include <cstdint>

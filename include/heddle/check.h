@@ -11,13 +11,21 @@
 //   (b) o only: no element of a row errs by more than 4 u * magnitude + floor + one rounding of o. u is the storage
 //       dtype's unit roundoff.
 //
-//   floor      8 * 2^-24 * (1 + m) * magnitude. Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for
-//              what a GPU computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such
-//              products (check/criterion.h). With normalizer none: 8 * 2^-24 * m * sum |w v|.
+//   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
+//              and with softmax no more than 2 max |w v|; of lse: e * magnitude.
+//   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for what a GPU
+//              computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such products
+//              (check/criterion.h). With normalizer none the floor is 8 * 2^-24 * m * sum |w v|.
 //   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|). p counts at least 2^-102 (f64: 2^-970),
 //              since f32 flushes smaller ones. With normalizer none p is t itself, not its exponential.
 //   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part. The last
 //              one counts because a score in which much cancels is as uncertain as what cancelled.
+//
+// Why the floor is not e * magnitude everywhere: e bounds the error of ln(p / l), so p / l errs by at most exp(e) - 1
+// times itself. It also errs by at most 1, because it lies between 0 and 1. With softmax the weights p / l sum to at
+// most 1, so |o| is at most max |w v|, whatever they are. If e is small, all this is e * magnitude. If every t of a row
+// is score - 1e9, e is 477: f32 keeps no digit of the scores, and the weights may be any. The magnitude then says
+// nothing: it is next to 0 if v is 0 where p / l should be 1.
 //
 // NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
 // of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN. One

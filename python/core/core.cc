@@ -17,6 +17,7 @@
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
+#include "kept_plans.h"
 #include "mods.h"
 #include "plans.h"
 #include "tensors.h"
@@ -76,6 +77,7 @@ NB_MODULE(_core, module) {
   add_expressions(module);
   add_block_masks(module);
   add_arguments(module);
+  add_kept_plans(module);
   add_checks(module);
   add_files(module);
   add_mods(module);

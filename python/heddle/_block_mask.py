@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence as SequenceOf
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from . import _core
-from ._options import Tracer, values_of
+from ._options import Tracer, refuse_arrays, values_of
+from ._shapes import Integers, checked_sizes, sequences_of
 from ._trace import MASK_ARGUMENTS
 from ._types import Array, ModLike, ParamValue
-
-Integers: TypeAlias = Any  # one int, a sequence or an array of them
 
 
 class Sequence(NamedTuple):
@@ -42,48 +41,6 @@ class Lists(NamedTuple):
     kv_indices: Any
     full_kv_num_blocks: Any
     full_kv_indices: Any
-
-
-def _each(name: str, given: Integers, count: int) -> list[int]:
-    """`count` ints from one int or from as many."""
-    if isinstance(given, int):
-        return [given] * count
-    values = given.tolist() if hasattr(given, "tolist") else list(given)
-    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
-        raise TypeError(f"{name} is {given!r}; an int, or one for each of {count} sequences, is accepted")
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} elements; one for each of {count} sequences is accepted")
-    return values
-
-
-def _sequences(
-    q_len: int | None, kv_len: int | None, batch: int | None, q_lengths: Integers, kv_lengths: Integers,
-    cu_seqlens_q: Array | None, cu_seqlens_kv: Array | None, q_start: Integers, kv_start: Integers,
-) -> list[tuple[int, ...]]:
-    """The shape's sequences, from sizes, from lengths or from cumulative lengths."""
-    if cu_seqlens_q is not None or cu_seqlens_kv is not None:
-        if cu_seqlens_q is None or cu_seqlens_kv is None:
-            raise ValueError("one of cu_seqlens_q and cu_seqlens_kv is given; both or none are accepted")
-        others = {"q_len": q_len, "kv_len": kv_len, "batch": batch, "q_lengths": q_lengths, "kv_lengths": kv_lengths}
-        for name, other in others.items():
-            if other is not None:
-                raise ValueError(f"{name} is given beside cu_seqlens_q; one of them is accepted")
-        packed = _core.packed_sequences(cu_seqlens_q, cu_seqlens_kv)
-        q_starts, kv_starts = _each("q_start", q_start, len(packed)), _each("kv_start", kv_start, len(packed))
-        return [(*one[:4], q, kv) for one, q, kv in zip(packed, q_starts, kv_starts)]
-    if batch is None:
-        lengths = next((given for given in (q_lengths, kv_lengths) if given is not None), None)
-        batch = 1 if lengths is None else len(lengths)
-    for name, size, given in (("q_len", q_len, q_lengths), ("kv_len", kv_len, kv_lengths)):
-        if size is None and given is None:
-            raise ValueError(f"{name} is not given; give it, or {name[:-3]}lengths, or cu_seqlens_q and cu_seqlens_kv")
-    counts_q = _each("q_len", q_len, batch) if q_lengths is None else _each("q_lengths", q_lengths, batch)
-    counts_kv = _each("kv_len", kv_len, batch) if kv_lengths is None else _each("kv_lengths", kv_lengths, batch)
-    for name, size, counts in (("q_lengths", q_len, counts_q), ("kv_lengths", kv_len, counts_kv)):
-        if size is not None and any(count > size for count in counts):
-            raise ValueError(f"{name} has {max(counts)}; 0 to {size}, the padded size, is accepted")
-    starts = zip(counts_q, counts_kv, _each("q_start", q_start, batch), _each("kv_start", kv_start, batch))
-    return [(0, q, 0, kv, first_q, first_kv) for q, kv, first_q, first_kv in starts]
 
 
 class BlockMask:
@@ -156,12 +113,13 @@ class BlockMask:
         ++
         .#
         """
-        sequences = _sequences(
+        sequences = sequences_of(
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)
         values = values_of(traced.captures, traced.params)
-        made = _core.BlockMask.build(mask, values, sequences, heads, _pair(block), threads, reals, clamp_reads)
+        size = checked_sizes(heads, block, threads)
+        made = _core.BlockMask.build(mask, values, sequences, heads, size, threads, reals, clamp_reads)
         return BlockMask._of(made, traced.captures, traced.params)
 
     @staticmethod
@@ -195,12 +153,18 @@ class BlockMask:
             batch = int(extents[0])
         if heads is None:
             heads = int(extents[1]) if len(extents) == 3 else 1
-        sequences = _sequences(
+        sequences = sequences_of(
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)
-        made = _core.BlockMask.from_lists(
-            kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, mask, sequences, heads, _pair(block))
+        size = checked_sizes(heads, block, 0)
+        try:
+            made = _core.BlockMask.from_lists(
+                kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, mask, sequences, heads, size)
+        except TypeError as error:
+            lists = {"kv_num_blocks": kv_num_blocks, "kv_indices": kv_indices,
+                     "full_kv_num_blocks": full_kv_num_blocks, "full_kv_indices": full_kv_indices}
+            refuse_arrays(error, {}, {name: one for name, one in lists.items() if one is not None})
         return BlockMask._of(made, traced.captures, traced.params)
 
     def to_lists(self) -> Lists:
@@ -392,11 +356,3 @@ class BlockMask:
         if not isinstance(other, BlockMask):
             return NotImplemented
         return self._mask.equals(other._mask)
-
-
-def _pair(block: int | SequenceOf[int]) -> tuple[int, int]:
-    if isinstance(block, int):
-        return block, block
-    if len(block) != 2:
-        raise ValueError(f"block has {len(block)} elements; (queries, keys) or one int is accepted")
-    return block[0], block[1]

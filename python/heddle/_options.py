@@ -82,7 +82,7 @@ def refuse_arrays(error: TypeError, outputs: Mapping[str, Any], inputs: Mapping[
     """Raises TypeError or ValueError that names the argument which is no array, or which cannot be written; else the
     error itself."""
     for name, value in {**inputs, **outputs}.items():
-        if value is None and name not in inputs:
+        if value is None and name in ("out", "lse", "workspace"):  # not given
             continue
         if not hasattr(value, "__dlpack__"):
             refuse_type(name, value, _ARRAY)
@@ -112,11 +112,12 @@ class Tracer(Traced):
     """Traced, which also takes ready-made mods, and text that names params."""
 
     def __init__(self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None) -> None:
-        for name, array in (captures or {}).items():
-            if not is_array(array):
-                refuse_type(f"capture '{name}'", array, _ARRAY)
+        if captures:
+            for name, array in captures.items():
+                if not is_array(array):
+                    refuse_type(f"capture '{name}'", array, _ARRAY)
         super().__init__(captures)
-        self.params = params_of(params)
+        self.params = params_of(params) if params else {}
 
     def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
         if isinstance(mod, Mod):
@@ -144,7 +145,8 @@ def set_values(target: Any, captures: Mapping[str, Any], params: Mapping[str, Pa
             if not hasattr(array, "__dlpack__"):
                 refuse_type(f"capture '{name}'", array, _ARRAY)
         raise
-    target.params = params_of(params)
+    if params:
+        target.params = params_of(params)
 
 
 def values_of(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> _core.NamedValues:

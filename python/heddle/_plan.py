@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Unpack
 
 from . import _core
 from ._block_mask import BlockMask
+from ._explanation_html import table
 from ._options import Options, given_arguments, refuse_arrays, set_options, set_values, values_of
 from ._tensor import Tensor, public
 from ._types import Array, ParamValue
@@ -21,6 +22,9 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        return table(self.stages)
 
 
 class AttentionPlan:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
+from ._options import refuse_arrays
 
 # NumPy's and PyTorch's names of the element types, and the library's.
 _NAMES = {
@@ -54,9 +55,17 @@ class Tensor:
 
     @staticmethod
     def of(array: Any) -> Tensor:
-        """The array's memory, which it shares. Arrays of ml_dtypes (bfloat16, float8_e4m3fn, float8_e5m2) are taken,
-        too. Raises TypeError for what is no array, NotImplementedError for other element types."""
-        name = _short(array.dtype) if hasattr(array, "dtype") else ""
+        """The array's memory, which it shares; an array that can be written. Arrays of ml_dtypes (bfloat16,
+        float8_e4m3fn, float8_e5m2) are taken, too. Raises TypeError for what is no array, ValueError for read-only
+        ones and other element types.
+
+        >>> import numpy as np, heddle
+        >>> heddle.Tensor.of(np.zeros((2, 3), np.float16))
+        <heddle.Tensor float16 (2, 3) on cpu>
+        """
+        if not hasattr(array, "dtype"):
+            refuse_arrays(TypeError(), {}, {"array": array})
+        name = _short(array.dtype)
         if name in ("bf16", "e4m3", "e5m2") and hasattr(array, "view") and hasattr(array, "__array_interface__"):
             return Tensor.from_bits(array.view("uint16" if name == "bf16" else "uint8"), name)
         return Tensor.from_bits(array, name)
@@ -64,13 +73,18 @@ class Tensor:
     @staticmethod
     def from_bits(array: Any, dtype: Any) -> Tensor:
         """The array's memory, its bits taken for elements of another type of the same size: the way from NumPy's
-        uint16 to bfloat16. Writable arrays are accepted. Raises ValueError for a type of another size.
+        uint16 to bfloat16. Raises ValueError for a type of another size and for read-only arrays, TypeError for what is
+        no array.
 
         >>> import numpy as np, heddle
         >>> float(np.asarray(heddle.Tensor.from_bits(np.array([0x3f80], np.uint16), "bfloat16"))[0])
         1.0
         """
-        return Tensor._of(_core.Tensor.with_bits(array, _short(dtype)))
+        short = _short(dtype)
+        try:
+            return Tensor._of(_core.Tensor.with_bits(array, short))
+        except TypeError as error:
+            refuse_arrays(error, {"array": array}, {})
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: Any = "float32", device: str = "cpu") -> Tensor:

@@ -168,6 +168,11 @@ def test_unlisted_blocks_do_not_attend():
         (ValueError, "q_lengths has 9; 0 to 8", {"q_len": 8, "kv_len": 4, "q_lengths": [9]}),
         (TypeError, "q_lengths is", {"kv_len": 4, "q_lengths": np.array([1.5])}),
         (ValueError, "block has 3 elements", {"q_len": 4, "kv_len": 4, "block": (1, 2, 3)}),
+        (TypeError, "block is .3.; .queries, keys., two ints", {"q_len": 4, "kv_len": 4, "block": "3"}),
+        (TypeError, "heads is 1.5; an int", {"q_len": 4, "kv_len": 4, "heads": 1.5}),
+        (TypeError, "threads is 'x'; an int", {"q_len": 4, "kv_len": 4, "threads": "x"}),
+        (TypeError, "q_len is '4'; an int", {"q_len": "4", "kv_len": 4}),
+        (TypeError, "cu_seqlens_q is of type list; an array", {"cu_seqlens_q": [0], "cu_seqlens_kv": IDS}),
         (ValueError, "bool", {"mask_mod": "kv_idx + 1", "q_len": 4, "kv_len": 4}),
         (ValueError, "block", {"q_len": 4, "kv_len": 4, "block": 0}),
         (ValueError, "f17", {"q_len": 4, "kv_len": 4, "reals": "f17"}),
@@ -185,6 +190,8 @@ def test_errors_of_lists_and_of_calls():
         heddle.BlockMask.from_lists(counts, indices, q_len=8, kv_len=8, block=4)
     with pytest.raises(ValueError, match="kv_indices is i64; i32 is accepted"):
         heddle.BlockMask.from_lists(counts, indices.astype(np.int64), q_len=8, kv_len=8, block=4)
+    with pytest.raises(TypeError, match="full_kv_num_blocks is of type list; an array"):
+        heddle.BlockMask.from_lists(counts, indices, [1], indices, q_len=8, kv_len=8, block=4)
     with pytest.raises(TypeError, match="BlockMask.build"):
         heddle.BlockMask()
     q, k, v = inputs()

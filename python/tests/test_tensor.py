@@ -53,8 +53,8 @@ def test_memory_is_shared_and_kept():
     shared[:] = 5  # its tensor is gone
     assert shared.sum() == 20
     taken = np.from_dlpack(heddle.Tensor.of(array))
-    taken[1, 1] = 9
-    assert array[1, 1] == 9
+    array[1, 1] = 9
+    assert taken[1, 1] == 9
 
 
 def test_torch_shares_it():
@@ -96,6 +96,10 @@ def test_captures_of_16_bits():
         (ValueError, "device is 'cuda:x'", lambda: heddle.Tensor.empty((2,), device="cuda:x")),
         (ValueError, "array is f32; an element type of 2 bytes",
          lambda: heddle.Tensor.from_bits(np.ones(2, np.float32), "bfloat16")),
+        (TypeError, "array is of type list; an array", lambda: heddle.Tensor.of([1.0])),
+        (TypeError, "array is None", lambda: heddle.Tensor.from_bits(None, "bfloat16")),
+        (ValueError, "array is read-only", lambda: heddle.Tensor.of(np.broadcast_to(np.float32(1), (2, 2)))),
+        (ValueError, "complex64", lambda: heddle.Tensor.of(np.ones(2, np.complex64))),
         (TypeError, "no constructor", lambda: heddle.Tensor()),
         (MemoryError, "", lambda: heddle.Tensor.empty((1 << 40, 1 << 20))),
     ],

@@ -14,12 +14,18 @@ import heddle
 PROGRAM = str(Path(__file__).with_name("typed_user.py"))
 
 
+NEEDS = {"torch": "torch", "hf": "torch", "viz": "matplotlib"}
+
+
 def package():
-    """All of it; without torch, what does not import torch."""
-    if importlib.util.find_spec("torch"):
+    """All of it, but for what needs a package that is not here."""
+    here = Path(heddle.__file__).parent
+    lacking = {name for name, needed in NEEDS.items() if importlib.util.find_spec(needed) is None}
+    if not lacking:
         return ["-p", "heddle"]
-    modules = sorted(path.stem for path in Path(heddle.__file__).parent.glob("*.py") if path.stem not in ("__init__", "hf"))
-    return ["-m", "heddle", *(part for name in modules for part in ("-m", f"heddle.{name}"))]
+    modules = [path.stem for path in here.glob("*.py") if path.stem != "__init__" and path.stem not in lacking]
+    modules += [] if "torch" in lacking else [f"torch.{path.stem}" for path in here.glob("torch/*.py")]
+    return ["-m", "heddle", *(part for name in sorted(modules) for part in ("-m", f"heddle.{name.removesuffix('.__init__')}"))]
 
 
 def test_strict_types(request):

@@ -33,7 +33,7 @@ class RowJudge {
            bool on_gpu)
       : on_gpu_(on_gpu),
         unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
-        floor_unit_(floor_unit_of(problem, on_gpu)),
+        step_(step_of(problem, on_gpu)),
         o_(o),
         lse_(lse),
         o_criterion_(o.dtype, true),
@@ -45,7 +45,7 @@ class RowJudge {
     check::Criterion own_o(o_.dtype, true);
     for (std::size_t d = 0; d < reference.o.size(); ++d) {
       if (inputs != nullptr && is_reached_by_masked_value(place, *inputs, reference, d)) continue;
-      const double floor = floor_unit_ * reference.sensitivity[d];
+      const double floor = reference.floor[d];
       own_o.add({.value = element_at(o_, place, static_cast<std::int64_t>(d)),
                  .reference = reference.o[d],
                  .plain = plain.o[d],
@@ -55,13 +55,16 @@ class RowJudge {
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
     if (!lse_) return;
-    const double floor = floor_unit_ * (1 + reference.exponent) * std::max(1.0, std::abs(reference.lse));
+    const double floor = step_ * (1 + reference.exponent) * std::max(1.0, std::abs(reference.lse));
     lse_criterion_.add({.value = element_at(*lse_, place, 0),
                         .reference = reference.lse,
                         .plain = plain.lse,
                         .floor = floor,
                         .tolerance = floor});
   }
+
+  /// What a step of a sum is rounded to.
+  double step() const { return step_; }
 
   CheckReport report() const {
     CheckReport report;
@@ -72,7 +75,7 @@ class RowJudge {
   }
 
  private:
-  static double floor_unit_of(const problem::AttentionProblem& problem, bool on_gpu) {
+  static double step_of(const problem::AttentionProblem& problem, bool on_gpu) {
     if (problem.precision == expr::Precision::f64) return check::kSumUnitF64;
     const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.k_dtype) == 1 && size_of(problem.v_dtype) == 1;
     return on_gpu && fp8 ? check::kFp8SumUnit : check::kSumUnit;
@@ -91,7 +94,7 @@ class RowJudge {
   }
 
   const bool on_gpu_;
-  const double unit_, floor_unit_;
+  const double unit_, step_;
   const ConstTensorView o_;
   const std::optional<ConstTensorView> lse_;
   std::mutex mutex_;
@@ -130,7 +133,7 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
   const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY};
   RowJudge judge(problem, tensors.o, tensors.lse, on_gpu);
   reference::attend(
-      problem, arguments,
+      problem, arguments, judge.step(),
       [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
         judge.add(place, inputs, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
       });

@@ -100,6 +100,46 @@ TEST(Check, FailsOneWrongElement) {
   }
 }
 
+// Of score - 1e9 f32 keeps no digit of the score: every key counts alike, and o is the mean of v. In float64 one key
+// has nearly all the weight, also where its v is 0 and so the row's magnitude next to nothing.
+TEST(Check, PassesRowsWhoseScoresABiasRoundsAway) {
+  AttentionOptions options;
+  options.scale = 20;
+  options.score_mod = leaf::score() - 1e9;
+  Judged judged(DType::f32, options);
+  double largest = 0;
+  for (std::int64_t h = 0; h < 2; ++h) {
+    for (std::int64_t d = 0; d < 16; ++d) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < 40; ++j) {
+        const std::int64_t i = (h * 40 + j) * 16 + d;
+        if (j % 2 == 0) judged.set(judged.v, i, 0);
+        sum += judged.get(judged.v, i);
+        largest = std::max(largest, std::abs(judged.get(judged.v, i)));
+      }
+      for (std::int64_t row = 0; row < 20; ++row) judged.set(judged.o, (h * 20 + row) * 16 + d, sum / 40);
+    }
+  }
+  const CheckReport report = judged.check();
+  EXPECT_TRUE(report.passed) << report.text();
+  // No weights of keys, however wrong, make this of these values.
+  judged.set(judged.o, 7 * 16 + 3, 3.1 * largest);
+  EXPECT_GT(judged.check().o.worst_row, 1);
+}
+
+// Nor does a key far below all others excuse a row.
+TEST(Check, FailsWhatNoWeightsMakeBesideTheLeastScore) {
+  for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::sigmoid}) {
+    AttentionOptions options;
+    options.normalizer = normalizer;
+    options.score_mod = where(leaf::kv_idx() == 7, Expr(std::numeric_limits<float>::lowest()), leaf::score());
+    Judged judged(DType::bf16, options);
+    ASSERT_TRUE(judged.check().passed) << judged.check().text();
+    judged.set(judged.o, 37, normalizer == Normalizer::softmax ? 20 : 200);  // 40 values, none above 4
+    EXPECT_GT(judged.check().o.worst_row, 1);
+  }
+}
+
 // A tile of a GPU multiplies masked values by 0: what is not finite may reach rows that do not attend it.
 TEST(Check, AllowsMaskedValuesThatAreNotFiniteToReachRowsOfAGpu) {
   AttentionOptions options;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "expr/differentiate.h"
 #include "expr/interpret.h"
 
 namespace heddle::expr {
@@ -310,6 +311,40 @@ TEST(OperationValues, FunctionsAreRoundedOnce) {
     EXPECT_DOUBLE_EQ(std::get<double>(apply(op, ExprType::f32, operands, Precision::f64)), exact)
         << info(op).name << " " << x[0];
   }
+}
+
+// Values by mpmath with 30 digits.
+TEST(OperationValues, ActivationsAreTheirFormulas) {
+  struct Row {
+    double x, softplus, gelu, gelu_tanh, silu;
+  };
+  const std::vector<Row> rows = {
+      {-20.0, 2.0611536203143807032e-9, 0.0, 0.0, -4.1223072363804071629e-8},
+      {-3.0, 0.048587351573742058759, -0.00404969409489028358, -0.0036373920817730188378, -0.14227761953270034264},
+      {-0.5, 0.47407698418010668087, -0.15426876936299344818, -0.15428599017485607796, -0.18877033439907271768},
+      {0.0, 0.69314718055994530942, 0.0, 0.0, 0.0},
+      {0.25, 0.82593941987884356221, 0.14967658142073093106, 0.14967535070168500023, 0.14054412522144952601},
+      {1.0, 1.313261687518222834, 0.84134474606854294859, 0.84119199060827670478, 0.73105857863000487925},
+      {4.0, 4.0181499279178097404, 3.9998733150326675203, 3.9999297540518076273, 3.9280551601516337679},
+      {30.0, 30.000000000000093576, 30.0, 30.0, 29.999999999997192713},
+  };
+  const Expr x = leaf::score();
+  const auto near = [&](const Expr& e, double at, double exact) {
+    Element element;
+    element.score = at;
+    EXPECT_NEAR(Interpreter(e, {}, Precision::f64).real(element), exact, 1e-15 * std::max(1.0, std::abs(exact)))
+        << print(e) << " at " << at;
+  };
+  for (const Row& row : rows) {
+    near(softplus(x), row.x, row.softplus);
+    near(gelu(x), row.x, row.gelu);
+    near(gelu_tanh(x), row.x, row.gelu_tanh);
+    near(silu(x), row.x, row.silu);
+    near(relu(x), row.x, std::max(row.x, 0.0));
+  }
+  near(softplus(x), 1000, 1000);
+  near(softplus(x), -1000, 0);
+  near(d_score(softplus(x), Precision::f64), 0, 0.5);
 }
 
 }  // namespace

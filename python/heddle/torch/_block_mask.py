@@ -14,6 +14,7 @@ from torch.nn.attention import flex_attention as flex
 
 import heddle
 
+from . import _dense
 from ._block_lists import Blocks, BoundMask, LazyLists, MaskMod, dense, of_columns, ordered
 
 DEFAULT_BLOCK = 128
@@ -201,8 +202,11 @@ class BlockMask(flex.BlockMask):
         return type(self)(self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod)
 
     def _repr_svg_(self) -> str:
+        return self._core_mask().svg()
+
+    def _core_mask(self) -> heddle.BlockMask:
         core, _ = made_for(self, self.shape[0], self.shape[1])
-        return core.svg()
+        return core
 
 
 def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.BlockMask, BoundMask]:
@@ -285,7 +289,13 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     if _compile:
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     where = default_device(device)
-    lazy = LazyLists(BoundMask(mask_mod, where), 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
+    try:
+        bound = BoundMask(mask_mod, where)
+    except NotImplementedError:
+        if not _dense.is_allowed():
+            raise
+        bound = BoundMask(_dense.mask(mask_mod, B, H, Q_LEN, KV_LEN, where), where)
+    lazy = LazyLists(bound, 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
                      block_size(BLOCK_SIZE), where)
     made = BlockMask._of(lazy, mask_mod)
     return made if separate_full_blocks else joined_blocks(made)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
+from . import _dense
 from ._block_mask import LARGE_BLOCK, BlockMask, made_for, noop_mask
 from ._run import Call, attend, autocast
 from ._trace import Mods
@@ -91,6 +92,19 @@ def is_no_mask(mask: Any) -> bool:
         noop_mask, flex.noop_mask)
 
 
+def set_score(call: Call, query: torch.Tensor, key: torch.Tensor, score_mod: Callable[..., torch.Tensor]) -> None:
+    mods = Mods(query.device)
+    try:
+        call.score = mods.score(score_mod)
+    except NotImplementedError:
+        if not _dense.is_allowed():
+            raise
+        call.score = "score + dense_bias[b, h, q_idx, kv_idx]"
+        call.captures["dense_bias"] = _dense.bias(score_mod, query, key)
+        return
+    call.captures, call.params, call.clamps = mods.captures, mods.params, bool(mods.captures)
+
+
 def set_mask(call: Call, query: torch.Tensor, mask: Any) -> None:
     """The block mask's function, and its lists where they say more."""
     if isinstance(mask, BlockMask) and mask._lazy is not None:
@@ -154,9 +168,7 @@ def flex_attention(
     call = Call(scale=None if scale is None else float(scale),
                 with_lse=return_lse or return_aux is not None and return_aux.lse)
     if score_mod is not None and score_mod is not flex._identity:
-        mods = Mods(query.device)
-        call.score = mods.score(score_mod)
-        call.captures, call.params, call.clamps = mods.captures, mods.params, bool(mods.captures)
+        set_score(call, query, key, score_mod)
     if block_mask is not None:
         check_block_mask(query, key, block_mask)
         set_mask(call, query, block_mask)

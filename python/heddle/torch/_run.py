@@ -138,6 +138,9 @@ def attend(
     if lse is None and call.with_lse:
         lse = empty_lse(query)
     arguments = call.arguments(query.device)
+    if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        run_in_graph(query, key, value, out, lse, arguments)
+        return out, lse
     try:
         _core.attention_into(query, key, value, out, lse, arguments)
     except ValueError:
@@ -147,6 +150,23 @@ def attend(
         query, key, value = copies
         _core.attention_into(query, key, value, out, lse, arguments)
     return out, lse
+
+
+_in_graphs: list[Any] = []  # plans that graphs run; the graphs do not say when they end
+
+
+def run_in_graph(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None,
+    arguments: Any,
+) -> None:
+    """Runs in a stream that a CUDA graph captures. Needs an earlier call with the same shapes: a capture cannot plan.
+
+    Takes that call's plan, which it keeps for good, and a workspace from torch's allocator.
+    """
+    plan = _core.KeptPlan(query, key, value, out, lse, arguments)
+    workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=query.device)
+    plan.run(query, key, value, out, lse, arguments, workspace.data_ptr())
+    _in_graphs.append(plan)
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,9 +1,15 @@
 """Torch's own flex_attention as the reference, and how far a result may be from it."""
 
+import os
+
 import torch
 from torch.nn.attention import flex_attention as flex
 
 import heddle.torch
+
+# HEDDLE_TEST_DEVICE=cuda runs the mods' tests on a GPU, in bf16: tensor cores take no f32.
+DEVICE = os.environ.get("HEDDLE_TEST_DEVICE", "cpu")
+DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
 
 # Torch's eager code, which does not compile: the reference.
 flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
+import heddle
 from agreement import assert_agrees
 from heddle.torch import AuxRequest, create_block_mask, flex_attention
 
@@ -155,3 +156,22 @@ def test_threads():
     with ThreadPoolExecutor(8) as pool:
         for _ in range(20):
             assert all(torch.equal(x, y) for x, y in zip(pool.map(call, range(8)), want))
+
+
+def test_what_a_cuda_graph_captures():
+    """The path of a captured stream, on the CPU: a kept plan, and a workspace of torch's."""
+    from heddle.torch import _run
+
+    q, table = random(1, 2, 16, 8), random(16)
+    call = _run.Call(with_lse=True)
+    call.score, call.captures = "score + table[kv_idx]", {"table": table}
+    want, want_lse = _run.attend(q, q, q, call)
+    plans = heddle.plan_cache_counts()["misses"]
+    out, lse = torch.full_like(want, torch.nan), torch.full_like(want_lse, torch.nan)
+    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device))
+    assert torch.equal(out, want) and torch.equal(lse, want_lse)
+    assert heddle.plan_cache_counts()["misses"] == plans
+    table += 1
+    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device))
+    torch.testing.assert_close(lse, want_lse + 1)
+    _run._in_graphs.clear()

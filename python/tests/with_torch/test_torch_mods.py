@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from agreement import assert_agrees
+from agreement import DEVICE, DTYPE, assert_agrees
 
 B, H, S, D = 2, 4, 37, 16
 
@@ -15,7 +15,7 @@ B, H, S, D = 2, 4, 37, 16
 def qkv():
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # a learned capture asks for a gradient
-        yield [torch.randn(B, H, S, D, generator=generator) for _ in range(3)]
+        yield [torch.randn(B, H, S, D, generator=generator).to(DEVICE, DTYPE) for _ in range(3)]
 
 
 def tensors():
@@ -34,7 +34,7 @@ def tensors():
     }
 
 
-T = tensors()
+T = {name: x.to(DEVICE) if type(x) is torch.Tensor else torch.nn.Parameter(x.data.to(DEVICE)) for name, x in tensors().items()}
 (slopes, bias, batch_bias, table, padding, gates, temperature, learned, offset, factor, rows, columns, ids, docs, starts,
  lengths, tree, page_of, groups, bytes_, half, brain, wide, top) = T.values()
 WINDOW = 9
@@ -250,6 +250,7 @@ F64 = {
 bias64, rows64 = bias.double(), rows.double()
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="f64 on the CPU only")
 @pytest.mark.parametrize("name", F64)
 def test_f64(qkv, name):
     assert_agrees(*(x.double() for x in qkv), score_mod=F64[name], mask_mod=causal)

@@ -9,8 +9,9 @@
 // beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
 // (values-inl.h).
 //
-// Sums of p v may leave the range of T although o, their quotient by l, does not. Where a finished row holds something
-// that is not finite, the tile is computed once more with scaled values, and what was not finite takes the result.
+// Sums of p v may leave the range of T although o does not: o is their quotient by l, and an o of f64 reaches beyond
+// f32. Where a finished row holds something that is not finite, the tile is computed once more with scaled values, and
+// what was not finite takes the result.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,12 +27,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "backend/cpu/gemm-inl.h"
 #include "backend/cpu/pack-inl.h"
 #include "backend/cpu/softmax-inl.h"
 #include "backend/cpu/tile.h"
 #include "backend/cpu/values-inl.h"
+#include "base/element.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
@@ -255,30 +258,28 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
   return overflowed;
 }
 
-/// What values are multiplied by so that no sum of p w v leaves the range while |w| p sums to less than its inverse.
-/// What this makes subnormal is nothing beside a sum that overflowed.
+/// What values are multiplied by. Sums of p w v then stay in the range up to its inverse times the largest T. What this
+/// makes subnormal is nothing beside a sum that overflowed.
 template <class T>
 inline constexpr T kValueScale = sizeof(T) == 8 ? T(0x1p-512) : T(0x1p-96F);
 
-/// Elements of o that are not finite become those of the accumulators, which hold rows of scaled values.
+/// Elements of o that are not finite become those of the accumulators, which hold rows of scaled values. They are
+/// scaled back in double, because an o of f64 may hold numbers beyond T.
 template <class T>
 void ReplaceNonFinite(const Tile<T>& tile, const TileBuffers<T>& buffers) {
   for (std::int64_t i = 0; i < tile.rows(); ++i) {
     const RowEnd end = FinishRow(tile, buffers, i);
     if (end.empty || !std::isfinite(end.factor)) continue;
-    T* row = buffers.accumulators + i * buffers.o_stride;
-    ScaleRow(row, tile.v_dim, static_cast<T>(end.factor));
-    ScaleRow(row, tile.v_dim, 1 / kValueScale<T>);
+    const T* row = buffers.accumulators + i * buffers.o_stride;
     const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
-    for (std::int64_t dim = 0; dim < tile.v_dim; dim += plan::kPanel) {
-      const std::int64_t count = std::min(plan::kPanel, tile.v_dim - dim), first = head * tile.o_head_stride + dim;
-      HWY_ALIGN T stored[plan::kPanel];
-      LoadRow(ConstRows{tile.o.data, tile.o.dtype, tile.o.stride}, r, first, count, stored);
-      for (std::int64_t d = 0; d < count; ++d) {
-        if (!std::isfinite(stored[d])) stored[d] = row[dim + d];
+    const std::int64_t first = head * tile.o_head_stride + r * tile.o.stride;
+    base::with_storage_type(tile.o.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+      for (std::int64_t d = 0; d < tile.v_dim; ++d) {
+        if (std::isfinite(base::decode(base::load_raw<Storage>(tile.o.data, first + d)))) continue;
+        const double o = static_cast<double>(row[d]) * end.factor / static_cast<double>(kValueScale<T>);
+        base::store_raw(tile.o.data, first + d, base::encode<Storage>(o));
       }
-      StoreRow(stored, count, tile.o, r, first);
-    }
+    });
   }
 }
 

@@ -82,13 +82,15 @@ Dot dot(std::span<const double> x, const double* y) {
 // Computes rows one after the other; the buffers are one thread's.
 class RowAttention {
  public:
-  RowAttention(const AttentionProblem& problem, const ElementMods& mods)
+  RowAttention(const AttentionProblem& problem, const ElementMods& mods, double step)
       : problem_(problem),
         mods_(mods),
+        step_(step),
         flushed_(problem.precision == expr::Precision::f64 ? 0x1p-970 : 0x1p-102),
         o_(static_cast<std::size_t>(problem.v_dim)),
         magnitude_(o_.size()),
-        sensitivity_(o_.size()),
+        floor_(o_.size()),
+        largest_(o_.size()),
         sums_(o_.size()) {}
 
   RowResult operator()(const RowInputs& row) {
@@ -114,15 +116,12 @@ class RowAttention {
   static constexpr double kMasked = -kInfinity;  // in t and in p: no p is -inf
 
   void clear() {
-    for (auto* values : {&o_, &magnitude_, &sensitivity_}) std::ranges::fill(*values, 0);
+    for (auto* values : {&o_, &magnitude_, &floor_, &largest_}) std::ranges::fill(*values, 0);
     exponent_ = 0;
   }
 
-  RowResult result(double lse) {
-    if (problem_.normalizer != Normalizer::none) {
-      for (std::size_t d = 0; d < o_.size(); ++d) sensitivity_[d] = (1 + exponent_) * magnitude_[d];
-    }
-    return {.o = o_, .lse = lse, .magnitude = magnitude_, .exponent = exponent_, .sensitivity = sensitivity_};
+  RowResult result(double lse) const {
+    return {.o = o_, .lse = lse, .magnitude = magnitude_, .exponent = exponent_, .floor = floor_};
   }
 
   void compute_scores(const RowInputs& row) {
@@ -161,27 +160,42 @@ class RowAttention {
     return m + std::log(static_cast<double>(sum));
   }
 
+  // By how much rounding errors may change p / l; `share` is |p| / l, at least the flushed one, `growth` is exp(e) - 1.
+  double error_of_share(double share, double growth) const {
+    if (problem_.normalizer == Normalizer::none) return step_ * exponent_;  // p is t
+    return std::min(1.0, share * growth);
+  }
+
   // o = sum(p w v) / l, with p in t_. The sums may leave the range of double where o does not.
   void accumulate(const RowInputs& row, Sum l = 1) {
     std::ranges::fill(sums_, Sum{0});
+    const double growth = std::expm1(step_ * (1 + exponent_));
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       const double p = t_[static_cast<std::size_t>(j)];
       if (p == kMasked) continue;
       const double w = mods_.weight(row.position, j);
       const double* v = row.values + j * problem_.v_dim;
+      const double share = static_cast<double>(std::max(std::abs(p), flushed_) / l);
+      const double error = error_of_share(share, growth);
       for (std::size_t d = 0; d < o_.size(); ++d) {
+        const double size = std::abs(w * v[d]);
         sums_[d] += static_cast<Sum>(p) * w * v[d];
-        magnitude_[d] += static_cast<double>(std::max(std::abs(p), flushed_) / l * std::abs(w * v[d]));
-        sensitivity_[d] += exponent_ * std::abs(w * v[d]);
+        magnitude_[d] += share * size;
+        floor_[d] += error * size;
+        largest_[d] = std::max(largest_[d], size);
       }
     }
-    for (std::size_t d = 0; d < o_.size(); ++d) o_[d] = static_cast<double>(sums_[d] / l);
+    const bool softmax = problem_.normalizer == Normalizer::softmax;
+    for (std::size_t d = 0; d < o_.size(); ++d) {
+      o_[d] = static_cast<double>(sums_[d] / l);
+      if (softmax) floor_[d] = std::min(floor_[d], 2 * largest_[d]);
+    }
   }
 
   const AttentionProblem& problem_;
   const ElementMods& mods_;
-  const double flushed_;
-  std::vector<double> t_, o_, magnitude_, sensitivity_;
+  const double step_, flushed_;
+  std::vector<double> t_, o_, magnitude_, floor_, largest_;  // largest_: of |w v|
   std::vector<Sum> sums_;
   double exponent_ = 0;
 };
@@ -205,7 +219,7 @@ std::vector<Task> make_tasks(const AttentionProblem& problem) {
 }
 
 void run_task(const AttentionProblem& problem, const backend::RunArguments& arguments, const ElementMods& mods,
-              const Task& task, const VisitRow& visit) {
+              const Task& task, double step, const VisitRow& visit) {
   const Sequence& sequence = problem.sequences[static_cast<std::size_t>(task.b)];
   const std::int64_t tensor_batch = problem.packed ? 0 : task.b;
   const AttentionTensors& tensors = arguments.tensors;
@@ -215,7 +229,7 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
   const double v_descale = descale_of(options.v_descale, task.b, task.kv_head);
   for (double& x : values) x *= v_descale;
 
-  RowAttention compute(problem, mods);
+  RowAttention compute(problem, mods, step);
   for (std::int64_t h = task.kv_head * problem.group(); h < (task.kv_head + 1) * problem.group(); ++h) {
     const double scale =
         problem.scale * descale_of(options.q_descale, task.b, h) * descale_of(options.k_descale, task.b, task.kv_head);
@@ -235,14 +249,15 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
 
 }  // namespace
 
-void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, const VisitRow& visit) {
+void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, double step,
+            const VisitRow& visit) {
   const ElementMods mods(problem, arguments, expr::Precision::f64);
   const std::vector<Task> tasks = make_tasks(problem);
   const auto& progress = arguments.options->progress;
   std::mutex progress_mutex;
   std::int64_t done = 0;
   base::parallel_tasks(arguments.options->threads, std::ssize(tasks), [&](int, std::int64_t task) {
-    run_task(problem, arguments, mods, tasks[static_cast<std::size_t>(task)], visit);
+    run_task(problem, arguments, mods, tasks[static_cast<std::size_t>(task)], step, visit);
     if (!progress) return;
     const std::lock_guard lock(progress_mutex);
     progress(static_cast<double>(++done) / static_cast<double>(tasks.size()));

@@ -32,7 +32,7 @@ struct RowResult {
   /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
   /// reals means an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
   double exponent;
-  std::span<const double> sensitivity;  // [Dv] (1 + m) * magnitude; normalizer none: m * sum |w v|
+  std::span<const double> floor;  // [Dv] as check.h says
 };
 
 /// Where a row stands in o [B, Hq, Sq, Dv] and lse.
@@ -41,8 +41,10 @@ struct RowPlace {
 };
 
 /// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0 and
-/// lse = -inf. arguments.tensors.o is not touched. Reports progress as the options ask.
+/// lse = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`: the rounding error of
+/// one step of a sum, from which the floors follow; 0 if nobody reads them.
 using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
-void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, const VisitRow& visit);
+void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,
+            const VisitRow& visit);
 
 }  // namespace heddle::reference

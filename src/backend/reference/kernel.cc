@@ -13,7 +13,7 @@ class ReferenceKernel final : public Kernel {
 
   void launch(const RunArguments& arguments) const override {
     const TensorView& o = arguments.tensors.o;
-    reference::attend(problem_, arguments,
+    reference::attend(problem_, arguments, 0,
                       [&](const reference::RowPlace& at, const reference::RowInputs*, const reference::RowResult& row) {
                         std::int64_t offset = at.batch * o.strides[0] + at.head * o.strides[1] + at.row * o.strides[2];
                         for (double x : row.o) base::store_element(o.data, o.dtype, offset++, x);

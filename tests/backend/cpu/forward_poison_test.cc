@@ -152,6 +152,37 @@ TEST(CpuForward, SumsMayLeaveTheRangeThatTheirMeanKeeps) {
   });
 }
 
+/// An o of f64 holds what its attention's reals, f32, do not: sums of t v, or of p w v with large weights.
+TEST(CpuForward, AnOOfDoublesMayLeaveTheRangeOfFloats) {
+  constexpr float kLeast = std::numeric_limits<float>::lowest();
+  const std::vector<Shape> shapes = {{.q_heads = 4, .q_rows = 1, .kv_rows = 5000, .qk_dim = 8, .v_dim = 70},
+                                     {.q_rows = 130, .kv_rows = 300, .qk_dim = 8, .v_dim = 70}};
+  on_every_target([&] {
+    for (const Shape& shape : shapes) {
+      Attention a(shape);
+      a.o_dtype = DType::f64;
+      a.with_lse = false;
+      a.options.normalizer = a.plain.normalizer = Normalizer::none;
+      // Rows of padding alone, and rows of ordinary scores.
+      a.options.score_mod =
+          score_mod([](Expr s, Expr, Expr h, Expr i, Expr) { return where((h + i) % 3 == 0, kLeast, s); });
+      a.plain.mods.score = [](double s, auto, auto h, auto i, auto) {
+        return (h + i) % 3 == 0 ? static_cast<double>(kLeast) : s;
+      };
+      expect_plain(a);
+      EXPECT_GT(std::abs(get_element(a.run().o, {0, 0, 0, 0})), 4e38);
+
+      Attention b = of_large_values(shape, true);
+      b.o_dtype = DType::f64;
+      b.options.weight_mod = mask_mod([](Expr, Expr, Expr, Expr j) { return to_f32(j % 3) * 1e20f; });
+      b.plain.mods.weight = [](auto, auto, auto, auto j) {
+        return static_cast<double>(j % 3) * static_cast<double>(1e20f);
+      };
+      expect_plain(b);
+    }
+  });
+}
+
 TEST(CpuForward, LargeValuesBesideInfinities) {
   on_every_target([] {
     Attention a = of_large_values({.q_rows = 40, .kv_rows = 60, .qk_dim = 8, .v_dim = 6}, false);

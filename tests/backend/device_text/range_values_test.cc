@@ -279,5 +279,40 @@ TEST(GeneratedRanges, AreTheHostsWithoutCaptures) {
   }
 }
 
+// Reads that leave their tensor are clamped: by the host's analysis and by the generated one alike.
+TEST(GeneratedRanges, ClampWhatIsReadOutside) {
+  heddle::test::RandomMasks random(7);
+  const Bindings& bindings = random.bindings();
+  Ranges ranges;
+  std::vector<Expr> masks;
+  for (const char* text : {"doc[q_idx + 30] == doc[kv_idx - 40]", "doc[-q_idx] <= doc[kv_idx * 7]",
+                           "doc[kv_idx + 500] >= 5", "colour[q_idx - 9] < 100", "at(doc, q_idx - 5, -1) < doc[-5]"}) {
+    ranges.add(masks.emplace_back(parse(text, Symbols(bindings))));
+  }
+  ranges.compile();
+  int decided = 0;
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    SCOPED_TRACE(print(masks[i]));
+    const Sides sides(ranges, i, masks[i], bindings);
+    const expr::Interpreter interpreter(masks[i], bindings, expr::Precision::f32);
+    for (int round = 0; round < 300; ++round) {
+      const Sequence sequence{.q_len = 600, .kv_len = 640, .q_start = random.below(3) * 57 - 57};
+      const Box box = random_box(random, sequence);
+      const Truth found = sides.generated(sequence, 0, 0, box);
+      decided += found.is_open() ? 0 : 1;
+      for (int sample = 0; sample < 20; ++sample) {
+        const std::int64_t q = box.q_begin + random.below(static_cast<int>(box.q_end - box.q_begin));
+        const std::int64_t kv = box.kv_begin + random.below(static_cast<int>(box.kv_end - box.kv_begin));
+        expr::Element element;
+        element[Leaf::q_idx] = static_cast<std::int32_t>(sequence.q_start + q);
+        element[Leaf::kv_idx] = static_cast<std::int32_t>(kv);
+        ASSERT_TRUE(holds(found, shared::point(interpreter.boolean(element)))) << q << ", " << kv;
+        ASSERT_TRUE(holds(sides.host(sequence, 0, 0, box), shared::point(interpreter.boolean(element))));
+      }
+    }
+  }
+  EXPECT_GT(decided, 100);
+}
+
 }  // namespace
 }  // namespace heddle::device_text::test

@@ -64,7 +64,8 @@ class Builder {
 
 void expect_equal(Builder& builder, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& here,
                   const Bindings& there) {
-  const BlockMask by_host = BlockMask::build(mask, shape, block, here, 1), by_gpu = builder(shape, block, there);
+  const BlockMask by_host = BlockMask::build(mask, shape, block, here, 1, DType::f32, true),
+                  by_gpu = builder(shape, block, there);
   EXPECT_EQ(by_gpu, by_host) << print(mask) << ", blocks of " << block.q << " x " << block.kv << "\n"
                              << by_gpu.text() << "\n"
                              << by_host.text();
@@ -129,6 +130,24 @@ TEST_F(MaskRowsOnGpu, LongRows) {
   }
 }
 
+/// Clamped: what is read outside is the nearest element, and of an empty tensor 0.
+TEST_F(MaskRowsOnGpu, ReadsOutside) {
+  heddle::test::RandomMasks random(21);
+  const Tensor empty = Tensor::zeros(DType::i32, {0});
+  Bindings here = random.bindings();
+  here.captures["none"] = empty;
+  const Bindings on_gpu = there(here);
+  for (const char* text :
+       {"doc[q_idx + 30] == doc[kv_idx - 40]", "doc[-q_idx] <= doc[kv_idx * 7]", "doc[kv_idx - q_idx] > 3",
+        "pattern[q_idx, kv_idx]", "none[q_idx] == 0 and q_idx >= kv_idx"}) {
+    const Expr mask = parse(text, Symbols(here));
+    Builder builder(mask);
+    for (const BlockSize block : {BlockSize{16, 16}, {128, 64}}) {
+      expect_equal(builder, mask, MaskShape::uniform(1, 2, 700, 600), block, here, on_gpu);
+    }
+  }
+}
+
 TEST_F(MaskRowsOnGpu, FindsAnewInPlace) {
   heddle::test::RandomMasks random(12);
   const Capture doc("doc", DType::i32, 1);
@@ -157,7 +176,8 @@ TEST_F(MaskRowsOnGpu, EveryStorageType) {
     if (i == 500) value = std::numeric_limits<float>::infinity();
     static_cast<float*>(values.data())[i] = value;
   }
-  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::boolean}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i16,
+                            DType::i8, DType::u64, DType::u32, DType::u16, DType::u8, DType::boolean}) {
     SCOPED_TRACE(name(dtype));
     Bindings here;
     const Tensor stored = copy(values, dtype);

@@ -1,0 +1,76 @@
+#include "kept_plans.h"
+
+#include <nanobind/stl/optional.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "arguments.h"
+#include "heddle/attention.h"
+#include "tensors.h"
+
+namespace heddle::python {
+namespace {
+
+using namespace nb::literals;
+
+AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o,
+                            const std::optional<Array>& lse) {
+  AttentionTensors tensors{.q = const_view_of(q, "q"),
+                           .k = const_view_of(k, "k"),
+                           .v = const_view_of(v, "v"),
+                           .o = view_of(o, "out"),
+                           .lse = {}};
+  if (lse) tensors.lse = view_of(*lse, "lse");
+  return tensors;
+}
+
+/// The plan that heddle.attention would run, for runs with a workspace of the caller's: what a CUDA graph captures.
+class KeptPlan {
+ public:
+  KeptPlan(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const std::optional<Array>& lse,
+           const Arguments& arguments) {
+    const AttentionTensors tensors = tensors_of(q, k, v, o, lse);
+    const AttentionOptions options = options_of(arguments);
+    const WithoutGil released;
+    plan_.emplace(cached_plan(tensors, options));
+  }
+  KeptPlan(const KeptPlan&) = delete;
+  KeptPlan& operator=(const KeptPlan&) = delete;
+  /// The last copy of a plan waits on a GPU.
+  ~KeptPlan() {
+    const WithoutGil released;
+    plan_.reset();
+  }
+
+  std::int64_t workspace_bytes() const { return plan_->workspace_bytes(); }
+
+  void run(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const std::optional<Array>& lse,
+           const Arguments& arguments, std::uintptr_t workspace) const {
+    const AttentionTensors tensors = tensors_of(q, k, v, o, lse);
+    const AttentionOptions options = options_of(arguments);
+    const RunOptions run{.workspace = reinterpret_cast<void*>(workspace),
+                         .bindings = &options.bindings,
+                         .stream = options.stream,
+                         .options = &options};
+    const WithoutGil released;
+    plan_->run(tensors, run);
+  }
+
+ private:
+  std::optional<AttentionPlan> plan_;
+};
+
+}  // namespace
+
+void add_kept_plans(nb::module_& module) {
+  nb::class_<KeptPlan>(module, "KeptPlan", "The plan that a call would run, for runs with a workspace of one's own.")
+      .def(nb::init<const ReadOnly&, const ReadOnly&, const ReadOnly&, const Array&, const std::optional<Array>&,
+                    const Arguments&>(),
+           "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a)
+      .def_prop_ro("workspace_bytes", &KeptPlan::workspace_bytes)
+      .def("run", &KeptPlan::run, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a, "workspace"_a);
+}
+
+}  // namespace heddle::python

@@ -1,5 +1,6 @@
 """What a mod reaches beside its arguments: the key under which its expression is kept."""
 
+import dis
 import enum
 import functools
 import inspect
@@ -31,16 +32,59 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(names)
 
 
-_names: dict[types.CodeType, tuple[str, ...]] = {}
+class Facts:
+    """What a function's code says of what it reaches."""
+
+    __slots__ = ("names", "imports", "attributes")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.names = global_names(code)
+        self.imports = any(not is_fixed_module(name) for name in imported(code))
+        self.attributes = attributes_of_first(code)
+
+
+_facts: dict[types.CodeType, Facts] = {}
+
+
+def facts_of(code: types.CodeType) -> Facts:
+    known = _facts.get(code)
+    if known is None:
+        if len(_facts) > 1000:
+            _facts.clear()
+        known = _facts[code] = Facts(code)
+    return known
 
 
 def names_of(code: types.CodeType) -> tuple[str, ...]:
-    known = _names.get(code)
-    if known is None:
-        if len(_names) > 1000:
-            _names.clear()
-        known = _names[code] = global_names(code)
-    return known
+    return facts_of(code).names
+
+
+def imported(code: types.CodeType) -> list[str]:
+    """The modules that it imports when it runs, by the functions inside it too."""
+    names = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names += imported(constant)
+    return names
+
+
+def attributes_of_first(code: types.CodeType) -> tuple[str, ...] | None:
+    """The attributes that a method reads of its object, in order. None if it does anything else with the object."""
+    if not code.co_argcount or code.co_varnames[0] in code.co_cellvars:
+        return None
+    own = code.co_varnames[0]
+    found: list[str] = []
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG", "PRECALL")]
+    for one, after in zip(instructions, instructions[1:]):
+        used = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        if "FAST" not in one.opname or own not in used:
+            continue
+        is_read = one.opname.startswith("LOAD_FAST") and used[-1] == own and used.count(own) == 1
+        if not is_read or after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return None
+        if after.argval not in found:
+            found.append(after.argval)
+    return tuple(found)
 
 
 def is_fixed_module(name: str) -> bool:
@@ -70,24 +114,31 @@ class Reached:
         self.array_names: list[str] = []
         self.number_names: list[str] = []
         self._known: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
+        self._seen: dict[Any, int] = {}
         self._params = params
         self.key = self._callable(function)
 
     def _callable(self, function: Any) -> Any:
         if type(function) is types.FunctionType:
             return self._function(function)
-        if isinstance(function, functools.partial):
+        if type(function) is functools.partial:
             return self._partial(function)
-        if self._params:
-            if isinstance(function, types.MethodType):
-                return self._method(function.__func__, function.__self__)
-            call = inspect.getattr_static(type(function), "__call__", None)
-            if isinstance(call, types.FunctionType) and not is_fixed_module(type(function).__module__):
-                return self._method(call, function)
+        if not self._params:
+            return self._value(function, "mod", None)
+        if isinstance(function, types.MethodType):
+            return self._method(function.__func__, function.__self__)
+        if is_module(function):
+            if any(getattr(function, hooks, None) for hooks in HOOKS):
+                raise NotKept
+            return self._method(type(function).forward, function)
+        call = inspect.getattr_static(type(function), "__call__", None)
+        if isinstance(call, types.FunctionType):
+            return self._method(call, function)
         return self._value(function, "mod", None)
 
     def _array(self, value: Any, name: str) -> Any:
+        if self._params and not hasattr(value, "requires_grad"):  # NumPy's, whose elements torch's code reads as numbers
+            raise NotKept
         position = self._known.get(id(value))
         if position is None:
             position = self._known[id(value)] = len(self.arrays)
@@ -108,7 +159,7 @@ class Reached:
         if kind is float:
             return kind, value.hex()  # tells zeros apart, and a NaN equals itself
         if kind is types.FunctionType:
-            if "<" not in value.__qualname__ and is_fixed_module(value.__module__ or ""):  # one of the module's own
+            if is_librarys(value):
                 return value
             return self._function(value)
         if is_array(value):
@@ -140,6 +191,14 @@ class Reached:
         identity = id(function)
         self._seen[identity] = len(self._seen)
         code, scope = function.__code__, function.__globals__
+        facts = facts_of(code)
+        if facts.imports:
+            raise NotKept
+        by_value = "type" in facts.names  # type(number), which no stand-in can answer
+
+        def part(value: Any, name: str, how: str, which: Any) -> Any:
+            return self._value(value, name, None if by_value else (identity, how, which))
+
         parts: list[Any] = [code]
         for i, cell in enumerate(function.__closure__ or ()):
             try:
@@ -147,21 +206,16 @@ class Reached:
             except ValueError:
                 parts.append("empty")
                 continue
-            parts.append(self._value(content, code.co_freevars[i], (identity, "closure", i)))
-        for name in names_of(code):
-            if name in scope:
-                parts.append(self._value(scope[name], name, (identity, "global", name)))
+            parts.append(part(content, code.co_freevars[i], "closure", i))
+        parts += [part(scope[name], name, "global", name) for name in facts.names if name in scope]
         if function.__defaults__ is not None:
             names = code.co_varnames[: code.co_argcount][-len(function.__defaults__):]
-            parts += [
-                self._value(value, name, (identity, "default", i))
-                for i, (name, value) in enumerate(zip(names, function.__defaults__))
-            ]
+            parts += [part(value, name, "default", i) for i, (name, value) in enumerate(zip(names, function.__defaults__))]
         if function.__kwdefaults__ is not None:
-            parts += [
-                (name, self._value(value, name, (identity, "keyword", name)))
-                for name, value in function.__kwdefaults__.items()
-            ]
+            parts += [(name, part(value, name, "keyword", name)) for name, value in function.__kwdefaults__.items()]
+        if function.__dict__:
+            parts += [(name, self._value(value, name, None)) for name, value in function.__dict__.items()
+                      if name != "__wrapped__"]
         return tuple(parts)
 
     def _partial(self, partial: Any) -> Any:
@@ -176,50 +230,50 @@ class Reached:
         return "partial", *parts
 
     def _method(self, function: Any, owner: Any) -> Any:
-        """A function and the attributes of its object that its code, and that of the methods it calls, names."""
+        """A method and what it reads of its object. Raises NotKept if it does more with the object than that."""
         if type(function) is not types.FunctionType:
             raise NotKept
-        names = list(names_of(function.__code__))
-        done = 0
-        while done < len(names):  # grows by the names of methods that are named
-            named = inspect.getattr_static(type(owner), names[done], None)
-            if isinstance(named, types.FunctionType):
-                names += [name for name in names_of(named.__code__) if name not in names]
-            done += 1
-        return "method", self._function(function), self._object(owner, tuple(names))
-
-    def _object(self, owner: Any, names: tuple[str, ...]) -> Any:
-        known = self._seen.get(id(owner))
+        identity = "method", id(owner), function.__code__
+        known = self._seen.get(identity)
         if known is not None:
-            return "object", known
-        self._seen[id(owner)] = len(self._seen)
-        kind: Any = type(owner)
-        is_module = hasattr(owner, "_parameters") and hasattr(owner, "_buffers")
-        if not is_module and (hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__):
+            return identity[0], known
+        self._seen[identity] = len(self._seen)
+        attributes = facts_of(function.__code__).attributes
+        kind = type(owner)
+        if attributes is None or not is_module(owner) and (
+                hasattr(kind, "__getattr__")
+                or inspect.getattr_static(kind, "__getattribute__") is not object.__getattribute__):
             raise NotKept
         held = dict(getattr(owner, "__dict__", {}))
-        if is_module:
-            for part in ("_parameters", "_buffers", "_modules"):
-                held.update(held.get(part, {}))
-        parts: list[Any] = [kind]
-        for name in names:
-            if name in held:
-                parts.append((name, self._attribute(held[name], name, names)))
-                continue
-            named = inspect.getattr_static(kind, name, None)
-            if isinstance(named, types.FunctionType):
-                parts.append((name, self._function(named)))
-            elif named is not None and not isinstance(named, (types.WrapperDescriptorType, types.MethodDescriptorType)):
-                parts.append((name, self._value(named, name, None)))
-        return tuple(parts)
+        if is_module(owner):
+            held.update(held.get("_parameters", {}))
+            held.update(held.get("_buffers", {}))
+        return "method", kind, self._function(function), *(
+            (name, self._attribute(owner, kind, held, name)) for name in attributes)
 
-    def _attribute(self, value: Any, name: str, names: tuple[str, ...]) -> Any:
-        try:
-            return self._value(value, name, None)
-        except NotKept:
-            if isinstance(value, (types.ModuleType, type)) or not hasattr(value, "__dict__"):
-                raise
-            return self._object(value, names)
+    def _attribute(self, owner: Any, kind: type, held: dict[str, Any], name: str) -> Any:
+        if name in held:
+            return self._value(held[name], name, None)
+        named = inspect.getattr_static(kind, name, None)
+        if isinstance(named, types.FunctionType):
+            return self._method(named, owner)
+        if named is None:
+            raise NotKept
+        return self._value(named, name, None)
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_module(value: Any) -> bool:
+    """Of torch.nn, without importing it."""
+    return hasattr(value, "_parameters") and hasattr(value, "_buffers")
+
+
+def is_librarys(function: types.FunctionType) -> bool:
+    """A function of a library's module itself: it reads nothing of the user's."""
+    return "<" not in function.__qualname__ and function.__closure__ is None and is_fixed_module(
+        function.__globals__.get("__name__", ""))
 
 
 def key_of(function: Any, arrays: list[Any]) -> Any:

@@ -31,7 +31,12 @@ def scaled(y: Any, alpha: Any) -> Any:
 
 @op("add")
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Value:
-    return elementwise(lambda x, y: as_number(x) + as_number(scaled(y, alpha)), x, y)
+    return elementwise(lambda x, y: added(x, scaled(y, alpha)), x, y)
+
+
+def added(x: Any, y: Any) -> Any:
+    x, y = literal(x), literal(y)
+    return x | y if x.type == y.type == "bool" else as_number(x) + as_number(y)  # torch's sum of bools is a bool
 
 
 @op("sub", "subtract")

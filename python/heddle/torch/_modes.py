@@ -26,6 +26,10 @@ SIZE_GETTERS = (torch.Tensor.shape.__get__,  # type: ignore[attr-defined]  # a d
                 torch.Tensor.nbytes.__get__)  # type: ignore[attr-defined]
 LAYOUT_GETTERS = (torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.storage_offset)
 
+# What becomes Python's is no part of the key under which an expression is kept.
+CONTENT_READERS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr,
+                   torch.Tensor.__contains__, torch.Tensor.__iter__)
+
 
 def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
     leaves = [
@@ -85,7 +89,7 @@ class Functions(TorchFunctionMode):
             raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
         if any(func == getter for getter in SIZE_GETTERS) and not isinstance(args[0], Traced):
             recording.shape_matters(args[0])
-        if any(func == getter for getter in LAYOUT_GETTERS):
+        if any(func == getter for getter in (*LAYOUT_GETTERS, *CONTENT_READERS)):
             recording.is_kept = False
         if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))

@@ -6,7 +6,7 @@ import functools
 import types
 from typing import Any
 
-from .._reached import Reached, is_fixed_module, names_of
+from .._reached import Reached, is_librarys, names_of
 from ._numbers import Guards, Number
 
 
@@ -16,6 +16,7 @@ class Rebound:
             slot: Number(reached.numbers[i], i, guards) for i, slot in enumerate(reached.slots)
         }
         self._functions: dict[int, Any] = {}
+        self.replaced: set[int] = set()  # positions of the numbers that have stand-ins now
 
     def of(self, value: Any) -> Any:
         if type(value) is types.FunctionType:
@@ -32,7 +33,10 @@ class Rebound:
 
     def _content(self, value: Any, slot: tuple[int, str, Any]) -> Any:
         number = self._numbers.get(slot)
-        return self.of(value) if number is None else number
+        if number is None:
+            return self.of(value)
+        self.replaced.add(number.recipe)
+        return number
 
     def _partial(self, partial: Any) -> Any:
         identity = id(partial)
@@ -50,6 +54,7 @@ class Rebound:
         again = types.FunctionType(function.__code__, scope, function.__name__, None, cells or None)
         self._functions[identity] = again
         again.__module__ = function.__module__
+        again.__dict__.update(function.__dict__)
         for i, (cell, original) in enumerate(zip(cells, function.__closure__ or ())):
             try:
                 cell.cell_contents = self._content(original.cell_contents, (identity, "closure", i))
@@ -71,5 +76,5 @@ class Rebound:
 def is_function(value: Any) -> bool:
     """One that may hold numbers: torch's own functions hold none of the user's."""
     if type(value) is types.FunctionType:
-        return not is_fixed_module(value.__module__ or "")
+        return not is_librarys(value)
     return type(value) is functools.partial

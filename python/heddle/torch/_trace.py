@@ -14,7 +14,7 @@ import torch
 
 from .._reached import NotKept, Reached
 from ._modes import trace_with
-from ._numbers import computed
+from ._numbers import becomes_param, computed
 from ._rebind import Rebound
 from ._recording import MASK_PREFIX, Recording
 
@@ -42,7 +42,7 @@ def counts() -> dict[str, int]:
 class Kept:
     """A mod's expression and where its captures and params come from."""
 
-    __slots__ = ("expr", "captures", "params", "guards", "shapes", "constants")
+    __slots__ = ("expr", "captures", "params", "types", "guards", "shapes", "constants")
 
     def __init__(self, expr: Any, recording: Recording) -> None:
         positions = recording._positions
@@ -50,14 +50,24 @@ class Kept:
         self.captures = [(name, positions[id(x)]) for name, x in recording.captures.items() if id(x) in positions]
         self.constants = {name: x for name, x in recording.captures.items() if id(x) not in positions}
         self.params = [(name, recipe) for recipe, name in recording.params.items()]
+        reached = recording.reached
+        # What arithmetic on numbers gives may leave i32, or become a float, for other numbers.
+        self.types = [(recipe, type(computed(recipe, reached.numbers, reached.arrays)))
+                      for recipe in recording.params if not isinstance(recipe, int)] if reached else []
         self.guards = recording.guards
         self.shapes = list(recording.shapes.items())
 
     def serves(self, reached: Reached) -> bool:
         arrays = reached.arrays
-        return all(tuple(arrays[i].shape) == shape for i, shape in self.shapes) and self.guards.hold(
-            reached.numbers, arrays
-        )
+        return (all(tuple(arrays[i].shape) == shape for i, shape in self.shapes)
+                and self.guards.hold(reached.numbers, arrays) and all(self.is_of(one, reached) for one in self.types))
+
+    def is_of(self, typed: tuple[Any, type], reached: Reached) -> bool:
+        try:
+            value = computed(typed[0], reached.numbers, reached.arrays)
+        except (ArithmeticError, ValueError):
+            return False
+        return type(value) is typed[1] and becomes_param(value)
 
     def bind(self, reached: Reached, captures: dict[str, Any], params: dict[str, Any]) -> None:
         for name, position in self.captures:
@@ -122,7 +132,11 @@ def traced(
     if reached is not None and reached.slots:
         try:
             recording = Recording(reached, device, prefix)
-            return trace_with(recording, Rebound(reached, recording.guards).of(mod), arguments, kind), recording
+            rebound = Rebound(reached, recording.guards)
+            again = rebound.of(mod)
+            recording.guards.all.update(
+                (i, number) for i, number in enumerate(reached.numbers) if i not in rebound.replaced)
+            return trace_with(recording, again, arguments, kind), recording
         except Exception:  # perhaps for a number that is none: again, for these numbers alone
             pass
     recording = Recording(reached, device, prefix)

@@ -24,7 +24,11 @@ class Unsupported(Exception):
 
 
 def literal(value: Any) -> Any:
-    return value if isinstance(value, _core.Expr) else _core.as_expr(value)
+    if isinstance(value, _core.Expr):
+        return value
+    if type(value) is int and not -(2**31) <= value < 2**31:
+        value = float(value)  # a bound that no index reaches
+    return _core.as_expr(value)
 
 
 def as_number(x: Any) -> Any:

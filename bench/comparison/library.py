@@ -90,6 +90,8 @@ class AttentionOptions(Sized):
         ("max_q_len", c_int64),
         ("max_kv_len", c_int64),
         ("kv_start", POINTER(Tensor)),
+        ("clamp_reads", c_int32),
+        ("reserved_2", c_int32),
     ]
 
 

@@ -64,6 +64,8 @@ int main(void) {
   FIELD(heddle_attention_options, max_q_len);
   FIELD(heddle_attention_options, max_kv_len);
   FIELD(heddle_attention_options, kv_start);
+  FIELD(heddle_attention_options, clamp_reads);
+  FIELD(heddle_attention_options, reserved_2);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*.py"]
 sys.path.insert(0, str(Path(__file__).parent))  # agreement.py
 
 

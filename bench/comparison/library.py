@@ -129,6 +129,8 @@ class BlockMaskOptions(Sized):
         ("threads", c_int32),
         ("f64_inputs", c_int32),
         ("sequence_size", c_int64),
+        ("clamp_reads", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -105,6 +105,8 @@ int main(void) {
   FIELD(heddle_block_mask_options, threads);
   FIELD(heddle_block_mask_options, f64_inputs);
   FIELD(heddle_block_mask_options, sequence_size);
+  FIELD(heddle_block_mask_options, clamp_reads);
+  FIELD(heddle_block_mask_options, reserved);
   END("");
   puts("}");
   return 0;

@@ -107,8 +107,9 @@ def set_score(call: Call, query: torch.Tensor, key: torch.Tensor, score_mod: Cal
 
 def set_mask(call: Call, query: torch.Tensor, mask: Any) -> None:
     """The block mask's function, and its lists where they say more."""
-    if isinstance(mask, BlockMask) and mask._lazy is not None:
-        bound = mask._lazy.mask
+    lazy = mask._lazy if isinstance(mask, BlockMask) else None
+    if lazy is not None:
+        bound = lazy.mask
     else:
         call.lists, bound = made_for(mask, query.shape[0], query.shape[1])
     call.mask = bound.expr
@@ -188,7 +189,7 @@ def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_
     options = {"with_lse": with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
     if block_mask is None:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
-    elif isinstance(block_mask, BlockMask) and block_mask._lazy is not None:
+    elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:
         check_block_mask(query, key, block_mask)
         parts = (0, 0, 0, 0, block_mask.mask_mod)
     else:

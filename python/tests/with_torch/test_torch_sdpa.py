@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
@@ -123,3 +124,30 @@ def test_every_small_combination():
 def test_an_empty_batch(shape):
     q = torch.randn(shape)
     agree(scaled_dot_product_attention(q, q, q), torchs(q, q, q))
+
+
+def test_forward_mode_is_refused():
+    q = torch.randn(1, 2, 7, 8)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: scaled_dot_product_attention(x, q, q), (q,), (q,))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, q)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"), torch.no_grad():
+            scaled_dot_product_attention(q, dual, q)
+        agree(scaled_dot_product_attention(q, q, q), torchs(q, q, q))
+
+
+def test_tensor_subclasses():
+    class Named(torch.Tensor):
+        pass
+
+    class Weights(torch.nn.Parameter):
+        pass
+
+    q = torch.randn(1, 2, 7, 8)
+    got = scaled_dot_product_attention(q.as_subclass(Named), q, q)
+    assert type(got) is Named
+    agree(got.as_subclass(torch.Tensor), torchs(q, q, q))
+    mask = torch.randn(7, 7)
+    got = scaled_dot_product_attention(q, Weights(q, requires_grad=False), q, mask)
+    agree(got.as_subclass(torch.Tensor), torchs(q, q, q, mask))

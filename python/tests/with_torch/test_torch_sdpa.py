@@ -151,3 +151,26 @@ def test_tensor_subclasses():
     mask = torch.randn(7, 7)
     got = scaled_dot_product_attention(q, Weights(q, requires_grad=False), q, mask)
     agree(got.as_subclass(torch.Tensor), torchs(q, q, q, mask))
+
+
+@pytest.mark.parametrize("shape", [(50, 50), (8, 7), (2, 1, 7, 7), (1, 4, 7, 7), (1, 1, 1, 7, 7)])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32])
+def test_masks_that_do_not_broadcast_are_refused(shape, kind):
+    for q in (torch.randn(1, 2, 7, 8), torch.randn(2, 7, 8)):
+        for attend in (torchs, scaled_dot_product_attention):
+            with pytest.raises(RuntimeError):
+                attend(q, q, q, torch.zeros(shape, dtype=kind))
+
+
+@pytest.mark.parametrize("bias", [causal_lower_right(5, 9), causal_lower_right(50, 60)])
+def test_a_lower_right_bias_of_other_lengths_is_refused(bias):
+    q = torch.randn(1, 2, 7, 8)
+    for attend in (torchs, scaled_dot_product_attention):
+        with pytest.raises(RuntimeError):
+            attend(q, q, q, bias)
+
+
+@pytest.mark.parametrize("bias", [causal_upper_left(5, 9), causal_lower_right(9, 9)])
+def test_other_biases_are_causal_for_any_lengths(bias):
+    q, k = torch.randn(1, 2, 7, 8), torch.randn(1, 2, 9, 8)
+    agree(scaled_dot_product_attention(q, k, k, bias), torchs(q, k, k, bias))

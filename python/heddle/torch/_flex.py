@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense
 from ._block_mask import LARGE_BLOCK, BlockMask, made_for, noop_mask
-from ._run import Call, attend, autocast
+from ._run import PLAIN, Call, attend, autocast, is_plain, ordered_out
 from ._trace import Mods
 
 KERNEL_OPTIONS = {
@@ -174,7 +174,8 @@ def flex_attention(
         check_block_mask(query, key, block_mask)
         set_mask(call, query, block_mask)
         call.clamps = call.clamps or bool(call.captures)
-    out, lse = attend(query, key, value, call)
+    is_expanded = type(query) in PLAIN and 0 in query.stride() and is_plain(query, key, value)
+    out, lse = attend(query, key, value, call, ordered_out(query, value.shape[3]) if is_expanded else None)
     if return_aux is not None:
         return out, AuxOutput(lse=lse)
     return (out, lse) if return_lse else out

@@ -104,6 +104,11 @@ def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
     """[B, Hq, L, last], its axes in the order of the query's strides, the last one contiguous."""
     if last == query.shape[3] and query.stride(3) == 1:
         return torch.empty_like(query, dtype=out_dtype(query))
+    return ordered_out(query, last)
+
+
+def ordered_out(query: torch.Tensor, last: int) -> torch.Tensor:
+    """empty_out() where expanded axes of the query, whose stride is 0, come last: flex_attention's result."""
     strides = query.stride()
     order = sorted(range(3), key=lambda axis: -strides[axis])
     made = query.new_empty([query.shape[axis] for axis in order] + [last], dtype=out_dtype(query))

@@ -53,7 +53,7 @@ def forward(
 
 
 def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors without their subclasses. Those that hold other tensors do not come here: they dispatch themselves."""
+    """The tensors without their subclasses. Those with a __torch_dispatch__ do not come here."""
     with torch._C.DisableTorchFunctionSubclass():
         return [x if type(x) in PLAIN else x.as_subclass(torch.Tensor) for x in tensors]
 

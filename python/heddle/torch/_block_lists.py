@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 import heddle
 
+from .._trace import dtype_name
+from ._run import parsed, type_of
 from ._trace import Mods
 
 MaskMod = Callable[..., torch.Tensor]
 Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices
+Versions = list[tuple[torch.Tensor | None, int | bytes]]  # tensors, and what changes with their content
 _versions = itertools.count(1)
+
+
+def versions(*tensors: torch.Tensor | None) -> Versions:
+    return [(x, 0 if x is None else version_of(x)) for x in tensors]
+
+
+def version_of(x: torch.Tensor) -> int | bytes:
+    """What changes when x is written in place. Inference tensors count nothing: on the CPU their content stands for it,
+    on a GPU, where reading would wait, a write goes unnoticed."""
+    if not x.is_inference():
+        return x._version
+    return x.contiguous().numpy().tobytes() if x.device.type == "cpu" else 0
+
+
+def same(one: Versions, other: Versions) -> bool:
+    return len(one) == len(other) and all(x is y and v == w for (x, v), (y, w) in zip(one, other))
 
 
 def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,13 +64,44 @@ def of_columns(counts: torch.Tensor | None, columns: torch.Tensor | None) -> Blo
 class BoundMask:
     """A mask_mod with the tensors and numbers that it reads."""
 
-    __slots__ = ("expr", "captures", "params", "version")
+    __slots__ = ("expr", "captures", "params", "version", "_read")
 
     def __init__(self, mask_mod: MaskMod, device: torch.device) -> None:
         mods = Mods(device)
-        self.expr = mods.mask(mask_mod)
-        self.captures, self.params = mods.captures, mods.params
+        self._set(mods.mask(mask_mod), mods.captures, mods.params)
+
+    def _set(self, expr: Any, captures: dict[str, torch.Tensor], params: dict[str, Any]) -> None:
+        self.expr, self.captures, self.params = expr, captures, params
         self.version = next(_versions)
+        self._read: Versions = [
+            (x, 0 if x.device.type == "cpu" or x.is_inference() else x._version) for x in captures.values()]
+
+    def _types(self) -> tuple[Any, Any]:
+        """Of captures and params, as parsed() takes them."""
+        return (tuple([(name, (dtype_name(x), x.dim())) for name, x in self.captures.items()]),
+                tuple([(name, type_of(number)) for name, number in self.params.items()]))
+
+    def says_as(self, other: "BoundMask") -> bool:
+        """Whether both have the same expression."""
+        return self.expr is other.expr or str(self.expr) == str(other.expr) and self._types() == other._types()
+
+    def reads_as(self, other: "BoundMask") -> bool:
+        """Whether both read the same tensors and numbers, and the tensors on a GPU have not changed."""
+        return self.params == other.params and same(self._read, other._read)
+
+    def __deepcopy__(self, memo: Any) -> "BoundMask":
+        return self  # as functions, which share what they read
+
+    def __reduce__(self) -> Any:
+        return restored, (str(self.expr), self.captures, self.params)
+
+
+def restored(text: str, captures: dict[str, torch.Tensor], params: dict[str, Any]) -> BoundMask:
+    """A BoundMask from a pickle: expressions are pickled as text."""
+    made = BoundMask.__new__(BoundMask)
+    made._set(None, captures, params)
+    made.expr = parsed(text, *made._types())
+    return made
 
 
 class LazyLists:
@@ -61,6 +112,14 @@ class LazyLists:
         self.mask, self.batch, self.heads, self.lengths, self.block, self.device = (
             mask, batch, heads, lengths, block, device)
         self._lists: dict[str, torch.Tensor] | None = None
+        self._versions: Versions = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lists": None, "_versions": []}
+
+    def are_changed(self) -> bool:
+        """Whether a list was changed in place after it was made."""
+        return any(x is not None and x._version != version for x, version in self._versions)
 
     def cropped(self, q_len: int, kv_len: int) -> "LazyLists":
         if q_len > self.lengths[0] or kv_len > self.lengths[1]:
@@ -76,15 +135,21 @@ class LazyLists:
 
     def lists(self) -> dict[str, torch.Tensor]:
         if self._lists is None:
-            made = [torch.from_numpy(x) for x in self.core().to_lists()]
-            shape = (self.batch, self.heads, -1, -1)
-            partial, full = dense(made[0], made[1]).expand(shape), dense(made[2], made[3]).expand(shape)
-            ragged = torch.zeros_like(full)  # torch counts a block that ends past the scores as partial
-            ragged[..., -1:, :] = self.lengths[0] % self.block[0] != 0
-            ragged[..., :, -1:] |= self.lengths[1] % self.block[1] != 0
-            partial, full = (partial | full & ragged).to(self.device), (full & ~ragged).to(self.device)
-            pairs = {"kv": partial, "full_kv": full, "q": partial.transpose(-2, -1), "full_q": full.transpose(-2, -1)}
-            self._lists = {}
-            for name, blocks in pairs.items():
-                self._lists[f"{name}_num_blocks"], self._lists[f"{name}_indices"] = ordered(blocks)
+            with torch.inference_mode(False), torch.no_grad():  # inference tensors do not count their changes
+                self._lists = self._made()
+            self._versions = versions(*self._lists.values())
         return self._lists
+
+    def _made(self) -> dict[str, torch.Tensor]:
+        made = [torch.from_numpy(x) for x in self.core().to_lists()]
+        shape = (self.batch, self.heads, -1, -1)
+        partial, full = dense(made[0], made[1]).expand(shape), dense(made[2], made[3]).expand(shape)
+        ragged = torch.zeros_like(full)  # torch counts a block that ends past the scores as partial
+        ragged[..., -1:, :] = self.lengths[0] % self.block[0] != 0
+        ragged[..., :, -1:] |= self.lengths[1] % self.block[1] != 0
+        partial, full = (partial | full & ragged).to(self.device), (full & ~ragged).to(self.device)
+        pairs = {"kv": partial, "full_kv": full, "q": partial.transpose(-2, -1), "full_q": full.transpose(-2, -1)}
+        lists = {}
+        for name, blocks in pairs.items():
+            lists[f"{name}_num_blocks"], lists[f"{name}_indices"] = ordered(blocks)
+        return lists

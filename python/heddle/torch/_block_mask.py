@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -15,7 +16,7 @@ from torch.nn.attention import flex_attention as flex
 import heddle
 
 from . import _dense
-from ._block_lists import Blocks, BoundMask, LazyLists, MaskMod, dense, of_columns, ordered
+from ._block_lists import Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions
 
 DEFAULT_BLOCK = 128
 LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
@@ -87,6 +88,8 @@ class BlockMask(flex.BlockMask):
       dense mask is formed.
     - Made from lists: attention follows the lists. Unlisted blocks do not attend, mask_mod applies to partial blocks,
       and full blocks attend whole.
+    - Changed by hand (an attribute is assigned, or a list is changed in place): from then on as made from lists. A
+      graph of torch.compile does not see changes in place of the lists that create_block_mask's mask computed.
 
     >>> import heddle.torch
     >>> mask = heddle.torch.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 256, 256, "cpu")
@@ -99,7 +102,7 @@ class BlockMask(flex.BlockMask):
                  q_num_blocks: torch.Tensor | None, q_indices: torch.Tensor | None,
                  full_q_num_blocks: torch.Tensor | None, full_q_indices: torch.Tensor | None,
                  BLOCK_SIZE: tuple[int, int], mask_mod: MaskMod, **later: Any) -> None:
-        self._lazy: LazyLists | None = None
+        self._made_by: LazyLists | None = None
         super().__init__(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, q_num_blocks,
                          q_indices, full_q_num_blocks, full_q_indices, BLOCK_SIZE, mask_mod)
         for name, value in later.items():  # what torch adds after 2.11
@@ -108,14 +111,27 @@ class BlockMask(flex.BlockMask):
     @classmethod
     def _of(cls, lazy: LazyLists, mask_mod: MaskMod) -> "BlockMask":
         made = cls.__new__(cls)
-        made._lazy = lazy
+        made._made_by = lazy
         made.seq_lengths = lazy.lengths
         made.BLOCK_SIZE = lazy.block
         made.mask_mod = mask_mod
         return made
 
+    @property
+    def _lazy(self) -> LazyLists | None:
+        """What made the mask. None if lists did, or if something was changed by hand."""
+        lazy: LazyLists | None = self._made_by
+        if lazy is not None and not torch.compiler.is_dynamo_compiling() and lazy.are_changed():
+            self._follow_lists(lazy)
+            return None
+        return lazy
+
+    def _follow_lists(self, lazy: LazyLists) -> None:
+        self.__dict__.update({**lazy.lists(), **self.__dict__})
+        self.__dict__["_made_by"] = None
+
     def __getattr__(self, name: str) -> Any:
-        lazy = self.__dict__.get("_lazy")
+        lazy = self.__dict__.get("_made_by")
         if lazy is not None and name in flex.BlockMask._TENSOR_ATTRS:
             self.__dict__.update(lazy.lists())
             return self.__dict__[name]
@@ -123,22 +139,32 @@ class BlockMask(flex.BlockMask):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("mask_mod", "seq_lengths", "BLOCK_SIZE", *flex.BlockMask._TENSOR_ATTRS):
-            lazy = self.__dict__.get("_lazy")
-            if lazy is not None and name in self.__dict__:  # changed by hand: from here on, what the lists say
-                self.__dict__.update({**lazy.lists(), **{k: v for k, v in self.__dict__.items()}})
-                self.__dict__["_lazy"] = None
-            self.__dict__.pop("_heddle", None)
+            lazy = self.__dict__.get("_made_by")
+            if lazy is not None and (name in self.__dict__ or name in flex.BlockMask._TENSOR_ATTRS):
+                self._follow_lists(lazy)
         self.__dict__[name] = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles. Lists that can be computed again are left out."""
+        left_out = () if self._lazy is None else flex.BlockMask._TENSOR_ATTRS
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self._lazy is not None:
-            return self._lazy.batch, self._lazy.heads, *self.seq_lengths
+        lazy = self._made_by
+        if lazy is not None:
+            return lazy.batch, lazy.heads, *self.seq_lengths
         return super().shape  # type: ignore[no-any-return]
 
     @property
     def device(self) -> torch.device:
-        return self._lazy.device if self._lazy is not None else self.kv_num_blocks.device
+        lazy = self._made_by
+        return lazy.device if lazy is not None else self.kv_num_blocks.device
+
+    @property
+    def ndim(self) -> int:
+        """The length of shape: models of transformers ask for it as for a tensor's."""
+        return len(self.shape)
 
     @classmethod
     def from_kv_blocks(cls, kv_num_blocks: torch.Tensor, kv_indices: torch.Tensor,
@@ -209,20 +235,34 @@ class BlockMask(flex.BlockMask):
         return core
 
 
+class Made(NamedTuple):
+    """The library's block mask for a block mask of torch's, and what it was made from."""
+
+    sizes: tuple[Any, ...]
+    lists: Versions
+    core: heddle.BlockMask
+    bound: BoundMask
+
+
+_made: WeakKeyDictionary[flex.BlockMask, Made] = WeakKeyDictionary()
+
+
 def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.BlockMask, BoundMask]:
     """The library's block mask for scores of [batch, heads], and its function. Made once for what the object holds."""
-    lazy = mask._lazy if isinstance(mask, BlockMask) else None
-    if lazy is not None:
-        held: tuple[Any, ...] = (lazy,)
-    else:
-        held = (mask.mask_mod, mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    if isinstance(mask, BlockMask) and mask._lazy is not None:
+        return mask._lazy.core(), mask._lazy.mask
     sizes = batch, heads, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)
-    kept = mask.__dict__.get("_heddle")
-    if kept is None or kept[0] != sizes or any(x is not y for x, y in zip(kept[1], held)):
-        bound = lazy.mask if lazy is not None else BoundMask(mask.mask_mod, mask.kv_num_blocks.device)
-        made = lazy.core() if lazy is not None else of_lists(mask, bound, batch, heads)
-        kept = mask.__dict__["_heddle"] = sizes, held, made, bound
-    return kept[2], kept[3]
+    lists = versions(mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    bound = BoundMask(mask.mask_mod, mask.kv_num_blocks.device)  # each time: the numbers that it reads may have changed
+    kept = _made.get(mask)
+    if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound):
+        if bound.reads_as(kept.bound):
+            return kept.core, kept.bound
+        core = kept.core
+    else:
+        core = of_lists(mask, bound, batch, heads)
+    _made[mask] = Made(sizes, lists, core, bound)
+    return core, bound
 
 
 def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> heddle.BlockMask:

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense
 from ._block_mask import LARGE_BLOCK, BlockMask, made_for, noop_mask
-from ._run import Call, attend, autocast
+from ._run import PLAIN, Call, attend, autocast, is_plain, ordered_out
 from ._trace import Mods
 
 KERNEL_OPTIONS = {
@@ -107,8 +107,9 @@ def set_score(call: Call, query: torch.Tensor, key: torch.Tensor, score_mod: Cal
 
 def set_mask(call: Call, query: torch.Tensor, mask: Any) -> None:
     """The block mask's function, and its lists where they say more."""
-    if isinstance(mask, BlockMask) and mask._lazy is not None:
-        bound = mask._lazy.mask
+    lazy = mask._lazy if isinstance(mask, BlockMask) else None
+    if lazy is not None:
+        bound = lazy.mask
     else:
         call.lists, bound = made_for(mask, query.shape[0], query.shape[1])
     call.mask = bound.expr
@@ -173,7 +174,8 @@ def flex_attention(
         check_block_mask(query, key, block_mask)
         set_mask(call, query, block_mask)
         call.clamps = call.clamps or bool(call.captures)
-    out, lse = attend(query, key, value, call)
+    is_expanded = type(query) in PLAIN and 0 in query.stride() and is_plain(query, key, value)
+    out, lse = attend(query, key, value, call, ordered_out(query, value.shape[3]) if is_expanded else None)
     if return_aux is not None:
         return out, AuxOutput(lse=lse)
     return (out, lse) if return_lse else out
@@ -188,7 +190,7 @@ def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_
     options = {"with_lse": with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
     if block_mask is None:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
-    elif isinstance(block_mask, BlockMask) and block_mask._lazy is not None:
+    elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:
         check_block_mask(query, key, block_mask)
         parts = (0, 0, 0, 0, block_mask.mask_mod)
     else:

@@ -14,7 +14,7 @@ import torch
 
 import heddle
 
-from ._run import Call, attend, empty_lse, empty_out, refuse_gradients, type_of
+from ._run import PLAIN, Call, attend, empty_lse, empty_out, is_plain, refuse_gradients, type_of
 
 SCHEMA = (
     "forward(Tensor query, Tensor key, Tensor value, str score, str mask, str weight, str[] capture_names, "
@@ -35,6 +35,10 @@ def forward(
     max_q_len: int | None, max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int],
     with_lse: bool, clamps: bool,
 ) -> Result:
+    query, key, value = bare((query, key, value))
+    captures, options, lists = bare(captures), bare(options), bare(lists)
+    if not is_plain(query, key, value):  # attend() would call the operator again
+        raise NotImplementedError("heddle::forward runs inside of a mode or a transform that does not handle it")
     call = Call(scale=scale, with_lse=with_lse)
     call.captures = dict(zip(capture_names, captures))
     call.params = {**dict(zip(int_names, ints)), **dict(zip(float_names, floats)), **dict(zip(bool_names, bools))}
@@ -46,6 +50,12 @@ def forward(
     with torch.no_grad():
         out, lse = attend(query, key, value, call)
     return out, query.new_empty((0,)) if lse is None else lse
+
+
+def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors without their subclasses. Those with a __torch_dispatch__ do not come here."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return [x if type(x) in PLAIN else x.as_subclass(torch.Tensor) for x in tensors]
 
 
 def fake_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import _core
 from .._trace import dtype_name
@@ -103,6 +104,11 @@ def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
     """[B, Hq, L, last], its axes in the order of the query's strides, the last one contiguous."""
     if last == query.shape[3] and query.stride(3) == 1:
         return torch.empty_like(query, dtype=out_dtype(query))
+    return ordered_out(query, last)
+
+
+def ordered_out(query: torch.Tensor, last: int) -> torch.Tensor:
+    """empty_out() where expanded axes of the query, whose stride is 0, come last: flex_attention's result."""
     strides = query.stride()
     order = sorted(range(3), key=lambda axis: -strides[axis])
     made = query.new_empty([query.shape[axis] for axis in order] + [last], dtype=out_dtype(query))
@@ -114,8 +120,18 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
     return query.new_empty(query.shape[:3], dtype=dtype)
 
 
+def has_tangent(*tensors: torch.Tensor) -> bool:
+    """Whether forward-mode AD differentiates by one of these."""
+    return torch._C._is_fwd_grad_enabled() and any(
+        x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
 def refuse_gradients(*tensors: torch.Tensor) -> None:
     """Raises NotImplementedError if an input requires a gradient: better than a gradient that is missing."""
+    if not torch.compiler.is_dynamo_compiling() and forward_ad._current_level >= 0 and has_tangent(*tensors):
+        raise NotImplementedError(
+            "heddle.torch has no forward-mode derivative, and an input has a tangent: call torch's own attention, or "
+            "take the primal of the input")
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise NotImplementedError(
             "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach "
@@ -127,11 +143,11 @@ def attend(
     lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Runs on torch's current stream and waits for nothing. Allocates out and lse by torch where they are not given."""
-    if torch.compiler.is_dynamo_compiling() or not is_plain(query, key, value):
+    if torch.compiler.is_dynamo_compiling() or not is_plain(query, key, value):  # subclasses: _library.bare()
         from ._library import traced_attend
 
         return traced_attend(query, key, value, call, out, lse)
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
         refuse_gradients(query, key, value, *call.captures.values(), *call.tensors.values())
     if out is None:
         out = empty_out(query, value.shape[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,12 +46,18 @@ def scaled_dot_product_attention(
     if is_causal:
         call.mask = _forms.CAUSAL
     elif isinstance(attn_mask, CausalBias):
-        call.mask = _forms.CAUSAL if attn_mask.variant == CausalVariant.UPPER_LEFT else _forms.CAUSAL_LOWER_RIGHT
+        lengths = attn_mask.seq_len_q, attn_mask.seq_len_kv
+        if attn_mask.variant == CausalVariant.UPPER_LEFT or lengths[0] == lengths[1]:  # torch: of any lengths
+            call.mask = _forms.CAUSAL
+        else:
+            check_extents(lengths, (query.shape[-2], key.shape[-2]))
+            call.mask = _forms.CAUSAL_LOWER_RIGHT
         attn_mask = None
     same_batch = query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
     if same_batch and (enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
         check_heads(query, key, value, enable_gqa)
         if attn_mask is not None:
+            check_extents(attn_mask.shape, (*query.shape[:3], key.shape[2]))
             set_mask(call, attn_mask)
         return attend(query, key, value, call)[0]
     return of_any_rank(query, key, value, attn_mask, call, enable_gqa)
@@ -83,6 +90,13 @@ def check_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ena
                            "accepted, or with enable_gqa a divisor of the query's")
 
 
+def check_extents(mask: Sequence[int], scores: Sequence[int]) -> None:
+    """Raises RuntimeError if a mask does not broadcast to the scores. Larger ones are refused, as torch does."""
+    missing = len(scores) - len(mask)
+    if missing < 0 or any(extent not in (1, wanted) for extent, wanted in zip(mask, scores[missing:])):
+        raise RuntimeError(f"attn_mask has shape {tuple(mask)}; shapes that broadcast to {tuple(scores)} are accepted")
+
+
 def set_mask(call: Call, attn_mask: torch.Tensor) -> None:
     if attn_mask.dim() < 4:
         attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
@@ -108,6 +122,7 @@ def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, att
     q, k, v = flat(query), flat(key), flat(value)
     check_heads(q, k, v, enable_gqa)
     if attn_mask is not None:
+        check_extents(attn_mask.shape, (*lead, query.shape[-2], key.shape[-2]))
         if len(lead) > 2 or attn_mask.dim() != len(lead) + 2:  # else its axes of extent 1 are read as such
             attn_mask = attn_mask.expand(*lead, query.shape[-2], key.shape[-2])
         set_mask(call, attn_mask.reshape(entries, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 import types
 from collections import Counter
@@ -10,16 +11,20 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.bias import CausalBias
 
 from ._block_mask import create_block_mask
 from ._flex import flex_attention
+from ._run import PLAIN, has_tangent
 from ._sdpa import scaled_dot_product_attention
 
 torchs_sdpa = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _depth = 0
 _log: Counter[tuple[str, str]] = Counter()
+REFUSALS = TypeError, ValueError, RuntimeError  # of a call that torch may accept; if not, its own error is raised
 
 
 class Entry(NamedTuple):
@@ -54,6 +59,11 @@ def refuses(query: Any, *others: Any) -> str:
     tensors = [x for x in (query, *others) if isinstance(x, torch.Tensor)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "an input requires a gradient"
+    if not torch.compiler.is_dynamo_compiling():
+        if forward_ad._current_level >= 0 and has_tangent(*tensors):
+            return "an input has a tangent of forward-mode AD"
+        if any(type(x) not in PLAIN and overrides_functions(type(x)) for x in tensors):
+            return "a tensor subclass"
     if any(x.is_nested or x.is_sparse for x in tensors):
         return "a nested or sparse tensor"
     if query.device.type not in ("cpu", "cuda"):
@@ -64,10 +74,16 @@ def refuses(query: Any, *others: Any) -> str:
     return ""
 
 
+def overrides_functions(kind: type) -> bool:
+    """Whether a subclass of torch.Tensor sees calls of torch's functions. CausalBias does, and heddle knows it."""
+    sees = cast(Any, kind).__torch_function__
+    return sees is not torch._C._disabled_torch_function_impl and not issubclass(kind, CausalBias)
+
+
 def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensors = (*args, *kwargs.values())
-    query = next(x for x in tensors if isinstance(x, torch.Tensor))
-    reason = refuses(query, *tensors)
+    query = next((x for x in tensors if isinstance(x, torch.Tensor)), None)
+    reason = "no tensor is given" if query is None else refuses(query, *tensors)
     if torch.compiler.is_dynamo_compiling():
         return torchs(*args, **kwargs) if reason else ours(*args, **kwargs)
     if not reason:
@@ -75,14 +91,19 @@ def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args
             result = ours(*args, **kwargs)
             _log[name, "heddle"] += 1
             return result
-        except NotImplementedError as error:
+        except REFUSALS as error:
             reason = str(error)
     _log[name, f"torch: {reason}"] += 1
     return torchs(*args, **kwargs)
 
 
 def sdpa(*args: Any, **kwargs: Any) -> Any:
+    if _depth == 0:  # another library kept this function
+        return torchs_sdpa(*args, **kwargs)
     return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs_sdpa, args, kwargs)
+
+
+sdpa.__name__, sdpa.__doc__ = torchs_sdpa.__name__, torchs_sdpa.__doc__
 
 
 def copy_of(function: types.FunctionType) -> types.FunctionType:
@@ -92,8 +113,12 @@ def copy_of(function: types.FunctionType) -> types.FunctionType:
     return made
 
 
-torchs_flex = copy_of(cast(types.FunctionType, flex.flex_attention))
-torchs_create_block_mask = copy_of(cast(types.FunctionType, flex.create_block_mask))
+# torch's function objects: others have imported them by name, and may have put their own in their place.
+flex_function = cast(types.FunctionType, flex.flex_attention)
+block_mask_function = cast(types.FunctionType, flex.create_block_mask)
+torchs_flex = copy_of(flex_function)
+torchs_create_block_mask = copy_of(block_mask_function)
+SIGNATURES = {function: inspect.signature(function) for function in (flex_function, block_mask_function)}
 
 
 def route_flex(*args: Any, **kwargs: Any) -> Any:
@@ -101,18 +126,21 @@ def route_flex(*args: Any, **kwargs: Any) -> Any:
 
 
 def route_create_block_mask(*args: Any, **kwargs: Any) -> Any:
-    kwargs.pop("_compile", None)
+    names = [*SIGNATURES[block_mask_function].parameters]
+    given = {**dict(zip(names[7:], args[7:])), **kwargs}
+    given.pop("_compile", None)
     try:
-        made = create_block_mask(*args[:7], **kwargs)
+        made = create_block_mask(*args[:7], **given)
         if not torch.compiler.is_dynamo_compiling():
             _log["create_block_mask", "heddle"] += 1
         return made
-    except NotImplementedError as error:
-        _log["create_block_mask", f"torch: {error}"] += 1
-        return torchs_create_block_mask(*args, **kwargs)
+    except REFUSALS as error:
+        reason = str(error)
+    _log["create_block_mask", f"torch: {reason}"] += 1
+    return torchs_create_block_mask(*args, **kwargs)
 
 
-# The code that torch's function objects get, because others have imported them by name. It runs with torch's globals.
+# The code that torch's function objects get. It runs with torch's globals.
 def _flex_code(*args: Any, **kwargs: Any) -> Any:
     from heddle.torch import _take_over
 
@@ -123,6 +151,11 @@ def _block_mask_code(*args: Any, **kwargs: Any) -> Any:
     from heddle.torch import _take_over
 
     return _take_over.route_create_block_mask(*args, **kwargs)
+
+
+_swaps = {flex_function: (torchs_flex.__code__, _flex_code.__code__),
+          block_mask_function: (torchs_create_block_mask.__code__, _block_mask_code.__code__)}
+_found: Any = None  # what torch.nn.functional.scaled_dot_product_attention was before activate()
 
 
 def activate() -> None:
@@ -137,27 +170,37 @@ def activate() -> None:
     torch.Size([1, 2, 4, 8])
     >>> heddle.torch.deactivate()
     """
-    global _depth
+    global _depth, _found
     with _lock:
         _depth += 1
         if _depth > 1:
             return
+        found = torch.nn.functional.scaled_dot_product_attention
+        if found is not sdpa:
+            _found = found
         torch.nn.functional.scaled_dot_product_attention = sdpa
-        flex.flex_attention.__code__ = _flex_code.__code__
-        flex.create_block_mask.__code__ = _block_mask_code.__code__
+        for function, (_, ours) in _swaps.items():
+            function.__code__ = ours
+            cast(Any, function).__signature__ = SIGNATURES[function]
 
 
 def deactivate() -> None:
-    """Ends one activate(). Raises RuntimeError if there was none."""
+    """Ends one activate(). What another library has put in place of torch's functions stays.
+
+    Raises RuntimeError if there was no activate().
+    """
     global _depth
     with _lock:
         if _depth == 0:
             raise RuntimeError("deactivate() without activate()")
         _depth -= 1
         if _depth == 0:
-            torch.nn.functional.scaled_dot_product_attention = torchs_sdpa
-            flex.flex_attention.__code__ = torchs_flex.__code__
-            flex.create_block_mask.__code__ = torchs_create_block_mask.__code__
+            if torch.nn.functional.scaled_dot_product_attention is sdpa:
+                torch.nn.functional.scaled_dot_product_attention = _found
+            for function, (torchs, ours) in _swaps.items():
+                if function.__code__ is ours:
+                    function.__code__ = torchs
+                    del cast(Any, function).__signature__
 
 
 @contextlib.contextmanager

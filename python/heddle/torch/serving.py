@@ -22,12 +22,12 @@ Descale = torch.Tensor | None
 def _call(
     softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float, sinks: torch.Tensor | None,
     descales: tuple[Descale, Descale, Descale], score_mod: Callable[..., torch.Tensor] | None,
-    mask_mod: Callable[..., torch.Tensor] | None, with_lse: bool, device: torch.device,
+    mask_mod: Callable[..., torch.Tensor] | None, with_lse: bool, query: torch.Tensor,
 ) -> Call:
     call = Call(scale=softmax_scale, with_lse=with_lse)
     window = (window_size[0], 0) if causal else window_size
     if mask_mod is not None or score_mod is not None:
-        mods = Mods(device)
+        mods = Mods(query.device)
         if mask_mod is not None:
             if tuple(window) != (-1, -1):
                 raise ValueError("mask_mod is given beside causal or window_size; write them into mask_mod")
@@ -42,7 +42,7 @@ def _call(
     if softcap and score_mod is None:
         call.score = _forms.softcap(float(softcap))
     if sinks is not None:
-        call.tensors["sinks"] = sinks.to(torch.float32)
+        call.tensors["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     for name, descale in zip(("q_descale", "k_descale", "v_descale"), descales):
         if descale is not None:
             call.tensors[name] = descale
@@ -79,7 +79,7 @@ def varlen_func(
     torch.Size([7, 2, 8])
     """
     call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
-                 mask_mod, return_softmax_lse, q.device)
+                 mask_mod, return_softmax_lse, q)
     call.version = version
     call.tensors["cu_seqlens_q"] = cu_seqlens_q
     call.max_q_len = max_seqlen_q
@@ -142,7 +142,7 @@ def with_kvcache(
         append(k_cache, v_cache, k, v, cache_seqlens, page_table)
         cache_seqlens = cache_seqlens + k.shape[1]
     call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
-                 mask_mod, return_softmax_lse, q.device)
+                 mask_mod, return_softmax_lse, q)
     call.version = version
     call.tensors["kv_lengths"] = cache_seqlens
     if page_table is not None:

@@ -1,5 +1,8 @@
 """heddle.torch.BlockMask beside torch's own."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -197,3 +200,77 @@ def test_a_mask_mod_that_is_changed(create):
     flex_attention(q, q, q, block_mask=mask)
     mask.mask_mod = lambda b, h, q_idx, kv_idx: kv_idx < 3
     torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask), flex.flex_attention(q, q, q, block_mask=mask))
+
+
+def attends_nothing(mask):
+    q = torch.randn(1, 2, 50, 8)
+    return not flex_attention(q, q, q, block_mask=mask).any()
+
+
+NO_BLOCKS = torch.zeros(1, 1, 4, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_assigned_list_counts(is_read):
+    mask, _ = both(causal, 1, 1, 50, 50)
+    if is_read:
+        mask.sparsity()
+    mask.kv_num_blocks = mask.full_kv_num_blocks = NO_BLOCKS
+    assert attends_nothing(mask)
+    assert mask.shape == (1, 1, 50, 50) and mask.sparsity() == 100.0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_list_changed_in_place_counts(mode):
+    with mode():
+        made = both(causal, 1, 1, 50, 50)[0]
+        ordinary, torchs = both(causal, 1, 1, 50, 50)
+        listed = BlockMask.from_kv_blocks(ordinary.kv_num_blocks.clone(), ordinary.kv_indices, BLOCK_SIZE=16,
+                                          mask_mod=causal, seq_lengths=(50, 50))
+        for mask in (made, listed, torchs):
+            assert not attends_nothing(mask)
+            mask.kv_num_blocks.zero_()
+            if mask.full_kv_num_blocks is not None:
+                mask.full_kv_num_blocks.zero_()
+            assert attends_nothing(mask)
+
+
+def test_reading_lists_changes_nothing():
+    mask, _ = both(causal, 1, 1, 50, 50)
+    mask.to_dense()
+    assert mask._lazy is not None
+
+
+def test_numbers_of_a_mask_mod_are_read_at_each_use():
+    window = 60
+
+    def near(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (q_idx - kv_idx < window)
+
+    q = torch.randn(1, 2, 50, 8)
+    masks = [flex.create_block_mask(near, None, None, 50, 50, "cpu"), create_block_mask(near, 1, 1, 50, 50, "cpu")]
+    masks[1].kv_num_blocks = masks[1].kv_num_blocks.clone()
+    for window in (60, 5, 60):
+        want = flex_attention(q, q, q, block_mask=create_block_mask(near, None, None, 50, 50, "cpu"))
+        for mask in masks:
+            assert torch.equal(flex_attention(q, q, q, block_mask=mask), want)
+
+
+@pytest.mark.parametrize("create", [create_block_mask, flex.create_block_mask])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))],
+                         ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("mask_mod", [causal, documents])
+def test_copies(create, copied, mask_mod):
+    q = torch.randn(2, 2, 50, 8)
+    mask = create(mask_mod, 2, None, 50, 50, "cpu", BLOCK_SIZE=16)
+    want = flex_attention(q, q, q, block_mask=mask)
+    unread = copied(mask)
+    mask.sparsity()
+    for made in (unread, copied(mask)):
+        assert type(made) is type(mask) and made.shape == mask.shape and made.mask_mod is mask_mod
+        assert torch.equal(flex_attention(q, q, q, block_mask=made), want)
+        assert torch.equal(made.to_dense(), mask.to_dense())
+    mask.kv_num_blocks.zero_()
+    edited = copied(mask)
+    assert torch.equal(edited.kv_num_blocks, mask.kv_num_blocks)
+    assert torch.equal(flex_attention(q, q, q, block_mask=edited), flex_attention(q, q, q, block_mask=mask))

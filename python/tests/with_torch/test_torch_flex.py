@@ -175,3 +175,16 @@ def test_what_a_cuda_graph_captures():
     _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device))
     torch.testing.assert_close(lse, want_lse + 1)
     _run._in_graphs.clear()
+
+
+@pytest.mark.parametrize("made", [
+    lambda: torch.randn(1, 4, 5, 8).expand(3, 4, 5, 8), lambda: torch.randn(3, 1, 5, 8).expand(3, 4, 5, 8),
+    lambda: torch.randn(1, 5, 4, 8).expand(3, 5, 4, 8).transpose(1, 2),
+    lambda: torch.randn(1, 1, 1, 8).expand(3, 4, 5, 8)], ids=["batch", "heads", "batch of rows", "all"])
+@pytest.mark.parametrize("last", [8, 4])
+def test_strides_for_expanded_queries(made, last):
+    query, key, value = made(), torch.randn(3, 4, 6, 8), torch.randn(3, 4, 6, last)
+    want = flex.flex_attention(query, key, value)
+    got = heddle.torch.flex_attention(query, key, value)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
@@ -123,3 +124,53 @@ def test_every_small_combination():
 def test_an_empty_batch(shape):
     q = torch.randn(shape)
     agree(scaled_dot_product_attention(q, q, q), torchs(q, q, q))
+
+
+def test_forward_mode_is_refused():
+    q = torch.randn(1, 2, 7, 8)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: scaled_dot_product_attention(x, q, q), (q,), (q,))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, q)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"), torch.no_grad():
+            scaled_dot_product_attention(q, dual, q)
+        agree(scaled_dot_product_attention(q, q, q), torchs(q, q, q))
+
+
+def test_tensor_subclasses():
+    class Named(torch.Tensor):
+        pass
+
+    class Weights(torch.nn.Parameter):
+        pass
+
+    q = torch.randn(1, 2, 7, 8)
+    got = scaled_dot_product_attention(q.as_subclass(Named), q, q)
+    assert type(got) is Named
+    agree(got.as_subclass(torch.Tensor), torchs(q, q, q))
+    mask = torch.randn(7, 7)
+    got = scaled_dot_product_attention(q, Weights(q, requires_grad=False), q, mask)
+    agree(got.as_subclass(torch.Tensor), torchs(q, q, q, mask))
+
+
+@pytest.mark.parametrize("shape", [(50, 50), (8, 7), (2, 1, 7, 7), (1, 4, 7, 7), (1, 1, 1, 7, 7)])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32])
+def test_masks_that_do_not_broadcast_are_refused(shape, kind):
+    for q in (torch.randn(1, 2, 7, 8), torch.randn(2, 7, 8)):
+        for attend in (torchs, scaled_dot_product_attention):
+            with pytest.raises(RuntimeError):
+                attend(q, q, q, torch.zeros(shape, dtype=kind))
+
+
+@pytest.mark.parametrize("bias", [causal_lower_right(5, 9), causal_lower_right(50, 60)])
+def test_a_lower_right_bias_of_other_lengths_is_refused(bias):
+    q = torch.randn(1, 2, 7, 8)
+    for attend in (torchs, scaled_dot_product_attention):
+        with pytest.raises(RuntimeError):
+            attend(q, q, q, bias)
+
+
+@pytest.mark.parametrize("bias", [causal_upper_left(5, 9), causal_lower_right(9, 9)])
+def test_other_biases_are_causal_for_any_lengths(bias):
+    q, k = torch.randn(1, 2, 7, 8), torch.randn(1, 2, 9, 8)
+    agree(scaled_dot_product_attention(q, k, k, bias), torchs(q, k, k, bias))

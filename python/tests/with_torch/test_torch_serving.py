@@ -133,3 +133,12 @@ def test_bad_input():
         serving.varlen_func(q[0], cache, cache, starts, None, 1, 4, page_table=torch.zeros(1, 1, dtype=torch.int32))
     with pytest.raises(ValueError, match="cu_seqlens_k"):
         serving.varlen_func(q[0], cache[0], cache[0], starts, None, 1, 4)
+
+
+def test_sinks_of_f64_queries():
+    q, cache = torch.randn(2, 3, 2, 8, dtype=torch.float64), torch.randn(2, 9, 2, 8, dtype=torch.float64)
+    sinks = torch.randn(2)
+    got = serving.with_kvcache(q, cache, cache, cache_seqlens=9, sinks=sinks)
+    for entry in range(2):
+        want, _ = reference(q[entry], cache[entry], cache[entry], sinks=sinks)
+        torch.testing.assert_close(got[entry], want, atol=1e-12, rtol=1e-12)

@@ -1,7 +1,10 @@
 """Unmodified code on heddle."""
 
+import inspect
+
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention import activate_flash_attention_impl, list_flash_attention_impls, restore_flash_attention_impl
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -108,3 +111,84 @@ def test_flash_attention_implementation():
     torch.testing.assert_close(sdpa[0], torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
     with pytest.raises(NotImplementedError):
         torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, 0.0, True)
+
+
+class Watched(torch.Tensor):
+    """A subclass that sees calls of torch's functions."""
+
+
+def test_tensor_subclasses_go_to_torch():
+    with heddle.torch.enabled():
+        got = torch.nn.functional.scaled_dot_product_attention(q.as_subclass(Watched), q, q)
+    assert type(got) is Watched and went("scaled_dot_product_attention") == {"torch: a tensor subclass": 1}
+
+
+ACCEPTED_BY_TORCH = {
+    "dropout_p of 1": lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=1.0),
+    "no elements": lambda: torch.nn.functional.scaled_dot_product_attention(q[..., :0], q[..., :0], q),
+    "large number": lambda: create_block_mask(lambda b, h, i, j: j < 2**40, None, None, 8, 8, "cpu").to_dense(),
+    "8-bit capture": lambda t=q[0, 0].to(torch.float8_e4m3fnuz): flex_attention(
+        q, q, q, lambda score, b, h, i, j: score + t[i, j % 16].float()),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED_BY_TORCH)
+def test_what_only_torch_accepts_goes_to_torch(name):
+    want = ACCEPTED_BY_TORCH[name]()
+    with heddle.torch.enabled():
+        torch.testing.assert_close(ACCEPTED_BY_TORCH[name](), want, equal_nan=True)
+    assert any(entry.where.startswith("torch: ") for entry in heddle.torch.log())
+
+
+def test_torchs_own_errors():
+    with heddle.torch.enabled():
+        with pytest.raises(TypeError, match="must be Tensor, not int"):
+            torch.nn.functional.scaled_dot_product_attention(1, 2, 3)
+        with pytest.raises(RuntimeError):
+            torch.nn.functional.scaled_dot_product_attention(q, q[..., :3], q)
+        with pytest.raises(TypeError, match="create_block_mask"):
+            create_block_mask(causal, None, None, 8, 8, "cpu", surprise=1)
+
+
+def test_another_librarys_patch_stays(monkeypatch):
+    def theirs(*args, **kwargs):
+        return before(*args, **kwargs)
+
+    before = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", theirs)
+    with heddle.torch.enabled():
+        assert torch.nn.functional.scaled_dot_product_attention is not theirs
+    assert torch.nn.functional.scaled_dot_product_attention is theirs
+    with heddle.torch.enabled():
+        before = torch.nn.functional.scaled_dot_product_attention
+        torch.nn.functional.scaled_dot_product_attention = theirs
+    assert torch.nn.functional.scaled_dot_product_attention is theirs
+    heddle.torch.clear_log()
+    theirs(q, q, q)
+    assert not heddle.torch.log()
+    with heddle.torch.enabled():
+        theirs(q, q, q)
+    assert went("scaled_dot_product_attention") == {"heddle": 1}
+
+
+def test_signatures_stay():
+    functions = flex_attention, create_block_mask
+    want = [inspect.signature(function) for function in functions]
+    with heddle.torch.enabled():
+        assert [inspect.signature(function) for function in functions] == want
+    assert not any("__signature__" in vars(function) for function in functions)
+
+
+def test_forward_mode_goes_to_torch():
+    def attend(x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        want = torch.func.jvp(attend, (q,), (q,))
+        with heddle.torch.enabled():
+            got = torch.func.jvp(attend, (q,), (q,))
+            with forward_ad.dual_level():
+                dual = attend(forward_ad.make_dual(q, q))
+                assert torch.equal(forward_ad.unpack_dual(dual).tangent, want[1])
+    torch.testing.assert_close(got, want)
+    assert went("scaled_dot_product_attention") == {"torch: an input has a tangent of forward-mode AD": 2}

@@ -97,6 +97,19 @@ def test_a_static_cache():
     assert torch.equal(got, want)
 
 
+def test_a_static_cache_of_a_model_that_reads_the_masks_ndim():
+    config = transformers.GPT2Config(vocab_size=97, n_embd=64, n_layer=1, n_head=4, n_positions=64, pad_token_id=0,
+                                     bos_token_id=1, eos_token_id=None)
+    tokens = torch.ones(2, 5, dtype=torch.long)
+    made = []
+    for implementation in ("eager", "heddle"):
+        torch.manual_seed(3)
+        model = transformers.GPT2LMHeadModel._from_config(config, attn_implementation=implementation).eval()
+        made.append(model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=4, do_sample=False,
+                                   cache_implementation="static", disable_compile=True))
+    assert torch.equal(*made)
+
+
 def test_packed_sequences():
     given = {"input_ids": inputs("llama", False)["input_ids"],
              "position_ids": torch.cat([torch.arange(15), torch.arange(25)]).expand(2, 40)}

@@ -1,5 +1,7 @@
 """Under torch.compile, torch.export, vmap, checkpoint and fake tensors."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -26,6 +28,13 @@ def alibi(score, b, h, q_idx, kv_idx):
     return score + slopes[h] * (kv_idx - q_idx)
 
 
+FACTOR = 1.0
+
+
+def times_factor(score, b, h, q_idx, kv_idx):
+    return score * FACTOR
+
+
 def documents(b, h, q_idx, kv_idx):
     return ids[b, q_idx] == ids[b, kv_idx]
 
@@ -46,6 +55,46 @@ def test_a_mod_made_inside(compiled):
     fast = compiled(model)
     for window in (3, 5, 9):
         torch.testing.assert_close(fast(q, k, v, slopes, window), model(q, k, v, slopes, window))
+
+
+NUMBER_MODS = {
+    "operand": lambda c: lambda score, b, h, q_idx, kv_idx: c * torch.tanh(score / c) + 2**c,
+    "where": lambda c: lambda score, b, h, q_idx, kv_idx: torch.where(q_idx - kv_idx < c, score, c),
+    "maximum": lambda c: lambda score, b, h, q_idx, kv_idx: score * max(c, 2.0) * math.sqrt(c),
+    "value": lambda c: lambda score, b, h, q_idx, kv_idx: torch.clamp(score, -1.0, c) * round(c) * math.exp(c),
+    "branch": lambda c: lambda score, b, h, q_idx, kv_idx: score * 2 if c > 2 else score - c,
+}
+
+
+@pytest.mark.parametrize("make", NUMBER_MODS.values(), ids=NUMBER_MODS)
+def test_a_float_of_a_closure_changes(compiled, make):
+    def model(c):
+        return flex_attention(q, k, v, make(c))
+
+    fast = compiled(model)
+    for c in (1.5, 2.5, 3.25):
+        torch.testing.assert_close(fast(c), model(c))
+
+
+def test_a_global_float_changes(compiled, monkeypatch):
+    fast = compiled(lambda q: flex_attention(q, k, v, times_factor))
+    for factor in (0.5, 1.5, 2.5):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        torch.testing.assert_close(fast(q), flex_attention(q, k, v, times_factor))
+
+
+def test_a_float_of_a_module_changes(compiled):
+    class Model(torch.nn.Module):
+        def score(self, score, b, h, q_idx, kv_idx):
+            return score * self.factor
+
+        def forward(self, q):
+            return flex_attention(q * self.factor, k, v, self.score)
+
+    model = Model()
+    fast = compiled(model)
+    for model.factor in (0.5, 1.5, 2.5):
+        torch.testing.assert_close(fast(q), model(q))
 
 
 @pytest.mark.parametrize("create", [create_block_mask, flex.create_block_mask], ids=["heddle", "torch"])

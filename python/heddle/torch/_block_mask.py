@@ -79,6 +79,21 @@ def block_size(given: int | Sequence[int]) -> tuple[int, int]:
     return (given, given) if isinstance(given, int) else (given[0], given[1])
 
 
+class LateMask(BoundMask):
+    """A mask_mod that is traced when it is first read: for torch.compile, which makes the object and cannot trace."""
+
+    __slots__ = ("mask_mod", "device")
+
+    def __init__(self, mask_mod: MaskMod, device: torch.device) -> None:
+        self.mask_mod, self.device = mask_mod, device
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in BoundMask.__slots__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        BoundMask.__init__(self, self.mask_mod, self.device)
+        return getattr(self, name)
+
+
 class BlockMask(flex.BlockMask):
     """Which blocks of the scores attend. torch's BlockMask, with all of its attributes.
 
@@ -127,14 +142,15 @@ class BlockMask(flex.BlockMask):
             if lazy is not None and name in self.__dict__:  # changed by hand: from here on, what the lists say
                 self.__dict__.update({**lazy.lists(), **{k: v for k, v in self.__dict__.items()}})
                 self.__dict__["_lazy"] = None
-            self.__dict__.pop("_heddle", None)
+            if "_heddle" in self.__dict__:  # Dynamo has no pop
+                del self.__dict__["_heddle"]
         self.__dict__[name] = value
 
     @property
     def shape(self) -> tuple[int, ...]:
         if self._lazy is not None:
             return self._lazy.batch, self._lazy.heads, *self.seq_lengths
-        return super().shape  # type: ignore[no-any-return]
+        return *self.kv_indices.shape[:-2], *self.seq_lengths
 
     @property
     def device(self) -> torch.device:
@@ -290,7 +306,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     where = default_device(device)
     try:
-        bound = BoundMask(mask_mod, where)
+        bound = LateMask(mask_mod, where) if torch.compiler.is_dynamo_compiling() else BoundMask(mask_mod, where)
     except NotImplementedError:
         if not _dense.is_allowed():
             raise

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
-from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
+from heddle.torch import BlockMask, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
 
 generator = torch.Generator().manual_seed(3)
 q, k, v = (torch.randn(2, 4, 33, 16, generator=generator) for _ in range(3))
@@ -102,6 +102,56 @@ def test_a_block_mask_from_outside(compiled, create):
     mask = create(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
     got = compiled(flex_attention)(q, k, v, alibi, mask)
     torch.testing.assert_close(got, flex_attention(q, k, v, alibi, mask))
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def listed_masks():
+    mask = create_block_mask(causal, None, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    sliced = mask[:1]
+    sliced.mask_mod = causal
+    return {"sliced": sliced, "from_kv_blocks": BlockMask.from_kv_blocks(
+        mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices, 16, causal, (33, 33))}
+
+
+@pytest.mark.parametrize("name", ["sliced", "from_kv_blocks"])
+def test_a_block_mask_of_lists(compiled, name):
+    mask = listed_masks()[name]
+    got = compiled(lambda q: flex_attention(q, k, v, block_mask=mask))(q)
+    torch.testing.assert_close(got, flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_block_mask_cropped_inside(compiled):
+    whole, mask = (create_block_mask(causal, None, None, n, n, "cpu", BLOCK_SIZE=16) for n in (64, 33))
+    got = compiled(lambda q: flex_attention(q, k, v, block_mask=whole._adjust(33, 33)))(q)
+    torch.testing.assert_close(got, flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_block_mask_for_torchs_own_function(compiled):
+    mask = create_block_mask(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    got = compiled(lambda q: flex.flex_attention(q, k, v, block_mask=mask))(q)
+    torch.testing.assert_close(got, flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_block_mask_made_inside(compiled):
+    def model(q, ids, window):
+        def near(b, h, q_idx, kv_idx):
+            return (ids[b, q_idx] == ids[b, kv_idx]) & (q_idx - kv_idx < window)
+
+        return flex_attention(q, k, v, alibi, create_block_mask(near, 2, None, 33, 33, "cpu"))
+
+    fast = compiled(model)
+    for others, window in ((ids, 5), (ids.flip(1), 9), (ids, 12)):
+        torch.testing.assert_close(fast(q, others, window), model(q, others, window))
+
+
+def test_a_block_mask_that_leaves_the_graph(compiled):
+    mask = compiled(lambda: create_block_mask(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16))()
+    want = create_block_mask(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    torch.testing.assert_close(flex_attention(q, k, v, block_mask=mask), flex_attention(q, k, v, block_mask=want))
+    assert mask.kv_num_blocks.equal(want.kv_num_blocks)
 
 
 def test_sdpa(compiled):

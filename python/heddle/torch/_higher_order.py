@@ -3,12 +3,14 @@ captures becomes an input of the graph. Called, it turns the traced mods into te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Interpreter
+from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ._library import traced_attend
@@ -103,13 +105,25 @@ def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], device: torc
     return traced_into(call, mod, lifted, device, is_mask, values)
 
 
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Without the modes of torch.export, AOT and fake tensors, which do not know the symbolic tensors of a trace."""
+    with _disable_current_modes():
+        functions = [_pop_mode() for _ in range(_len_torch_function_stack())]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for mode in reversed(functions):
+                _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
 def traced_into(call: Call, mod: Any, lifted: Sequence[Any], device: torch.device, is_mask: bool,
                 numbers: dict[int, float] | None) -> Any:
     recording = Recording(Inputs(lifted), device, MASK_PREFIX if is_mask else "")
     known = numbers or {}
     arguments = [x if isinstance(x, torch.Tensor) else known.get(id(x), recording.stand_in(x)) for x in lifted]
     run = mod if numbers is None else WithNumbers(mod, recording, numbers).run
-    with _disable_current_modes():  # of torch.export, AOT and fake tensors: they do not know the symbolic tensors
+    with without_modes():
         expr = trace_with(
             recording, lambda *own: run(*own, *arguments), MASK if is_mask else SCORE, "bool" if is_mask else "f32")
     call.captures.update(recording.captures)

@@ -200,6 +200,27 @@ def test_export():
     torch.testing.assert_close(program.module()(q, k, v), Model()(q, k, v))
 
 
+def test_strict_export_of_mods():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("slopes", slopes)
+
+        def forward(self, q, k, v, ids):
+            def score(score, b, h, q_idx, kv_idx):
+                return score * 2 + self.slopes[h] * (kv_idx - q_idx)
+
+            def mask(b, h, q_idx, kv_idx):
+                return ids[b, q_idx] == ids[b, kv_idx]
+
+            return flex_attention(q, k, v, score, create_block_mask(mask, 2, None, 33, 33, "cpu"))
+
+    program = torch.export.export(Model(), (q, k, v, ids), strict=True)
+    assert [str(node.target) for node in program.graph.nodes].count("heddle.forward.default") == 1
+    others = ids.flip(1)
+    torch.testing.assert_close(program.module()(q, k, v, others), Model()(q, k, v, others))
+
+
 def test_the_operator_is_sound():
     """torch's own checks: schema, fake results, tracing."""
     from heddle.torch._library import operands

@@ -80,6 +80,27 @@ def block_size(given: int | Sequence[int]) -> tuple[int, int]:
     return (given, given) if isinstance(given, int) else (given[0], given[1])
 
 
+def torchs_create_block_mask(*args: Any) -> flex.BlockMask:
+    from . import _take_over  # flex.create_block_mask may be ours
+
+    return _take_over.torchs_create_block_mask(*args)  # type: ignore[no-any-return]
+
+
+class LateMask(BoundMask):
+    """A mask_mod that is traced when it is first read: for torch.compile, which makes the object and cannot trace."""
+
+    __slots__ = ("mask_mod", "device")
+
+    def __init__(self, mask_mod: MaskMod, device: torch.device) -> None:
+        self.mask_mod, self.device = mask_mod, device
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in BoundMask.__slots__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        BoundMask.__init__(self, self.mask_mod, self.device)
+        return getattr(self, name)
+
+
 class BlockMask(flex.BlockMask):
     """Which blocks of the scores attend. torch's BlockMask, with all of its attributes.
 
@@ -133,9 +154,20 @@ class BlockMask(flex.BlockMask):
     def __getattr__(self, name: str) -> Any:
         lazy = self.__dict__.get("_made_by")
         if lazy is not None and name in flex.BlockMask._TENSOR_ATTRS:
+            if torch.compiler.is_dynamo_compiling():
+                return getattr(self._torchs(), name)
             self.__dict__.update(lazy.lists())
             return self.__dict__[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def _torchs(self) -> flex.BlockMask:
+        """torch's own block mask, of a dense mask: Dynamo can trace this, and not how the lists are made here."""
+        return torchs_create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE)
+
+    def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
+        if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:
+            return self._torchs().as_tuple(flatten)  # once for all lists
+        return super().as_tuple(flatten)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("mask_mod", "seq_lengths", "BLOCK_SIZE", *flex.BlockMask._TENSOR_ATTRS):
@@ -154,7 +186,7 @@ class BlockMask(flex.BlockMask):
         lazy = self._made_by
         if lazy is not None:
             return lazy.batch, lazy.heads, *self.seq_lengths
-        return super().shape  # type: ignore[no-any-return]
+        return *self.kv_indices.shape[:-2], *self.seq_lengths
 
     @property
     def device(self) -> torch.device:
@@ -330,7 +362,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     where = default_device(device)
     try:
-        bound = BoundMask(mask_mod, where)
+        bound = LateMask(mask_mod, where) if torch.compiler.is_dynamo_compiling() else BoundMask(mask_mod, where)
     except NotImplementedError:
         if not _dense.is_allowed():
             raise

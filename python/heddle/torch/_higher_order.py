@@ -3,15 +3,20 @@ captures becomes an input of the graph. Called, it turns the traced mods into te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule, Interpreter
+from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ._library import traced_attend
 from ._modes import trace_with
-from ._recording import MASK_PREFIX, Recording
+from ._numbers import Number
+from ._recording import MASK_PREFIX, Recording, Traced
 from ._run import Call
 from ._trace import MASK, SCORE
 
@@ -28,12 +33,99 @@ class Inputs:
         self.number_names = [f"n{i}" for i in range(len(self.numbers))]
 
 
+# What Dynamo calls on a number that varies, and the same on a tensor.
+NUMBER_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.sym_max: torch.maximum, torch.sym_min: torch.minimum, torch.sym_float: lambda x: x,
+    **{getattr(torch, f"_sym_{name}"): getattr(torch, name)
+       for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")},
+}
+
+
+class WithNumbers(Interpreter):
+    """Runs a mod's graph. Dynamo lifts a float that varies as a 0-d tensor, and puts `.item()` into the graph.
+
+    `.item()` of a tensor in `numbers` (by id) gives that number, of another one a read of the tensor.
+    """
+
+    def __init__(self, mod: GraphModule, recording: Recording, numbers: dict[int, Any]) -> None:
+        super().__init__(mod)
+        self.recording, self.numbers = recording, numbers
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target != "item" or isinstance(args[0], Traced):
+            return super().call_method(target, args, kwargs)
+        number = self.numbers.get(id(args[0]))
+        return self.recording.wrapped(self.recording.value_of(args[0])) if number is None else number
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target in NUMBER_FUNCTIONS and any(type(x) in (Traced, Number) for x in args):
+            return NUMBER_FUNCTIONS[target](*(self.tensor(x) for x in args))
+        return super().call_function(target, args, kwargs)
+
+    def tensor(self, x: Any) -> torch.Tensor:
+        if type(x) is Number:
+            return self.recording.wrapped(self.recording.param(x))  # type: ignore[no-any-return]
+        return x if isinstance(x, Traced) else torch.tensor(x)
+
+
+def floats_of(mod: Any, lifted: Sequence[Any]) -> list[Any]:
+    """The lifted floats, and the lifted tensors that the graph takes `.item()` of."""
+    if not isinstance(mod, GraphModule):
+        return []
+    places = [node for node in mod.graph.nodes if node.op == "placeholder"]
+    taken = {node.args[0] for node in mod.graph.nodes if node.op == "call_method" and node.target == "item"}
+    return [x for x, place in zip(lifted, places[len(places) - len(lifted):])
+            if place in taken or isinstance(x, (float, torch.SymFloat))]
+
+
+def value_of(lifted: Any) -> float:
+    """Its number now; a graph that is being compiled is guarded by it."""
+    number = lifted.item() if isinstance(lifted, torch.Tensor) else lifted
+    return float(number) if isinstance(number, torch.SymFloat) else int(number) if isinstance(
+        number, torch.SymInt) else number  # type: ignore[no-any-return]
+
+
+def at_hand(lifted: Any, device: torch.device) -> Any:
+    """A 0-d tensor on the CPU goes to the device of the call: its content is not known in a trace."""
+    is_number = isinstance(lifted, torch.Tensor) and lifted.dim() == 0
+    return lifted.to(device) if is_number and lifted.device.type == "cpu" and device.type != "cpu" else lifted
+
+
 def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], device: torch.device, is_mask: bool) -> Any:
     """The mod's expression; its captures and params go to the call."""
+    lifted = [at_hand(x, device) for x in lifted]
+    floats = floats_of(mod, lifted)
+    try:
+        return traced_into(call, mod, lifted, device, is_mask, {} if floats else None)
+    except Exception:
+        if not floats:
+            raise
+    # Perhaps for a float whose value Python needs: again, with a graph for these values alone.
+    values = {id(x): value_of(x) for x in floats}
+    return traced_into(call, mod, lifted, device, is_mask, values)
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Without the modes of torch.export, AOT and fake tensors, which do not know the symbolic tensors of a trace."""
+    with _disable_current_modes():
+        functions = [_pop_mode() for _ in range(_len_torch_function_stack())]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for mode in reversed(functions):
+                _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def traced_into(call: Call, mod: Any, lifted: Sequence[Any], device: torch.device, is_mask: bool,
+                numbers: dict[int, float] | None) -> Any:
     recording = Recording(Inputs(lifted), device, MASK_PREFIX if is_mask else "")
-    arguments = [recording.stand_in(x) for x in lifted]
-    expr = trace_with(
-        recording, lambda *own: mod(*own, *arguments), MASK if is_mask else SCORE, "bool" if is_mask else "f32")
+    known = numbers or {}
+    arguments = [x if isinstance(x, torch.Tensor) else known.get(id(x), recording.stand_in(x)) for x in lifted]
+    run = mod if numbers is None else WithNumbers(mod, recording, numbers).run
+    with without_modes():
+        expr = trace_with(
+            recording, lambda *own: run(*own, *arguments), MASK if is_mask else SCORE, "bool" if is_mask else "f32")
     call.captures.update(recording.captures)
     call.params.update(recording.values())
     return expr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -36,7 +37,12 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
         Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
         for name in arguments
     ]
-    with torch.no_grad(), Functions(recording), Operations(recording):
+    ambient = contextlib.nullcontext()
+    if torch.compiler.is_exporting():
+        from ._higher_order import without_modes  # it needs Dynamo, which is slow to import
+
+        ambient = without_modes()
+    with ambient, torch.no_grad(), Functions(recording), Operations(recording):
         try:
             return checked(recording, mod(*leaves), kind)
         except Unsupported as error:

@@ -1,10 +1,12 @@
 """Under torch.compile, torch.export, vmap, checkpoint and fake tensors."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
-from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
+from heddle.torch import BlockMask, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
 
 generator = torch.Generator().manual_seed(3)
 q, k, v = (torch.randn(2, 4, 33, 16, generator=generator) for _ in range(3))
@@ -24,6 +26,13 @@ def compiled(request):
 
 def alibi(score, b, h, q_idx, kv_idx):
     return score + slopes[h] * (kv_idx - q_idx)
+
+
+FACTOR = 1.0
+
+
+def times_factor(score, b, h, q_idx, kv_idx):
+    return score * FACTOR
 
 
 def documents(b, h, q_idx, kv_idx):
@@ -48,11 +57,101 @@ def test_a_mod_made_inside(compiled):
         torch.testing.assert_close(fast(q, k, v, slopes, window), model(q, k, v, slopes, window))
 
 
+NUMBER_MODS = {
+    "operand": lambda c: lambda score, b, h, q_idx, kv_idx: c * torch.tanh(score / c) + 2**c,
+    "where": lambda c: lambda score, b, h, q_idx, kv_idx: torch.where(q_idx - kv_idx < c, score, c),
+    "maximum": lambda c: lambda score, b, h, q_idx, kv_idx: score * max(c, 2.0) * math.sqrt(c),
+    "value": lambda c: lambda score, b, h, q_idx, kv_idx: torch.clamp(score, -1.0, c) * round(c) * math.exp(c),
+    "branch": lambda c: lambda score, b, h, q_idx, kv_idx: score * 2 if c > 2 else score - c,
+}
+
+
+@pytest.mark.parametrize("make", NUMBER_MODS.values(), ids=NUMBER_MODS)
+def test_a_float_of_a_closure_changes(compiled, make):
+    def model(c):
+        return flex_attention(q, k, v, make(c))
+
+    fast = compiled(model)
+    for c in (1.5, 2.5, 3.25):
+        torch.testing.assert_close(fast(c), model(c))
+
+
+def test_a_global_float_changes(compiled, monkeypatch):
+    fast = compiled(lambda q: flex_attention(q, k, v, times_factor))
+    for factor in (0.5, 1.5, 2.5):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        torch.testing.assert_close(fast(q), flex_attention(q, k, v, times_factor))
+
+
+def test_a_float_of_a_module_changes(compiled):
+    class Model(torch.nn.Module):
+        def score(self, score, b, h, q_idx, kv_idx):
+            return score * self.factor
+
+        def forward(self, q):
+            return flex_attention(q * self.factor, k, v, self.score)
+
+    model = Model()
+    fast = compiled(model)
+    for model.factor in (0.5, 1.5, 2.5):
+        torch.testing.assert_close(fast(q), model(q))
+
+
 @pytest.mark.parametrize("create", [create_block_mask, flex.create_block_mask], ids=["heddle", "torch"])
 def test_a_block_mask_from_outside(compiled, create):
     mask = create(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
     got = compiled(flex_attention)(q, k, v, alibi, mask)
     torch.testing.assert_close(got, flex_attention(q, k, v, alibi, mask))
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def listed_masks():
+    mask = create_block_mask(causal, None, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    sliced = mask[:1]
+    sliced.mask_mod = causal
+    return {"sliced": sliced, "from_kv_blocks": BlockMask.from_kv_blocks(
+        mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices, 16, causal, (33, 33))}
+
+
+@pytest.mark.parametrize("name", ["sliced", "from_kv_blocks"])
+def test_a_block_mask_of_lists(compiled, name):
+    mask = listed_masks()[name]
+    got = compiled(lambda q: flex_attention(q, k, v, block_mask=mask))(q)
+    torch.testing.assert_close(got, flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_block_mask_cropped_inside(compiled):
+    whole, mask = (create_block_mask(causal, None, None, n, n, "cpu", BLOCK_SIZE=16) for n in (64, 33))
+    got = compiled(lambda q: flex_attention(q, k, v, block_mask=whole._adjust(33, 33)))(q)
+    torch.testing.assert_close(got, flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_block_mask_for_torchs_own_function(compiled):
+    mask = create_block_mask(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    got = compiled(lambda q: flex.flex_attention(q, k, v, block_mask=mask))(q)
+    torch.testing.assert_close(got, flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_block_mask_made_inside(compiled):
+    def model(q, ids, window):
+        def near(b, h, q_idx, kv_idx):
+            return (ids[b, q_idx] == ids[b, kv_idx]) & (q_idx - kv_idx < window)
+
+        return flex_attention(q, k, v, alibi, create_block_mask(near, 2, None, 33, 33, "cpu"))
+
+    fast = compiled(model)
+    for others, window in ((ids, 5), (ids.flip(1), 9), (ids, 12)):
+        torch.testing.assert_close(fast(q, others, window), model(q, others, window))
+
+
+def test_a_block_mask_that_leaves_the_graph(compiled):
+    mask = compiled(lambda: create_block_mask(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16))()
+    want = create_block_mask(documents, 2, None, 33, 33, "cpu", BLOCK_SIZE=16)
+    torch.testing.assert_close(flex_attention(q, k, v, block_mask=mask), flex_attention(q, k, v, block_mask=want))
+    assert mask.kv_num_blocks.equal(want.kv_num_blocks)
 
 
 def test_sdpa(compiled):
@@ -99,6 +198,27 @@ def test_export():
     program = torch.export.export(Model(), (q, k, v))
     assert any("heddle.forward" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(q, k, v), Model()(q, k, v))
+
+
+def test_strict_export_of_mods():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("slopes", slopes)
+
+        def forward(self, q, k, v, ids):
+            def score(score, b, h, q_idx, kv_idx):
+                return score * 2 + self.slopes[h] * (kv_idx - q_idx)
+
+            def mask(b, h, q_idx, kv_idx):
+                return ids[b, q_idx] == ids[b, kv_idx]
+
+            return flex_attention(q, k, v, score, create_block_mask(mask, 2, None, 33, 33, "cpu"))
+
+    program = torch.export.export(Model(), (q, k, v, ids), strict=True)
+    assert [str(node.target) for node in program.graph.nodes].count("heddle.forward.default") == 1
+    others = ids.flip(1)
+    torch.testing.assert_close(program.module()(q, k, v, others), Model()(q, k, v, others))
 
 
 def test_the_operator_is_sound():

@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 
+#include "backend/reference/dot.h"
 #include "base/element.h"
 #include "base/parallel.h"
 
@@ -59,24 +60,6 @@ std::vector<double> load_keys(const ConstTensorView& view, const AttentionProble
 double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, std::int64_t head) {
   if (!factor) return 1;
   return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
-}
-
-// Sums are exact beyond float64 where the machine has more (x86: 64 bits), so that f64 results are judged by more than
-// their own rounding errors.
-using Sum = long double;
-
-struct Dot {
-  double sum, terms;  // terms: of absolute values
-};
-
-Dot dot(std::span<const double> x, const double* y) {
-  Sum sum = 0;
-  double terms = 0;
-  for (std::size_t d = 0; d < x.size(); ++d) {
-    sum += static_cast<Sum>(x[d]) * y[d];
-    terms += std::abs(x[d] * y[d]);
-  }
-  return {static_cast<double>(sum), terms};
 }
 
 // Computes rows one after the other; the buffers are one thread's.
@@ -241,7 +224,8 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
         continue;
       }
       const auto query = load_rows(tensors.q, tensor_batch, h, place.row, 1);
-      const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale, sink, query, keys.data(), values.data()};
+      const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale,       v_descale,
+                             sink,           query,           keys.data(), values.data()};
       visit(place, &row, compute(row));
     }
   }

@@ -18,6 +18,7 @@ struct RowInputs {
   RowPosition position;           // i counts from the sequence's start
   std::int64_t kv_len;            // keys of the sequence
   double scale;                   // of the scores; q's and k's descale factors are in it
+  double v_descale;               // is in `values`
   double sink;                    // of the head; -inf when there are none
   std::span<const double> query;  // [Dqk]
   const double* keys;             // [kv_len, Dqk]

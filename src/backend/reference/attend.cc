@@ -188,13 +188,14 @@ struct Task {
   std::int64_t b, kv_head, first, last;
 };
 
-std::vector<Task> make_tasks(const AttentionProblem& problem) {
+std::vector<Task> make_tasks(const AttentionProblem& problem, RowOrder order) {
   std::vector<Task> tasks;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t rows = problem.packed ? problem.sequences[static_cast<std::size_t>(b)].q_len : problem.q_rows;
+    const std::int64_t task_rows = order == RowOrder::any ? kTaskRows : std::max<std::int64_t>(rows, 1);
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
-      for (std::int64_t first = 0; first < rows; first += kTaskRows) {
-        tasks.push_back({b, kv_head, first, std::min(first + kTaskRows, rows)});
+      for (std::int64_t first = 0; first < rows; first += task_rows) {
+        tasks.push_back({b, kv_head, first, std::min(first + task_rows, rows)});
       }
     }
   }
@@ -233,10 +234,10 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
 
 }  // namespace
 
-void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, double step,
-            const VisitRow& visit) {
+void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, double step, const VisitRow& visit,
+            RowOrder order) {
   const ElementMods mods(problem, arguments, expr::Precision::f64);
-  const std::vector<Task> tasks = make_tasks(problem);
+  const std::vector<Task> tasks = make_tasks(problem, order);
   const auto& progress = arguments.options->progress;
   std::mutex progress_mutex;
   std::int64_t done = 0;

@@ -8,12 +8,17 @@
 #include <vector>
 
 #include "backend/reference/attend.h"
+#include "backend/reference/key_places.h"
 #include "base/element.h"
 
 namespace heddle::reference {
 namespace {
 
 using problem::AttentionProblem;
+
+// A sum of products in f32, one after the other, is off by about 0.6 * 2^-24 of their magnitudes' sum (one sigma). A
+// step is 8 * 2^-24.
+constexpr double kTermsSteps = 0.25;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -105,7 +110,7 @@ class Backward {
   struct RowError {
     std::vector<double> d_o;
     double d_lse;
-    Term delta;     // magnitude: D; floor: E and the error of the sum
+    Term delta;     // magnitude: D; floor: E
     double growth;  // e
   };
 
@@ -127,7 +132,7 @@ class Backward {
       error.delta.magnitude += std::abs(error.d_o[d]) * result.magnitude[d];
       error.delta.floor += std::abs(error.d_o[d]) * result.floor[d];
     }
-    error.delta.floor += step_ * error.delta.magnitude;
+    error.delta.floor += kTermsSteps * step_ * error.delta.magnitude;
     return error;
   }
 
@@ -160,12 +165,13 @@ class Backward {
     const double size = std::abs(w);
     const Dot d_p = dot(error.d_o, row.values + j * problem_.v_dim);
 
-    // The loss's slope by t. One rounding of each of its terms is in the floor of p already.
-    const double terms = size * d_p.terms + error.delta.magnitude;
+    // The loss's slope by t: errors of p, of dP and of delta.
+    const double delta = std::abs(error.delta.value);
+    const double sums = kTermsSteps * step_ * size * d_p.terms + error.delta.floor;
     const Term dt = {weight.slope.value * (w * d_p.sum - error.delta.value),
                      weight.slope.magnitude * (size * std::abs(d_p.sum) + error.delta.magnitude),
-                     weight.slope.floor * terms + weight.slope.magnitude * error.delta.floor};
-    const double reach = step_ * std::abs(row.scale) * product.terms;
+                     weight.slope.floor * (size * std::abs(d_p.sum) + delta) + weight.slope.magnitude * sums};
+    const double reach = kTermsSteps * step_ * std::abs(row.scale) * product.terms;
     const double slope = slopes_.score.score(at);
     const double slope_error = error_of(at, reach, slope, slopes_.score.is_score(), [&](const expr::Element& there) {
       return slopes_in_reals_.score.score(there);
@@ -175,8 +181,8 @@ class Backward {
 
     add_reads(slopes_.score, slopes_in_reals_.score, at, reach, dt, reads);
     // The loss's slope by w.
-    const double dw_floor = weight.p.floor * d_p.terms + (softmax() ? 0 : step_ * weight.p.magnitude * d_p.terms);
-    const Term dw = {weight.p.value * d_p.sum, weight.p.magnitude * std::abs(d_p.sum), dw_floor};
+    const Term dw = {weight.p.value * d_p.sum, weight.p.magnitude * std::abs(d_p.sum),
+                     weight.p.floor * std::abs(d_p.sum) + weight.p.magnitude * kTermsSteps * step_ * d_p.terms};
     add_reads(slopes_.weight, slopes_in_reals_.weight, at, 0, dw, reads);
   }
 
@@ -213,37 +219,26 @@ class Backward {
     }
   }
 
-  // Where a row of a [B, H, S, D] gradient begins.
-  static std::int64_t row_begin(const GradientSum& sum, std::int64_t batch, std::int64_t head, std::int64_t row) {
-    const Dims& shape = sum.shape();
-    return (((shape[0] == 1 ? 0 : batch) * shape[1] + head) * shape[2] + row) * shape[3];
-  }
-  // The same for key j of sequence b, which a page may hold.
-  std::int64_t key_begin(const GradientSum& sum, std::int64_t b, std::int64_t head, std::int64_t j) const {
-    if (problem_.page_rows == 0) {
-      const Sequence& sequence = problem_.sequences[static_cast<std::size_t>(b)];
-      return row_begin(sum, problem_.packed ? 0 : b, head, sequence.kv_begin + j);
-    }
-    const double page = get_element(*arguments_.options->page_table, {b, j / problem_.page_rows});
-    return row_begin(sum, static_cast<std::int64_t>(page), head, j % problem_.page_rows);
-  }
-
   static Term times(const Term& term, double factor) {
     return {term.value * factor, term.magnitude * std::abs(factor), term.floor * std::abs(factor)};
   }
 
+  std::int64_t kv_head(const RowInputs& row) const { return row.position.h / problem_.group(); }
+  std::mutex& mutex_of(const RowInputs& row) { return head_mutexes_[static_cast<std::size_t>(kv_head(row))]; }
+  std::int64_t key(const GradientSum& sum, const RowInputs& row, std::int64_t j) const {
+    return key_begin(sum.shape(), problem_, *arguments_.options, row.position.b, kv_head(row), j);
+  }
+
   void add_to_tensors(const RowPlace& place, const RowInputs& row, const RowError& error,
                       const std::vector<ElementTerms>& elements) {
-    const std::int64_t b = row.position.b;
-    const std::int64_t kv_head = row.position.h / problem_.group();
-    const std::int64_t query = row_begin(q_, place.batch, place.head, place.row);
-    const std::lock_guard lock(head_mutexes_[static_cast<std::size_t>(kv_head)]);
+    const std::int64_t query = row_begin(q_.shape(), place.batch, place.head, place.row);
+    const std::lock_guard lock(mutex_of(row));
     for (const ElementTerms& element : elements) {
       const Term ds = times(element.ds, row.scale);
-      const double* key = row.keys + element.j * problem_.qk_dim;
-      q_.add(query, ds, std::span(key, static_cast<std::size_t>(problem_.qk_dim)));
-      k_.add(key_begin(k_, b, kv_head, element.j), ds, row.query);
-      v_.add(key_begin(v_, b, kv_head, element.j), times(element.p_w, row.v_descale), error.d_o);
+      const double* keys = row.keys + element.j * problem_.qk_dim;
+      q_.add(query, ds, std::span(keys, static_cast<std::size_t>(problem_.qk_dim)));
+      k_.add(key(k_, row, element.j), ds, row.query);
+      v_.add(key(v_, row, element.j), times(element.p_w, row.v_descale), error.d_o);
     }
   }
 
@@ -256,8 +251,8 @@ class Backward {
     // o is 0 whatever dO is where nothing attends.
     const Term delta = alone ? Term{-error.d_lse, std::abs(error.d_lse), 0} : error.delta;
     const Term term = {-p.value * delta.value, p.magnitude * delta.magnitude,
-                       p.floor * delta.magnitude + p.magnitude * delta.floor};
-    const std::lock_guard lock(head_mutexes_[static_cast<std::size_t>(row.position.h / problem_.group())]);
+                       p.floor * std::abs(delta.value) + p.magnitude * delta.floor};
+    const std::lock_guard lock(mutex_of(row));
     sinks_.add(row.position.h, term);
   }
 
@@ -278,9 +273,10 @@ class Backward {
 Gradients attend_backward(const AttentionProblem& problem, const backend::RunArguments& arguments,
                           const BackwardArguments& backward, double step) {
   Backward sums(problem, arguments, backward, step);
-  attend(problem, arguments, step, [&](const RowPlace& place, const RowInputs* row, const RowResult& result) {
+  const auto add_row = [&](const RowPlace& place, const RowInputs* row, const RowResult& result) {
     if (row != nullptr) sums.add_row(place, *row, result);
-  });
+  };
+  attend(problem, arguments, step, add_row);
   return sums.finish();
 }
 

@@ -42,11 +42,14 @@ struct Gradients {
 
 /// Everything was validated. arguments.tensors.o and lse are not touched. Sums are taken in no fixed order, beyond
 /// float64's precision where the machine has more. `step`: the rounding error of one step of a sum; 0: magnitudes and
-/// floors are not computed. These are, with D = sum |dO| sum |p w v| / l + |dlse|, e the largest relative error of p
-/// that rounding errors of `step` make, and E the error of delta that follows from o's floor:
-///   magnitude   of dt: p (|w dP| + D); of dv p |w|; times |dt/ds|, |scale k| and so on, and summed as the gradient is.
-///   floor       as the magnitude, but of dt: p e (|w| sum |dO v| + D) + p E; and what dt/ds errs by if it is computed
-///               in the problem's reals from a score that is off by `step` of its terms.
+/// floors are not computed. These are sums of absolute values, as the gradient is a sum:
+///   magnitude   of dt: p (|w dP| + D), D = sum |dO| sum |p w v| / l + |dlse|; of dv: p |w| |dO|. For dq, dk and reads
+///               those of dt times |dt/ds scale k| and so on.
+///   floor       of dt: e (|w dP| + |delta|) + p (E + step / 4 |w| sum |dO v|), where rounding errors of `step` change
+///   p
+///               by up to e (attend.h), and delta by E: what follows from o's floor, and step / 4 of D. Of dq, dk and
+///               reads also what dt/ds errs by if it is computed in the problem's reals, from a score that is off by
+///               step / 4 of its terms; at a kink either side's slope is right.
 Gradients attend_backward(const problem::AttentionProblem& problem, const backend::RunArguments& arguments,
                           const BackwardArguments& backward, double step);
 

@@ -17,8 +17,19 @@ constexpr DType kStorage[] = {DType::f32, DType::f16, DType::bf16};
 
 TEST(CheckGradients, PassesATiledBackward) {
   for (const DType dtype : kStorage) {
-    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       const check::GradientReport report = TileBackward(dtype, seed).check(Fault::none);
+      EXPECT_TRUE(report.passed) << name(dtype) << ", seed " << seed << '\n' << report.text();
+    }
+  }
+}
+
+// Where one key has most of the weight, dP is near delta, and what a rounded o costs is most of the error.
+TEST(CheckGradients, PassesPeakedRows) {
+  for (const DType dtype : kStorage) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      TileBackward backward(dtype, seed, dtype, TileBackward::Scores::peaked);
+      const check::GradientReport report = backward.check(Fault::none);
       EXPECT_TRUE(report.passed) << name(dtype) << ", seed " << seed << '\n' << report.text();
     }
   }

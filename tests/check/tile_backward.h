@@ -43,15 +43,24 @@ class TileBackward {
  public:
   static constexpr std::int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kRows = 19, kDim = 16;
 
+  /// How scores are spread: all below a cap of 2, or so that a row has few keys with weight.
+  enum class Scores : std::uint8_t { capped, peaked };
+
   TileBackward(DType dtype, std::uint64_t seed) : TileBackward(dtype, seed, dtype) {}
-  TileBackward(DType dtype, std::uint64_t seed, DType o_dtype) : dtype_(dtype), rng_(seed) {
+  TileBackward(DType dtype, std::uint64_t seed, DType o_dtype, Scores scores = Scores::capped)
+      : dtype_(dtype),
+        rng_(seed),
+        cap_(scores == Scores::capped ? 2 : 64),
+        scale_(scores == Scores::capped ? 0.25F : 4) {
     q_ = draw(kHeads), k_ = draw(kKvHeads), v_ = draw(kKvHeads), d_o_ = draw(kHeads);
     d_lse_ = draw({kBatch, kHeads, kRows}, DType::f32);
     sinks_ = draw({kHeads}, DType::f32);
     slopes_ = draw({kHeads}, DType::f32);
     options_.sinks = sinks_;
     options_.bindings.captures["slopes"] = slopes_;
-    options_.score_mod = parse("2.0 * tanh(score / 2.0) + slopes[h] * f32(kv_idx - q_idx)", Symbols(options_.bindings));
+    options_.bindings.params["cap"] = cap_;
+    options_.score_mod = parse("cap * tanh(score / cap) + slopes[h] * f32(kv_idx - q_idx)", Symbols(options_.bindings));
+    options_.scale = scale_;
     options_.mask_mod = leaf::kv_idx() <= leaf::q_idx();
     options_.weight_mod = where((leaf::kv_idx() + leaf::q_idx()) % 3 == 0, Expr(0.0), Expr(1.5));
     options_.backend = BackendChoice::reference;
@@ -103,7 +112,6 @@ class TileBackward {
                  d_lse = floats(d_lse_), sinks = floats(sinks_), slopes = floats(slopes_);
     dq_.assign(q.size(), 0), dk_.assign(k.size(), 0), dv_.assign(v.size(), 0);
     d_sinks_.assign(kHeads, 0), d_slopes_.assign(kHeads, 0);
-    const float scale = 0.25F;
     for (std::int64_t bh = kBatch * kHeads - 1; bh >= 0; --bh) {
       const std::int64_t b = bh / kHeads, h = bh % kHeads, kv = b * kKvHeads + h / 2;
       for (std::int64_t i = kRows - 1; i >= 0; --i) {
@@ -125,9 +133,9 @@ class TileBackward {
             s += q[row + d] * k[key + d];
             d_p += d_o[row + d] * v[key + d];
           }
-          const float capped = std::tanh(scale * s / 2);
+          const float capped = std::tanh(scale_ * s / cap_);
           const auto distance = static_cast<float>(j - i);
-          const float t = 2 * capped + slopes[static_cast<std::size_t>(h)] * distance;
+          const float t = cap_ * capped + slopes[static_cast<std::size_t>(h)] * distance;
           const float slope = fault == Fault::no_slope ? 1 : 1 - capped * capped;
           const float w = (i + j) % 3 == 0 ? 0.0F : 1.5F;
           constexpr float kLog2e = 1.44269504F;
@@ -154,8 +162,8 @@ class TileBackward {
         }
       }
     }
-    for (float& x : dq_) x *= fault == Fault::wrong_scale ? scale * 1.01F : scale;
-    for (float& x : dk_) x *= fault == Fault::no_scale_of_k ? 1 : scale;
+    for (float& x : dq_) x *= fault == Fault::wrong_scale ? scale_ * 1.01F : scale_;
+    for (float& x : dk_) x *= fault == Fault::no_scale_of_k ? 1 : scale_;
     if (fault == Fault::one_row) std::copy_n(dq_.begin() + kDim * 7, kDim, dq_.begin() + kDim * 8);
   }
   static std::size_t place(std::int64_t head, std::int64_t row) { return static_cast<std::size_t>(head * kRows + row); }
@@ -163,6 +171,7 @@ class TileBackward {
 
   DType dtype_;
   std::mt19937_64 rng_;
+  const float cap_, scale_;
   Tensor q_, k_, v_, d_o_, d_lse_, sinks_, slopes_, o_, lse_;
   AttentionOptions options_;
   Floats dq_, dk_, dv_, d_sinks_, d_slopes_;

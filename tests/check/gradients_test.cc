@@ -158,6 +158,24 @@ TEST(CheckGradients, FailsWhatShouldBeZero) {
   }
 }
 
+// max(score, 0) of a score of 2^-23 or 2^-20 whose terms are 1: f32 may take the first for one below 0.
+TEST(CheckGradients, TakesEitherSideOfAKink) {
+  for (const auto& [score, either] : {std::pair(0x1p-23, true), std::pair(0x1p-20, false)}) {
+    AttentionOptions options;
+    options.normalizer = Normalizer::none;
+    options.scale = 1;
+    options.score_mod = max(leaf::score(), Expr(0.0));
+    Rounded rounded(DType::f32, options, {1, 1, 1, 2}, {1, 1, 1, 2});
+    for (const int d : {0, 1}) Rounded::set(rounded.q, d, 1);
+    Rounded::set(rounded.k, 0, 1 + score), Rounded::set(rounded.k, 1, -1);
+    rounded.compute();
+    ASSERT_TRUE(rounded.check().passed) << rounded.check().text();
+    ASSERT_NE(Rounded::get(rounded.d_q, 0), 0);
+    for (const int d : {0, 1}) Rounded::set(rounded.d_q, d, 0), Rounded::set(rounded.d_k, d, 0);
+    EXPECT_EQ(rounded.check().passed, either) << rounded.check().text();
+  }
+}
+
 // A tile of a GPU multiplies what is masked by 0: k reaches dq, q reaches dk, dO reaches dv, each in its column.
 TEST(CheckGradients, AllowsMaskedNumbersThatAreNotFiniteToReachGradientsOfAGpu) {
   struct Case {

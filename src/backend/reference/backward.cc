@@ -86,14 +86,14 @@ class Backward {
 
   // Called from several threads.
   void add_row(const RowPlace& place, const RowInputs& row, const RowResult& result) {
-    const RowError error = row_error(place, result);
+    const RowLoss loss = row_loss(place, result);
     std::vector<ElementTerms> elements;
     std::vector<ReadTerm> reads;
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
-      if (mods_.attends(row.position, j)) add_element(row, result, error, j, elements, reads);
+      if (mods_.attends(row.position, j)) add_element(row, result, loss, j, elements, reads);
     }
-    add_to_tensors(place, row, error, elements);
-    if (with_sink(row, result)) add_to_sink(row, result, error, elements.empty());
+    add_to_tensors(place, row, loss, elements);
+    if (with_sink(row, result)) add_to_sink(row, result, loss, elements.empty());
     const std::lock_guard lock(reads_mutex_);
     for (const ReadTerm& read : reads) reads_.of(*read.read).add(read.place, read.term);
   }
@@ -106,8 +106,8 @@ class Backward {
   }
 
  private:
-  // dO of a row, and delta.
-  struct RowError {
+  // A row's share of the loss: dO, dlse, delta; and by what the row's p err.
+  struct RowLoss {
     std::vector<double> d_o;
     double d_lse;
     Term delta;     // magnitude: D; floor: E
@@ -117,35 +117,35 @@ class Backward {
   bool judged() const { return step_ > 0; }
   bool softmax() const { return problem_.normalizer == Normalizer::softmax; }
 
-  RowError row_error(const RowPlace& place, const RowResult& result) const {
-    RowError error{.d_o = {}, .d_lse = 0, .delta = {}, .growth = std::expm1(step_ * (1 + result.exponent))};
+  RowLoss row_loss(const RowPlace& place, const RowResult& result) const {
+    RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .growth = std::expm1(step_ * (1 + result.exponent))};
     const ConstTensorView& d_o = backward_.d_o;
     const std::int64_t start = place.batch * d_o.strides[0] + place.head * d_o.strides[1] + place.row * d_o.strides[2];
     for (std::int64_t d = 0; d < problem_.v_dim; ++d) {
-      error.d_o.push_back(base::load_element(d_o.data, d_o.dtype, start + d * d_o.strides[3]));
+      loss.d_o.push_back(base::load_element(d_o.data, d_o.dtype, start + d * d_o.strides[3]));
     }
-    if (!softmax()) return error;
-    if (backward_.d_lse) error.d_lse = get_element(*backward_.d_lse, {place.batch, place.head, place.row});
-    error.delta.value = dot(error.d_o, result.o.data()).sum - error.d_lse;
-    error.delta.magnitude = std::abs(error.d_lse);
-    for (std::size_t d = 0; d < error.d_o.size(); ++d) {
-      error.delta.magnitude += std::abs(error.d_o[d]) * result.magnitude[d];
-      error.delta.floor += std::abs(error.d_o[d]) * result.floor[d];
+    if (!softmax()) return loss;
+    if (backward_.d_lse) loss.d_lse = get_element(*backward_.d_lse, {place.batch, place.head, place.row});
+    loss.delta.value = dot(loss.d_o, result.o.data()).sum - loss.d_lse;
+    loss.delta.magnitude = std::abs(loss.d_lse);
+    for (std::size_t d = 0; d < loss.d_o.size(); ++d) {
+      loss.delta.magnitude += std::abs(loss.d_o[d]) * result.magnitude[d];
+      loss.delta.floor += std::abs(loss.d_o[d]) * result.floor[d];
     }
-    error.delta.floor += kTermsSteps * step_ * error.delta.magnitude;
-    return error;
+    loss.delta.floor += kTermsSteps * step_ * loss.delta.magnitude;
+    return loss;
   }
 
   // p, and its derivative by t.
   struct Weight {
     Term p, slope;
   };
-  Weight weight_of(double t, double lse, const RowError& error) const {
+  Weight weight_of(double t, double lse, const RowLoss& loss) const {
     if (problem_.normalizer == Normalizer::none) {
       // p is t itself: log1p(e) is step * (1 + the largest |t|).
-      return {{t, std::abs(t), std::log1p(error.growth)}, {1, 1, step_}};
+      return {{t, std::abs(t), std::log1p(loss.growth)}, {1, 1, step_}};
     }
-    const auto floor = [&](double x) { return std::min(1.0, std::max(x, flushed_) * error.growth); };
+    const auto floor = [&](double x) { return std::min(1.0, std::max(x, flushed_) * loss.growth); };
     const double p = softmax() ? std::exp(t - lse) : 1 / (1 + std::exp(-t));
     const Term share = {p, std::max(p, flushed_), floor(p)};
     if (softmax()) return {share, share};
@@ -153,23 +153,23 @@ class Backward {
     return {share, {slope, slope, floor(slope) + step_ * p}};  // 1 - p cancels where p is near 1
   }
 
-  void add_element(const RowInputs& row, const RowResult& result, const RowError& error, std::int64_t j,
+  void add_element(const RowInputs& row, const RowResult& result, const RowLoss& loss, std::int64_t j,
                    std::vector<ElementTerms>& elements, std::vector<ReadTerm>& reads) const {
     const Dot product = dot(row.query, row.keys + j * problem_.qk_dim);
     expr::Element at = mods_.element(row.position, j);
     at.score = row.scale * product.sum;
     const double t = mods_.score(row.position, j, at.score);
     if (t == -kInfinity) return;
-    const Weight weight = weight_of(t, result.lse, error);
+    const Weight weight = weight_of(t, result.lse, loss);
     const double w = mods_.weight(row.position, j);
     const double size = std::abs(w);
-    const Dot d_p = dot(error.d_o, row.values + j * problem_.v_dim);
+    const Dot d_p = dot(loss.d_o, row.values + j * problem_.v_dim);
 
     // The loss's slope by t: errors of p, of dP and of delta.
-    const double delta = std::abs(error.delta.value);
-    const double sums = kTermsSteps * step_ * size * d_p.terms + error.delta.floor;
-    const Term dt = {weight.slope.value * (w * d_p.sum - error.delta.value),
-                     weight.slope.magnitude * (size * std::abs(d_p.sum) + error.delta.magnitude),
+    const double delta = std::abs(loss.delta.value);
+    const double sums = kTermsSteps * step_ * size * d_p.terms + loss.delta.floor;
+    const Term dt = {weight.slope.value * (w * d_p.sum - loss.delta.value),
+                     weight.slope.magnitude * (size * std::abs(d_p.sum) + loss.delta.magnitude),
                      weight.slope.floor * (size * std::abs(d_p.sum) + delta) + weight.slope.magnitude * sums};
     const double reach = kTermsSteps * step_ * std::abs(row.scale) * product.terms;
     const double slope = slopes_.score.score(at);
@@ -229,7 +229,7 @@ class Backward {
     return key_begin(sum.shape(), problem_, *arguments_.options, row.position.b, kv_head(row), j);
   }
 
-  void add_to_tensors(const RowPlace& place, const RowInputs& row, const RowError& error,
+  void add_to_tensors(const RowPlace& place, const RowInputs& row, const RowLoss& loss,
                       const std::vector<ElementTerms>& elements) {
     const std::int64_t query = row_begin(q_.shape(), place.batch, place.head, place.row);
     const std::lock_guard lock(mutex_of(row));
@@ -238,7 +238,7 @@ class Backward {
       const double* keys = row.keys + element.j * problem_.qk_dim;
       q_.add(query, ds, std::span(keys, static_cast<std::size_t>(problem_.qk_dim)));
       k_.add(key(k_, row, element.j), ds, row.query);
-      v_.add(key(v_, row, element.j), times(element.p_w, row.v_descale), error.d_o);
+      v_.add(key(v_, row, element.j), times(element.p_w, row.v_descale), loss.d_o);
     }
   }
 
@@ -246,10 +246,10 @@ class Backward {
   bool with_sink(const RowInputs& row, const RowResult& result) const {
     return backward_.of_sinks && row.sink != -kInfinity && result.lse != -kInfinity;
   }
-  void add_to_sink(const RowInputs& row, const RowResult& result, const RowError& error, bool alone) {
-    const Term p = weight_of(row.sink, result.lse, error).p;
+  void add_to_sink(const RowInputs& row, const RowResult& result, const RowLoss& loss, bool alone) {
+    const Term p = weight_of(row.sink, result.lse, loss).p;
     // o is 0 whatever dO is where nothing attends.
-    const Term delta = alone ? Term{-error.d_lse, std::abs(error.d_lse), 0} : error.delta;
+    const Term delta = alone ? Term{-loss.d_lse, std::abs(loss.d_lse), 0} : loss.delta;
     const Term term = {-p.value * delta.value, p.magnitude * delta.magnitude,
                        p.floor * std::abs(delta.value) + p.magnitude * delta.floor};
     const std::lock_guard lock(mutex_of(row));

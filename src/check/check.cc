@@ -1,10 +1,10 @@
 #include "heddle/check.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "backend/reference/attend.h"
 #include "base/element.h"
@@ -32,8 +32,8 @@ class RowJudge {
   RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o, const std::optional<TensorView>& lse,
            bool on_gpu)
       : on_gpu_(on_gpu),
-        unit_(std::ldexp(1.0, -check::significand_bits(problem.q_dtype))),
-        step_(step_of(problem, on_gpu)),
+        unit_(check::storage_unit(problem)),
+        step_(check::sum_step(problem, on_gpu)),
         o_(o),
         lse_(lse),
         o_criterion_(o.dtype, true),
@@ -75,12 +75,6 @@ class RowJudge {
   }
 
  private:
-  static double step_of(const problem::AttentionProblem& problem, bool on_gpu) {
-    if (problem.precision == expr::Precision::f64) return check::kSumUnitF64;
-    const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.k_dtype) == 1 && size_of(problem.v_dtype) == 1;
-    return on_gpu && fp8 ? check::kFp8SumUnit : check::kSumUnit;
-  }
-
   /// A GPU's tiles multiply masked values by 0, so one that is not finite may reach rows that do not attend it. Where
   /// the reference is finite, every value of the column that is not is masked for the row.
   bool is_reached_by_masked_value(const reference::RowPlace& place, const reference::RowInputs& inputs,
@@ -101,21 +95,12 @@ class RowJudge {
   check::Criterion o_criterion_, lse_criterion_;
 };
 
-std::string table_row(std::string_view name, const TensorCheck& check) {
-  return fmt::format("{:<4} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {}\n", name,
-                     check.max_error, check.max_allowed, check.plain_max_error, check.mean_error, check.mean_allowed,
-                     check.plain_mean_error, check.worst_row, check.mismatched_specials,
-                     check.passed ? "passed" : "FAILED");
-}
-
 }  // namespace
 
 std::string CheckReport::text() const {
-  std::string text = fmt::format("{:<4} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "", "max error",
-                                 "allowed", "plain's", "mean error", "allowed", "plain's", "worst row", "NaN or inf");
-  text += table_row("o", o);
-  if (lse) text += table_row("lse", *lse);
-  return text;
+  std::vector<std::pair<std::string, TensorCheck>> rows = {{"o", o}};
+  if (lse) rows.emplace_back("lse", *lse);
+  return check::table(rows);
 }
 
 namespace {

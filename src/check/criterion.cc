@@ -1,5 +1,7 @@
 #include "check/criterion.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -34,6 +36,16 @@ double one_rounding(DType dtype, double x) {
 }
 
 }  // namespace
+
+double sum_step(const problem::AttentionProblem& problem, bool on_gpu) {
+  if (problem.precision == expr::Precision::f64) return kSumUnitF64;
+  const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.k_dtype) == 1 && size_of(problem.v_dtype) == 1;
+  return on_gpu && fp8 ? kFp8SumUnit : kSumUnit;
+}
+
+double storage_unit(const problem::AttentionProblem& problem) {
+  return std::ldexp(1.0, -significand_bits(problem.q_dtype));
+}
 
 void Criterion::Errors::add(double error) {
   largest = std::max(largest, error);
@@ -96,6 +108,21 @@ TensorCheck Criterion::finish() const {
   check.passed = mismatched_specials_ == 0 && check.max_error <= check.max_allowed &&
                  check.mean_error <= check.mean_allowed && worst_ <= 1;
   return check;
+}
+
+std::string table(std::span<const std::pair<std::string, TensorCheck>> tensors) {
+  std::size_t width = 4;
+  for (const auto& [name, check] : tensors) width = std::max(width, name.size());
+  std::string text =
+      fmt::format("{:<{}} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "", width, "max error", "allowed",
+                  "plain's", "mean error", "allowed", "plain's", "worst row", "NaN or inf");
+  for (const auto& [name, check] : tensors) {
+    text += fmt::format("{:<{}} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {}\n",
+                        name, width, check.max_error, check.max_allowed, check.plain_max_error, check.mean_error,
+                        check.mean_allowed, check.plain_mean_error, check.worst_row, check.mismatched_specials,
+                        check.passed ? "passed" : "FAILED");
+  }
+  return text;
 }
 
 }  // namespace heddle::check

@@ -1,7 +1,12 @@
 // The criterion of check.h, one element at a time.
 #pragma once
 
+#include <span>
+#include <string>
+#include <utility>
+
 #include "heddle/check.h"
+#include "problem/problem.h"
 
 namespace heddle::check {
 
@@ -11,6 +16,11 @@ inline constexpr double kSumUnit = 0x1p-21, kSumUnitF64 = 0x1p-50;
 /// bits" (DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2, of an H800). For what a GPU computes of q, k and v
 /// that all have 8 bits, and for nothing else.
 inline constexpr double kFp8SumUnit = 0x1p-14;
+
+/// What a step of a sum is rounded to in this attention; on_gpu: a GPU computed what is judged.
+double sum_step(const problem::AttentionProblem& problem, bool on_gpu);
+/// u: the unit roundoff of the storage dtype, q's.
+double storage_unit(const problem::AttentionProblem& problem);
 
 /// One element of a result and what it is judged by.
 struct Judged {
@@ -44,5 +54,8 @@ class Criterion {
   Errors own_, plain_, rounding_, floor_;  // rounding: of the reference, rounded to the dtype
   double worst_ = 0;
 };
+
+/// The figures of some tensors as text, a line each.
+std::string table(std::span<const std::pair<std::string, TensorCheck>> tensors);
 
 }  // namespace heddle::check

@@ -156,25 +156,43 @@ Expr derivative(const Expr& root, const Node* variable) {
   return found == d.end() ? Expr() : found->second;
 }
 
-}  // namespace
+Expr simplified(const Expr& e, SimplifiedFor precision) { return precision ? simplify(e, *precision) : e; }
 
-Expr d_score(const Expr& e, Precision precision) {
-  const Expr score = leaf::score();
-  return simplify(or_zero(derivative(e, score.node())), precision);
+/// The derivative, or empty when it is zero everywhere.
+Expr gradient_of(const Expr& e, const Node* variable, SimplifiedFor precision) {
+  const Expr gradient = derivative(e, variable);
+  if (gradient.empty()) return {};
+  const Expr simple = simplified(gradient, precision);
+  return is_zero(simple) ? Expr() : simple;
 }
 
-std::vector<CaptureGradient> d_captures(const Expr& e, Precision precision) {
+}  // namespace
+
+Expr d_score(const Expr& e, SimplifiedFor precision) {
+  const Expr score = leaf::score();
+  return simplified(or_zero(derivative(e, score.node())), precision);
+}
+
+std::vector<CaptureGradient> d_captures(const Expr& e, SimplifiedFor precision) {
   std::vector<CaptureGradient> gradients;
   for (const Node* node : post_order(e)) {
     if (info(node->op).kind != Kind::read || node->type != ExprType::f32) continue;
-    const Expr gradient = derivative(e, node);
+    const Expr gradient = gradient_of(e, node, precision);
     if (gradient.empty()) continue;
-    const Expr simple = simplify(gradient, precision);
-    if (is_zero(simple)) continue;
     const auto rank = static_cast<std::size_t>(node->capture().rank);
-    CaptureGradient here{node->capture(), {}, simple};
+    CaptureGradient here{node->capture(), {}, gradient};
     for (std::size_t axis = 0; axis < rank; ++axis) here.indices.push_back(operand(*node, axis));
     gradients.push_back(std::move(here));
+  }
+  return gradients;
+}
+
+std::vector<ParamGradient> d_params(const Expr& e, SimplifiedFor precision) {
+  std::vector<ParamGradient> gradients;
+  for (const Node* node : post_order(e)) {
+    if (node->op != Op::param || node->type != ExprType::f32) continue;
+    const Expr gradient = gradient_of(e, node, precision);
+    if (!gradient.empty()) gradients.push_back({node->param().name, gradient});
   }
   return gradients;
 }

@@ -1,16 +1,22 @@
-// Derivatives of score mods, for the backward pass.
+// Derivatives of score and weight mods, for the backward pass.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "expr/interpret.h"
 
 namespace heddle::expr {
 
-/// d e / d score, simplified for `precision`. Kinks (abs, min, max, where, floor) take the derivative of the branch
-/// taken, and what a branch not taken would give, NaN or infinite, does not come through; at a tie of min and max half
-/// each, as PyTorch's. Masked elements are the caller's affair.
-Expr d_score(const Expr& e, Precision precision);
+/// The reals for which a derivative is simplified. None: it stays as the rules wrote it, which the reference wants:
+/// a wrong rule of the simplifier must not reach both sides of a comparison.
+using SimplifiedFor = std::optional<Precision>;
+
+/// d e / d score. Kinks (abs, min, max, where, floor) take the derivative of the branch taken, and what a branch not
+/// taken would give, NaN or infinite, does not come through; at a tie of min and max half each, as PyTorch's. Masked
+/// elements are the caller's affair.
+Expr d_score(const Expr& e, SimplifiedFor precision);
 
 /// One place where a capture is read: d e / d capture[indices] = `gradient`, to be added at `indices` for every
 /// element. Where an `at` took its fill, the gradient is 0 and the indices are outside the tensor.
@@ -20,6 +26,14 @@ struct CaptureGradient {
   Expr gradient;
 };
 /// All reads of floating captures that `e` depends on smoothly, in the order of evaluation.
-std::vector<CaptureGradient> d_captures(const Expr& e, Precision precision);
+std::vector<CaptureGradient> d_captures(const Expr& e, SimplifiedFor precision);
+
+/// d e / d param.
+struct ParamGradient {
+  std::string name;
+  Expr gradient;
+};
+/// All floating params that `e` depends on smoothly, in the order of evaluation.
+std::vector<ParamGradient> d_params(const Expr& e, SimplifiedFor precision);
 
 }  // namespace heddle::expr

@@ -5,75 +5,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <optional>
 
+#include "expr/finite_differences.h"
+#include "expr/movable_captures.h"
 #include "expr/random_expression.h"
 #include "expr/verify.h"
 
 namespace heddle::expr {
 namespace {
 
+using test::compare;
+using test::MovableCaptures;
 using test::RandomExpressions;
-
-/// A function's slope at 0 by Richardson's extrapolation, and how far it may be off. Empty where the function is not
-/// smooth enough around 0 to tell: not finite, a kink or a jump nearby, or too curved for the step.
-struct Slope {
-  double value, error;
-};
-template <class F>
-std::optional<Slope> slope_at_zero(F&& f, double step) {
-  const double middle = f(0);
-  // One side alone, with an error of the third order.
-  const auto one_sided = [&](double h) {
-    const auto forward = [&](double width) { return (f(width) - middle) / width; };
-    const double coarse = 2 * forward(h / 2) - forward(h);
-    const double fine = 2 * forward(h / 4) - forward(h / 2);
-    return (4 * fine - coarse) / 3;
-  };
-  const auto central = [&](double h) { return (f(h) - f(-h)) / (2 * h); };
-  const double coarse = central(step);
-  const double fine = central(step / 2);
-  const double value = (4 * fine - coarse) / 3;
-  const double scale = 1e-6 + 1e-6 * std::abs(value);
-  const double noise = 1e-14 * std::abs(middle) / step;
-  const double error = std::abs(value - fine) + 10 * noise;
-  const bool smooth = std::abs(one_sided(step) - value) < 1e-3 * (1e-3 + std::abs(value)) &&
-                      std::abs(one_sided(-step) - value) < 1e-3 * (1e-3 + std::abs(value)) &&
-                      error < 1e-4 * (1e-2 + std::abs(value));
-  if (!std::isfinite(value) || !smooth) return {};
-  return Slope{value, scale + error};
-}
-
-/// What a point says about a derivative: nothing where the function is not smooth, or where the derivative is NaN: at
-/// sqrt(0 * score), say, the chain rule meets 0 * infinity. Such points must be rare.
-struct Verdict {
-  bool told = false;
-  bool nan = false;
-  std::string fault;
-};
-Verdict compare(const std::optional<Slope>& slope, double derivative) {
-  if (!slope) return {};
-  if (std::isnan(derivative)) return {false, true, {}};
-  if (std::abs(slope->value - derivative) <= slope->error) return {true, false, {}};
-  return {true, false,
-          fmt::format("the derivative is {}, but the slope {} within {}", derivative, slope->value, slope->error)};
-}
-
-/// What must stay as it is around a point for e to be smooth there: its whole numbers and its comparisons. Finite
-/// differences alone take a staircase of small steps for a slope.
-std::vector<Expr> steps_of(const Expr& e) {
-  std::vector<Expr> steps;
-  for (const Node* node : post_order(e)) {
-    if (node->operands.empty() || node->operands[0]->type != ExprType::f32) continue;
-    const bool rounds = node->op == Op::floor || node->op == Op::ceil || node->op == Op::round || node->op == Op::trunc;
-    const bool whole = rounds || node->op == Op::floor_div || node->op == Op::to_i32 || node->op == Op::sign;
-    if (whole || info(node->op).kind == Kind::cmp || info(node->op).kind == Kind::test) {
-      steps.push_back(with_operands(*node, std::vector<Expr>(node->operands.begin(), node->operands.end())));
-    }
-    if (node->op == Op::mod) steps.push_back(floor_div(operand(*node, 0), operand(*node, 1)));
-  }
-  return steps;
-}
+using test::slope_at_zero;
+using test::steps_of;
+using test::Verdict;
+using test::with_f64_captures;
 
 std::vector<Expr> reals_of(const Expr& e) {
   std::vector<Expr> reals;
@@ -154,38 +101,6 @@ TEST(Differentiate, ScoreAgreesWithFiniteDifferences) {
   for (int i = 0; i < kOpCount; ++i) EXPECT_GE(told[static_cast<std::size_t>(i)], 500) << info(static_cast<Op>(i)).name;
 }
 
-/// The random expressions' captures in f64, so that an element can be moved a little.
-class MovableCaptures {
- public:
-  explicit MovableCaptures(const Bindings& given) : bindings_(given) {
-    for (auto& [name, view] : bindings_.captures) {
-      if (!is_floating(view.dtype)) continue;
-      tensors_[name] = copy(view, DType::f64);
-      view = tensors_[name];
-    }
-  }
-  const Bindings& bindings() const { return bindings_; }
-  double& element(const std::string& name, const Dims& index) {
-    const Tensor& tensor = tensors_.at(name);
-    const Dims strides = contiguous_strides(tensor.shape());
-    std::int64_t offset = 0;
-    for (int axis = 0; axis < index.size(); ++axis) offset += index[axis] * strides[axis];
-    return static_cast<double*>(tensor.data())[offset];
-  }
-  const Dims& shape(const std::string& name) const { return tensors_.at(name).shape(); }
-
- private:
-  Bindings bindings_;
-  std::map<std::string, Tensor> tensors_;
-};
-
-Expr with_f64_captures(const Expr& e) {
-  return rewrite(e, [](const Node& node, std::span<const Expr> operands) {
-    if (info(node.op).kind != Kind::read || node.type != ExprType::f32) return with_operands(node, operands);
-    return make(node.op, node.type, operands, CaptureDecl{node.capture().name, DType::f64, node.capture().rank});
-  });
-}
-
 Dims clamped_indices(const CaptureGradient& gradient, const Dims& shape, const Bindings& bindings,
                      const Element& element) {
   Dims index;
@@ -238,6 +153,50 @@ TEST(Differentiate, CapturesAgreeWithFiniteDifferences) {
     nan += verdict.nan ? 1 : 0;
   }
   EXPECT_LT(nan, count / 100);
+}
+
+/// Draws until this many params were judged.
+TEST(Differentiate, ParamsAgreeWithFiniteDifferences) {
+  RandomExpressions random(6, smooth_vocabulary());
+  int count = 0;
+  for (int drawn = 0; count < 1000; ++drawn) {
+    ASSERT_LT(drawn, 100000) << "too few smooth points";
+    const Expr e = random.draw(ExprType::f32, 2 + random.below(14));
+    const Element element = mild_element(random);
+    Bindings bindings = random.bindings();
+    for (const ParamGradient& gradient : d_params(e, Precision::f64)) {
+      verify(gradient.gradient);
+      double& moving = std::get<double>(bindings.params.at(gradient.name));
+      const double start = moving;
+      const double derivative = Interpreter(gradient.gradient, bindings, Precision::f64).real(element);
+      const Verdict verdict =
+          judge(e, derivative, 1e-3 * std::max(1.0, std::abs(start)), [&](const Expr& x, double by) {
+            moving = start + by;
+            return Interpreter(x, bindings, Precision::f64)(element);
+          });
+      moving = start;
+      ASSERT_EQ(verdict.fault, "") << print(e);
+      count += verdict.told ? 1 : 0;
+    }
+  }
+}
+
+// Without simplification the same values, for whoever must not depend on the simplifier.
+TEST(Differentiate, UnsimplifiedDerivativesAreTheSame) {
+  RandomExpressions random(7, smooth_vocabulary());
+  int finite = 0;
+  for (int drawn = 0; drawn < 2000; ++drawn) {
+    const Expr e = random.draw(ExprType::f32, 2 + random.below(14));
+    const Element element = mild_element(random);
+    const auto value = [&](const Expr& x) { return Interpreter(x, random.bindings(), Precision::f64).real(element); };
+    const double raw = value(d_score(e, std::nullopt));
+    const double simple = value(d_score(e, Precision::f64));
+    if (!std::isfinite(raw) || !std::isfinite(simple)) continue;
+    EXPECT_NEAR(raw, simple, 1e-9 * std::max(1.0, std::abs(raw))) << print(e);
+    ++finite;
+  }
+  EXPECT_GT(finite, 1800);
+  EXPECT_EQ(print(d_score(parse("score * 3.0 + 0.0 * score"), std::nullopt)), "3.0 * 1.0 + 0.0 * 1.0");
 }
 
 Symbols symbols() {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 
+#include "backend/reference/dot.h"
 #include "base/element.h"
 #include "base/parallel.h"
 
@@ -59,24 +60,6 @@ std::vector<double> load_keys(const ConstTensorView& view, const AttentionProble
 double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, std::int64_t head) {
   if (!factor) return 1;
   return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
-}
-
-// Sums are exact beyond float64 where the machine has more (x86: 64 bits), so that f64 results are judged by more than
-// their own rounding errors.
-using Sum = long double;
-
-struct Dot {
-  double sum, terms;  // terms: of absolute values
-};
-
-Dot dot(std::span<const double> x, const double* y) {
-  Sum sum = 0;
-  double terms = 0;
-  for (std::size_t d = 0; d < x.size(); ++d) {
-    sum += static_cast<Sum>(x[d]) * y[d];
-    terms += std::abs(x[d] * y[d]);
-  }
-  return {static_cast<double>(sum), terms};
 }
 
 // Computes rows one after the other; the buffers are one thread's.
@@ -205,13 +188,14 @@ struct Task {
   std::int64_t b, kv_head, first, last;
 };
 
-std::vector<Task> make_tasks(const AttentionProblem& problem) {
+std::vector<Task> make_tasks(const AttentionProblem& problem, RowOrder order) {
   std::vector<Task> tasks;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t rows = problem.packed ? problem.sequences[static_cast<std::size_t>(b)].q_len : problem.q_rows;
+    const std::int64_t task_rows = order == RowOrder::any ? kTaskRows : std::max<std::int64_t>(rows, 1);
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
-      for (std::int64_t first = 0; first < rows; first += kTaskRows) {
-        tasks.push_back({b, kv_head, first, std::min(first + kTaskRows, rows)});
+      for (std::int64_t first = 0; first < rows; first += task_rows) {
+        tasks.push_back({b, kv_head, first, std::min(first + task_rows, rows)});
       }
     }
   }
@@ -241,7 +225,8 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
         continue;
       }
       const auto query = load_rows(tensors.q, tensor_batch, h, place.row, 1);
-      const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale, sink, query, keys.data(), values.data()};
+      const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale,       v_descale,
+                             sink,           query,           keys.data(), values.data()};
       visit(place, &row, compute(row));
     }
   }
@@ -249,10 +234,10 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
 
 }  // namespace
 
-void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, double step,
-            const VisitRow& visit) {
+void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, double step, const VisitRow& visit,
+            RowOrder order) {
   const ElementMods mods(problem, arguments, expr::Precision::f64);
-  const std::vector<Task> tasks = make_tasks(problem);
+  const std::vector<Task> tasks = make_tasks(problem, order);
   const auto& progress = arguments.options->progress;
   std::mutex progress_mutex;
   std::int64_t done = 0;

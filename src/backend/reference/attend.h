@@ -4,6 +4,7 @@
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l      lse = m + ln l
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -18,6 +19,7 @@ struct RowInputs {
   RowPosition position;           // i counts from the sequence's start
   std::int64_t kv_len;            // keys of the sequence
   double scale;                   // of the scores; q's and k's descale factors are in it
+  double v_descale;               // is in `values`
   double sink;                    // of the head; -inf when there are none
   std::span<const double> query;  // [Dqk]
   const double* keys;             // [kv_len, Dqk]
@@ -40,11 +42,15 @@ struct RowPlace {
   std::int64_t batch, head, row;
 };
 
+/// any: rows are visited in no order. of_a_head: the rows of one sequence and kv head are visited by one thread, query
+/// head by query head, first row first; so sums over them do not depend on the number of threads.
+enum class RowOrder : std::uint8_t { any, of_a_head };
+
 /// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0 and
 /// lse = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`: the rounding error of
 /// one step of a sum, from which the floors follow; 0 if nobody reads them.
 using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
 void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,
-            const VisitRow& visit);
+            const VisitRow& visit, RowOrder order = RowOrder::any);
 
 }  // namespace heddle::reference

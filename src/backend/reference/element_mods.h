@@ -27,10 +27,10 @@ class ElementMods {
   /// t of the element, from s.
   double score(const RowPosition& row, std::int64_t j, double s) const;
   double weight(const RowPosition& row, std::int64_t j) const;
-
- private:
+  /// Where mods are evaluated; its score is 0.
   expr::Element element(const RowPosition& row, std::int64_t j) const;
 
+ private:
   const problem::AttentionProblem& problem_;
   const BlockMask* lists_ = nullptr;
   std::optional<expr::Interpreter> score_, mask_, weight_;

@@ -1,0 +1,64 @@
+// The derivatives of a mod at one element, through the scalar interpreter, unsimplified.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "expr/interpret.h"
+
+namespace heddle::reference {
+
+/// Of what a mod reads, what gets a gradient beside the score.
+struct ModReads {
+  bool captures = false, params = false;
+};
+
+/// One place where a mod reads a floating capture or param.
+class ReadSlope {
+ public:
+  /// A param has no indices and a view of rank 0 without memory.
+  ReadSlope(std::string name, bool is_param, const Dims& shape, std::vector<expr::Interpreter> indices,
+            expr::Interpreter slope)
+      : name_(std::move(name)),
+        is_param_(is_param),
+        shape_(shape),
+        indices_(std::move(indices)),
+        slope_(std::move(slope)) {}
+
+  const std::string& name() const { return name_; }
+  bool is_param() const { return is_param_; }
+  const Dims& shape() const { return shape_; }
+
+  double slope(const expr::Element& element) const { return slope_.real(element); }
+  /// The row-major number of the element that is read. As the interpreter reads: an index outside gives the nearest one
+  /// inside. None where nothing is read: the tensor is empty, or `at` took its fill, whose slope is 0.
+  std::optional<std::int64_t> place(const expr::Element& element, double slope) const;
+
+ private:
+  std::string name_;
+  bool is_param_;
+  Dims shape_;
+  std::vector<expr::Interpreter> indices_;
+  expr::Interpreter slope_;
+};
+
+/// Immutable after construction; threads share it.
+class ModSlopes {
+ public:
+  /// `mod` may be empty: its value is then the score. `arithmetic` and `given` as in Interpreter.
+  ModSlopes(const Expr& mod, const Bindings& bindings, const ModReads& wanted, expr::Precision arithmetic,
+            expr::Precision given);
+
+  /// d mod / d score.
+  double score(const expr::Element& element) const { return score_ ? score_->real(element) : 1; }
+  /// True when d mod / d score is 1 everywhere.
+  bool is_score() const { return !score_; }
+  const std::vector<ReadSlope>& reads() const { return reads_; }
+
+ private:
+  std::optional<expr::Interpreter> score_;
+  std::vector<ReadSlope> reads_;
+};
+
+}  // namespace heddle::reference

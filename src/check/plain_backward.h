@@ -1,0 +1,32 @@
+// "Plain" for the backward: what a backward computes that is not fused, from the stored o and lse.
+//
+//   S, t, P = exp(t - lse), dP, delta = rowsum(dO o) - dlse, dS = (P dt/ds)(w dP - delta) in the problem's reals
+//   P w rounded to the storage dtype's precision before dV, dS before dQ and dK; all sums in the reals
+//   captures, params and sinks from unrounded P and dt
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "backend/reference/backward.h"
+
+namespace heddle::check {
+
+/// What the forward stored.
+struct StoredResults {
+  ConstTensorView o;
+  std::optional<ConstTensorView> lse{};  // softmax only
+};
+
+/// f64 tensors that hold numbers of the problem's reals, not yet rounded to a gradient's dtype.
+struct PlainGradients {
+  Tensor q, k, v, sinks;  // sinks: empty unless asked for
+  std::map<std::string, Tensor> captures, params;
+};
+
+/// Everything was validated; all memory is on the CPU. The result does not depend on the number of threads, but for
+/// sums over sequences that share a row of q, k or v.
+PlainGradients plain_backward(const problem::AttentionProblem& problem, const backend::RunArguments& arguments,
+                              const reference::BackwardArguments& backward, const StoredResults& stored);
+
+}  // namespace heddle::check

@@ -142,10 +142,10 @@ class BlockMask(flex.BlockMask):
     def _lazy(self) -> LazyLists | None:
         """What made the mask. None if lists did, or if something was changed by hand."""
         lazy: LazyLists | None = self._made_by
-        if lazy is not None and not torch.compiler.is_dynamo_compiling() and lazy.are_changed():
-            self._follow_lists(lazy)
-            return None
-        return lazy
+        if lazy is None or not lazy._versions or torch.compiler.is_dynamo_compiling() or not lazy.are_changed():
+            return lazy
+        self._follow_lists(lazy)
+        return None
 
     def _follow_lists(self, lazy: LazyLists) -> None:
         self.__dict__.update({**lazy.lists(), **self.__dict__})

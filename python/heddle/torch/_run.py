@@ -123,7 +123,8 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
 def has_tangent(*tensors: torch.Tensor) -> bool:
     """Whether forward-mode AD differentiates by one of these."""
     return torch._C._is_fwd_grad_enabled() and any(
-        x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+        x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
+        for x in tensors)
 
 
 def refuse_gradients(*tensors: torch.Tensor) -> None:

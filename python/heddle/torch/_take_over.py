@@ -103,7 +103,7 @@ def sdpa(*args: Any, **kwargs: Any) -> Any:
     return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs_sdpa, args, kwargs)
 
 
-sdpa.__name__, sdpa.__doc__ = torchs_sdpa.__name__, torchs_sdpa.__doc__
+sdpa.__name__ = torchs_sdpa.__name__
 
 
 def copy_of(function: types.FunctionType) -> types.FunctionType:

@@ -166,8 +166,8 @@ class BlockMask(flex.BlockMask):
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:
-            return self._torchs().as_tuple(flatten)  # once for all lists
-        return super().as_tuple(flatten)
+            return tuple(self._torchs().as_tuple(flatten))  # once for all lists
+        return tuple(super().as_tuple(flatten))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("mask_mod", "seq_lengths", "BLOCK_SIZE", *flex.BlockMask._TENSOR_ATTRS):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._C import _len_torch_function_stack
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Interpreter
-from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
+from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ._library import traced_attend
@@ -82,7 +83,7 @@ def value_of(lifted: Any) -> float:
     """Its number now; a graph that is being compiled is guarded by it."""
     number = lifted.item() if isinstance(lifted, torch.Tensor) else lifted
     return float(number) if isinstance(number, torch.SymFloat) else int(number) if isinstance(
-        number, torch.SymInt) else number  # type: ignore[no-any-return]
+        number, torch.SymInt) else number
 
 
 def at_hand(lifted: Any, device: torch.device) -> Any:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""heddle.torch beside torch's own attention, in one run: host time of a call, making block masks, and the time of common
-mods. On a GPU if there is one, else on the CPU with smaller problems.
+"""heddle.torch beside torch's own attention, in one run: host time of a call, making block masks, and the time of
+common mods. On a GPU if there is one, else on the CPU with smaller problems.
 
     PYTHONPATH=build/python/python bench/compare_torch.py [host] [masks] [mods] [--json FILE]
 
@@ -32,8 +32,13 @@ def wait():
 
 def emit(section, what, **figures):
     results.append({"section": section, "what": what, **figures})
-    print(f"{section:6} {what:44} " + "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-                                                 for name, value in figures.items()), flush=True)
+    print(
+        f"{section:6} {what:44} "
+        + "  ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items()
+        ),
+        flush=True,
+    )
 
 
 def host_microseconds(call, calls=100):
@@ -124,13 +129,19 @@ def masks():
     mine = milliseconds(lambda: lists(heddle.torch.create_block_mask))
     theirs = milliseconds(lambda: lists(torch.compile(flex.create_block_mask)))
     emit("masks", f"causal documents, {length} tokens, lists", ms=mine, torch_ms=theirs, faster=theirs / mine)
-    emit("masks", f"causal documents, {length} tokens, without lists",
-         ms=milliseconds(lambda: heddle.torch.create_block_mask(documents, None, None, length, length, DEVICE)))
+    emit(
+        "masks",
+        f"causal documents, {length} tokens, without lists",
+        ms=milliseconds(lambda: heddle.torch.create_block_mask(documents, None, None, length, length, DEVICE)),
+    )
 
 
 def common_mods(heads, length):
     generator = torch.Generator().manual_seed(1)
-    slopes, pad = torch.rand(heads, generator=generator).to(DEVICE), torch.randn(1, length, generator=generator).to(DEVICE)
+    slopes, pad = (
+        torch.rand(heads, generator=generator).to(DEVICE),
+        torch.randn(1, length, generator=generator).to(DEVICE),
+    )
     table = torch.randn(2 * 128 + 1, heads, generator=generator).to(DEVICE)
     document = (torch.arange(length) // (length // 8)).to(DEVICE)
     bias = torch.randn(heads, length, length, generator=generator).to(DEVICE, DTYPE)
@@ -141,7 +152,9 @@ def common_mods(heads, length):
     scores = {
         "ALiBi": lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx),
         "softcap": lambda score, b, h, q_idx, kv_idx: 20.0 * torch.tanh(score / 20.0),
-        "relative position": lambda score, b, h, q_idx, kv_idx: score + table[(q_idx - kv_idx).clamp(-128, 128) + 128, h],
+        "relative position": lambda score, b, h, q_idx, kv_idx: (
+            score + table[(q_idx - kv_idx).clamp(-128, 128) + 128, h]
+        ),
         "padding bias": lambda score, b, h, q_idx, kv_idx: score + pad[b, kv_idx],
         "temperature": lambda score, b, h, q_idx, kv_idx: score * temperature[q_idx],
         "dense bias": lambda score, b, h, q_idx, kv_idx: score + bias[h, q_idx, kv_idx],
@@ -156,9 +169,12 @@ def common_mods(heads, length):
         "dilated": lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & ((q_idx - kv_idx) % 4 == 0),
         "global and window": lambda b, h, q_idx, kv_idx: ((q_idx - kv_idx).abs() <= 256) | (kv_idx < 64) | (q_idx < 64),
         "2-D neighbourhood": lambda b, h, q_idx, kv_idx: (
-            ((q_idx // side - kv_idx // side).abs() <= 6) & ((q_idx % side - kv_idx % side).abs() <= 6)),
+            ((q_idx // side - kv_idx // side).abs() <= 6) & ((q_idx % side - kv_idx % side).abs() <= 6)
+        ),
     }
-    return [(name, score, None) for name, score in scores.items()] + [(name, None, mask) for name, mask in masks.items()]
+    return [(name, score, None) for name, score in scores.items()] + [
+        (name, None, mask) for name, mask in masks.items()
+    ]
 
 
 def is_right(out, q, k, v, score, mask):
@@ -184,7 +200,9 @@ def mods():
         if mask is not None:
             ours = heddle.torch.create_block_mask(mask, None, None, length, length, DEVICE)
             theirs = torch.compile(flex.create_block_mask)(mask, None, None, length, length, DEVICE)
-        short = None if mask is None else heddle.torch.create_block_mask(mask, None, None, *[small[0].shape[2]] * 2, DEVICE)
+        short = (
+            None if mask is None else heddle.torch.create_block_mask(mask, None, None, *[small[0].shape[2]] * 2, DEVICE)
+        )
         right = is_right(heddle.torch.flex_attention(*small, score, short), *small, score, mask)
         mine = milliseconds(lambda: heddle.torch.flex_attention(q, k, v, score, ours))
         other = milliseconds(lambda: compiled(q, k, v, score, theirs))

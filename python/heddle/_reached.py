@@ -137,7 +137,8 @@ class Reached:
         return self._value(function, "mod", None)
 
     def _array(self, value: Any, name: str) -> Any:
-        if self._params and not hasattr(value, "requires_grad"):  # NumPy's, whose elements torch's code reads as numbers
+        # The elements of NumPy's arrays are numbers to torch's code.
+        if self._params and not hasattr(value, "requires_grad"):
             raise NotKept
         position = self._known.get(id(value))
         if position is None:
@@ -210,7 +211,8 @@ class Reached:
         parts += [part(scope[name], name, "global", name) for name in facts.names if name in scope]
         if function.__defaults__ is not None:
             names = code.co_varnames[: code.co_argcount][-len(function.__defaults__):]
-            parts += [part(value, name, "default", i) for i, (name, value) in enumerate(zip(names, function.__defaults__))]
+            defaults = enumerate(zip(names, function.__defaults__))
+            parts += [part(value, name, "default", i) for i, (name, value) in defaults]
         if function.__kwdefaults__ is not None:
             parts += [(name, part(value, name, "keyword", name)) for name, value in function.__kwdefaults__.items()]
         if function.__dict__:

@@ -25,7 +25,11 @@ def package():
         return ["-p", "heddle"]
     modules = [path.stem for path in here.glob("*.py") if path.stem != "__init__" and path.stem not in lacking]
     modules += [] if "torch" in lacking else [f"torch.{path.stem}" for path in here.glob("torch/*.py")]
-    return ["-m", "heddle", *(part for name in sorted(modules) for part in ("-m", f"heddle.{name.removesuffix('.__init__')}"))]
+    return [
+        "-m",
+        "heddle",
+        *(part for name in sorted(modules) for part in ("-m", f"heddle.{name.removesuffix('.__init__')}")),
+    ]
 
 
 def test_strict_types(request):

@@ -63,17 +63,23 @@ def test_an_explanation_is_a_table():
     assert "<table" in text and "kv_idx &lt; 3" in text and "<script" not in text
 
 
-CELLS = ["""
+CELLS = [
+    """
 import numpy as np, heddle, heddle.viz
 %matplotlib inline
 mask = heddle.BlockMask.build(heddle.mods.sliding_window(40) & heddle.mods.causal(), 256, 256, block=16)
-mask""", """
+mask""",
+    """
 q = np.zeros((1, 2, 64, 16), np.float32)
-heddle.explain(q, q, q, mask_mod=heddle.mods.causal())""", "heddle.viz.block_mask(mask);"]
+heddle.explain(q, q, q, mask_mod=heddle.mods.causal())""",
+    "heddle.viz.block_mask(mask);",
+]
 
 
 def browser():
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
 
 
 def test_a_notebook_in_a_browser(tmp_path):
@@ -82,26 +88,62 @@ def test_a_notebook_in_a_browser(tmp_path):
     pytest.importorskip("ipykernel")
     if browser() is None:
         pytest.skip("no chromium")
-    cells = [{"cell_type": "code", "source": source.strip(), "metadata": {}, "outputs": [], "execution_count": None}
-             for source in CELLS]
+    cells = [
+        {"cell_type": "code", "source": source.strip(), "metadata": {}, "outputs": [], "execution_count": None}
+        for source in CELLS
+    ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     (tmp_path / "masks.ipynb").write_text(json.dumps(notebook))
     environment = {**os.environ, "PYTHONPATH": str(Path(heddle.__file__).parent.parent)}
-    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", "--execute", "--ExecutePreprocessor.kernel_name=python3",
-                    "masks.ipynb"], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "nbconvert",
+            "--to",
+            "html",
+            "--execute",
+            "--ExecutePreprocessor.kernel_name=python3",
+            "masks.ipynb",
+        ],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     picture = tmp_path / "page.png"
-    subprocess.run([browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,2600",
-                    f"--screenshot={picture}", (tmp_path / "masks.html").as_uri()], check=True, capture_output=True,
-                   timeout=120)
+    subprocess.run(
+        [
+            browser(),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--window-size=1100,2600",
+            f"--screenshot={picture}",
+            (tmp_path / "masks.html").as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     pixels = (matplotlib.image.imread(picture)[..., :3] * 255).round().astype(int)
     assert nbconvert.__version__ and pixels.shape[0] > 1000
 
     def count(color):
-        return int((np.abs(pixels - [int(color[i:i + 2], 16) for i in (1, 3, 5)]).max(-1) <= 3).sum())
+        return int((np.abs(pixels - [int(color[i : i + 2], 16) for i in (1, 3, 5)]).max(-1) <= 3).sum())
 
     assert count(viz.FULL) > 1000 and count(viz.PARTIAL) > 1000, "the picture of heddle.viz"
     svg = heddle.BlockMask.build(heddle.mods.sliding_window(40) & heddle.mods.causal(), 256, 256, block=16)._repr_svg_()
     colors = {word[:7] for word in svg.split("#")[1:] for word in [f"#{word}"]}
-    assert sum(count(color) > 300 for color in colors if len(color) == 7 and all(c in "0123456789abcdef" for c in color[1:])) >= 2
+    assert (
+        sum(
+            count(color) > 300
+            for color in colors
+            if len(color) == 7 and all(c in "0123456789abcdef" for c in color[1:])
+        )
+        >= 2
+    )
     if keep := os.environ.get("HEDDLE_KEEP_PICTURES"):
         shutil.copy(picture, keep)

@@ -37,7 +37,7 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
         Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
         for name in arguments
     ]
-    ambient = contextlib.nullcontext()
+    ambient: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if torch.compiler.is_exporting():
         from ._higher_order import without_modes  # it needs Dynamo, which is slow to import
 

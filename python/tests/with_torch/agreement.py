@@ -17,6 +17,7 @@ flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
 
 def torchs(query, key, value, score_mod=None, mask_mod=None, shape=(None, None), **options):
     """Torch's flex_attention in f64 of the same inputs, and the same in the inputs' own type."""
+
     def of(*tensors):
         mask = None
         if mask_mod is not None:
@@ -33,7 +34,8 @@ def assert_agrees(query, key, value, score_mod=None, mask_mod=None, shape=(None,
     if mask_mod is not None:
         mask = heddle.torch.create_block_mask(mask_mod, *shape, query.shape[2], key.shape[2], query.device)
     out, aux = heddle.torch.flex_attention(
-        query, key, value, score_mod, mask, return_aux=heddle.torch.AuxRequest(lse=True), **options)
+        query, key, value, score_mod, mask, return_aux=heddle.torch.AuxRequest(lse=True), **options
+    )
     assert out.dtype == query.dtype
     for got, wanted, plains in ((out, want, plain), (aux.lse, want_lse, plain_lse)):
         assert got.shape == wanted.shape

@@ -15,9 +15,11 @@ import heddle.hf  # noqa: E402
 
 WEIGHTS = Path(found.origin).parent / "model"
 SENTENCES = [
-    "Call me Ishmael.", "You may name me Ishmael.", "The stock exchange closed lower on Monday.",
-    "Some years ago, having little or no money in my purse, I thought I would sail about a little and see the watery part of "
-    "the world.",
+    "Call me Ishmael.",
+    "You may name me Ishmael.",
+    "The stock exchange closed lower on Monday.",
+    "Some years ago, having little or no money in my purse, I thought I would sail about a little and see "
+    "the watery part of the world.",
 ]
 
 

@@ -26,7 +26,16 @@ def heads(b, h, q_idx, kv_idx):
     return (q_idx - kv_idx).abs() <= 10 * h
 
 
-MASKS = [causal, documents, heads, and_masks(causal, documents), or_masks(causal, heads), noop_mask, and_masks(), or_masks()]
+MASKS = [
+    causal,
+    documents,
+    heads,
+    and_masks(causal, documents),
+    or_masks(causal, heads),
+    noop_mask,
+    and_masks(),
+    or_masks(),
+]
 
 
 def both(mask, *shape, block=16):
@@ -61,7 +70,9 @@ def test_sizes_of_none_are_one():
 
 
 def test_indexing():
-    ours, torchs = both(lambda b, h, q_idx, kv_idx: documents(b, h, q_idx, kv_idx) & heads(b, h, q_idx, kv_idx), 2, 3, 50, 50)
+    ours, torchs = both(
+        lambda b, h, q_idx, kv_idx: documents(b, h, q_idx, kv_idx) & heads(b, h, q_idx, kv_idx), 2, 3, 50, 50
+    )
     for index in (0, -1, (1, 2), slice(0, 1), (slice(None), 1), (0, slice(1, 3), torch.tensor([2], dtype=torch.int32))):
         assert_same(ours[index], torchs[index])
     q = torch.randn(1, 3, 50, 8)
@@ -85,8 +96,9 @@ def test_adjust_crops(lengths):
     ours = create_block_mask(documents, 2, None, 50, 50, "cpu", BLOCK_SIZE=16)
     want = flex.create_block_mask(documents, 2, None, *lengths, "cpu", BLOCK_SIZE=16)
     assert_same(ours._adjust(*lengths), want)
-    of_lists = BlockMask.from_kv_blocks(*(getattr(ours, name) for name in TENSORS[:4]), BLOCK_SIZE=16, mask_mod=documents,
-                                        seq_lengths=(50, 50))
+    of_lists = BlockMask.from_kv_blocks(
+        *(getattr(ours, name) for name in TENSORS[:4]), BLOCK_SIZE=16, mask_mod=documents, seq_lengths=(50, 50)
+    )
     cropped = of_lists._adjust(*lengths)
     assert cropped.shape == want.shape and bool((cropped.to_dense() >= want.to_dense()).all())
     q, k = torch.randn(2, 1, lengths[0], 8), torch.randn(2, 1, lengths[1], 8)
@@ -97,8 +109,10 @@ def test_from_lists():
     ours, torchs = both(documents, 2, None, 50, 50)
     lists = [getattr(torchs, name) for name in TENSORS[:4]]
     for compute in (True, False):
-        made = [of.from_kv_blocks(*lists, BLOCK_SIZE=16, mask_mod=documents, seq_lengths=(50, 50), compute_q_blocks=compute)
-                for of in (BlockMask, flex.BlockMask)]
+        made = [
+            of.from_kv_blocks(*lists, BLOCK_SIZE=16, mask_mod=documents, seq_lengths=(50, 50), compute_q_blocks=compute)
+            for of in (BlockMask, flex.BlockMask)
+        ]
         assert_same(*made)
     assert BlockMask.from_kv_blocks(*lists[:2], BLOCK_SIZE=16).mask_mod is noop_mask
     assert BlockMask.from_kv_blocks(*lists[:2], BLOCK_SIZE=16).shape == (2, 1, 64, 64)
@@ -114,7 +128,10 @@ def test_lists_are_taken_at_their_word():
     q = torch.randn(1, 2, 8, 4)
     i = torch.arange(8)
     same_block = i[:, None] // 4 == i // 4
-    for full, want in ((None, same_block & (i[:, None] >= i)), ((counts * 0 + 1, 1 - columns), ((i[:, None] >= i) & same_block) | ~same_block)):
+    for full, want in (
+        (None, same_block & (i[:, None] >= i)),
+        ((counts * 0 + 1, 1 - columns), ((i[:, None] >= i) & same_block) | ~same_block),
+    ):
         mask = BlockMask.from_kv_blocks(counts, columns, *(full or (None, None)), BLOCK_SIZE=4, mask_mod=causal)
         got = flex_attention(q, q, q, block_mask=mask)
         torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, q, q, want))
@@ -146,8 +163,9 @@ def test_a_list_changed_by_hand():
     q = torch.randn(1, 1, 32, 8)
     i = torch.arange(32)
     want = (i[:, None] >= i) & (i[:, None] // 16 == i // 16)
-    torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask),
-                               torch.nn.functional.scaled_dot_product_attention(q, q, q, want))
+    torch.testing.assert_close(
+        flex_attention(q, q, q, block_mask=mask), torch.nn.functional.scaled_dot_product_attention(q, q, q, want)
+    )
 
 
 def test_to_and_pytree():
@@ -162,7 +180,9 @@ def test_to_and_pytree():
 def test_create_mask():
     for mask in MASKS:
         assert torch.equal(create_mask(mask, 2, 3, 20, 30, "cpu"), flex.create_mask(mask, 2, 3, 20, 30, "cpu"))
-    got = create_mask(lambda score, b, h, q_idx, kv_idx: torch.where(q_idx > kv_idx, score, -torch.inf), 1, 1, 4, 4, "cpu")
+    got = create_mask(
+        lambda score, b, h, q_idx, kv_idx: torch.where(q_idx > kv_idx, score, -torch.inf), 1, 1, 4, 4, "cpu"
+    )
     assert torch.equal(got[0, 0], torch.ones(4, 4).tril(-1).bool())
 
 
@@ -225,8 +245,9 @@ def test_a_list_changed_in_place_counts(mode):
     with mode():
         made = both(causal, 1, 1, 50, 50)[0]
         ordinary, torchs = both(causal, 1, 1, 50, 50)
-        listed = BlockMask.from_kv_blocks(ordinary.kv_num_blocks.clone(), ordinary.kv_indices, BLOCK_SIZE=16,
-                                          mask_mod=causal, seq_lengths=(50, 50))
+        listed = BlockMask.from_kv_blocks(
+            ordinary.kv_num_blocks.clone(), ordinary.kv_indices, BLOCK_SIZE=16, mask_mod=causal, seq_lengths=(50, 50)
+        )
         for mask in (made, listed, torchs):
             assert not attends_nothing(mask)
             mask.kv_num_blocks.zero_()
@@ -257,8 +278,11 @@ def test_numbers_of_a_mask_mod_are_read_at_each_use():
 
 
 @pytest.mark.parametrize("create", [create_block_mask, flex.create_block_mask])
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))],
-                         ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))],
+    ids=["copy", "deepcopy", "pickle"],
+)
 @pytest.mark.parametrize("mask_mod", [causal, documents])
 def test_copies(create, copied, mask_mod):
     q = torch.randn(2, 2, 50, 8)

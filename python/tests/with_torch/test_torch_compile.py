@@ -112,8 +112,12 @@ def listed_masks():
     mask = create_block_mask(causal, None, None, 33, 33, "cpu", BLOCK_SIZE=16)
     sliced = mask[:1]
     sliced.mask_mod = causal
-    return {"sliced": sliced, "from_kv_blocks": BlockMask.from_kv_blocks(
-        mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices, 16, causal, (33, 33))}
+    return {
+        "sliced": sliced,
+        "from_kv_blocks": BlockMask.from_kv_blocks(
+            mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices, 16, causal, (33, 33)
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", ["sliced", "from_kv_blocks"])
@@ -232,8 +236,11 @@ def test_the_operator_is_sound():
     call.captures, call.params = {"slopes": slopes}, {"factor": 0.5, "shift": 2}
     strided = q.transpose(1, 2).contiguous().transpose(1, 2)
     for query in (q, strided):
-        torch.library.opcheck(torch.ops.heddle.forward.default, (query, k, v, *operands(call)),
-                              test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"))
+        torch.library.opcheck(
+            torch.ops.heddle.forward.default,
+            (query, k, v, *operands(call)),
+            test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
+        )
 
 
 @pytest.mark.parametrize("dims", [(0, 0, 0), (1, None, 0), (None, 2, 2)])
@@ -246,8 +253,10 @@ def test_vmap(dims):
 
     for score in (alibi, per_batch):
         got = torch.vmap(lambda q, k, v: flex_attention(q, k, v, score), in_dims=dims)(*stacked)
-        want = [flex_attention(*(x if dim is None else x.select(dim, i) for x, dim in zip(stacked, dims)), score)
-                for i in range(3)]
+        want = [
+            flex_attention(*(x if dim is None else x.select(dim, i) for x, dim in zip(stacked, dims)), score)
+            for i in range(3)
+        ]
         torch.testing.assert_close(got, torch.stack(want))
 
 

@@ -20,12 +20,16 @@ def causal(b, h, q_idx, kv_idx):
     return q_idx >= kv_idx
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 8), (1, 2, 1, 65, 16), (2, 3, 65, 1, 16), (1, 1, 129, 257, 96), (2, 1, 3, 5, 7)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1, 8), (1, 2, 1, 65, 16), (2, 3, 65, 1, 16), (1, 1, 129, 257, 96), (2, 1, 3, 5, 7)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_shapes_and_types(shape, dtype):
     batch, heads, q_len, kv_len, head_dim = shape
-    q, k, v = random(batch, heads, q_len, head_dim, dtype=dtype), *(
-        random(batch, heads, kv_len, head_dim + i, dtype=dtype)[..., :head_dim] for i in (0, 1))
+    q, k, v = (
+        random(batch, heads, q_len, head_dim, dtype=dtype),
+        *(random(batch, heads, kv_len, head_dim + i, dtype=dtype)[..., :head_dim] for i in (0, 1)),
+    )
     assert_agrees(q, k, v, mask_mod=causal)
     assert_agrees(q, k, v, scale=0.3)
 
@@ -44,7 +48,9 @@ def test_gqa(heads):
 def test_no_tokens():
     assert flex_attention(random(0, 2, 4, 8), random(0, 2, 4, 8), random(0, 2, 4, 8)).shape == (0, 2, 4, 8)
     assert flex_attention(random(1, 2, 0, 8), random(1, 2, 4, 8), random(1, 2, 4, 8)).shape == (1, 2, 0, 8)
-    out, aux = flex_attention(random(1, 2, 4, 8), random(1, 2, 0, 8), random(1, 2, 0, 8), return_aux=AuxRequest(lse=True))
+    out, aux = flex_attention(
+        random(1, 2, 4, 8), random(1, 2, 0, 8), random(1, 2, 0, 8), return_aux=AuxRequest(lse=True)
+    )
     assert torch.equal(out, torch.zeros(1, 2, 4, 8)) and torch.equal(aux.lse, torch.full((1, 2, 4), -torch.inf))
 
 
@@ -77,8 +83,9 @@ def test_keys_of_batch_one():
     mask = create_block_mask(lambda b, h, q_idx, kv_idx: kv_idx < lengths[b], 3, None, 9, 12, "cpu")
     got = flex_attention(q, k, k, block_mask=mask)
     for i in range(3):
-        torch.testing.assert_close(got[i], torch.nn.functional.scaled_dot_product_attention(
-            q[i], k[0, :, :lengths[i]], k[0, :, :lengths[i]]))
+        torch.testing.assert_close(
+            got[i], torch.nn.functional.scaled_dot_product_attention(q[i], k[0, :, : lengths[i]], k[0, :, : lengths[i]])
+        )
     with pytest.raises(ValueError, match="same batch size"):
         flex_attention(q, k, k)
 
@@ -177,10 +184,16 @@ def test_what_a_cuda_graph_captures():
     _run._in_graphs.clear()
 
 
-@pytest.mark.parametrize("made", [
-    lambda: torch.randn(1, 4, 5, 8).expand(3, 4, 5, 8), lambda: torch.randn(3, 1, 5, 8).expand(3, 4, 5, 8),
-    lambda: torch.randn(1, 5, 4, 8).expand(3, 5, 4, 8).transpose(1, 2),
-    lambda: torch.randn(1, 1, 1, 8).expand(3, 4, 5, 8)], ids=["batch", "heads", "batch of rows", "all"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.randn(1, 4, 5, 8).expand(3, 4, 5, 8),
+        lambda: torch.randn(3, 1, 5, 8).expand(3, 4, 5, 8),
+        lambda: torch.randn(1, 5, 4, 8).expand(3, 5, 4, 8).transpose(1, 2),
+        lambda: torch.randn(1, 1, 1, 8).expand(3, 4, 5, 8),
+    ],
+    ids=["batch", "heads", "batch of rows", "all"],
+)
 @pytest.mark.parametrize("last", [8, 4])
 def test_strides_for_expanded_queries(made, last):
     query, key, value = made(), torch.randn(3, 4, 6, 8), torch.randn(3, 4, 6, last)

@@ -163,13 +163,32 @@ def powers(factor):
 
 
 MAKERS = {
-    **{f"Holder.{name}": lambda factor, name=name: getattr(Holder(factor), name)
-       for name in ("by_function", "by_inner_object", "by_list", "by_getattr", "by_helper", "by_method")},
-    "submodule": Layer, "method of a module": lambda factor: Layer(factor).forward, "subclass of partial": lambda factor:
-    Partial(scaled_by, factor), "partial": lambda factor: functools.partial(scaled_by, factor),
-    **{maker.__name__: maker for maker in (
-        in_containers, two_methods, of_global, of_function_attribute, of_imported_module, of_list_of_a_tensor,
-        of_numpy_element, of_numpy_scalar, of_type, of_isinstance, wrapped, overflowing, powers)},
+    **{
+        f"Holder.{name}": lambda factor, name=name: getattr(Holder(factor), name)
+        for name in ("by_function", "by_inner_object", "by_list", "by_getattr", "by_helper", "by_method")
+    },
+    "submodule": Layer,
+    "method of a module": lambda factor: Layer(factor).forward,
+    "subclass of partial": lambda factor: Partial(scaled_by, factor),
+    "partial": lambda factor: functools.partial(scaled_by, factor),
+    **{
+        maker.__name__: maker
+        for maker in (
+            in_containers,
+            two_methods,
+            of_global,
+            of_function_attribute,
+            of_imported_module,
+            of_list_of_a_tensor,
+            of_numpy_element,
+            of_numpy_scalar,
+            of_type,
+            of_isinstance,
+            wrapped,
+            overflowing,
+            powers,
+        )
+    },
 }
 
 
@@ -197,5 +216,10 @@ def test_names_of_score_and_mask():
     """One call's captures and params, whatever they are called."""
     mask_x, x, mask_n, n = torch.randn(8), torch.randn(8), 0.5, 0.25
     q = torch.randn(1, 1, 8, 8)
-    assert_agrees(q, q, q, lambda score, b, h, q_idx, kv_idx: score + mask_x[kv_idx] * mask_n,
-                  lambda b, h, q_idx, kv_idx: (x[kv_idx] > n) | (q_idx == kv_idx))
+    assert_agrees(
+        q,
+        q,
+        q,
+        lambda score, b, h, q_idx, kv_idx: score + mask_x[kv_idx] * mask_n,
+        lambda b, h, q_idx, kv_idx: (x[kv_idx] > n) | (q_idx == kv_idx),
+    )

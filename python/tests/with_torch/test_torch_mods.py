@@ -23,20 +23,63 @@ def tensors():
     random = functools.partial(torch.randn, generator=generator)
     integers = functools.partial(torch.randint, generator=generator)
     return {
-        "slopes": random(H), "bias": random(H, S, S), "batch_bias": random(B, H, S, S), "table": random(2 * S, H),
-        "padding": random(B, S), "gates": random(H, S), "temperature": random(S), "learned": torch.nn.Parameter(random(H)),
-        "offset": torch.tensor(3), "factor": torch.tensor(0.25), "rows": random(S, 8), "columns": random(S, 8),
-        "ids": integers(0, 4, (B, S)).sort(-1).values, "docs": integers(0, 3, (S,)).sort().values.to(torch.int32),
-        "starts": torch.tensor([0, 11, 20, 30]), "lengths": torch.tensor([S, 20], dtype=torch.int32),
-        "tree": integers(0, 2, (S, S)).bool(), "page_of": torch.arange(H).flip(0), "groups": integers(0, 3, (S,)).to(torch.int16),
-        "bytes": integers(0, 2, (B, S)).to(torch.uint8), "half": random(S).half(), "brain": random(H, S).bfloat16(),
-        "wide": random(2, 3 * S)[:, ::3], "top": integers(0, 5, (S, 4)),
+        "slopes": random(H),
+        "bias": random(H, S, S),
+        "batch_bias": random(B, H, S, S),
+        "table": random(2 * S, H),
+        "padding": random(B, S),
+        "gates": random(H, S),
+        "temperature": random(S),
+        "learned": torch.nn.Parameter(random(H)),
+        "offset": torch.tensor(3),
+        "factor": torch.tensor(0.25),
+        "rows": random(S, 8),
+        "columns": random(S, 8),
+        "ids": integers(0, 4, (B, S)).sort(-1).values,
+        "docs": integers(0, 3, (S,)).sort().values.to(torch.int32),
+        "starts": torch.tensor([0, 11, 20, 30]),
+        "lengths": torch.tensor([S, 20], dtype=torch.int32),
+        "tree": integers(0, 2, (S, S)).bool(),
+        "page_of": torch.arange(H).flip(0),
+        "groups": integers(0, 3, (S,)).to(torch.int16),
+        "bytes": integers(0, 2, (B, S)).to(torch.uint8),
+        "half": random(S).half(),
+        "brain": random(H, S).bfloat16(),
+        "wide": random(2, 3 * S)[:, ::3],
+        "top": integers(0, 5, (S, 4)),
     }
 
 
-T = {name: x.to(DEVICE) if type(x) is torch.Tensor else torch.nn.Parameter(x.data.to(DEVICE)) for name, x in tensors().items()}
-(slopes, bias, batch_bias, table, padding, gates, temperature, learned, offset, factor, rows, columns, ids, docs, starts,
- lengths, tree, page_of, groups, bytes_, half, brain, wide, top) = T.values()
+T = {
+    name: x.to(DEVICE) if type(x) is torch.Tensor else torch.nn.Parameter(x.data.to(DEVICE))
+    for name, x in tensors().items()
+}
+(
+    slopes,
+    bias,
+    batch_bias,
+    table,
+    padding,
+    gates,
+    temperature,
+    learned,
+    offset,
+    factor,
+    rows,
+    columns,
+    ids,
+    docs,
+    starts,
+    lengths,
+    tree,
+    page_of,
+    groups,
+    bytes_,
+    half,
+    brain,
+    wide,
+    top,
+) = T.values()
 WINDOW = 9
 
 
@@ -111,7 +154,10 @@ SCORES = {
     "true division": lambda score, b, h, q_idx, kv_idx: score + q_idx / (kv_idx + 1),
     "floor division": lambda score, b, h, q_idx, kv_idx: score + (q_idx - kv_idx) // 4 + (q_idx - kv_idx) % 5,
     "division modes": lambda score, b, h, q_idx, kv_idx: (
-        score + torch.div(q_idx - kv_idx, 3, rounding_mode="trunc") + torch.div(q_idx - kv_idx, 3, rounding_mode="floor")),
+        score
+        + torch.div(q_idx - kv_idx, 3, rounding_mode="trunc")
+        + torch.div(q_idx - kv_idx, 3, rounding_mode="floor")
+    ),
     "fmod": lambda score, b, h, q_idx, kv_idx: score + torch.fmod(q_idx - kv_idx, 5) + torch.fmod(score, 0.25),
     "softcap": lambda score, b, h, q_idx, kv_idx: 20.0 * torch.tanh(score / 20.0),
     "full bias": lambda score, b, h, q_idx, kv_idx: score + bias[h, q_idx, kv_idx],
@@ -137,43 +183,80 @@ SCORES = {
     "bool arithmetic": lambda score, b, h, q_idx, kv_idx: score + (q_idx >= kv_idx) * 2.0 + (q_idx == kv_idx),
     "masked_fill": lambda score, b, h, q_idx, kv_idx: score.masked_fill(q_idx < kv_idx, -float("inf")),
     "where of a scalar": lambda score, b, h, q_idx, kv_idx: torch.where(q_idx - kv_idx < WINDOW, score, -1e4),
-    "powers": lambda score, b, h, q_idx, kv_idx: score**2 + score.pow(3) * 0.1 + 2 ** ((kv_idx - q_idx) / 8) + (q_idx - kv_idx) ** 2 * 0.01,
-    "square root": lambda score, b, h, q_idx, kv_idx: score - (q_idx - kv_idx).abs().float().sqrt() + torch.rsqrt(kv_idx + 1.0),
-    "exponentials": lambda score, b, h, q_idx, kv_idx: torch.exp(score * 0.1) + torch.exp2(score) * 0.1 + torch.expm1(score * 0.1),
-    "logarithms": lambda score, b, h, q_idx, kv_idx: torch.log(score.abs() + 1) + torch.log2(score.abs() + 1) + torch.log1p(score.abs()),
-    "trigonometry": lambda score, b, h, q_idx, kv_idx: score + torch.sin(q_idx * 0.1) * torch.cos(kv_idx * 0.1) + torch.atan(score) + torch.tan(score * 0.1),
+    "powers": lambda score, b, h, q_idx, kv_idx: (
+        score**2 + score.pow(3) * 0.1 + 2 ** ((kv_idx - q_idx) / 8) + (q_idx - kv_idx) ** 2 * 0.01
+    ),
+    "square root": lambda score, b, h, q_idx, kv_idx: (
+        score - (q_idx - kv_idx).abs().float().sqrt() + torch.rsqrt(kv_idx + 1.0)
+    ),
+    "exponentials": lambda score, b, h, q_idx, kv_idx: (
+        torch.exp(score * 0.1) + torch.exp2(score) * 0.1 + torch.expm1(score * 0.1)
+    ),
+    "logarithms": lambda score, b, h, q_idx, kv_idx: (
+        torch.log(score.abs() + 1) + torch.log2(score.abs() + 1) + torch.log1p(score.abs())
+    ),
+    "trigonometry": lambda score, b, h, q_idx, kv_idx: (
+        score + torch.sin(q_idx * 0.1) * torch.cos(kv_idx * 0.1) + torch.atan(score) + torch.tan(score * 0.1)
+    ),
     "activations": lambda score, b, h, q_idx, kv_idx: (
-        torch.nn.functional.gelu(score) + torch.nn.functional.silu(score) + torch.relu(score) + torch.sigmoid(score)),
+        torch.nn.functional.gelu(score) + torch.nn.functional.silu(score) + torch.relu(score) + torch.sigmoid(score)
+    ),
     "more activations": lambda score, b, h, q_idx, kv_idx: (
-        torch.nn.functional.softplus(score) + torch.nn.functional.gelu(score, approximate="tanh")
-        + torch.nn.functional.leaky_relu(score) + torch.nn.functional.elu(score) + torch.nn.functional.logsigmoid(score)),
-    "decomposed": lambda score, b, h, q_idx, kv_idx: torch.nn.functional.hardswish(score) + torch.nn.functional.mish(score),
-    "rounding": lambda score, b, h, q_idx, kv_idx: score + torch.floor(score) + torch.ceil(q_idx / 7) + torch.round(kv_idx / 4) + torch.trunc(score) + torch.sign(score),
+        torch.nn.functional.softplus(score)
+        + torch.nn.functional.gelu(score, approximate="tanh")
+        + torch.nn.functional.leaky_relu(score)
+        + torch.nn.functional.elu(score)
+        + torch.nn.functional.logsigmoid(score)
+    ),
+    "decomposed": lambda score, b, h, q_idx, kv_idx: (
+        torch.nn.functional.hardswish(score) + torch.nn.functional.mish(score)
+    ),
+    "rounding": lambda score, b, h, q_idx, kv_idx: (
+        score
+        + torch.floor(score)
+        + torch.ceil(q_idx / 7)
+        + torch.round(kv_idx / 4)
+        + torch.trunc(score)
+        + torch.sign(score)
+    ),
     "erf": lambda score, b, h, q_idx, kv_idx: torch.erf(score) + score.reciprocal().clamp(-1, 1),
-    "extrema": lambda score, b, h, q_idx, kv_idx: torch.maximum(score, slopes[h]) + torch.minimum(score, temperature[kv_idx]),
+    "extrema": lambda score, b, h, q_idx, kv_idx: (
+        torch.maximum(score, slopes[h]) + torch.minimum(score, temperature[kv_idx])
+    ),
     "extrema beside NaN": lambda score, b, h, q_idx, kv_idx: (
         torch.fmax(torch.where(q_idx > kv_idx, math.nan, score), score * 0.5)
-        + torch.fmin(score * 0.5, torch.where(q_idx > kv_idx, score, math.nan))),
+        + torch.fmin(score * 0.5, torch.where(q_idx > kv_idx, score, math.nan))
+    ),
     "nan and inf": lambda score, b, h, q_idx, kv_idx: torch.where(torch.isnan(score) | torch.isinf(score), 0.0, score),
-    "casts": lambda score, b, h, q_idx, kv_idx: score + q_idx.float() * 0.1 + kv_idx.to(score.dtype) * 0.1 + score.int().type_as(score),
-    "constants": lambda score, b, h, q_idx, kv_idx: score + torch.ones_like(score) + score.new_zeros(()) + torch.full((), 0.5) + torch.tensor(0.25),
+    "casts": lambda score, b, h, q_idx, kv_idx: (
+        score + q_idx.float() * 0.1 + kv_idx.to(score.dtype) * 0.1 + score.int().type_as(score)
+    ),
+    "constants": lambda score, b, h, q_idx, kv_idx: (
+        score + torch.ones_like(score) + score.new_zeros(()) + torch.full((), 0.5) + torch.tensor(0.25)
+    ),
     "table in the mod": lambda score, b, h, q_idx, kv_idx: score * torch.tensor([1.0, 0.5, 0.25, 2.0])[h],
     "autograd function": lambda score, b, h, q_idx, kv_idx: Scaled.apply(score),
     "in place": in_place,
     "loop": looped,
     "helper": lambda score, b, h, q_idx, kv_idx: helper(score) + helper(score, factor=0.1),
     "dot of rows": lambda score, b, h, q_idx, kv_idx: score + torch.dot(rows[q_idx], columns[kv_idx]),
-    "sum of a row": lambda score, b, h, q_idx, kv_idx: score + (rows[q_idx] * columns[kv_idx]).sum() + rows[q_idx].amax(),
+    "sum of a row": lambda score, b, h, q_idx, kv_idx: (
+        score + (rows[q_idx] * columns[kv_idx]).sum() + rows[q_idx].amax()
+    ),
     "stacked": lambda score, b, h, q_idx, kv_idx: score + torch.stack([rows[q_idx, 0], columns[kv_idx, 1]]).sum(),
     "mean": lambda score, b, h, q_idx, kv_idx: score + rows[q_idx].mean(),
     "module": Alibi(),
     "bound method": Alibi().forward,
     "object": Windowed(WINDOW),
     "partial": functools.partial(scaled_by, 0.5, slopes),
-    "partial with names": functools.partial(lambda score, b, h, q_idx, kv_idx, cap: cap * torch.tanh(score / cap), cap=5.0),
+    "partial with names": functools.partial(
+        lambda score, b, h, q_idx, kv_idx, cap: cap * torch.tanh(score / cap), cap=5.0
+    ),
     "reflected": lambda score, b, h, q_idx, kv_idx: 1.0 - score + 2 * (S - q_idx) - 3 // (kv_idx + 1),
     "bytes that wrap": lambda score, b, h, q_idx, kv_idx: score + ((q_idx + kv_idx) * 50).to(torch.uint8) * 0.5,
-    "bits": lambda score, b, h, q_idx, kv_idx: score + ((q_idx ^ kv_idx) & 7) * 0.1 + (q_idx >> 2) - (kv_idx << 1) * 0.01,
+    "bits": lambda score, b, h, q_idx, kv_idx: (
+        score + ((q_idx ^ kv_idx) & 7) * 0.1 + (q_idx >> 2) - (kv_idx << 1) * 0.01
+    ),
 }
 
 
@@ -209,21 +292,41 @@ MASKS = {
     "empty rows": (lambda b, h, q_idx, kv_idx: (q_idx % 3 != 0) & (kv_idx <= q_idx), (None, None)),
     "window": (lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx <= WINDOW), (None, None)),
     "dilated": (lambda b, h, q_idx, kv_idx: (q_idx - kv_idx) % 3 == 0, (None, None)),
-    "global and window": (lambda b, h, q_idx, kv_idx: ((q_idx - kv_idx).abs() <= 4) | (kv_idx < 3) | (q_idx < 3), (None, None)),
+    "global and window": (
+        lambda b, h, q_idx, kv_idx: ((q_idx - kv_idx).abs() <= 4) | (kv_idx < 3) | (q_idx < 3),
+        (None, None),
+    ),
     "chunked": (chunked(8), (None, None)),
     "lengths": (lambda b, h, q_idx, kv_idx: (kv_idx < lengths[b]) & (q_idx < lengths[b]), (B, None)),
     "documents": (lambda b, h, q_idx, kv_idx: ids[b, q_idx] == ids[b, kv_idx], (B, None)),
-    "causal documents": (lambda b, h, q_idx, kv_idx: (docs[q_idx] == docs[kv_idx]) & causal(b, h, q_idx, kv_idx), (None, None)),
-    "nested documents": (lambda b, h, q_idx, kv_idx: q_idx - starts[docs[q_idx]] >= kv_idx - starts[docs[kv_idx]], (None, None)),
+    "causal documents": (
+        lambda b, h, q_idx, kv_idx: (docs[q_idx] == docs[kv_idx]) & causal(b, h, q_idx, kv_idx),
+        (None, None),
+    ),
+    "nested documents": (
+        lambda b, h, q_idx, kv_idx: q_idx - starts[docs[q_idx]] >= kv_idx - starts[docs[kv_idx]],
+        (None, None),
+    ),
     "prefix": (prefix_or(causal), (B, None)),
     "tree": (lambda b, h, q_idx, kv_idx: tree[q_idx, kv_idx], (None, None)),
     "heads": (lambda b, h, q_idx, kv_idx: (q_idx - kv_idx).abs() <= 2 * (h + 1), (None, H)),
-    "2-d neighbourhood": (lambda b, h, q_idx, kv_idx: ((q_idx // 6 - kv_idx // 6).abs() <= 1) & ((q_idx % 6 - kv_idx % 6).abs() <= 2), (None, None)),
+    "2-d neighbourhood": (
+        lambda b, h, q_idx, kv_idx: ((q_idx // 6 - kv_idx // 6).abs() <= 1) & ((q_idx % 6 - kv_idx % 6).abs() <= 2),
+        (None, None),
+    ),
     "morton": (lambda b, h, q_idx, kv_idx: morton(q_idx) // 8 == morton(kv_idx) // 8, (None, None)),
-    "block diffusion": (lambda b, h, q_idx, kv_idx: torch.where(kv_idx < 16, kv_idx // 8 <= q_idx // 8, q_idx // 8 == kv_idx // 8), (None, None)),
+    "block diffusion": (
+        lambda b, h, q_idx, kv_idx: torch.where(kv_idx < 16, kv_idx // 8 <= q_idx // 8, q_idx // 8 == kv_idx // 8),
+        (None, None),
+    ),
     "top keys": (lambda b, h, q_idx, kv_idx: (top[q_idx] == kv_idx // 8).any(), (None, None)),
     "bytes": (lambda b, h, q_idx, kv_idx: bytes_[b, kv_idx] == 1, (B, None)),
-    "logical": (lambda b, h, q_idx, kv_idx: torch.logical_or(torch.logical_and(q_idx > 3, ~(kv_idx > 5)), torch.logical_not(q_idx > kv_idx)), (None, None)),
+    "logical": (
+        lambda b, h, q_idx, kv_idx: torch.logical_or(
+            torch.logical_and(q_idx > 3, ~(kv_idx > 5)), torch.logical_not(q_idx > kv_idx)
+        ),
+        (None, None),
+    ),
     "and_masks": (torch.nn.attention.flex_attention.and_masks(causal, chunked(16)), (None, None)),
     "or_masks": (torch.nn.attention.flex_attention.or_masks(causal, chunked(16)), (None, None)),
     "0-d offset": (lambda b, h, q_idx, kv_idx: q_idx + offset >= kv_idx, (None, None)),

@@ -11,9 +11,16 @@ from torch.nn.functional import scaled_dot_product_attention as torchs
 from heddle.torch import scaled_dot_product_attention, varlen_attn
 from torch.nn.attention.varlen import AuxRequest
 
-SHAPES = [((7, 8), (9, 8)), ((3, 7, 8), (3, 9, 8)), ((1, 7, 8), (3, 9, 8)), ((2, 3, 7, 8), (2, 3, 9, 8)),
-          ((1, 3, 7, 8), (2, 3, 9, 8)), ((2, 1, 7, 8), (2, 3, 9, 8)), ((2, 2, 3, 7, 8), (2, 2, 3, 9, 8)),
-          ((2, 1, 3, 7, 8), (1, 2, 3, 9, 8))]
+SHAPES = [
+    ((7, 8), (9, 8)),
+    ((3, 7, 8), (3, 9, 8)),
+    ((1, 7, 8), (3, 9, 8)),
+    ((2, 3, 7, 8), (2, 3, 9, 8)),
+    ((1, 3, 7, 8), (2, 3, 9, 8)),
+    ((2, 1, 7, 8), (2, 3, 9, 8)),
+    ((2, 2, 3, 7, 8), (2, 2, 3, 9, 8)),
+    ((2, 1, 3, 7, 8), (1, 2, 3, 9, 8)),
+]
 
 
 def agree(got, want):

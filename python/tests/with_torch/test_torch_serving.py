@@ -28,8 +28,15 @@ def agree(got, want):
     torch.testing.assert_close(got.double(), want, atol=5e-6, rtol=1e-5)
 
 
-OPTIONS = [{}, {"causal": True}, {"window": (5, 0)}, {"window": (3, 2)}, {"causal": True, "window": (9, -1), "softcap": 5.0},
-           {"sinks": torch.randn(HEADS)}, {"scale": 0.5, "causal": True, "sinks": torch.randn(HEADS)}]
+OPTIONS = [
+    {},
+    {"causal": True},
+    {"window": (5, 0)},
+    {"window": (3, 2)},
+    {"causal": True, "window": (9, -1), "softcap": 5.0},
+    {"sinks": torch.randn(HEADS)},
+    {"scale": 0.5, "causal": True, "sinks": torch.randn(HEADS)},
+]
 
 
 def arguments(options):
@@ -43,7 +50,9 @@ def test_varlen(options):
     starts_k = torch.tensor([0, 9, 12, 40], dtype=torch.int32)
     q, k, v = torch.randn(17, HEADS, D), torch.randn(40, KV_HEADS, D), torch.randn(40, KV_HEADS, D)
     out = torch.full_like(q, torch.nan)
-    got, lse = serving.varlen_func(q, k, v, starts, starts_k, 12, 28, out=out, return_softmax_lse=True, **arguments(options))
+    got, lse = serving.varlen_func(
+        q, k, v, starts, starts_k, 12, 28, out=out, return_softmax_lse=True, **arguments(options)
+    )
     assert got is out
     for a, b, c, d in zip(starts, starts[1:], starts_k, starts_k[1:]):
         want, want_lse = reference(q[a:b], k[c:d], v[c:d], **options)
@@ -66,8 +75,9 @@ def test_paged_cache(options, page):
     lengths = torch.tensor([5, 17, 30], dtype=torch.int32)
     k_pool, v_pool, table = paged(lengths, page, 48 // page)
     q, k, v = torch.randn(3, 2, HEADS, D), torch.randn(3, 2, KV_HEADS, D), torch.randn(3, 2, KV_HEADS, D)
-    got, lse = serving.with_kvcache(q, k_pool, v_pool, k, v, cache_seqlens=lengths, page_table=table, return_softmax_lse=True,
-                                    **arguments(options))
+    got, lse = serving.with_kvcache(
+        q, k_pool, v_pool, k, v, cache_seqlens=lengths, page_table=table, return_softmax_lse=True, **arguments(options)
+    )
     for b in range(3):
         keys, values = (pool[table[b].long()].reshape(-1, KV_HEADS, D)[: lengths[b] + 2] for pool in (k_pool, v_pool))
         assert torch.equal(keys[-2:], k[b]) and torch.equal(values[-2:], v[b])
@@ -86,7 +96,10 @@ def test_a_cache_of_rows():
         n = lengths[b] + 1
         assert torch.equal(k_cache[b, n - 1], k[b, 0])
         agree(out[b], reference(q[b], k_cache[b, :n], v_cache[b, :n])[0])
-    agree(serving.with_kvcache(q, k_cache, v_cache, cache_seqlens=4)[0], reference(q[0], k_cache[0, :4], v_cache[0, :4])[0])
+    agree(
+        serving.with_kvcache(q, k_cache, v_cache, cache_seqlens=4)[0],
+        reference(q[0], k_cache[0, :4], v_cache[0, :4])[0],
+    )
 
 
 def test_paged_prefill_with_mods():
@@ -95,8 +108,18 @@ def test_paged_prefill_with_mods():
     starts = torch.tensor([0, 6, 10], dtype=torch.int32)
     q = torch.randn(10, HEADS, D)
     slopes = torch.rand(HEADS)
-    got = serving.varlen_func(q, k_pool, v_pool, starts, None, 6, 24, seqused_k=lengths, page_table=table,
-                              score_mod=lambda score, b, h, q_idx, kv_idx: score + slopes[h])
+    got = serving.varlen_func(
+        q,
+        k_pool,
+        v_pool,
+        starts,
+        None,
+        6,
+        24,
+        seqused_k=lengths,
+        page_table=table,
+        score_mod=lambda score, b, h, q_idx, kv_idx: score + slopes[h],
+    )
     for b, (first, last) in enumerate(zip(starts, starts[1:])):
         keys, values = (pool[table[b].long()].reshape(-1, KV_HEADS, D)[: lengths[b]] for pool in (k_pool, v_pool))
         want = reference(q[first:last], keys, values, score=lambda s: s + slopes.double()[:, None, None])[0]
@@ -126,8 +149,9 @@ def test_bad_input():
     with pytest.raises(ValueError, match="one of k and v"):
         serving.with_kvcache(q, cache, cache, new, cache_seqlens=lengths)
     with pytest.raises(ValueError, match="mask_mod is given beside"):
-        serving.with_kvcache(q, cache, cache, cache_seqlens=lengths, causal=True,
-                             mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+        serving.with_kvcache(
+            q, cache, cache, cache_seqlens=lengths, causal=True, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
+        )
     starts = torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(ValueError, match="seqused_k"):
         serving.varlen_func(q[0], cache, cache, starts, None, 1, 4, page_table=torch.zeros(1, 1, dtype=torch.int32))

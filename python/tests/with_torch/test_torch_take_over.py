@@ -67,7 +67,7 @@ def test_what_heddle_lacks_goes_to_torch():
     want = flex_attention(q, q, q, sorts)
     with heddle.torch.enabled():
         torch.testing.assert_close(flex_attention(q, q, q, sorts), want)
-    (reason, count), = went("flex_attention").items()
+    ((reason, count),) = went("flex_attention").items()
     assert reason.startswith("torch: sort has no expression") and count == 1
 
 
@@ -127,7 +127,8 @@ ACCEPTED_BY_TORCH = {
     "dropout_p of 1": lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=1.0),
     "no elements": lambda: torch.nn.functional.scaled_dot_product_attention(q[..., :0], q[..., :0], q),
     "8-bit capture": lambda t=q[0, 0].to(torch.float8_e4m3fnuz): flex_attention(
-        q, q, q, lambda score, b, h, i, j: score + t[i, j % 16].float()),
+        q, q, q, lambda score, b, h, i, j: score + t[i, j % 16].float()
+    ),
 }
 
 

@@ -159,8 +159,14 @@ def test_reads_outside_get_the_nearest_element():
     pages = torch.tensor([1, 0, -1, -1])
     seen = torch.tensor([True, False])
     mask = create_block_mask(
-        lambda b, h, q_idx, kv_idx: torch.where(pages[kv_idx // 4] >= 0, seen[pages[kv_idx // 4]], False), None, None, 16, 16,
-        "cpu", BLOCK_SIZE=4)
+        lambda b, h, q_idx, kv_idx: torch.where(pages[kv_idx // 4] >= 0, seen[pages[kv_idx // 4]], False),
+        None,
+        None,
+        16,
+        16,
+        "cpu",
+        BLOCK_SIZE=4,
+    )
     assert mask.to_dense()[0, 0, 0].tolist() == [0, 1, 0, 0]
 
 
@@ -177,7 +183,11 @@ def test_a_branch_names_the_line():
             return score
         return -score
 
-    refused(TypeError, r"test_torch_tracing.py:\d+: if q_idx > kv_idx.*torch.where", lambda: flex_attention(q, k, v, branches))
+    refused(
+        TypeError,
+        r"test_torch_tracing.py:\d+: if q_idx > kv_idx.*torch.where",
+        lambda: flex_attention(q, k, v, branches),
+    )
     refused(TypeError, "q_idx", lambda: flex_attention(q, k, v, lambda s, b, h, q_idx, kv_idx: s * int(q_idx)))
 
 
@@ -187,17 +197,25 @@ def test_an_operation_without_an_expression_is_named():
     def sorts(score, b, h, q_idx, kv_idx):
         return torch.sort(q.flatten())[0][kv_idx] + score
 
-    refused(NotImplementedError, r"sort has no expression.*test_torch_tracing.py:\d+: return torch.sort",
-            lambda: flex_attention(q, k, v, sorts))
+    refused(
+        NotImplementedError,
+        r"sort has no expression.*test_torch_tracing.py:\d+: return torch.sort",
+        lambda: flex_attention(q, k, v, sorts),
+    )
     wide = torch.randn(16, 1000)
-    refused(NotImplementedError, "1000 elements", lambda: flex_attention(
-        q, k, v, lambda score, b, h, q_idx, kv_idx: score + wide[q_idx].sum()))
+    refused(
+        NotImplementedError,
+        "1000 elements",
+        lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + wide[q_idx].sum()),
+    )
 
 
 def test_wrong_results():
     q, k, v = inputs()
     refused(TypeError, "returned NoneType", lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: None))
-    refused(TypeError, r"shape \[2, 8\]", lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: q[0, :, q_idx]))
+    refused(
+        TypeError, r"shape \[2, 8\]", lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: q[0, :, q_idx])
+    )
     refused(TypeError, "integers; bool", lambda: create_block_mask(lambda b, h, q, k: q - k, None, None, 4, 4, "cpu"))
     refused(AssertionError, "positional", lambda: create_block_mask(lambda b, h: b, None, None, 4, 4, "cpu"))
 
@@ -276,13 +294,23 @@ def test_a_dense_bias_where_it_is_allowed():
     bias = places.sort(-1)[0][:, None, :, 1, None] * torch.arange(16)
     with heddle.torch.allow_dense():
         torch.testing.assert_close(
-            flex_attention(q, k, v, score), torch.nn.functional.scaled_dot_product_attention(q, k, v, bias))
-        refused(ValueError, "more to a score than adding", lambda: flex_attention(
-            q, k, v, lambda score, b, h, q_idx, kv_idx: torch.sort(torch.stack([score, score * 2]))[0][0]))
-        mask = create_block_mask(lambda b, h, q_idx, kv_idx: torch.sort(places[b, q_idx])[0][0] * kv_idx > -3, 2, None, 16, 16, "cpu")
+            flex_attention(q, k, v, score), torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+        )
+        refused(
+            ValueError,
+            "more to a score than adding",
+            lambda: flex_attention(
+                q, k, v, lambda score, b, h, q_idx, kv_idx: torch.sort(torch.stack([score, score * 2]))[0][0]
+            ),
+        )
+        mask = create_block_mask(
+            lambda b, h, q_idx, kv_idx: torch.sort(places[b, q_idx])[0][0] * kv_idx > -3, 2, None, 16, 16, "cpu"
+        )
     want = places.sort(-1)[0][:, None, :, 0, None] * torch.arange(16) > -3
     torch.testing.assert_close(
-        flex_attention(q, k, v, block_mask=mask), torch.nn.functional.scaled_dot_product_attention(q, k, v, want).nan_to_num(0))
+        flex_attention(q, k, v, block_mask=mask),
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, want).nan_to_num(0),
+    )
     refused(NotImplementedError, "sort has no expression", lambda: flex_attention(q, k, v, score))
 
 
@@ -290,6 +318,7 @@ def test_a_negative_number_indexes_from_the_end():
     table = torch.randn(5, 16)
     q, k, v = inputs()
     for row in (1, -1, 3, -2, 1):
+
         def score(score, b, h, q_idx, kv_idx):
             return score + table[row, kv_idx]
 
@@ -311,13 +340,16 @@ def test_numbers_of_different_types_are_different_params():
     steps = 3
     q, k, v = inputs()
     got = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * (steps + 1.0) + kv_idx // (steps + 1))
-    torch.testing.assert_close(got, flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 4.0 + kv_idx // 4))
+    torch.testing.assert_close(
+        got, flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 4.0 + kv_idx // 4)
+    )
 
 
 def test_the_type_of_a_number():
     """A mod may ask what a number is."""
     q, k, v = inputs()
     for factor, scale in ((2, 2.0), (0.5, 1.0)):
+
         def score(score, b, h, q_idx, kv_idx):
             return score * factor if isinstance(factor, int) else score
 
@@ -330,10 +362,19 @@ def test_captures_of_score_and_mask_keep_apart():
     mask, _ = torch.randn(16), torch.randint(0, 2, (16,)).float()
     q, k, v = inputs()
     for bias, kinds, score, mask_mod in (
-            (mask_ids, ids, lambda score, b, h, q_idx, kv_idx: score + mask_ids[kv_idx],
-             lambda b, h, q_idx, kv_idx: ids[q_idx] == ids[kv_idx]),
-            (mask, _, lambda score, b, h, q_idx, kv_idx: score + mask[kv_idx],
-             lambda b, h, q_idx, kv_idx: _[q_idx] == _[kv_idx])):
+        (
+            mask_ids,
+            ids,
+            lambda score, b, h, q_idx, kv_idx: score + mask_ids[kv_idx],
+            lambda b, h, q_idx, kv_idx: ids[q_idx] == ids[kv_idx],
+        ),
+        (
+            mask,
+            _,
+            lambda score, b, h, q_idx, kv_idx: score + mask[kv_idx],
+            lambda b, h, q_idx, kv_idx: _[q_idx] == _[kv_idx],
+        ),
+    ):
         got = flex_attention(q, k, v, score, create_block_mask(mask_mod, None, None, 16, 16, "cpu"))
         dense = torch.where(kinds[:, None] == kinds, bias, -torch.inf)
         torch.testing.assert_close(got, heddle.torch.scaled_dot_product_attention(q, k, v, dense))

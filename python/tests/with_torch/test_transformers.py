@@ -9,22 +9,50 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 
 import heddle.hf  # noqa: E402
 
-COMMON = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
-              num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+COMMON = dict(
+    vocab_size=97,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 ENCODER = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
 MODELS = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", COMMON),
     "mistral": ("MistralForCausalLM", "MistralConfig", {**COMMON, "sliding_window": 12}),
-    "gemma 2": ("Gemma2ForCausalLM", "Gemma2Config", {
-        **COMMON, "head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16}),
-    "gpt-oss": ("GptOssForCausalLM", "GptOssConfig", {
-        **COMMON, "head_dim": 16, "sliding_window": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
-    "llama 4": ("Llama4ForCausalLM", "Llama4TextConfig", {
-        **COMMON, "head_dim": 16, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 96,
-        "num_experts_per_tok": 1}),
+    "gemma 2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**COMMON, "head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**COMMON, "head_dim": 16, "sliding_window": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "llama 4": (
+        "Llama4ForCausalLM",
+        "Llama4TextConfig",
+        {
+            **COMMON,
+            "head_dim": 16,
+            "attention_chunk_size": 16,
+            "num_local_experts": 2,
+            "intermediate_size_mlp": 96,
+            "num_experts_per_tok": 1,
+        },
+    ),
     "bert": ("BertModel", "BertConfig", {**ENCODER, "vocab_size": 97}),
-    "t5": ("T5ForConditionalGeneration", "T5Config", dict(
-        vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)),
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        dict(vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    ),
     "vit": ("ViTModel", "ViTConfig", {**ENCODER, "image_size": 32, "patch_size": 8}),
 }
 calls = 0
@@ -74,8 +102,10 @@ def test_logits(name, padded):
         given["decoder_input_ids"] = given["input_ids"][:, :7]
     eager, ours = models(name)
     calls = 0
-    want, got = (getattr(x, "logits", None) if hasattr(x, "logits") else x.last_hidden_state
-                 for x in (eager(**given), ours(**given)))
+    want, got = (
+        getattr(x, "logits", None) if hasattr(x, "logits") else x.last_hidden_state
+        for x in (eager(**given), ours(**given))
+    )
     assert calls > 0
     if padded and name not in ("vit", "t5"):
         want, got = want[given["attention_mask"].bool()], got[given["attention_mask"].bool()]
@@ -92,30 +122,44 @@ def test_greedy_tokens(name, padded):
 
 def test_a_static_cache():
     given = inputs("mistral", True)
-    want, got = (model.generate(**given, max_new_tokens=12, do_sample=False, cache_implementation="static",
-                                disable_compile=True) for model in models("mistral"))
+    want, got = (
+        model.generate(**given, max_new_tokens=12, do_sample=False, cache_implementation="static", disable_compile=True)
+        for model in models("mistral")
+    )
     assert torch.equal(got, want)
 
 
 def test_a_static_cache_of_a_model_that_reads_the_masks_ndim():
-    config = transformers.GPT2Config(vocab_size=97, n_embd=64, n_layer=1, n_head=4, n_positions=64, pad_token_id=0,
-                                     bos_token_id=1, eos_token_id=None)
+    config = transformers.GPT2Config(
+        vocab_size=97, n_embd=64, n_layer=1, n_head=4, n_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=None
+    )
     tokens = torch.ones(2, 5, dtype=torch.long)
     made = []
     for implementation in ("eager", "heddle"):
         torch.manual_seed(3)
         model = transformers.GPT2LMHeadModel._from_config(config, attn_implementation=implementation).eval()
-        made.append(model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=4, do_sample=False,
-                                   cache_implementation="static", disable_compile=True))
+        made.append(
+            model.generate(
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=4,
+                do_sample=False,
+                cache_implementation="static",
+                disable_compile=True,
+            )
+        )
     assert torch.equal(*made)
 
 
 def test_packed_sequences():
-    given = {"input_ids": inputs("llama", False)["input_ids"],
-             "position_ids": torch.cat([torch.arange(15), torch.arange(25)]).expand(2, 40)}
+    given = {
+        "input_ids": inputs("llama", False)["input_ids"],
+        "position_ids": torch.cat([torch.arange(15), torch.arange(25)]).expand(2, 40),
+    }
     eager, ours = models("llama")
-    torch.testing.assert_close(ours(**given, use_cache=False).logits, eager(**given, use_cache=False).logits, atol=1e-5,
-                               rtol=1e-4)
+    torch.testing.assert_close(
+        ours(**given, use_cache=False).logits, eager(**given, use_cache=False).logits, atol=1e-5, rtol=1e-4
+    )
 
 
 def test_attention_weights_are_refused():

@@ -156,6 +156,7 @@ import os, signal, sys, threading, time
 import numpy as np
 import heddle
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
 x = np.random.default_rng(0).standard_normal((1, 8, 16384, 64), np.float32)
 small = x[:, :, :64]
 plan = heddle.AttentionPlan(x, x, x)

@@ -245,6 +245,21 @@ TEST(Plan, UpdateWithANameThatNoModReadsIsRefused) {
   EXPECT_EQ(run_plan(plan, in), before);
 }
 
+TEST(Plan, AfterAnUpdateReadsAreProvenByTheUpdatedValues) {
+  Inputs in;
+  const Tensor table = Tensor::zeros(DType::f32, {10}), shorter = Tensor::zeros(DType::f32, {5});
+  in.options.score_mod =
+      leaf::score() + Capture("table", DType::f32, 1)(clip(param("entry", ExprType::i32), Expr(0), Expr(9)));
+  in.options.bindings = {.captures = {{"table", table}}, .params = {{"entry", 2}}};
+  AttentionPlan plan = make_plan(in);
+  in.options.bindings.captures["table"] = shorter;
+  plan.update(in.options.bindings);
+  in.options.bindings.params["entry"] = 9;  // inside of the first table alone
+  expect_error([&] { run_plan(plan, in, &in.options.bindings); }, ErrorCode::invalid_argument, HasSubstr("table"));
+  in.options.bindings.params["entry"] = 4;
+  run_plan(plan, in, &in.options.bindings);
+}
+
 TEST(Plan, ACaptureThatOneElementFillsCostsThatElement) {
   Inputs in;
   std::int32_t three = 3;

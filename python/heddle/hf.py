@@ -84,8 +84,7 @@ def attention(
     elif attention_mask is not None:
         attention_mask = attention_mask[..., : key.shape[2]]
         broadcast = tuple(extent == 1 for extent in attention_mask.shape)
-        text = _forms.tensor_mask(attention_mask.dtype == torch.bool, broadcast)
-        score = text.replace("score", f"({score})")
+        score = _forms.tensor_mask(attention_mask.dtype == torch.bool, broadcast, score)
         call.captures["attn_mask"] = attention_mask
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         call.mask = _forms.CAUSAL
@@ -98,9 +97,7 @@ def attention(
     if s_aux is not None:
         call.tensors["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if dropout > 0.0 and module.training:
-        call.weight = _forms.DROPOUT
-        call.params["dropout_p"] = float(dropout)
-        call.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=query.device)
+        call.set_dropout(dropout, query.device)
     batch, heads, length, _ = query.shape
     out = query.new_empty((batch, length, heads, value.shape[3]))
     attend(query, key, value, call, out.transpose(1, 2))

@@ -16,9 +16,7 @@ NAME = "heddle"
 def _call(scale: float | None, dropout_p: float, device: torch.device) -> Call:
     call = Call(scale=scale, with_lse=True)
     if dropout_p > 0.0:
-        call.weight = _forms.DROPOUT
-        call.params["dropout_p"] = dropout_p
-        call.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=device)
+        call.set_dropout(dropout_p, device)
     return call
 
 

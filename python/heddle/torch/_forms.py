@@ -22,13 +22,13 @@ def softcap(cap: float) -> str:
     return f"{cap!r} * tanh(score / {cap!r})"
 
 
-def tensor_mask(is_bool: bool, broadcast: tuple[bool, ...]) -> str:
-    """The score under a dense mask attn_mask of 4 axes: False takes a score out, a number is added.
+def tensor_mask(is_bool: bool, broadcast: tuple[bool, ...], score: str = "score") -> str:
+    """`score` under a dense mask attn_mask of 4 axes: False takes a score out, a number is added.
 
     `broadcast` says which axes have extent 1.
     """
     index = broadcast_index(broadcast)
-    return f"where(attn_mask[{index}], score, -inf)" if is_bool else f"score + attn_mask[{index}]"
+    return f"where(attn_mask[{index}], {score}, -inf)" if is_bool else f"{score} + attn_mask[{index}]"
 
 
 def broadcast_index(broadcast: tuple[bool, ...]) -> str:

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from .. import _core
 from .._trace import dtype_name
+from . import _forms
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 Tensors = dict[str, torch.Tensor]
@@ -52,6 +53,12 @@ class Call:
         self.version = 0  # changes with the content of tensors on a GPU that the mask reads
         self.with_lse = with_lse
         self.clamps = False  # whether reads outside of captures get the nearest element
+
+    def set_dropout(self, p: float, device: torch.device) -> None:
+        """Weights are 0 with probability p. The seed is a tensor on the device: another one at each replay of a graph."""
+        self.weight = _forms.DROPOUT
+        self.params["dropout_p"] = float(p)
+        self.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=device)
 
     def expression(self, mod: Any) -> Any:
         if not isinstance(mod, str):

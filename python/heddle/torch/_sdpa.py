@@ -40,9 +40,7 @@ def scaled_dot_product_attention(
     check(query, key, value, attn_mask, dropout_p, is_causal)
     call = Call(scale=None if scale is None else float(scale))
     if dropout_p > 0.0:
-        call.weight = _forms.DROPOUT
-        call.params["dropout_p"] = float(dropout_p)
-        call.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=query.device)
+        call.set_dropout(dropout_p, query.device)
     if is_causal:
         call.mask = _forms.CAUSAL
     elif isinstance(attn_mask, CausalBias):

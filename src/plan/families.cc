@@ -43,6 +43,7 @@ const device::CudaCaps& cuda_caps(const Request& request) {
 constexpr Family kFamilies[] = {
     {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr, nullptr},
     {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr, nullptr},
+    {"reference_backward", BackendChoice::reference, problem::Pass::backward, takes_all, reference, nullptr, nullptr},
     {"forward_sm90", BackendChoice::cuda, problem::Pass::forward,
      [](const Request& request) { return forward_sm90_refuses(request.problem, request.options, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) {

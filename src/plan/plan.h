@@ -70,6 +70,7 @@ struct Request {
   const AttentionTensors& tensors;  // strides, and how far addresses are aligned
   const AttentionOptions& options;
   const device::Machine& machine;
+  const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
 
 /// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic

@@ -42,7 +42,7 @@ class GradientJudge {
       const double exact = element_of(reference.value, i);
       const bool may_be_any = !reached.empty() && reached[static_cast<std::size_t>(i)] && std::isfinite(exact);
       if (may_be_any && !std::isfinite(value)) continue;
-      if (element_of(reference.magnitude, i) > largest_) continue;
+      if (std::isfinite(exact) && !(element_of(reference.magnitude, i) <= largest_)) continue;
       const double floor = element_of(reference.floor, i);
       criterion.add({.value = value,
                      .reference = exact,

@@ -111,21 +111,23 @@ class Backward {
   struct RowLoss {
     std::vector<double> d_o;
     double d_lse;
-    Term delta;     // magnitude: D; floor: E
-    double growth;  // e
+    Term delta;       // magnitude: D; floor: E
+    double exponent;  // what rounding errors change ln p by
+    double growth;    // e: and p, relative to it
   };
 
   bool judged() const { return step_ > 0; }
   bool softmax() const { return problem_.normalizer == Normalizer::softmax; }
 
   // p is the exponential of t - lse, each rounded.
-  double growth_of(const RowResult& result) const {
+  double exponent_of(const RowResult& result) const {
     const double lse = softmax() && std::isfinite(result.lse) ? std::abs(result.lse) : 0;
-    return std::expm1(step_ * (1 + std::max(result.exponent, lse)));
+    return step_ * (1 + std::max(result.exponent, lse));
   }
 
   RowLoss row_loss(const RowPlace& place, const RowResult& result) const {
-    RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .growth = growth_of(result)};
+    RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .exponent = exponent_of(result), .growth = 0};
+    loss.growth = std::expm1(loss.exponent);
     const ConstTensorView& d_o = backward_.d_o;
     const std::int64_t start = place.batch * d_o.strides[0] + place.head * d_o.strides[1] + place.row * d_o.strides[2];
     for (std::int64_t d = 0; d < problem_.v_dim; ++d) {
@@ -150,8 +152,8 @@ class Backward {
   };
   Weight weight_of(double t, double lse, const RowLoss& loss) const {
     if (problem_.normalizer == Normalizer::none) {
-      // p is t itself: log1p(e) is step * (1 + the largest |t|).
-      return {{t, std::abs(t), std::log1p(loss.growth)}, {1, 1, step_}};
+      // p is t itself.
+      return {{t, std::abs(t), loss.exponent}, {1, 1, step_}};
     }
     const auto floor = [&](double x) { return std::min(1.0, std::max(x, flushed_) * loss.growth); };
     const double p = softmax() ? std::exp(t - lse) : 1 / (1 + std::exp(-t));

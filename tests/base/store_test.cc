@@ -25,6 +25,10 @@ TEST(Store, RoundsOnceToTheTensorsType) {
   EXPECT_EQ(load_element(half.data(), DType::f16, 1), INFINITY);
   EXPECT_EQ(load_element(half.data(), DType::f16, 2), 0);
   EXPECT_EQ(load_element(brain.data(), DType::bf16, 0), 1);
+
+  const double above_half = 1 + 0x1p-8 + 0x1p-40;  // f32 takes it for half a step
+  store_row_major(&above_half, TensorView(brain.data(), DType::bf16, {1}));
+  EXPECT_EQ(load_element(brain.data(), DType::bf16, 0), 1 + 0x1p-7);
 }
 
 TEST(Store, LeavesNothingToDoWithoutElements) {

@@ -86,7 +86,7 @@ std::vector<BackendChoice> one_given() {
 const std::vector<BackendChoice>& backward_backends() {
   static const std::vector<BackendChoice> backends = [] {
     const std::vector<BackendChoice> given = one_given();
-    return given.empty() ? std::vector{BackendChoice::reference} : given;
+    return given.empty() ? std::vector{BackendChoice::cpu} : given;
   }();
   return backends;
 }

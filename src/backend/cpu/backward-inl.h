@@ -67,14 +67,22 @@ void MultiplyRowsByKeys(const BackwardStep<T>& step, const T* rows, const T* col
   }
 }
 
-/// Panels of keys += elements^T times panels of queries.
+/// Rows of panels: one of the factors of a sum over rows.
 template <class T>
-void AddToKeys(const BackwardStep<T>& step, const T* elements, const T* rows, std::int64_t dim, T* gradient) {
+struct PanelRows {
+  const T* data;
+  std::int64_t panel_rows;
+};
+
+/// Panels of keys += elements^T times rows, one row a query.
+template <class T>
+void AddToKeys(const BackwardStep<T>& step, const T* elements, const PanelRows<T>& rows, std::int64_t dim,
+               T* gradient) {
   const StepColumns at = ColumnsOf(step);
   for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
     Multiply(Product<T>{.a = elements,
                         .a_stride = kScoreStride,
-                        .b = rows + d * step.queries.panel_rows,
+                        .b = rows.data + d * rows.panel_rows,
                         .c = gradient + d * step.keys.tile_keys + at.first * plan::kPanel,
                         .c_stride = plan::kPanel,
                         .rows = at.count,
@@ -86,14 +94,14 @@ void AddToKeys(const BackwardStep<T>& step, const T* elements, const T* rows, st
   }
 }
 
-/// dQ += dS K.
+/// dQ += dS K, one row of K a key of the tile.
 template <class T>
-void AddToQueries(const BackwardStep<T>& step, const T* d_s) {
+void AddToQueries(const BackwardStep<T>& step, const T* d_s, const PanelRows<T>& rows) {
   const StepColumns at = ColumnsOf(step);
   for (std::int64_t d = 0; d < step.qk_dim; d += plan::kPanel) {
     Multiply(Product<T>{.a = d_s,
                         .a_stride = kScoreStride,
-                        .b = step.keys.k_rows + d * step.keys.tile_keys + at.first * plan::kPanel,
+                        .b = rows.data + d * rows.panel_rows + at.first * plan::kPanel,
                         .c = step.queries.dq + d * step.queries.panel_rows,
                         .c_stride = plan::kPanel,
                         .rows = step.at.rows,
@@ -104,12 +112,32 @@ void AddToQueries(const BackwardStep<T>& step, const T* d_s) {
   }
 }
 
-/// to += factor * from, rows of panels.
+/// Copies rows, with 0 for those that hold something that is not finite: special[r] is 1.
 template <class T>
-void AddPanelRow(const T* from, std::int64_t from_rows, T factor, std::int64_t dim, T* to, std::int64_t to_rows) {
+PanelRows<T> CopyFinite(const PanelRows<T>& from, std::int64_t rows, std::int64_t dim, T* to, std::uint8_t* special) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    special[r] = 0;
+    for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+      if (HasNonFinite(from.data + d * from.panel_rows + r * plan::kPanel, plan::kPanel)) special[r] = 1;
+    }
+    for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+      T* row = to + d * rows + r * plan::kPanel;
+      if (special[r] != 0) {
+        std::fill_n(row, plan::kPanel, T(0));
+      } else {
+        std::copy_n(from.data + d * from.panel_rows + r * plan::kPanel, plan::kPanel, row);
+      }
+    }
+  }
+  return {to, rows};
+}
+
+/// to += factor * row `row` of the panels.
+template <class T>
+void AddPanelRow(const PanelRows<T>& from, std::int64_t row, T factor, std::int64_t dim, T* to, std::int64_t to_rows) {
   const hn::ScalableTag<T> tag;
   for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
-    const T* x = from + d * from_rows;
+    const T* x = from.data + d * from.panel_rows + row * plan::kPanel;
     T* y = to + d * to_rows;
     const std::int64_t columns = plan::round_up(std::min(plan::kPanel, dim - d), kColumnUnit);
     for (std::int64_t c = 0; c < columns; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
@@ -118,29 +146,63 @@ void AddPanelRow(const T* from, std::int64_t from_rows, T factor, std::int64_t d
   }
 }
 
-/// The three sums over a tile's rows, of the elements that attend alone.
+/// AddToKeys where rows of queries hold what is not finite: these reach the keys that attend them alone.
 template <class T>
-void AddAttendedElements(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const T* elements,
+                       const PanelRows<T>& rows, std::int64_t dim, T* gradient) {
+  AddToKeys(step, elements, CopyFinite(rows, step.at.rows, dim, buffers.finite, buffers.special), dim, gradient);
   const StepColumns at = ColumnsOf(step);
-  const StepQueries<T>& queries = step.queries;
-  const StepKeys<T>& keys = step.keys;
   for (std::int64_t r = 0; r < step.at.rows; ++r) {
-    for (std::int64_t c = 0; c < at.count; ++c) {
+    for (std::int64_t c = 0; buffers.special[r] != 0 && c < at.count; ++c) {
       const std::int64_t element = r * kScoreStride + c;
       if (buffers.attending[element] == 0) continue;
-      const std::int64_t row = r * plan::kPanel, key = (at.first + c) * plan::kPanel;
-      if (keys.dv != nullptr) {
-        AddPanelRow(queries.d_o + row, queries.panel_rows, buffers.scores[element], step.v_dim, keys.dv + key,
-                    keys.tile_keys);
-      }
-      if (keys.dk != nullptr) {
-        AddPanelRow(queries.q + row, queries.panel_rows, buffers.d_p[element], step.qk_dim, keys.dk + key,
-                    keys.tile_keys);
-      }
-      if (queries.dq != nullptr) {
-        AddPanelRow(keys.k_rows + key, keys.tile_keys, buffers.d_p[element], step.qk_dim, queries.dq + row,
-                    queries.panel_rows);
-      }
+      AddPanelRow(rows, r, elements[element], dim, gradient + (at.first + c) * plan::kPanel, step.keys.tile_keys);
+    }
+  }
+}
+
+/// AddToQueries where rows of keys do.
+template <class T>
+void AddAttendedToQueries(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const PanelRows<T>& rows) {
+  const std::int64_t dim = step.qk_dim;
+  AddToQueries(step, buffers.d_p, CopyFinite(rows, step.keys.tile_keys, dim, buffers.finite, buffers.special));
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t c = 0; c < at.count; ++c) {
+    for (std::int64_t r = 0; buffers.special[at.first + c] != 0 && r < step.at.rows; ++r) {
+      const std::int64_t element = r * kScoreStride + c;
+      if (buffers.attending[element] == 0) continue;
+      AddPanelRow(rows, at.first + c, buffers.d_p[element], dim, step.queries.dq + r * plan::kPanel,
+                  step.queries.panel_rows);
+    }
+  }
+}
+
+/// dV += (p w)^T dO, dK += dS^T Q and dQ += dS K, as far as they are wanted.
+template <class T>
+void AddToGradients(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+  const StepQueries<T>& queries = step.queries;
+  const StepKeys<T>& keys = step.keys;
+  const PanelRows<T> d_o = {queries.d_o, queries.panel_rows}, q = {queries.q, queries.panel_rows};
+  const PanelRows<T> k = {keys.k_rows, keys.tile_keys};
+  if (keys.dv != nullptr) {
+    if (queries.d_o_non_finite) {
+      AddAttendedToKeys(step, buffers, buffers.scores, d_o, step.v_dim, keys.dv);
+    } else {
+      AddToKeys(step, buffers.scores, d_o, step.v_dim, keys.dv);
+    }
+  }
+  if (keys.dk != nullptr) {
+    if (queries.q_non_finite) {
+      AddAttendedToKeys(step, buffers, buffers.d_p, q, step.qk_dim, keys.dk);
+    } else {
+      AddToKeys(step, buffers.d_p, q, step.qk_dim, keys.dk);
+    }
+  }
+  if (queries.dq != nullptr) {
+    if (keys.non_finite) {
+      AddAttendedToQueries(step, buffers, k);
+    } else {
+      AddToQueries(step, buffers.d_p, k);
     }
   }
 }
@@ -263,13 +325,9 @@ void Step(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
   std::fill_n(buffers.factors, step.at.rows, step.value_factor);
   detail::MultiplyRowsByKeys(step, queries.d_o, keys.v_columns, step.v_dim, buffers.d_p,
                              step.value_factor == T(1) ? nullptr : buffers.factors);
-  const bool one_by_one = queries.non_finite || keys.non_finite;
-  if (one_by_one) detail::FindStepAttending(step, buffers);
+  if (queries.q_non_finite || queries.d_o_non_finite || keys.non_finite) detail::FindStepAttending(step, buffers);
   detail::Differentiate(step, buffers);
-  if (one_by_one) return detail::AddAttendedElements(step, buffers);
-  if (keys.dv != nullptr) detail::AddToKeys(step, buffers.scores, queries.d_o, step.v_dim, keys.dv);
-  if (keys.dk != nullptr) detail::AddToKeys(step, buffers.d_p, queries.q, step.qk_dim, keys.dk);
-  if (queries.dq != nullptr) detail::AddToQueries(step, buffers.d_p);
+  detail::AddToGradients(step, buffers);
 }
 
 template <class T>

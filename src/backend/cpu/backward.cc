@@ -352,7 +352,8 @@ class BackwardLaunch {
                     .panel_rows = sequence(index).q_len,
                     .lse = softmax ? memory.get<T>(memory.at->lse) + tile.q_first : nullptr,
                     .delta = softmax ? memory.get<T>(memory.at->delta) + tile.q_first : nullptr,
-                    .non_finite = flagged(memory.at->q_flags) || flagged(memory.at->d_o_flags)};
+                    .q_non_finite = flagged(memory.at->q_flags),
+                    .d_o_non_finite = flagged(memory.at->d_o_flags)};
   }
 
   StepBuffers<T> step_buffers(int worker) const {
@@ -364,6 +365,8 @@ class BackwardLaunch {
             .d_p = at(scratch_.d_p),
             .factors = at(scratch_.factors),
             .attending = scratch<std::uint8_t>(worker, scratch_.attending),
+            .finite = at(scratch_.finite),
+            .special = scratch<std::uint8_t>(worker, scratch_.special),
             .score_copy = by_score ? at(scratch_.score_copy) : nullptr};
   }
 

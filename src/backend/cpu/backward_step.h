@@ -35,9 +35,9 @@ struct StepQueries {
   const T* d_o;  //
   T* dq;         // null: not wanted
   std::int64_t panel_rows;
-  const T* lse;     // [rows]; null unless the normalizer is softmax
-  const T* delta;   // [rows]
-  bool non_finite;  // in q or dO, of some row
+  const T* lse;                       // [rows]; null unless the normalizer is softmax
+  const T* delta;                     // [rows]
+  bool q_non_finite, d_o_non_finite;  // in some row
 };
 
 /// The tile of keys, of tile_keys rows.
@@ -75,7 +75,10 @@ struct StepBuffers {
   T* d_p;                   // dP, then dS
   T* factors;               // [rows]
   std::uint8_t* attending;  // [rows][kScoreStride]
-  T* score_copy;            // s; null: not wanted
+  // Where rows are not finite: panels of the rows that are, and which are not; as many rows as a tile has.
+  T* finite;
+  std::uint8_t* special;
+  T* score_copy;  // s; null: not wanted
 };
 
 void step(const BackwardStep<float>& step, const StepBuffers<float>& buffers);

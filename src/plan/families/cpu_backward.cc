@@ -123,6 +123,9 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   scratch.d_p = place(rows * kScoreStride);
   scratch.factors = place(rows);
   scratch.attending = place_bytes(rows * kScoreStride);
+  const std::int64_t longest = std::max(rows, kBackwardKeys);
+  scratch.finite = place(longest * std::max(qk_panels, v_panels));
+  scratch.special = place_bytes(longest);
   scratch.score_copy = place(by_score ? rows * kScoreStride : 0);
   scratch.read_bytes = round_up(rows * kScoreStride * element, kAlignment);
   scratch.reads = place_bytes(reads * scratch.read_bytes);

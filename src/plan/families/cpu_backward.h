@@ -27,7 +27,7 @@ inline constexpr std::int64_t kScoreStride = kBackwardKeys + 16;
 /// Offsets in bytes of a worker's buffers; backward_step.h says what is in them.
 struct CpuBackwardScratch {
   std::int64_t k_columns, v_columns, k_rows, dk, dv;
-  std::int64_t scores, slopes, weights, d_p, factors, attending;
+  std::int64_t scores, slopes, weights, d_p, factors, attending, finite, special;
   std::int64_t score_copy;         // [rows][kScoreStride]; 0 bytes unless an index of a read depends on the score
   std::int64_t reads, read_bytes;  // of each read that gets a gradient: [rows][kScoreStride]
   std::int64_t indices, places;    // i32 [rows][kScoreStride], i64 [rows][kBackwardKeys]

@@ -71,7 +71,8 @@ class Backward(ProgramTest):
         super().setUp()
         self.input = self.folder / "in.safetensors"
         write_safetensors(self.input, training_inputs())
-        self.tensors = {name: (*kind, list(values)) for name, (*kind, values) in read_safetensors(self.input)[0].items()}
+        stored = read_safetensors(self.input)[0]
+        self.tensors = {name: (dtype, shape, list(values)) for name, (dtype, shape, values) in stored.items()}
         self.incoming = ["--backward", f"DO={self.input}:d_o", "--backward", f"DLSE={self.input}:d_lse"]
         self.out = self.folder / "out.safetensors"
 
@@ -200,7 +201,8 @@ class Backward(ProgramTest):
         self.assertIn("FAILED", self.assert_exit_code(1, *command))
 
     def test_real_input(self):
-        mods = ["--mask", "sentence[b, q_idx] == sentence[b, kv_idx]", "--score", "score + slopes[h] * (kv_idx - q_idx)"]
+        mods = ["--mask", "sentence[b, q_idx] == sentence[b, kv_idx]"]
+        mods += ["--score", "score + slopes[h] * (kv_idx - q_idx)"]
         first, second = self.folder / "1.safetensors", self.folder / "2.safetensors"
         for out, threads in ((first, 1), (second, 3)):
             self.run_well("run", INPUT, *mods, "--backward", f"DO={INPUT}:v", "-o", out, "--threads", threads)
@@ -224,9 +226,11 @@ class Backward(ProgramTest):
         refused("DLSE has shape [2]; it must be [B, H, S], or [H, S] for one batch entry", *d_o, "--backward",
                 f"DLSE={self.input}:slopes")
         refused("d_o has shape [1, 2, 5, 4]; [1, 2, 5, 3], o's, is accepted", "--backward", f"DO={self.input}:q")
-        refused("--backward: O is given without LSE; both or none are accepted", *d_o, "--backward", f"O={self.input}:d_o")
+        o = ["--backward", f"O={self.input}:d_o"]
+        refused("--backward: O is given without LSE; both or none are accepted", *d_o, *o)
         refused("--backward: LSE is given without O", *d_o, "--backward", f"LSE={self.input}:d_lse")
-        refused("--gradients: 'slope' has none; q, k, v, sinks, slopes, cap are accepted", *d_o, "--gradients", "q,slope")
+        accepted = "q, k, v, sinks, slopes, cap are accepted"
+        refused(f"--gradients: 'slope' has none; {accepted}", *d_o, "--gradients", "q,slope")
         plain = ("run", self.input, "-o", self.out, *d_o)
         self.assert_fails(2, "--gradients: 'sinks' has none; q, k, v are accepted", *plain, "--gradients", "sinks")
         lse = ["--backward", f"LSE={self.input}:d_lse", "--normalizer", "none"]

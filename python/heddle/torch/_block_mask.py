@@ -16,10 +16,10 @@ from torch.nn.attention import flex_attention as flex
 import heddle
 
 from . import _dense
-from ._block_lists import Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions
+from ._block_lists import (
+    LARGE_BLOCK, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
 
 DEFAULT_BLOCK = 128
-LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
 
 
 def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:

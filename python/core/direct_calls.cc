@@ -45,10 +45,9 @@ struct BoundMod {
   std::uint64_t version = 0;
   std::optional<MaskScope> scope;
 
-  BoundMod(const Expr& bound, const nb::dict& tensors, std::map<std::string, ParamValue> numbers, std::uint64_t number,
-           const std::optional<ScopeNumbers>& given)
-      : expr(bound), params(std::move(numbers)), version(number) {
-    for (const auto [name, tensor] : tensors) captures.emplace_back(nb::cast<std::string>(name), nb::borrow(tensor));
+  BoundMod(const Expr& bound, const std::map<std::string, nb::object>& tensors,
+           std::map<std::string, ParamValue> numbers, std::uint64_t number, const std::optional<ScopeNumbers>& given)
+      : expr(bound), captures(tensors.begin(), tensors.end()), params(std::move(numbers)), version(number) {
     if (!given) return;
     const auto [batch, heads, q_len, kv_len, type, index] = *given;
     scope = MaskScope{static_cast<std::size_t>(batch),
@@ -91,6 +90,8 @@ struct Inputs {
   }
 };
 
+nb::any nothing() { return nb::borrow<nb::any>(nb::none()); }
+
 /// What the calls need of torch.
 class DirectCalls {
  public:
@@ -104,26 +105,26 @@ class DirectCalls {
         on_cuda_(on_cuda) {}
 
   /// (out, lse or None); None if Python has to look at the call.
-  nb::object attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, const BoundMod* mask,
-                    nb::handle scale, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
+  nb::any attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, const BoundMod* mask,
+                 nb::handle scale, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
     Inputs in;
-    if (!take(query, in.q) || !take(key, in.k) || !take(value, in.v) || !in.agree(enable_gqa)) return nb::none();
+    if (!take(query, in.q) || !take(key, in.k) || !take(value, in.v) || !in.agree(enable_gqa)) return nothing();
     const bool shares_keys = in.k.shape(0) == 1 && mask != nullptr && mask->scope;
-    if (in.q.shape(0) != in.k.shape(0) && !shares_keys) return nb::none();
-    if (!in.make_plain_results() || (mask != nullptr && mask->scope && !in.fit(*mask->scope))) return nb::none();
+    if (in.q.shape(0) != in.k.shape(0) && !shares_keys) return nothing();
+    if (!in.make_plain_results() || (mask != nullptr && mask->scope && !in.fit(*mask->scope))) return nothing();
 
     Arguments arguments;
-    if (!set_score(score, in.q.device_type(), arguments) || !set_scale(scale, arguments)) return nb::none();
+    if (!set_score(score, in.q.device_type(), arguments) || !set_scale(scale, arguments)) return nothing();
     if (mask != nullptr) {
       arguments.mask_mod = mask->expr;
-      if (!add_values(*mask, arguments.values)) return nb::none();
+      if (!add_values(*mask, arguments.values)) return nothing();
       arguments.mask_version = in.q.device_type() == kCuda ? mask->version : 0;
     }
     arguments.clamp_reads = clamps && !arguments.values.captures.empty();
-    if (with_gradients && require_gradients(in, arguments.values)) return nb::none();
+    if (with_gradients && require_gradients(in, arguments.values)) return nothing();
     if (in.q.device_type() == kCuda) {
       const nb::object stream = stream_(in.q.device_id());
-      if (stream.is_none()) return nb::none();
+      if (stream.is_none()) return nothing();
       arguments.stream = nb::cast<std::uintptr_t>(stream);
     }
     return run(query, in, arguments, with_lse);
@@ -170,10 +171,10 @@ class DirectCalls {
                        [&](const auto& capture) { return requires_one(capture.second); });
   }
 
-  nb::object run(nb::handle query, const Inputs& in, const Arguments& arguments, bool with_lse) const {
+  nb::any run(nb::handle query, const Inputs& in, const Arguments& arguments, bool with_lse) const {
     const nb::object out = empty_like_(query), lse = with_lse ? empty_lse_(query) : nb::none();
     GivenOut out_array(std::in_place), lse_array;
-    if (!out_array->take(out, false) || (with_lse && !lse_array.emplace().take(lse, false))) return nb::none();
+    if (!out_array->take(out, false) || (with_lse && !lse_array.emplace().take(lse, false))) return nothing();
     try {
       const AttentionTensors tensors = tensors_of(in.q, in.k, in.v, out_array, lse_array);
       const AttentionOptions options = options_of(arguments);
@@ -181,9 +182,9 @@ class DirectCalls {
       attention_into(tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse, options);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
-      return nb::none();  // Python may make copies that are accepted, or raises this
+      return nothing();  // Python may make copies that are accepted, or raises this
     }
-    return nb::make_tuple(out, lse);
+    return nb::borrow<nb::any>(nb::make_tuple(out, lse));
   }
 
   std::array<nb::object, 2> types_;
@@ -195,8 +196,8 @@ class DirectCalls {
 
 void add_direct_calls(nb::module_& module) {
   nb::class_<BoundMod>(module, "BoundMod", "An expression with the tensors and numbers that it reads.")
-      .def(nb::init<const Expr&, const nb::dict&, std::map<std::string, ParamValue>, std::uint64_t,
-                    const std::optional<ScopeNumbers>&>(),
+      .def(nb::init<const Expr&, const std::map<std::string, nb::object>&, std::map<std::string, ParamValue>,
+                    std::uint64_t, const std::optional<ScopeNumbers>&>(),
            "expr"_a, "captures"_a, "params"_a, "version"_a = 0, "scope"_a.none() = nb::none());
   nb::class_<DirectCalls>(module, "DirectCalls", "Repeated calls of torch's tensors.")
       .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, const KeptMods&, const KeptMods&>(),

@@ -225,7 +225,7 @@ nb::object code_of(nb::handle mod) {
 }
 
 /// A step as _reached.py writes it: (name, to, from, what).
-Step step_of(const nb::tuple& given) {
+Step step_of(const nb::object& given) {
   Step step;
   step.kind = kind_named(nb::cast<std::string>(given[0]));
   step.to = nb::cast<int>(given[1]);
@@ -259,12 +259,12 @@ Step step_of(const nb::tuple& given) {
 
 using Names = std::vector<std::pair<std::string, int>>;
 
-void keep(KeptMods& self, nb::handle mod, const Expr& expr, const std::vector<nb::tuple>& steps,
+void keep(KeptMods& self, nb::handle mod, const Expr& expr, const std::vector<nb::object>& steps,
           const std::vector<ReadOnly>& arrays, Names captures, Names params,
           const std::map<std::string, ReadOnly>& constants) {
   KeptMod made;
   made.expr = expr;
-  for (const nb::tuple& step : steps) {
+  for (const nb::object& step : steps) {
     made.steps.push_back(step_of(step));
     made.slots = std::max(made.slots, made.steps.back().to + 1);
   }
@@ -282,6 +282,11 @@ std::optional<Found> find(const KeptMods& self, nb::handle mod) {
   NamedValues values;
   if (!self.find(mod, expr, values)) return {};
   return Found{std::move(expr), std::move(values.captures), std::move(values.params)};
+}
+
+template <Expr Arguments::*kMod>
+bool set(const KeptMods& self, Arguments& arguments, nb::handle mod) {
+  return self.find(mod, arguments.*kMod, arguments.values);
 }
 
 }  // namespace
@@ -316,6 +321,9 @@ void add_kept_mods(nb::module_& module) {
   nb::class_<KeptMods>(module, "KeptMods", "Expressions of mods that were met before.")
       .def(nb::init<>())
       .def("find", &find, "mod"_a, "The expression, captures and params of a mod, or None if it is not known.")
+      .def("set_score", &set<&Arguments::score_mod>, "arguments"_a, "mod"_a, "Whether the mod is known, and set.")
+      .def("set_mask", &set<&Arguments::mask_mod>, "arguments"_a, "mod"_a)
+      .def("set_weight", &set<&Arguments::weight_mod>, "arguments"_a, "mod"_a)
       .def("keep", &keep, "mod"_a, "expr"_a, "steps"_a, "arrays"_a, "captures"_a, "params"_a, "constants"_a);
 }
 

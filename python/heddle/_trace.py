@@ -17,7 +17,9 @@ MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
 MOST_KEPT = 512
 
 _kept: dict[Any, tuple[Any, tuple[str, ...]]] = {}
-_known = {arguments: _core.KeptMods() for arguments in (SCORE_ARGUMENTS, MASK_ARGUMENTS)}  # what C++ recognises
+# What C++ recognises.
+recognised: dict[tuple[str, ...], _core.KeptMods] = {
+    SCORE_ARGUMENTS: _core.KeptMods(), MASK_ARGUMENTS: _core.KeptMods()}
 
 
 class Traced:
@@ -50,7 +52,7 @@ class Traced:
             raise TypeError(f"a mod is a function, text or an expression, not {type(mod).__name__}")
         is_first = not self.captures  # else names may be taken, and arrays named
         if is_first:
-            found = _known[arguments].find(mod)
+            found = recognised[arguments].find(mod)
             if found is not None:
                 self._take(found[1].items())
                 return found[0]
@@ -140,7 +142,7 @@ def recognise(
         return
     captures = [(name, position) for position, name in enumerate(names) if name]
     try:
-        _known[arguments].keep(mod, expr, reached.steps.all, reached.arrays, captures, [], {})
+        recognised[arguments].keep(mod, expr, reached.steps.all, reached.arrays, captures, [], {})
     except TypeError:  # an array that DLPack does not describe
         pass
 

@@ -34,7 +34,9 @@ def attend(
     if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
             or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
         return None
-    return _calls.attend(query, key, value, score, mask, scale, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
+    made: tuple[torch.Tensor, torch.Tensor | None] | None = _calls.attend(
+        query, key, value, score, mask, scale, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
+    return made
 
 
 def bound(

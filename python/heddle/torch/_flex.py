@@ -11,7 +11,8 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense, _direct
-from ._block_mask import LARGE_BLOCK, BlockMask, made_for, noop_mask
+from ._block_lists import LARGE_BLOCK
+from ._block_mask import BlockMask, made_for, noop_mask
 from ._run import PLAIN, Call, attend, autocast, is_plain, ordered_out
 from ._trace import Mods
 
@@ -210,7 +211,7 @@ def checked(
 
 
 def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
-             scale: float | None, with_lse: bool) -> Any:
+             scale: float | None, with_lse: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What Dynamo traces."""
     from ._higher_order import flex_attention as operator
 
@@ -224,4 +225,6 @@ def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_
         check_block_mask(query, key, block_mask)
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
                  block_mask.full_kv_num_blocks, block_mask.full_kv_indices, block_mask.mask_mod)
-    return operator(query, key, value, flex._identity if score_mod is None else score_mod, parts, scale, options)
+    made: tuple[torch.Tensor, torch.Tensor] = operator(
+        query, key, value, flex._identity if score_mod is None else score_mod, parts, scale, options)
+    return made

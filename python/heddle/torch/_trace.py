@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -163,7 +163,7 @@ class Mods:
         known = known_of(prefix, self.device.type)
         found = known.find(mod)
         if found is not None:
-            self.captures.update(found[1])
+            self.captures.update(cast(dict[str, torch.Tensor], found[1]))
             self.params.update(found[2])
             return found[0]
         try:

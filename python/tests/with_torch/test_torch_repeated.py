@@ -99,6 +99,27 @@ def by_container(held):
     return lambda score, b, h, q_idx, kv_idx: score * sum(held.values() if isinstance(held, dict) else held)
 
 
+def by_sign_of_zero(held):
+    return lambda score, b, h, q_idx, kv_idx: score * math.copysign(2.0, held[0])
+
+
+def by_identity(x, y):
+    return lambda score, b, h, q_idx, kv_idx: score * 2 if x is y else score
+
+
+def by_bound_name(is_bound):
+    if is_bound:
+        number = 2.0
+
+    def mod(score, b, h, q_idx, kv_idx):
+        try:
+            return score * number
+        except NameError:
+            return score
+
+    return mod
+
+
 def by_text(text):
     return lambda score, b, h, q_idx, kv_idx: score * len(text) if text != "abc" else score
 
@@ -156,6 +177,10 @@ CHANGES = {
     "container": [
         by_container(x) for x in ([1, 2], [1, 2, 3], (1, 2), {"a": 1}, {"b": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 2})
     ],
+    "sign of zero": [by_sign_of_zero([x]) for x in (0.0, -0.0)],
+    "identity of functions": [by_identity(scaled(1), scaled(1)), by_identity(*2 * [scaled(1)])],
+    "identity of tensors": [by_identity(table.clone(), table), by_identity(table, table)],
+    "a cell that is empty": [by_bound_name(False), by_bound_name(True)],
     "text": [by_text(x) for x in ("abc", "ab", "xyz")],
     "enum": [by_enum(x) for x in Side],
     "function of a module": [by_rounding(x) for x in (math.floor, math.ceil, round, lambda x: x)],

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "block_masks.h"
 #include "call_tensors.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
@@ -37,6 +39,12 @@ struct MaskScope {
 };
 using ScopeNumbers = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int>;
 
+MaskScope scope_of(const ScopeNumbers& numbers) {
+  const auto [batch, heads, q_len, kv_len, type, index] = numbers;
+  const auto size = [](std::int64_t extent) { return static_cast<std::size_t>(extent); };
+  return {size(batch), size(heads), size(q_len), size(kv_len), type, index};
+}
+
 /// An expression with the tensors and numbers that it reads. A tensor's memory is looked up by each call.
 struct BoundMod {
   Expr expr;
@@ -48,15 +56,19 @@ struct BoundMod {
   BoundMod(const Expr& bound, const std::map<std::string, nb::object>& tensors,
            std::map<std::string, ParamValue> numbers, std::uint64_t number, const std::optional<ScopeNumbers>& given)
       : expr(bound), captures(tensors.begin(), tensors.end()), params(std::move(numbers)), version(number) {
-    if (!given) return;
-    const auto [batch, heads, q_len, kv_len, type, index] = *given;
-    scope = MaskScope{static_cast<std::size_t>(batch),
-                      static_cast<std::size_t>(heads),
-                      static_cast<std::size_t>(q_len),
-                      static_cast<std::size_t>(kv_len),
-                      type,
-                      index};
+    if (given) scope = scope_of(*given);
   }
+};
+
+/// A block mask of lists, whose function each call looks up: what it reads may have changed.
+struct ListedMask {
+  std::shared_ptr<const BlockMask> lists;
+  nb::object function;
+  std::uint64_t version;
+  MaskScope scope;
+
+  ListedMask(const SharedBlockMask& mask, nb::object mask_mod, std::uint64_t number, const ScopeNumbers& given)
+      : lists(mask.mask), function(std::move(mask_mod)), version(number), scope(scope_of(given)) {}
 };
 
 /// q, k and v of one call.
@@ -76,6 +88,7 @@ struct Inputs {
     if (q.shape(3) != k.shape(3) || v.shape(1) != kv_heads || v.shape(0) != k.shape(0) || kv_heads == 0) return false;
     return heads == kv_heads || (enable_gqa && heads % kv_heads == 0);
   }
+  bool is_on_cuda() const { return q.device_type() == kCuda; }
   bool fit(const MaskScope& scope) const {
     const auto one_or = [](std::size_t extent, std::size_t wanted) { return extent == 1 || extent == wanted; };
     return scope.q_len == q.shape(2) && scope.kv_len == k.shape(2) && one_or(scope.batch, q.shape(0)) &&
@@ -92,37 +105,34 @@ struct Inputs {
 
 nb::any nothing() { return nb::borrow<nb::any>(nb::none()); }
 
-/// What the calls need of torch.
+/// What the calls need of torch, and the mods that were met before: of scores and of masks.
 class DirectCalls {
  public:
   DirectCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse, nb::object stream,
-              const KeptMods& on_cpu, const KeptMods& on_cuda)
+              const std::map<std::string, nb::object>& scores, const std::map<std::string, nb::object>& masks)
       : types_{std::move(tensor), std::move(parameter)},
         empty_like_(std::move(empty_like)),
         empty_lse_(std::move(empty_lse)),
         stream_(std::move(stream)),
-        on_cpu_(on_cpu),
-        on_cuda_(on_cuda) {}
+        scores_{scores.at("cpu"), scores.at("cuda")},
+        masks_{masks.at("cpu"), masks.at("cuda")} {}
 
-  /// (out, lse or None); None if Python has to look at the call.
-  nb::any attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, const BoundMod* mask,
+  /// (out, lse or None); None if Python has to look at the call. `score`: a function or a BoundMod. `mask`: a BoundMod
+  /// or a ListedMask.
+  nb::any attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, nb::handle mask,
                  nb::handle scale, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
     Inputs in;
     if (!take(query, in.q) || !take(key, in.k) || !take(value, in.v) || !in.agree(enable_gqa)) return nothing();
-    const bool shares_keys = in.k.shape(0) == 1 && mask != nullptr && mask->scope;
-    if (in.q.shape(0) != in.k.shape(0) && !shares_keys) return nothing();
-    if (!in.make_plain_results() || (mask != nullptr && mask->scope && !in.fit(*mask->scope))) return nothing();
-
+    if (!in.make_plain_results()) return nothing();
     Arguments arguments;
-    if (!set_score(score, in.q.device_type(), arguments) || !set_scale(scale, arguments)) return nothing();
-    if (mask != nullptr) {
-      arguments.mask_mod = mask->expr;
-      if (!add_values(*mask, arguments.values)) return nothing();
-      arguments.mask_version = in.q.device_type() == kCuda ? mask->version : 0;
-    }
+    bool is_block_mask = false;
+    if (!set_score(score, in, arguments) || !set_mask(mask, in, arguments, is_block_mask)) return nothing();
+    const bool shares_keys = in.k.shape(0) == 1 && is_block_mask;
+    if (in.q.shape(0) != in.k.shape(0) && !shares_keys) return nothing();
+    if (!set_scale(scale, arguments)) return nothing();
     arguments.clamp_reads = clamps && !arguments.values.captures.empty();
     if (with_gradients && require_gradients(in, arguments.values)) return nothing();
-    if (in.q.device_type() == kCuda) {
+    if (in.is_on_cuda()) {
       const nb::object stream = stream_(in.q.device_id());
       if (stream.is_none()) return nothing();
       arguments.stream = nb::cast<std::uintptr_t>(stream);
@@ -136,15 +146,35 @@ class DirectCalls {
     return (type.is(types_[0]) || type.is(types_[1])) && array.take(object, true);
   }
 
-  /// A function that was met before, or a BoundMod; None for no score mod.
-  bool set_score(nb::handle score, int device_type, Arguments& arguments) const {
+  static const KeptMods& known(const std::array<nb::object, 2>& by_device, const Inputs& in) {
+    return *nb::cast<const KeptMods*>(by_device[in.is_on_cuda() ? 1 : 0]);
+  }
+
+  bool set_score(nb::handle score, const Inputs& in, Arguments& arguments) const {
     if (score.is_none()) return true;
     const BoundMod* bound = nullptr;
-    if (nb::try_cast(score, bound, false)) {
-      arguments.score_mod = bound->expr;
+    if (!nb::try_cast(score, bound, false)) {
+      return known(scores_, in).find(score, arguments.score_mod, arguments.values);
+    }
+    arguments.score_mod = bound->expr;
+    return add_values(*bound, arguments.values);
+  }
+
+  bool set_mask(nb::handle mask, const Inputs& in, Arguments& arguments, bool& is_block_mask) const {
+    if (mask.is_none()) return true;
+    const BoundMod* bound = nullptr;
+    if (nb::try_cast(mask, bound, false)) {
+      is_block_mask = bound->scope.has_value();
+      if (is_block_mask && !in.fit(*bound->scope)) return false;
+      arguments.mask_mod = bound->expr;
+      arguments.mask_version = in.is_on_cuda() ? bound->version : 0;
       return add_values(*bound, arguments.values);
     }
-    return (device_type == kCuda ? on_cuda_ : on_cpu_).find(score, arguments.score_mod, arguments.values);
+    const auto& listed = *nb::cast<const ListedMask*>(mask);
+    is_block_mask = true;
+    arguments.block_mask = listed.lists;
+    arguments.mask_version = in.is_on_cuda() ? listed.version : 0;
+    return in.fit(listed.scope) && known(masks_, in).find(listed.function, arguments.mask_mod, arguments.values);
   }
 
   bool add_values(const BoundMod& mod, NamedValues& values) const {
@@ -189,7 +219,7 @@ class DirectCalls {
 
   std::array<nb::object, 2> types_;
   nb::object empty_like_, empty_lse_, stream_;
-  const KeptMods &on_cpu_, &on_cuda_;
+  std::array<nb::object, 2> scores_, masks_;  // KeptMods of the CPU and of GPUs
 };
 
 }  // namespace
@@ -199,10 +229,13 @@ void add_direct_calls(nb::module_& module) {
       .def(nb::init<const Expr&, const std::map<std::string, nb::object>&, std::map<std::string, ParamValue>,
                     std::uint64_t, const std::optional<ScopeNumbers>&>(),
            "expr"_a, "captures"_a, "params"_a, "version"_a = 0, "scope"_a.none() = nb::none());
+  nb::class_<ListedMask>(module, "ListedMask", "A block mask of lists, and the function of its partial blocks.")
+      .def(nb::init<const SharedBlockMask&, nb::object, std::uint64_t, const ScopeNumbers&>(), "lists"_a, "mask_mod"_a,
+           "version"_a, "scope"_a);
   nb::class_<DirectCalls>(module, "DirectCalls", "Repeated calls of torch's tensors.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, const KeptMods&, const KeptMods&>(),
-           "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "stream"_a, "on_cpu"_a, "on_cuda"_a,
-           nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object,
+                    const std::map<std::string, nb::object>&, const std::map<std::string, nb::object>&>(),
+           "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "stream"_a, "scores"_a, "masks"_a)
       .def("attend", &DirectCalls::attend, "query"_a, "key"_a, "value"_a, "score"_a.none(), "mask"_a.none(),
            "scale"_a.none(), "enable_gqa"_a, "with_lse"_a, "clamps"_a, "with_gradients"_a);
 }

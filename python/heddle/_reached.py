@@ -1,9 +1,10 @@
 """What a mod reaches beside its arguments: the key under which its expression is kept."""
 
+from __future__ import annotations
+
 import dis
 import enum
 import functools
-import inspect
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -132,15 +133,31 @@ class Reached:
         if not self._params:
             return self._value(function, "mod", None, at)
         if isinstance(function, types.MethodType):
-            return self._method(function.__func__, function.__self__)
+            return self._bound(function, at)
+        kind, name = type(function), "__call__"
         if is_module(function):
-            if any(getattr(function, hooks, None) for hooks in HOOKS):
+            if any(getattr(function, hooks, None) for hooks in HOOKS) or "forward" in function.__dict__:
                 raise NotKept
-            return self._method(type(function).forward, function)
-        call = inspect.getattr_static(type(function), "__call__", None)
+            self.steps.check("no_item", self.steps.to("get", at, "__dict__"), "forward")
+            for hooks in HOOKS:
+                self.steps.check("size", self.steps.to("get", at, hooks), 0)
+            name = "forward"
+        call = of_class(kind, name)
         if isinstance(call, types.FunctionType):
-            return self._method(call, function)
+            self.steps.check("type", at, kind)
+            return self._method(call, self._of_class(at, kind, name), function, at)
         return self._value(function, "mod", None, at)
+
+    def _bound(self, method: types.MethodType, at: int) -> Any:
+        steps = self.steps
+        steps.check("type", at, types.MethodType)
+        owner = steps.to("get", at, "__self__")
+        return self._method(method.__func__, steps.to("get", at, "__func__"), method.__self__, owner)
+
+    def _of_class(self, at: int, kind: type, name: str) -> int:
+        """The slot of a class's attribute, of an object of this class."""
+        steps = self.steps
+        return steps.result(of_class, (steps.to("constant", at, kind), steps.to("constant", at, name)))
 
     def _array(self, value: Any, name: str, at: int) -> Any:
         # The elements of NumPy's arrays are numbers to torch's code.
@@ -207,7 +224,7 @@ class Reached:
             steps.check("is", at, value)
             return value
         if self._params and isinstance(value, types.MethodType):
-            return self._method(value.__func__, value.__self__)
+            return self._bound(value, at)
         raise NotKept
 
     def _function(self, function: types.FunctionType, at: int) -> Any:
@@ -217,7 +234,7 @@ class Reached:
             steps.same_function(at, known)
             return "function", known
         identity = id(function)
-        self._seen[identity] = len(self._seen)
+        number = self._seen[identity] = len(self._seen)
         code = function.__code__
         facts = facts_of(code)
         if facts.imports:
@@ -229,7 +246,7 @@ class Reached:
 
         steps.check("type", at, types.FunctionType)
         steps.check("is", steps.to("get", at, "__code__"), code)
-        steps.function(at)
+        steps.function(at, number)
         parts: list[Any] = [code]
         cells = function.__closure__ or ()
         closure = steps.to("get", at, "__closure__") if cells else -1
@@ -290,38 +307,78 @@ class Reached:
                   for name, value in partial.keywords.items()]
         return "partial", *parts
 
-    def _method(self, function: Any, owner: Any) -> Any:
+    def _method(self, function: Any, function_at: int, owner: Any, at: int) -> Any:
         """A method and what it reads of its object. Raises NotKept if it does more with the object than that."""
-        self.steps.are_complete = False
         if type(function) is not types.FunctionType:
             raise NotKept
         identity = "method", id(owner), function.__code__
         known = self._seen.get(identity)
         if known is not None:
+            self.steps.are_complete = False
             return identity[0], known
         self._seen[identity] = len(self._seen)
         attributes = facts_of(function.__code__).attributes
-        kind = type(owner)
+        kind, steps = type(owner), self.steps
         if attributes is None or not is_module(owner) and (
-                hasattr(kind, "__getattr__")
-                or inspect.getattr_static(kind, "__getattribute__") is not object.__getattribute__):
+                of_class(kind, "__getattr__") is not None
+                or of_class(kind, "__getattribute__") is not object.__getattribute__):
             raise NotKept
-        held = dict(getattr(owner, "__dict__", {}))
-        if is_module(owner):
-            held.update(held.get("_parameters", {}))
-            held.update(held.get("_buffers", {}))
-        return "method", kind, self._function(function, 0), *(
-            (name, self._attribute(owner, kind, held, name)) for name in attributes)
+        steps.check("type", at, kind)
+        if not is_module(owner):
+            steps.value(self._of_class(at, kind, "__getattr__"), None)
+            steps.check("is", self._of_class(at, kind, "__getattribute__"), object.__getattribute__)
+        held = Held(owner, at, steps)
+        return "method", kind, self._function(function, function_at), *(
+            (name, self._attribute(owner, kind, held, name, at)) for name in attributes)
 
-    def _attribute(self, owner: Any, kind: type, held: dict[str, Any], name: str) -> Any:
-        if name in held:
-            return self._value(held[name], name, None, 0)
-        named = inspect.getattr_static(kind, name, None)
-        if isinstance(named, types.FunctionType):
-            return self._method(named, owner)
+    def _attribute(self, owner: Any, kind: type, held: Held, name: str, at: int) -> Any:
+        named, slot = of_class(kind, name), self._of_class(at, kind, name)
+        own = held.find(name)
+        if own is not None:
+            if hasattr(type(named), "__set__"):  # a property hides it
+                raise NotKept
+            self.steps.check("is", slot, named)
+            return self._value(own[0], name, None, own[1])
         if named is None:
             raise NotKept
-        return self._value(named, name, None, 0)
+        if isinstance(named, types.FunctionType):
+            return self._method(named, slot, owner, at)
+        return self._value(named, name, None, slot)
+
+
+class Held:
+    """The attributes that an object has itself: of a module also parameters and buffers, which come first."""
+
+    def __init__(self, owner: Any, at: int, steps: Steps) -> None:
+        own = getattr(owner, "__dict__", {})
+        self._steps = steps
+        self._dicts: list[tuple[dict[str, Any], int]] = []
+        if type(own) is not dict or not hasattr(owner, "__dict__"):
+            steps.are_complete = False
+        slot = steps.to("get", at, "__dict__")
+        if is_module(owner):
+            for name in ("_buffers", "_parameters"):
+                if name in own:
+                    self._dicts.append((own[name], steps.to("item", slot, name)))
+                else:
+                    steps.check("no_item", slot, name)
+        self._dicts.append((own, slot))
+
+    def find(self, name: str) -> tuple[Any, int] | None:
+        """An attribute and its slot. None if the object does not have it itself."""
+        for own, slot in self._dicts:
+            if name in own:
+                return own[name], self._steps.to("item", slot, name)
+            self._steps.check("no_item", slot, name)
+        return None
+
+
+def of_class(kind: type, name: str) -> Any:
+    """A class's attribute as it stands there, not bound to anything. None if it has none."""
+    for one in kind.__mro__:
+        if name in one.__dict__:
+            return one.__dict__[name]
+    return None
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

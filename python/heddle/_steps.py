@@ -22,7 +22,7 @@ class Steps:
         self.are_complete = True  # False if the walk met what no step can look at
         self.array_slots: list[int] = []
         self.number_slots: list[int] = []
-        self._functions: list[int] = []
+        self._functions: dict[int, int] = {}
 
     def check(self, kind: str, at: int, expected: Any) -> None:
         self.all.append((kind, -1, at, expected))
@@ -34,15 +34,14 @@ class Steps:
         self.all.append((kind, slot, at, what))
         return slot
 
-    def function(self, at: int) -> None:
+    def function(self, at: int, number: int) -> None:
         """A function that was not met before."""
         if self._functions:
-            self.check("fresh", at, tuple(self._functions))
-        self._functions.append(at)
+            self.check("fresh", at, tuple(self._functions.values()))
+        self._functions[number] = at
 
     def same_function(self, at: int, number: int) -> None:
-        if self.are_complete:
-            self.check("same", at, self._functions[number])
+        self.check("same", at, self._functions[number])
 
     def array(self, at: int) -> None:
         """An array that was not met before."""

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from .. import _core
 from ._run import empty_lse
+from ._recording import MASK_PREFIX
 from ._trace import known_of
 
 KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers
@@ -20,16 +21,17 @@ def stream_of(index: int) -> int | None:
 
 
 _calls = _core.DirectCalls(
-    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, stream_of, known_of("", "cpu"), known_of("", "cuda"))
+    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, stream_of,
+    {device: known_of("", device) for device in KINDS}, {device: known_of(MASK_PREFIX, device) for device in KINDS})
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: _core.BoundMod | None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: Any,
     scale: float | None, enable_gqa: bool, with_lse: bool, clamps: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """(out, lse), if the call is one that was made before, on plain tensors. Else None, and nothing was done.
 
-    `score` is a function or a BoundMod.
+    `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask.
     """
     if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
             or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
@@ -49,3 +51,12 @@ def bound(
     if device.type not in KINDS:
         return None
     return _core.BoundMod(expr, captures, params, version, (*scope, KINDS[device.type], device.index or 0))
+
+
+def listed(
+    lists: _core.BlockMask, mask_mod: Any, version: int, scope: tuple[int, int, int, int], device: torch.device
+) -> _core.ListedMask | None:
+    """A block mask of lists for attend()."""
+    if device.type not in KINDS:
+        return None
+    return _core.ListedMask(lists, mask_mod, version, (*scope, KINDS[device.type], device.index or 0))

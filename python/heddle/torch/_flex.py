@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense, _direct
 from ._block_lists import LARGE_BLOCK
-from ._block_mask import BlockMask, made_for, noop_mask
+from ._block_mask import BlockMask, direct_mask, made_for, noop_mask
 from ._run import PLAIN, Call, attend, autocast, is_plain, ordered_out
 from ._trace import Mods
 
@@ -174,8 +174,7 @@ def repeated(
     """The call without checked(), if it was made before and nothing stands against that."""
     mask = None
     if block_mask is not None:
-        lazy = block_mask._lazy if type(block_mask) is BlockMask else None
-        mask = None if lazy is None else lazy.direct()
+        mask = direct_mask(block_mask)
         if mask is None:
             return None
     if score_mod is flex._identity:

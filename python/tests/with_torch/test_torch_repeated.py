@@ -13,6 +13,7 @@ import types
 
 import pytest
 import torch
+from torch.nn.attention import flex_attention as flex
 
 import heddle.torch
 from agreement import assert_agrees
@@ -222,6 +223,56 @@ def test_a_kept_call_is_recognised_in_cpp(walks):
     assert (walks.mods, walks.calls) == (0, 0)
 
 
+def test_block_masks_of_lists(walks):
+    """torch's own block masks, which are made into the library's once for what they hold."""
+    limit = 5
+
+    def causal(b, h, q_idx, kv_idx):
+        return q_idx >= kv_idx
+
+    def limited(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (kv_idx < limit)
+
+    def dense(allowed):
+        bias = torch.where(allowed, 0.0, -torch.inf).expand(1, 1, L, L)
+        return torch.nn.functional.scaled_dot_product_attention(Q, K, V, bias)
+
+    i = torch.arange(L)
+    triangle = i[:, None] >= i
+    mask = flex.create_block_mask(limited, None, None, L, L, "cpu", BLOCK_SIZE=4)
+    for _ in range(2):
+        torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), dense(triangle & (i < 5)))
+    limit = 3  # of partial blocks alone: the full one, queries 4 to 7 of keys 0 to 3, does not ask
+    smaller = triangle & ((i < 3) | (i[:, None] >= 4) & (i < 4))
+    for _ in range(2):
+        torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), dense(smaller))
+    walks.mods = walks.calls = 0
+    again = flex_attention(Q, K, V, block_mask=mask)
+    assert (walks.mods, walks.calls) == (0, 0)
+    torch.testing.assert_close(again, dense(smaller))
+
+    mask.mask_mod = causal
+    for _ in range(2):
+        torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), dense(triangle))
+    mask.kv_num_blocks[0, 0, 1] = 1  # the second rows' blocks: the first listed alone
+    first = mask.kv_indices[0, 0, 1, 0]
+    allowed = triangle & ((i < 4)[:, None] | (i // 4 == first))
+    if mask.full_kv_num_blocks is not None:
+        mask.full_kv_num_blocks.zero_()
+    for _ in range(2):
+        torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), dense(allowed))
+    mask.kv_num_blocks = torch.zeros_like(mask.kv_num_blocks)
+    for _ in range(2):
+        assert torch.equal(flex_attention(Q, K, V, block_mask=mask), torch.zeros_like(Q))
+    with pytest.raises(ValueError, match="block_mask"):
+        flex_attention(Q[:, :, :4], K, V, block_mask=mask)
+    mask.seq_lengths = (4, L)
+    with pytest.raises(ValueError, match="block_mask"):
+        flex_attention(Q, K, V, block_mask=mask)
+    with pytest.raises(RuntimeError, match="sliced"):
+        flex_attention(Q, K, V, block_mask=flex.create_block_mask(causal, None, None, L, L, "cpu")[0])
+
+
 def test_create_block_mask_recognises_the_mask(walks):
     def of(window):
         return create_block_mask(lambda b, h, q_idx, kv_idx: q_idx - kv_idx <= window, None, None, L, L, "cpu")
@@ -230,6 +281,103 @@ def test_create_block_mask_recognises_the_mask(walks):
     walks.mods = 0
     assert of(2).mask_mod is not None and of(4)._lazy.mask.params == {"mask_window": 4}
     assert walks.mods == 0
+
+
+class Scaled:
+    shift = 0.5
+
+    def __init__(self, number):
+        self.number, self.values = number, table * number
+
+    def __call__(self, score, b, h, q_idx, kv_idx):
+        return self.scaled(score) + self.shift * self.values[kv_idx]
+
+    def scaled(self, x):
+        return x * self.number
+
+    def whole(self, score, b, h, q_idx, kv_idx):
+        return score * self.number
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((2,), number), requires_grad=False)
+        self.register_buffer("places", torch.arange(L) * number)
+        self.number = number
+
+    def forward(self, score, b, h, q_idx, kv_idx):
+        return score * self.weight[h] + self.places[kv_idx] * self.number
+
+
+def test_objects(walks, monkeypatch):
+    """Their attributes, their class's, and what was put in place of either."""
+    assert_right(*(Scaled(x) for x in (0.5, 2.0)), *(Scaled(x).whole for x in (0.5, 2.0)), Layer(0.5), Layer(2.0))
+    walks.mods = 0
+    mods = Scaled(3.0), Scaled(3.0).whole, Layer(3.0), Layer(3.0).forward
+    for mod in mods:
+        flex_attention(Q, K, V, mod)
+    assert walks.mods == 4  # numbers of objects count by value
+    walks.mods = 0
+    for mod in mods:
+        flex_attention(Q, K, V, mod)
+    assert walks.mods == 0
+
+    mod = Scaled(0.5)
+    assert_right(mod)
+    mod.shift = 0.25
+    assert_right(mod)
+    del mod.shift
+    monkeypatch.setattr(Scaled, "shift", 2.0)
+    assert_right(mod)
+    monkeypatch.setattr(Scaled, "shift", torch.tensor(3.0))
+    assert_right(mod)
+    mod.values = mod.values.double() * 2
+    assert_right(mod)
+    monkeypatch.setattr(Scaled, "scaled", lambda self, x: x * 7 * self.number)
+    assert_right(mod)
+    monkeypatch.setattr(Scaled, "scaled", staticmethod(lambda x: x - 1))
+    assert_right(mod)
+    mod.scaled = lambda x: x - 2
+    assert_right(mod)
+    monkeypatch.setattr(Scaled, "number", property(lambda self: 9.0), raising=False)
+    assert_right(Scaled.whole.__get__(mod))
+    monkeypatch.setattr(Scaled, "__call__", lambda self, score, b, h, q_idx, kv_idx: score * 5)
+    assert_right(mod)
+
+    layer = Layer(0.5)
+    assert_right(layer)
+    layer.weight.data = layer.weight.data * 3
+    assert_right(layer)
+    layer.places = layer.places.double() + 1
+    assert_right(layer)
+    layer.weight = torch.nn.Parameter(torch.ones(2).half(), requires_grad=False)
+    assert_right(layer)
+    layer.forward = scaled(4.0)
+    assert_right(layer)
+    layer.forward = scaled(6.0)
+    assert_right(layer)
+    del layer.forward
+    hook = layer.register_forward_hook(lambda module, arguments, out: out * 2)
+    assert_right(layer)
+    hook.remove()
+    assert_right(layer)
+
+
+class Late(Scaled):
+    pass
+
+
+def test_a_class_that_comes_to_compute_its_attributes(monkeypatch):
+    mod = Late(0.5)
+    assert_right(mod.whole)
+    monkeypatch.setattr(
+        Late,
+        "__getattribute__",
+        lambda self, name: 4.0 if name == "number" else object.__getattribute__(self, name),
+        raising=False,
+    )
+    assert_right(mod.whole)
 
 
 def test_globals():

@@ -191,18 +191,21 @@ class Mods:
 def traced(
     mod: Any, reached: Reached | None, arguments: tuple[str, ...], device: torch.device, prefix: str, kind: str
 ) -> tuple[Any, Recording]:
+    """The expression of a mod, and what its trace recorded."""
     _counts["traces"] += 1
+
+    def of(stand_ins: bool) -> tuple[Any, Recording]:
+        recording = Recording(reached, device, prefix)
+        rebound = Rebound(reached, recording.guards) if reached is not None and stand_ins else None
+        called = mod if rebound is None else rebound.of(mod)
+        replaced = set() if rebound is None else rebound.replaced
+        numbers = [] if reached is None else reached.numbers
+        recording.guards.all.update((i, number) for i, number in enumerate(numbers) if i not in replaced)
+        return trace_with(recording, called, arguments, kind), recording
+
     if reached is not None and reached.slots:
         try:
-            recording = Recording(reached, device, prefix)
-            rebound = Rebound(reached, recording.guards)
-            again = rebound.of(mod)
-            recording.guards.all.update(
-                (i, number) for i, number in enumerate(reached.numbers) if i not in rebound.replaced)
-            return trace_with(recording, again, arguments, kind), recording
+            return of(stand_ins=True)
         except Exception:  # perhaps for a number that is none: again, for these numbers alone
             pass
-    recording = Recording(reached, device, prefix)
-    if reached is not None:
-        recording.guards.all.update(enumerate(reached.numbers))
-    return trace_with(recording, mod, arguments, kind), recording
+    return of(stand_ins=False)

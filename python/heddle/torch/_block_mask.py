@@ -18,7 +18,7 @@ import heddle
 from .. import _core
 from . import _dense, _direct
 from ._block_lists import (
-    LARGE_BLOCK, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
+    Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
 
 DEFAULT_BLOCK = 128
 
@@ -299,7 +299,8 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
         core = of_lists(mask, bound, batch, heads)
     direct = None
     if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
-        direct = _direct.listed(core._mask, mask.mask_mod, bound.version, (batch, heads, *sizes[2]), device)
+        scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
+        direct = _direct.listed(core._mask, mask.mask_mod, bound.version, scope, device)
     _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, direct)
     return core, bound
 

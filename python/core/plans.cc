@@ -15,6 +15,7 @@
 
 #include "arguments.h"
 #include "block_masks.h"
+#include "call_tensors.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
 #include "tensors.h"
@@ -23,38 +24,6 @@ namespace heddle::python {
 namespace {
 
 using namespace nb::literals;
-using GivenOut = std::optional<Array>;
-
-/// What a call returns when it is not given where to write.
-struct ResultShapes {
-  Device device;
-  DType o_dtype = DType::f32, lse_dtype = DType::f32;
-  Dims o, lse;
-
-  ResultShapes(const ConstTensorView& q, const ConstTensorView& v) : device(q.device) {
-    const bool is_f8 = q.dtype == DType::e4m3 || q.dtype == DType::e5m2;
-    o_dtype = is_f8 ? DType::bf16 : q.dtype;
-    lse_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32;
-    if (q.rank() != 4 || v.rank() != 4) return;  // the library refuses them by name
-    o = {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
-    lse = {q.shape[0], q.shape[1], q.shape[2]};
-  }
-};
-
-/// Views of a call's tensors. Those that are not given have the shapes of results, and no memory.
-AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o,
-                            const GivenOut& lse, bool with_lse) {
-  AttentionTensors tensors{
-      .q = const_view_of(q, "q"), .k = const_view_of(k, "k"), .v = const_view_of(v, "v"), .o = {}, .lse = {}};
-  const ResultShapes made(tensors.q, tensors.v);
-  tensors.o = o ? view_of(*o, "out") : TensorView(nullptr, made.o_dtype, made.o, made.device);
-  if (lse) {
-    tensors.lse = view_of(*lse, "lse");
-  } else if (with_lse) {
-    tensors.lse = TensorView(nullptr, made.lse_dtype, made.lse, made.device);
-  }
-  return tensors;
-}
 
 /// Where the results of a run go: the caller's arrays, or new tensors.
 class Results {

@@ -124,7 +124,8 @@ def ordered_out(query: torch.Tensor, last: int) -> torch.Tensor:
 
 def empty_lse(query: torch.Tensor) -> torch.Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return query.new_empty(query.shape[:3], dtype=dtype)
+    batch, heads, length, _ = query.shape
+    return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
 
 
 def has_tangent(*tensors: torch.Tensor) -> bool:

@@ -64,10 +64,17 @@ def counted(*arguments, **options):
     return heddle.hf.attention(*arguments, **options)
 
 
+def counted_pages(*arguments, **options):
+    global calls
+    calls += 1
+    return heddle.hf.paged_attention(*arguments, **options)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def registered():
     heddle.hf.register()
     transformers.AttentionInterface.register("heddle", counted)
+    transformers.AttentionInterface.register("paged|heddle", counted_pages)
     with torch.no_grad():
         yield
 
@@ -175,3 +182,31 @@ def test_dropout_in_training():
     out = heddle.hf.attention(layer, q, q, v, dropout=0.5, is_causal=False)[0]
     assert out.std() > 0.01 and abs(out.mean() - 1) < 0.2
     assert torch.allclose(heddle.hf.attention(layer.eval(), q, q, v, dropout=0.5, is_causal=False)[0], torch.ones(()))
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss"])
+def test_continuous_batching(name):
+    """Requests of different lengths, one longer than the sliding window: each gets the tokens that eager's generate
+    makes of it alone."""
+    global calls
+    prompts = [[5, 6, 7, 8, 9, 10, 11], [20, 21, 3], list(range(10, 40)), [90]]
+    settings = transformers.GenerationConfig(max_new_tokens=12, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    eager, ours = models(name)
+    want = [eager.generate(torch.tensor([x]), generation_config=settings)[0, len(x) :].tolist() for x in prompts]
+    ours.set_attn_implementation("paged|heddle")
+    calls = 0
+    made = ours.generate_batch(inputs=prompts, generation_config=settings, progress_bar=False)
+    assert calls >= 4 * 12  # layers, steps
+    assert [made[request].generated_tokens for request in sorted(made)] == want
+
+
+def test_what_continuous_batching_does_not_bring():
+    layer = torch.nn.Module().train()
+    q = torch.randn(1, 2, 4, 8)
+    for options, sentence in (
+        ({}, "paged cache"),
+        ({"cache": object(), "block_table": torch.zeros(1, 1, 1)}, "block_table"),
+        ({"cache": object(), "dropout": 0.5}, "dropout"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            heddle.hf.paged_attention(layer, q, q, q, **options)

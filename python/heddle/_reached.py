@@ -146,7 +146,8 @@ class Reached:
             self.arrays.append(value)
             self.array_names.append(name)
         rank = len(value.shape)
-        return position, value.dtype, rank, None if rank or not self._params else value.device.type
+        of_scalar = None if rank or not self._params else (value.device.type, value.requires_grad)
+        return position, value.dtype, rank, of_scalar
 
     def _value(self, value: Any, name: str, slot: tuple[int, str, Any] | None) -> Any:
         kind = type(value)

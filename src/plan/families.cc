@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "plan/families/cpu_backward.h"
 #include "plan/families/cpu_forward.h"
 #include "plan/families/cpu_forward_costs.h"
 #include "plan/families/forward_sm90.h"
@@ -35,6 +36,18 @@ std::vector<Choice> cpu(const Request& request, const RowsOf& rows_of) {
   return {choice};
 }
 
+std::vector<Choice> cpu_backward_choices(const Request& request, const RowsOf& rows_of) {
+  Choice choice = {cpu_backward(request), nullptr};
+  const problem::AttentionProblem& problem = request.problem;
+  ModForms& forms = choice.plan.forms;
+  if (!problem.score_mod.empty()) forms.score = "computed, with its derivative, for each pair of a tile with SIMD";
+  if (!problem.mask_mod.empty()) forms.mask = "computed for each pair of a partial block with SIMD";
+  if (!problem.weight_mod.empty()) forms.weight = "computed for each pair of a tile with SIMD";
+  choice.block_mask = rows_of(choice.plan.tile);
+  choice.plan.predicted = cpu_backward_prediction(problem, choice.plan, choice.block_mask.get(), request.machine.cpu);
+  return {choice};
+}
+
 /// choose() saw to it that the device is there.
 const device::CudaCaps& cuda_caps(const Request& request) {
   return *std::ranges::find(request.machine.cuda, request.problem.device.index, &device::CudaCaps::index);
@@ -42,6 +55,7 @@ const device::CudaCaps& cuda_caps(const Request& request) {
 
 constexpr Family kFamilies[] = {
     {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr, nullptr},
+    {"cpu_backward", BackendChoice::cpu, problem::Pass::backward, takes_all, cpu_backward_choices, nullptr, nullptr},
     {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr, nullptr},
     {"reference_backward", BackendChoice::reference, problem::Pass::backward, takes_all, reference, nullptr, nullptr},
     {"forward_sm90", BackendChoice::cuda, problem::Pass::forward,

@@ -12,6 +12,7 @@
 #include "device/caps.h"
 #include "heddle/attention.h"
 #include "plan/access/tensor_copies.h"
+#include "plan/cpu_backward_split.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
@@ -41,6 +42,7 @@ struct Plan {
   int multiprocessors = 0;                                  // GPU: a launch has no more CTAs; 0: no GPU
   int grid = 0;                                             // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> forward_sm90{};  // family forward_sm90
+  std::optional<CpuBackwardSplit> cpu_backward{};           // family cpu_backward
   int packed_heads = 0;                                     // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                        // of its tiles
   std::optional<Prediction> predicted{};
@@ -50,8 +52,9 @@ struct Plan {
   /// dropped when a kernel was prepared from them.
   std::shared_ptr<const TileSchedule> schedule{};
   TensorCopies copies{};
-  std::vector<std::string> access{};  // of tensors that TMA does not bring from where they are: how, and why
-  std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
+  std::vector<std::string> access{};     // of tensors that TMA does not bring from where they are: how, and why
+  std::vector<std::string> gradients{};  // of captures, params and sinks: how each is summed
+  std::vector<std::string> rejected;     // alternatives that do not stand before it, each with its reason
 };
 
 /// A plan and the rows it walks.

@@ -44,7 +44,7 @@ struct Training {
 };
 
 class Backward : public testing::TestWithParam<BackendChoice> {};
-INSTANTIATE_TEST_SUITE_P(Backends, Backward, testing::Values(BackendChoice::reference),
+INSTANTIATE_TEST_SUITE_P(Backends, Backward, testing::Values(BackendChoice::reference, BackendChoice::cpu),
                          [](const auto& at) { return std::string(name(at.param)); });
 
 TEST_P(Backward, ReturnsWhatWasAskedFor) {

@@ -17,8 +17,6 @@ from ._recording import DETACHED_PREFIX, HAS_DETACHED
 from ._run import Call, attend, empty_lse, is_plain, ordered_out, suited
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# A name that is no option of a call, with which tests choose another backend.
-_backend = "automatic"
 
 
 class Wanted(NamedTuple):
@@ -84,7 +82,6 @@ def backward(
             setattr(targets, name, next(written))
     targets.captures = dict(zip(wanted.captures, written))
     arguments = call.arguments(query.device)
-    arguments.backend = _backend
     arguments.deterministic = (
         torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled())
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)

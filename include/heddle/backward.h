@@ -15,6 +15,8 @@
 // this holds without exception. On a GPU a number that is not finite and belongs to a masked element may reach results
 // of the same tile: k dq, q dk, dO dv.
 //
+// Sums are taken in f32 (f64 for f64 inputs): one whose terms pass 3.4e38 on the way is infinite or NaN.
+//
 // It does not check that o and lse are this problem's. If they are another's, results are wrong; rows where lse is
 // smaller than a score by more than 88 (f64: 709) become infinite or NaN.
 #pragma once

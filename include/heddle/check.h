@@ -33,7 +33,8 @@
 // column of v holds, within the sequence, something that is not finite and therefore masked for the row (attention.h).
 //
 // Gradients (dq, dk, dv, and those of sinks, captures and params) are judged tensor by tensor, by (a) and by (b), with
-// all elements as rows. "Plain" is the backward that is not fused: S, t, p = exp(t - lse), dP, delta from the stored o
+// all elements as rows. u is o's unit roundoff if that is larger than the storage dtype's, because delta is computed
+// from the stored o. "Plain" is the backward that is not fused: S, t, p = exp(t - lse), dP, delta from the stored o
 // and lse, all in f32; p w is rounded to the storage dtype's precision before dv, ds before dq and dk; gradients of
 // captures, params and sinks are f32 sums of unrounded dt.
 //
@@ -42,6 +43,9 @@
 //   floor      what follows for the gradient, as a sum of absolute values, from errors of p by e, of dP and delta by
 //              2 * 2^-24 of their terms, and of dt/ds by what evaluating it in f32 costs; at a kink either side's
 //              derivative is right.
+//
+// An element whose magnitude passes the reals' range (3.4e38; f64: 1.8e308) counts as right whatever it is: its sum may
+// have overflowed on the way.
 //
 // In a GPU's gradients an element that is not finite where the reference is counts as right if k (of dq), q (of dk), or
 // dO (of dv) holds in its column, within the sequence, something that is not finite.

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,7 +25,10 @@ double element_of(const Tensor& tensor, std::int64_t i) { return static_cast<con
 class GradientJudge {
  public:
   GradientJudge(const problem::AttentionProblem& problem, bool on_gpu)
-      : unit_(storage_unit(problem)), step_(sum_step(problem, on_gpu)) {}
+      : unit_(std::max(storage_unit(problem), unit_of(problem.o_dtype))),
+        step_(sum_step(problem, on_gpu)),
+        largest_(problem.precision == expr::Precision::f64 ? std::numeric_limits<double>::max()
+                                                           : std::numeric_limits<float>::max()) {}
 
   double step() const { return step_; }
 
@@ -36,6 +42,7 @@ class GradientJudge {
       const double exact = element_of(reference.value, i);
       const bool may_be_any = !reached.empty() && reached[static_cast<std::size_t>(i)] && std::isfinite(exact);
       if (may_be_any && !std::isfinite(value)) continue;
+      if (std::isfinite(exact) && !(element_of(reference.magnitude, i) <= largest_)) continue;
       const double floor = element_of(reference.floor, i);
       criterion.add({.value = value,
                      .reference = exact,
@@ -65,7 +72,7 @@ class GradientJudge {
   }
 
  private:
-  const double unit_, step_;
+  const double unit_, step_, largest_;
   GradientReport report_;
 };
 

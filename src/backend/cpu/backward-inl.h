@@ -220,7 +220,9 @@ void ApplyStepMods(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
   const auto run = [&](const TileMod& mod, T* out) {
     mod.program->run(at, buffers.scores, out, kScoreStride, *mod.scratch);
   };
-  for (const StepRead<T>& read : step.reads) run(read.slope, read.gradients);
+  for (const StepRead<T>& read : step.reads) {
+    if (read.slope) run(read.slope, read.gradients);
+  }
   if (step.slope) run(step.slope, buffers.slopes);
   if (step.weight) run(step.weight, buffers.weights);
   if (step.mod) run(step.mod, buffers.scores);
@@ -285,8 +287,8 @@ void DifferentiateRow(const BackwardStep<T>& step, const StepBuffers<T>& buffers
     }
     const auto d_t = hn::Mul(derivative, softmax ? hn::Sub(w_d_p, delta) : w_d_p);
     for (const StepRead<T>& read : step.reads) {
-      const auto slope = hn::Load(d, read.gradients + i);
-      const auto gradient = hn::Mul(slope, read.of_weight ? hn::Mul(p, d_p) : d_t);
+      auto gradient = read.of_weight ? hn::Mul(p, d_p) : d_t;
+      if (read.slope) gradient = hn::Mul(hn::Load(d, read.gradients + i), gradient);
       hn::Store(hn::IfThenZeroElse(masked, gradient), d, read.gradients + i);
     }
     auto d_s = hn::Mul(d_t, score_factor);
@@ -328,6 +330,15 @@ void Step(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
   if (queries.q_non_finite || queries.d_o_non_finite || keys.non_finite) detail::FindStepAttending(step, buffers);
   detail::Differentiate(step, buffers);
   detail::AddToGradients(step, buffers);
+}
+
+template <class T>
+void AddRow(const T* from, std::int64_t count, T* to) {
+  const hn::ScalableTag<T> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+  for (; i < count; ++i) to[i] += from[i];
 }
 
 template <class T>

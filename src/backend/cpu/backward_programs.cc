@@ -10,7 +10,8 @@ namespace heddle::cpu {
 namespace {
 
 ReadProgram compile(const plan::ReadGradient& read, std::size_t sum, expr::Precision precision) {
-  ReadProgram program = {sum, read.of_weight, read.place, TileProgram(read.slope, precision), {}, false};
+  ReadProgram program = {sum, read.of_weight, read.place, {}, {}, false};
+  if (!same(read.slope, Expr(1.0))) program.slope.emplace(read.slope, precision);
   for (const Expr& index : read.indices) {
     program.indices.emplace_back(expr::simplify(index, precision), precision);
     program.by_score = program.by_score || index.node()->uses.has(expr::Leaf::score);
@@ -36,7 +37,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> BackwardPrograms::
   std::vector<std::pair<std::string, std::vector<std::string>>> programs = mods.text();
   if (slope) programs.emplace_back("derivative of the score mod", lines_of(slope->text()));
   for (const ReadProgram& read : reads) {
-    programs.emplace_back("derivative by a read", lines_of(read.slope.text()));
+    if (read.slope) programs.emplace_back("derivative by a read", lines_of(read.slope->text()));
   }
   return programs;
 }
@@ -45,7 +46,8 @@ BackwardWorkerMods::BackwardWorkerMods(const BackwardPrograms& programs, const B
     : programs_(&programs), mods_(programs.mods, bindings) {
   if (programs.slope) slope_.emplace(*programs.slope, bindings);
   for (const ReadProgram& read : programs.reads) {
-    ReadScratch& scratch = reads_.emplace_back(ReadScratch{TileProgram::Scratch(read.slope, bindings), {}});
+    ReadScratch& scratch = reads_.emplace_back();
+    if (read.slope) scratch.slope.emplace(*read.slope, bindings);
     for (const TileProgram& index : read.indices) scratch.indices.emplace_back(index, bindings);
   }
 }

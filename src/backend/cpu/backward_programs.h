@@ -16,7 +16,7 @@ struct ReadProgram {
   std::size_t sum;  // into CpuBackwardSplit::sums
   bool of_weight;
   plan::ReadPlace place;
-  TileProgram slope;
+  std::optional<TileProgram> slope;  // none: 1
   std::vector<TileProgram> indices;  // i32
   bool by_score = false;             // some index depends on the score
 };
@@ -38,14 +38,17 @@ class BackwardWorkerMods {
 
   WorkerMods& mods() { return mods_; }
   TileMod slope() { return slope_ ? TileMod{&*programs_->slope, &*slope_} : TileMod{}; }
-  TileMod read_slope(std::size_t read) { return {&programs_->reads[read].slope, &reads_[read].slope}; }
+  TileMod read_slope(std::size_t read) {
+    ReadScratch& scratch = reads_[read];
+    return scratch.slope ? TileMod{&*programs_->reads[read].slope, &*scratch.slope} : TileMod{};
+  }
   TileMod read_index(std::size_t read, std::size_t axis) {
     return {&programs_->reads[read].indices[axis], &reads_[read].indices[axis]};
   }
 
  private:
   struct ReadScratch {
-    TileProgram::Scratch slope;
+    std::optional<TileProgram::Scratch> slope;
     std::vector<TileProgram::Scratch> indices;
   };
   const BackwardPrograms* programs_;

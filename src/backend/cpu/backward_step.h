@@ -19,8 +19,8 @@
 
 namespace heddle::cpu {
 
-/// One read of a mod that gets a gradient: its program gives the mod's derivative by what is read. The step leaves the
-/// loss's gradient by the read of each element in `gradients`, 0 where nothing attends.
+/// One read of a mod that gets a gradient: its program (none: 1) gives the mod's derivative by what is read. The step
+/// leaves the loss's gradient by the read of each element in `gradients`, 0 where nothing attends.
 template <class T>
 struct StepRead {
   TileMod slope;
@@ -93,6 +93,10 @@ struct StorePanels {
   Rows to;     // row 0 is row `first` of the panels
   T* staging;  // [dim, rounded up to kPanel]
 };
+/// to[i] += from[i] for `count` elements.
+void add_row(const float* from, std::int64_t count, float* to);
+void add_row(const double* from, std::int64_t count, double* to);
+
 void store_panels(const StorePanels<float>& panels);
 void store_panels(const StorePanels<double>& panels);
 

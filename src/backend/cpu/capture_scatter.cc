@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/backward_step.h"
 #include "plan/families/cpu_backward.h"
 
 namespace heddle::cpu {
@@ -67,7 +68,7 @@ void add_neighbours(const GradientSumView<T>& sum, std::int64_t first, const T* 
   if (sum.lane != nullptr) {
     for (int c = 0; c < columns; ++c) sum.lane[first + c] += static_cast<double>(row[c]);
   } else {
-    for (int c = 0; c < columns; ++c) sum.task[first + c] += row[c];
+    add_row(row, columns, sum.task + first);
   }
 }
 

@@ -53,10 +53,13 @@ std::int64_t pieces_of(const AttentionProblem& problem, const CpuBackwardSplit& 
   return pieces;
 }
 
-/// Small gradients have copies. A large one belongs to tasks, if its indices tell their work apart.
-SumOwner owner_of(const CaptureSum& sum, std::int64_t tasks) {
-  const bool small = sum.count * 8 * tasks <= kCopyLimit;
-  return !small && sum.of_key ? SumOwner::task : SumOwner::lane;
+/// A gradient belongs to tasks if its indices tell their work apart. If they do once tasks take all sequences or heads,
+/// only a large one does, since there are fewer tasks then; small ones have copies.
+SumOwner owner_of(const CaptureSum& sum, const CpuBackwardSplit& split, std::int64_t tasks) {
+  if (!sum.of_key) return SumOwner::lane;
+  const bool apart = (sum.of_sequence || split.kv_broadcasts) && sum.of_head;
+  const bool large = sum.count * 8 * tasks > kCopyLimit;
+  return apart || large ? SumOwner::task : SumOwner::lane;
 }
 
 std::string sentence(const CaptureSum& sum, SumOwner owner, const CpuBackwardSplit& split, std::int64_t lanes) {
@@ -74,7 +77,7 @@ std::string sentence(const CaptureSum& sum, SumOwner owner, const CpuBackwardSpl
 
 void choose_owners(const AttentionProblem& problem, int cores, CpuBackwardSplit& split) {
   const std::int64_t tasks = std::max(unit_count(problem, split), kTasksPerCore * cores);
-  for (const CaptureSum& sum : split.sums) split.owners.push_back(owner_of(sum, tasks));
+  for (const CaptureSum& sum : split.sums) split.owners.push_back(owner_of(sum, split, tasks));
   for (std::size_t i = 0; i < split.sums.size(); ++i) {
     if (split.owners[i] != SumOwner::task) continue;
     split.all_sequences = split.all_sequences || !split.sums[i].of_sequence;
@@ -131,7 +134,8 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   scratch.reads = place_bytes(reads * scratch.read_bytes);
   scratch.indices = place_bytes(reads > 0 ? rows * kScoreStride * 4 : 0);
   scratch.places = place_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
-  scratch.staging = place(std::max(kPanel * kPanel, std::max(qk_panels, v_panels)));
+  const std::int64_t rows_of_o = 2 * problem.v_dim * 8 / element;  // o and dO in f64
+  scratch.staging = place(std::max({kPanel * kPanel, qk_panels, v_panels, rows_of_o}));
   return scratch;
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 
 #include "arguments.h"
+#include "backward.h"
+#include "backward_tensors.h"
 #include "block_masks.h"
 #include "call_tensors.h"
 #include "checks.h"
@@ -84,6 +86,8 @@ NB_MODULE(_core, module) {
   add_files(module);
   add_mods(module);
   add_plans(module);
+  add_backward_tensors(module);
+  add_backward(module);
   module.def("attention", &attention_of_arrays, "q"_a, "k"_a, "v"_a, "with_lse"_a, "arguments"_a);
   module.def("attention_into", &attention_into_arrays, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a);
   module.def(

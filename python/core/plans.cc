@@ -5,7 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,8 +16,8 @@
 #include "block_masks.h"
 #include "call_tensors.h"
 #include "heddle/attention.h"
-#include "heddle/error.h"
 #include "tensors.h"
+#include "workspaces.h"
 
 namespace heddle::python {
 namespace {
@@ -77,7 +76,7 @@ class Plan {
     if (!o) tensors.o.dtype = o_dtype_;
     std::optional<AttentionOptions> options;
     if (instead != nullptr) options = options_of(*instead);
-    const RunOptions run{.workspace = workspace_of(workspace),
+    const RunOptions run{.workspace = workspace_of(workspace, device_, plan_->workspace_bytes()),
                          .stream = reinterpret_cast<void*>(stream),
                          .options = options ? &*options : nullptr};
     const Results results(tensors, o, lse);
@@ -100,31 +99,13 @@ class Plan {
 
   const AttentionPlan& plan() const { return *plan_; }
   const Arguments& arguments() const { return arguments_; }
-  Tensor workspace() const {
-    return Tensor::empty_on(device_, DType::u8, {std::max<std::int64_t>(plan_->workspace_bytes(), 1)});
-  }
+  Tensor workspace() const { return new_workspace(device_, plan_->workspace_bytes()); }
   std::optional<SharedBlockMask> block_mask() const {
     if (plan_->block_mask() == nullptr) return {};
     return SharedBlockMask{std::make_shared<const BlockMask>(*plan_->block_mask())};
   }
 
  private:
-  void* workspace_of(const GivenOut& given) const {
-    if (!given) return nullptr;
-    const TensorView view = view_of(*given, "workspace");
-    const std::int64_t bytes = view.count() * size_of(view.dtype), needed = plan_->workspace_bytes();
-    if (!is_contiguous(view)) throw Error(ErrorCode::invalid_argument, "workspace has gaps between its elements");
-    if (view.device != device_ || bytes < needed) {
-      throw Error(ErrorCode::invalid_argument, "workspace has " + std::to_string(bytes) + " bytes on " +
-                                                   text_of(view.device) + "; " + std::to_string(needed) + " on " +
-                                                   text_of(device_) + " are accepted");
-    }
-    return view.data;
-  }
-  static std::string text_of(const Device& device) {
-    return std::string(name(device.kind)) + " " + std::to_string(device.index);
-  }
-
   Arguments arguments_;  // the arrays that runs read, and the block mask
   std::optional<AttentionPlan> plan_;
   Device device_;

@@ -46,6 +46,12 @@ class Options(TypedDict, total=False):
     stream: int | None
 
 
+class BackwardOptions(Options, total=False):
+    """The options of heddle.attention_backward."""
+
+    deterministic: bool | None
+
+
 _ARRAY = "an array of NumPy, or anything with __dlpack__,"
 # What an option accepts, for errors.
 ACCEPTED = {
@@ -54,7 +60,7 @@ ACCEPTED = {
          "q_descale", "k_descale", "v_descale"), _ARRAY),
     **dict.fromkeys(("max_q_len", "max_kv_len", "threads", "stream"), "an int"),
     **dict.fromkeys(("normalizer", "backend"), "a str"),
-    "clamp_reads": "a bool", "scale": "a float", "block_mask": "a heddle.BlockMask",
+    **dict.fromkeys(("clamp_reads", "deterministic"), "a bool"), "scale": "a float", "block_mask": "a heddle.BlockMask",
 }
 
 

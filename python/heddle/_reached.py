@@ -173,7 +173,8 @@ class Reached:
         else:
             self.steps.check("same", at, self.steps.array_slots[position])
         rank = len(value.shape)
-        return position, value.dtype, rank, None if rank or not self._params else value.device.type
+        of_scalar = None if rank or not self._params else (value.device.type, value.requires_grad)
+        return position, value.dtype, rank, of_scalar
 
     def _value(self, value: Any, name: str, slot: tuple[int, str, Any] | None, at: int) -> Any:
         kind, steps = type(value), self.steps

@@ -102,9 +102,10 @@ def attention(
     if dropout > 0.0 and module.training:
         call.set_dropout(dropout, query.device)
     batch, heads, length, _ = query.shape
-    out = query.new_empty((batch, length, heads, value.shape[3]))
-    attend(query, key, value, call, out.transpose(1, 2))
-    return out, None
+    last = value.shape[3]
+    strides = length * heads * last, last, heads * last, 1  # of [B, L, H, D]
+    out, _ = attend(query, key, value, call, query.new_empty_strided((batch, heads, length, last), strides))
+    return out.transpose(1, 2), None
 
 
 def paged_attention(

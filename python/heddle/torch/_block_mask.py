@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn.attention import flex_attention as flex
 
 import heddle
@@ -324,8 +325,9 @@ def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> 
     def flat(x: torch.Tensor | None, rank: int) -> Any:
         if x is None:
             return None
-        x = x.detach().cpu().to(torch.int32)
-        return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
+        with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
+            x = x.detach().cpu().to(torch.int32)
+            return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
 
     return heddle.BlockMask.from_lists(
         flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4), flat(mask.full_kv_num_blocks, 3),

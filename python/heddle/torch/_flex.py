@@ -140,8 +140,10 @@ def flex_attention(
 
     - ValueError, RuntimeError: for shapes, devices and options that torch refuses with the same.
     - TypeError: for a function whose Python code needs the value of a score or an index.
-    - NotImplementedError: for inputs that require a gradient, for max_scores, and for an operation of a function that
-      has no expression; the message names it and the line.
+    - NotImplementedError: for max_scores, and for an operation of a function that has no expression; the message names
+      it and the line.
+
+    Autograd has gradients of query, key, value, lse, and of the tensors that score_mod reads.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(1, 2, 16, 8)

@@ -31,8 +31,10 @@ def scaled_dot_product_attention(
 
     Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
 
-    Raises RuntimeError for types, devices and shapes that torch refuses, ValueError for dropout_p outside of [0, 1),
-    and NotImplementedError for an input that requires a gradient.
+    Raises RuntimeError for types, devices and shapes that torch refuses, and ValueError for dropout_p outside of
+    [0, 1).
+
+    Autograd has gradients of query, key, value and a floating attn_mask.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(2, 4, 16, 8)

@@ -168,11 +168,14 @@ class Mods:
             return found[0]
         try:
             reached = Reached(mod, params=True)
-            key = arguments, self.device.type, reached.key
+            # A learned 0-d tensor on the CPU is a capture of a GPU's call, others are params.
+            learns = self.device.type != "cpu" and torch.is_grad_enabled()
+            key = arguments, self.device.type, learns, reached.key
             variants = _kept.get(key, ())
         except (NotKept, TypeError):  # TypeError: a key that does not hash
             expr, recording = traced(mod, None, arguments, self.device, prefix, kind)
             self.captures.update(recording.captures)
+            self.params.update(recording.values())
             return expr
         for kept in variants:
             if kept.serves(reached):

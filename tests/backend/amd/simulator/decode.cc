@@ -39,10 +39,18 @@ class Operands {
 
 // --- vector instructions ---
 
+/// Integers saturate where floats are clamped: another operation, with a row of its own.
+void choose_saturating(std::string_view name, Instruction& i) {
+  const VectorRow* row = find_vector_row(std::string(name) + "_clamp");
+  if (!i.clamp || !row) return;
+  i.vector = row->run;
+  i.clamp = false;
+}
+
 void check_modifiers(const Instruction& i) {
   const Type type = i.to[0].type;
   const bool is_float = type == Type::kF16 || type == Type::kF32 || type == Type::kF64 || type == Type::kPackedF16 || type == Type::kPackedF32;
-  if ((i.clamp || i.output_scale != 0) && !is_float) throw std::runtime_error("clamp of integers is not simulated");
+  if ((i.clamp || i.output_scale != 0) && !is_float) throw std::runtime_error("the saturating form is not simulated");
   const bool is_packed = type == Type::kPackedF16 || type == Type::kPackedF32;
   if (i.output_scale != 0 && is_packed) throw std::runtime_error("an output scale of packed values is not simulated");
 }
@@ -88,6 +96,7 @@ void decode_vector(const VectorRow& row, std::string_view name, const AssemblyLi
   apply_modifiers(line, i);
   i.keeps_high_half = chip.generation > 9 || name.starts_with("v_fma_mix");
   if (name == "v_fma_mixhi_f16") i.op_sel |= 8;
+  choose_saturating(name, i);
   check_modifiers(i);
   i.plain = is_plain(i);
 }

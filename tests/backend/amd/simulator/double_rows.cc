@@ -30,9 +30,7 @@ constexpr VectorRow kRows[] = {
     {"v_rsq_f64", "d:d", each_lane<[](double a) { return 1 / std::sqrt(a); }>, nullptr, kTrans},
     {"v_sqrt_f64", "d:d", each_lane<[](double a) { return std::sqrt(a); }>, nullptr, kTrans},
     {"v_div_scale_f64", "dm:ddd", divide_scale<double>},
-    {"v_div_fmas_f64", "d:dddm", each_lane<[](double a, double b, double c, Bit scaled) {
-       return __builtin_fma(a, b, c) * (scaled.value ? 0x1p64 : 1.0);
-     }>},
+    {"v_div_fmas_f64", "d:dddm", each_lane<[](double a, double b, double c, Bit scaled) { return divide_fmas(a, b, c, scaled.value); }>},
     {"v_div_fixup_f64", "d:ddd", each_lane<[](double a, double b, double c) { return divide_fixup(a, b, c); }>},
 };
 

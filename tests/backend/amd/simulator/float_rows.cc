@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/amd/simulator/float_rules.h"
+#include "backend/amd/simulator/undefined_rules.h"
 #include "backend/amd/simulator/vector.h"
 
 namespace heddle::amd::simulator {
@@ -94,16 +95,14 @@ constexpr VectorRow kRows[] = {
     {"v_sin_f32", "f:f", each_lane<[](float a) { return static_cast<float>(std::sin(turns(a))); }>, nullptr, kTrans},
     {"v_cos_f32", "f:f", each_lane<[](float a) { return static_cast<float>(std::cos(turns(a))); }>, nullptr, kTrans},
     {"v_div_scale_f32", "fm:fff", divide_scale<float>},
-    {"v_div_fmas_f32", "f:fffm", each_lane<[](float a, float b, float c, Bit scaled) {
-       return __builtin_fmaf(a, b, c) * (scaled.value ? 0x1p32f : 1.0f);
-     }>},
+    {"v_div_fmas_f32", "f:fffm", each_lane<[](float a, float b, float c, Bit scaled) { return divide_fmas(a, b, c, scaled.value); }>},
     {"v_div_fixup_f32", "f:fff", each_lane<[](float a, float b, float c) { return divide_fixup(a, b, c); }>},
     {"v_fma_mix_f32", "f:xxx", fma_mix<false>, undefined_mix},
     {"v_fma_mixlo_f16", "h:xxx", fma_mix<true>, undefined_mix},
     {"v_fma_mixhi_f16", "h:xxx", fma_mix<true>, undefined_mix},
-    {"v_pk_add_f32", "w:ww", packed_f32<[](float a, float b, float) { return a + b; }, 2>},
-    {"v_pk_mul_f32", "w:ww", packed_f32<[](float a, float b, float) { return a * b; }, 2>},
-    {"v_pk_fma_f32", "w:www", packed_f32<[](float a, float b, float c) { return __builtin_fmaf(a, b, c); }, 3>},
+    {"v_pk_add_f32", "w:ww", packed_f32<[](float a, float b, float) { return a + b; }, 2>, undefined_by_register},
+    {"v_pk_mul_f32", "w:ww", packed_f32<[](float a, float b, float) { return a * b; }, 2>, undefined_by_register},
+    {"v_pk_fma_f32", "w:www", packed_f32<[](float a, float b, float c) { return __builtin_fmaf(a, b, c); }, 3>, undefined_by_register},
 };
 
 }  // namespace

@@ -77,6 +77,15 @@ void divide_scale(VectorCall& c) {
   }
 }
 
+/// v_div_fmas: the last step, and back from the range that v_div_scale chose.
+template <class T>
+T divide_fmas(T a, T b, T c, bool undo) {
+  const T result = std::fma(a, b, c);
+  if (!undo) return result;
+  constexpr int kStep = sizeof(T) == 4 ? 64 : 128;
+  return std::ldexp(result, FloatFormat<T>::exponent(c) > FloatFormat<T>::kLargestExponent / 2 ? kStep : -kStep);
+}
+
 /// v_div_fixup: the quotient, or what the special cases of a division ask for.
 template <class T>
 T divide_fixup(T quotient, T denominator, T numerator) {

@@ -1,6 +1,7 @@
 // 32-bit integers: arithmetic, shifts, bit fields.
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "backend/amd/simulator/undefined_rules.h"
 #include "backend/amd/simulator/vector.h"
@@ -32,6 +33,8 @@ U signed_field(U x, U offset, U width) {
   const U sign = 1u << (width - 1);
   return offset + width >= 32 ? value : ((value & ((1u << width) - 1)) ^ sign) - sign;
 }
+
+S saturated(S64 x) { return static_cast<S>(std::clamp<S64>(x, std::numeric_limits<S>::min(), std::numeric_limits<S>::max())); }
 
 template <class T>
 T median(T a, T b, T c) {
@@ -69,8 +72,15 @@ void count_lanes_below(VectorCall& c, bool high) {
 
 constexpr VectorRow kRows[] = {
     {"v_add_nc_u32", "i:ii", each_lane<[](U a, U b) { return a + b; }>},
+    {"v_add_nc_i32", "i:ii", each_lane<[](U a, U b) { return a + b; }>},
+    {"v_sub_nc_i32", "i:ii", each_lane<[](U a, U b) { return a - b; }>},
     {"v_sub_nc_u32", "i:ii", each_lane<[](U a, U b) { return a - b; }>},
     {"v_subrev_nc_u32", "i:ii", each_lane<[](U a, U b) { return b - a; }>},
+    {"v_add_nc_u32_clamp", "i:ii", each_lane<[](U a, U b) { return a + b < a ? ~0u : a + b; }>},
+    {"v_sub_nc_u32_clamp", "i:ii", each_lane<[](U a, U b) { return a < b ? 0u : a - b; }>},
+    {"v_subrev_nc_u32_clamp", "i:ii", each_lane<[](U a, U b) { return b < a ? 0u : b - a; }>},
+    {"v_add_nc_i32_clamp", "i:ii", each_lane<[](S a, S b) { return saturated(static_cast<S64>(a) + b); }>},
+    {"v_sub_nc_i32_clamp", "i:ii", each_lane<[](S a, S b) { return saturated(static_cast<S64>(a) - b); }>},
     {"v_add_co_u32", "im:ii", each_lane<[](U a, U b) { return added(a, b, false); }>},
     {"v_sub_co_u32", "im:ii", each_lane<[](U a, U b) { return subtracted(a, b, false); }>},
     {"v_subrev_co_u32", "im:ii", each_lane<[](U a, U b) { return subtracted(b, a, false); }>},

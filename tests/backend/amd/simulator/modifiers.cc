@@ -55,7 +55,7 @@ void apply_dpp(VectorCall& c, Row& row, Row& high_row) {
   const Dpp& dpp = c.instruction.dpp;
   const bool wide = c.from_high[0] != nullptr;
   Row moved{}, moved_high{};
-  Undefined undefined;
+  Undefined undefined, undefined_high;
   std::uint64_t off = 0;
   for (int l = 0; l < c.lanes; ++l) {
     const int from = dpp_source(dpp, l, c.lanes);
@@ -68,6 +68,8 @@ void apply_dpp(VectorCall& c, Row& row, Row& high_row) {
       if (wide) moved_high[l] = c.from_high[0][from];
       undefined.low |= moved_bit(c.undefined[0].low, from, l);
       undefined.high |= moved_bit(c.undefined[0].high, from, l);
+      undefined_high.low |= moved_bit(c.undefined_high[0].low, from, l);
+      undefined_high.high |= moved_bit(c.undefined_high[0].high, from, l);
     }
   }
   row = moved;
@@ -77,6 +79,7 @@ void apply_dpp(VectorCall& c, Row& row, Row& high_row) {
     c.from_high[0] = high_row.lane.data();
   }
   c.undefined[0] = undefined;
+  c.undefined_high[0] = undefined_high;
   c.exec &= ~off;
 }
 
@@ -154,6 +157,9 @@ void arrange_packed_registers(VectorCall& c, std::size_t s, Row& row, Row& high_
     first[l] = (i.op_sel >> s & 1 ? high[l] : low[l]) ^ low_sign;
     second[l] = (i.op_sel_hi >> s & 1 ? high[l] : low[l]) ^ high_sign;
   }
+  const Undefined low_undefined = c.undefined[s], high_undefined = c.undefined_high[s];
+  c.undefined[s] = i.op_sel >> s & 1 ? high_undefined : low_undefined;
+  c.undefined_high[s] = i.op_sel_hi >> s & 1 ? high_undefined : low_undefined;
   row = first;
   high_row = second;
   c.from[s] = row.lane.data();

@@ -11,9 +11,9 @@ namespace {
 using U = std::uint32_t;
 
 void undefined_pk_mov(VectorCall& c) {
-  Undefined all;
-  for (std::size_t s = 0; s < 2; ++s) all |= c.undefined[s];
-  c.to_undefined = all;
+  const std::uint8_t chosen = c.instruction.op_sel;
+  c.to_undefined = chosen & 1 ? c.undefined_high[0] : c.undefined[0];
+  c.to_high_undefined = chosen & 2 ? c.undefined_high[1] : c.undefined[1];
 }
 
 /// The low register of the result from the first source, the high one from the second; op_sel chooses which of theirs.

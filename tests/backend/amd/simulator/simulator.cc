@@ -35,8 +35,20 @@ void run_wave(Execution& x, std::uint64_t longest) {
   }
 }
 
-/// The barrier opens: all waves that have not ended wait at it.
-void pass_barrier(Group& group) {
+Execution execution_of(Wave& wave, Group& group, const Execution& shared) {
+  return {wave, group, shared.memory, shared.findings, shared.counts, shared.program, shared.chip};
+}
+
+/// The barrier opens: all waves that have not ended wait at it. The hardware takes waves that ended for arrived; that the
+/// others' barriers have no partner in them is a fault of the kernel nevertheless.
+void pass_barrier(Group& group, const Execution& shared) {
+  Wave *waiting = nullptr, *ended = nullptr;
+  for (const auto& wave : group.waves) (wave->state == Wave::State::kEnded ? ended : waiting) = wave.get();
+  if (ended) {
+    Execution x = execution_of(*waiting, group, shared);
+    x.current = &shared.program.instructions[static_cast<std::size_t>(waiting->pc - 1)];
+    x.found(Fault::kBarrier, fmt::format("wave {} has ended", ended->number));
+  }
   ++group.epoch;
   for (const auto& wave : group.waves) wave->signalled = false;
 }
@@ -51,12 +63,12 @@ void run_group(Group& group, const Execution& shared, std::uint64_t longest, std
     for (const std::size_t w : order) {
       Wave& wave = *group.waves[w];
       if (wave.state == Wave::State::kEnded) continue;
-      Execution x{wave, group, shared.memory, shared.findings, shared.counts, shared.program, shared.chip};
+      Execution x = execution_of(wave, group, shared);
       run_wave(x, longest);
       any_at_barrier = any_at_barrier || wave.state == Wave::State::kAtBarrier;
     }
     if (!any_at_barrier) return;
-    pass_barrier(group);
+    pass_barrier(group, shared);
   }
 }
 

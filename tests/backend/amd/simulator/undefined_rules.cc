@@ -123,6 +123,24 @@ void undefined_permute(VectorCall& c) {
   c.to_undefined = {result[0], result[1]};
 }
 
+void undefined_upwards(VectorCall& c) {
+  Undefined low, high;
+  for (std::size_t s = 0; s < c.instruction.from_count; ++s) {
+    low |= c.undefined[s];
+    high |= c.undefined_high[s];
+  }
+  c.to_undefined = whole(low);
+  high |= low;
+  c.to_high_undefined = whole(high);
+}
+
+void undefined_by_register(VectorCall& c) {
+  for (std::size_t s = 0; s < c.instruction.from_count; ++s) {
+    c.to_undefined |= c.undefined[s];
+    c.to_high_undefined |= c.undefined_high[s];
+  }
+}
+
 void undefined_select(VectorCall& c) {
   const std::uint64_t mask = c.mask[2];
   const std::uint64_t unknown = c.undefined[2].any();

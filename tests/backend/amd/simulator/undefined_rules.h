@@ -17,6 +17,8 @@ void undefined_field(VectorCall& c);        ///< v_bfe
 void undefined_insert(VectorCall& c);       ///< v_bfi
 void undefined_align(VectorCall& c);        ///< v_alignbit
 void undefined_permute(VectorCall& c);      ///< v_perm
+void undefined_upwards(VectorCall& c);      ///< 64-bit sums, products and shifts to the left: the low register from low registers
+void undefined_by_register(VectorCall& c);  ///< the low register from low registers, the high one from high ones
 void undefined_select(VectorCall& c);       ///< v_cndmask: of the source that a lane selects
 
 }  // namespace heddle::amd::simulator

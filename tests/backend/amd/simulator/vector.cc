@@ -32,7 +32,7 @@ void fetch(VectorCall& c, std::size_t s, Workspace& w) {
     c.undefined[s] = c.x.wave.undefined[index];
     if (wide) {
       c.from_high[s] = c.x.wave.v[index + 1].lane.data();
-      c.undefined[s] |= c.x.wave.undefined[index + 1];
+      c.undefined_high[s] = c.x.wave.undefined[index + 1];
     }
     return;
   }
@@ -48,10 +48,9 @@ void fetch(VectorCall& c, std::size_t s, Workspace& w) {
     broadcast(w.from_high[s], static_cast<std::uint32_t>(value.bits >> 32), c.lanes);
     c.from_high[s] = w.from_high[s].lane.data();
   }
-  if (value.undefined != 0) {
-    const bool high = (value.undefined & ~0xffffull) != 0 || wide;
-    c.undefined[s] = {(value.undefined & 0xffff) != 0 || wide ? ~0ull : 0, high ? ~0ull : 0};
-  }
+  const auto spread = [](std::uint64_t bits) { return bits != 0 ? ~0ull : 0; };
+  c.undefined[s] = {spread(value.undefined & 0xffff), spread(value.undefined >> 16 & 0xffff)};
+  if (wide) c.undefined_high[s] = {spread(value.undefined >> 32 & 0xffff), spread(value.undefined >> 48)};
 }
 
 void fetch_sources(VectorCall& c, Workspace& w) {
@@ -62,12 +61,15 @@ void fetch_sources(VectorCall& c, Workspace& w) {
 
 void find_undefined(VectorCall& c, UndefinedRule rule) {
   Undefined all;
-  for (std::size_t s = 0; s < c.instruction.from_count; ++s) all |= c.undefined[s];
+  for (std::size_t s = 0; s < c.instruction.from_count; ++s) {
+    all |= c.undefined[s];
+    all |= c.undefined_high[s];
+  }
   if ((all.any() & c.exec) == 0) return;
   if (rule) {
     rule(c);
   } else {
-    c.to_undefined = {all.any(), all.any()};
+    c.to_undefined = c.to_high_undefined = {all.any(), all.any()};
   }
 }
 
@@ -90,7 +92,7 @@ void set_undefined(Undefined& to, const Undefined& value, std::uint64_t exec) {
 
 void commit_mask(VectorCall& c, const Operand& operand) {
   // Lanes that exec leaves out get 0.
-  ScalarValue value{c.to_mask & c.exec, c.to_undefined.any() & c.exec};
+  const ScalarValue value{c.to_mask & c.exec, (c.to_undefined.any() | c.to_high_undefined.any()) & c.exec};
   write_scalar(c.x, operand, value);
 }
 
@@ -109,7 +111,7 @@ void commit(VectorCall& c) {
     set_undefined(wave.undefined[index], c.to_undefined, c.exec);
     if (is_two_registers(operand.type)) {
       merge_row(wave.v[index + 1], c.to_high, c.exec, c.lanes, c.x.all_lanes());
-      set_undefined(wave.undefined[index + 1], c.to_undefined, c.exec);
+      set_undefined(wave.undefined[index + 1], c.to_high_undefined, c.exec);
     }
   }
   if (i.writes_exec) {

@@ -34,8 +34,9 @@ DEVICE Halves operand_of(Sums p) {
   return result;
 }
 
-KERNEL GROUP_SIZE(kThreads) void attention(float* o, float* lse, const half* q, const half* k, const half* v, u32 queries, u32 keys, float scale,
-                                           u32 causal) {
+// kAllBarriers false: the tile is filled again while other waves may still read it.
+template <bool kAllBarriers>
+DEVICE void attend(float* o, float* lse, const half* q, const half* k, const half* v, u32 queries, u32 keys, float scale, u32 causal) {
   SHARED static half k_tile[kTile * kKStride];
   SHARED static half v_tile[kDim * kVStride];  // transposed
 
@@ -54,7 +55,7 @@ KERNEL GROUP_SIZE(kThreads) void attention(float* o, float* lse, const half* q, 
   const u32 last_query = group_x() * 16 * kWaves + 16 * kWaves - 1;
   const u32 end = causal && last_query + 1 < keys ? last_query + 1 : keys;
   for (u32 first = 0; first < end; first += kTile) {
-    barrier();
+    if (kAllBarriers) barrier();
     for (u32 at = thread_x() * 8; at < kTile * kDim; at += kThreads * 8) {
       const u32 row = at / kDim, column = at % kDim, from = first + row < keys ? first + row : keys - 1;
       half8 k_part = *(const half8*)(k + from * kDim + column), v_part = *(const half8*)(v + from * kDim + column);
@@ -108,3 +109,7 @@ KERNEL GROUP_SIZE(kThreads) void attention(float* o, float* lse, const half* q, 
   }
   if (wave_lane() < 16) lse[head * queries + query] = (top + __builtin_amdgcn_logf(sum)) * 0.6931471805599453f;
 }
+
+#define ARGUMENTS float *o, float *lse, const half *q, const half *k, const half *v, u32 queries, u32 keys, float scale, u32 causal
+KERNEL GROUP_SIZE(kThreads) void attention(ARGUMENTS) { attend<true>(o, lse, q, k, v, queries, keys, scale, causal); }
+KERNEL GROUP_SIZE(kThreads) void attention_without_a_barrier(ARGUMENTS) { attend<false>(o, lse, q, k, v, queries, keys, scale, causal); }

@@ -37,15 +37,33 @@ LaneBytes take_stored(const Wave& wave, int register_index, int lane, const Acce
 
 /// The operation of an atomic, as its name says.
 enum class AtomicOp : std::uint8_t {
-  kSwap, kCompareSwap, kAdd, kSub, kMin, kMax, kUMin, kUMax, kAnd, kOr, kXor, kIncrement, kDecrement, kFAdd, kFMin, kFMax,
-  kPackedAddF16, kPackedAddBf16
+  kSwap,
+  kCompareSwap,
+  kAdd,
+  kSub,
+  kMin,
+  kMax,
+  kUMin,
+  kUMax,
+  kAnd,
+  kOr,
+  kXor,
+  kIncrement,
+  kDecrement,
+  kFAdd,
+  kFMin,
+  kFMax,
+  kPackedAddF16,
+  kPackedAddBf16
 };
 
 struct Atomic {
   AtomicOp op = AtomicOp::kSwap;
   std::uint8_t bytes = 4;
   std::int32_t packed() const { return static_cast<std::int32_t>(op) | bytes << 8; }
-  static Atomic unpacked(std::int32_t bits) { return {static_cast<AtomicOp>(bits & 0xff), static_cast<std::uint8_t>(bits >> 8)}; }
+  static Atomic unpacked(std::int32_t bits) {
+    return {static_cast<AtomicOp>(bits & 0xff), static_cast<std::uint8_t>(bits >> 8)};
+  }
 };
 
 /// `suffix` is what follows `global_atomic_` or `ds_`, without `rtn_`.

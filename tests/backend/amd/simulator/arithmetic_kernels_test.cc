@@ -13,7 +13,8 @@ namespace heddle::amd::simulator {
 namespace {
 
 using ArithmeticKernels = OnEveryChip;
-INSTANTIATE_TEST_SUITE_P(, ArithmeticKernels, ::testing::ValuesIn(chips()), [](const auto& chip) { return chip.param; });
+INSTANTIATE_TEST_SUITE_P(, ArithmeticKernels, ::testing::ValuesIn(chips()),
+                         [](const auto& chip) { return chip.param; });
 
 constexpr std::size_t kCount = 128;
 
@@ -22,7 +23,8 @@ std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 /// Normal values, and the ones at which rules change.
 std::vector<float> floats(std::uint64_t seed) {
   std::vector<float> values = random_floats(kCount, seed, 3);
-  const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, 0.5f, 65519.0f, 65520.0f, 1e30f, -1e-30f, 3e-8f, 6e-8f, 1e-39f, HUGE_VALF, -HUGE_VALF, NAN};
+  const float special[] = {0.0f,    -0.0f, 1.0f,  -1.0f,  0.5f,      65519.0f,   65520.0f, 1e30f,
+                           -1e-30f, 3e-8f, 6e-8f, 1e-39f, HUGE_VALF, -HUGE_VALF, NAN};
   std::copy(std::begin(special), std::end(special), values.begin() + static_cast<std::ptrdiff_t>(seed * 7));
   return values;
 }
@@ -72,7 +74,13 @@ TEST_P(ArithmeticKernels, floats) {
   const auto out = gpu.values<float>(to, kCount * 20);
   for (std::size_t i = 0; i < kCount; ++i) {
     const float x = a[i], y = b[i], z = c[i], *row = &out[i * 20];
-    const float expected[] = {x + y, x - y, x * y, x / y, std::fma(x, y, z), std::fma(-x, y, -std::fabs(z)), std::fmin(x, y),
+    const float expected[] = {x + y,
+                              x - y,
+                              x * y,
+                              x / y,
+                              std::fma(x, y, z),
+                              std::fma(-x, y, -std::fabs(z)),
+                              std::fmin(x, y),
                               std::fmax(x, std::fmax(y, z))};
     for (std::size_t n = 0; n < std::size(expected); ++n) {
       if ((n == 6 || n == 7) && row[n] == 0) continue;  // which zero is free
@@ -81,8 +89,15 @@ TEST_P(ArithmeticKernels, floats) {
     if (!std::isnan(x) && !std::isnan(y) && !std::isnan(z)) {
       expect_same(row[8] + 0.0f, std::max(std::min(x, y), std::min(std::max(x, y), z)) + 0.0f, "med3", i);
     }
-    const float rounded[] = {std::floor(x), std::ceil(x), std::trunc(x), std::rint(x), std::sqrt(std::fabs(x)), std::copysign(x, y),
-                             x < y ? x : z, x >= z && y != z ? y : -x, std::isnan(x) || std::isinf(y) ? 1.0f : 2.0f};
+    const float rounded[] = {std::floor(x),
+                             std::ceil(x),
+                             std::trunc(x),
+                             std::rint(x),
+                             std::sqrt(std::fabs(x)),
+                             std::copysign(x, y),
+                             x < y ? x : z,
+                             x >= z && y != z ? y : -x,
+                             std::isnan(x) || std::isinf(y) ? 1.0f : 2.0f};
     for (std::size_t n = 0; n < std::size(rounded); ++n) {
       if (n == 5 && std::isnan(x)) continue;
       expect_same(row[9 + n], rounded[n], "result 9 +", n);
@@ -134,10 +149,12 @@ TEST_P(ArithmeticKernels, halves) {
   const auto out = gpu.values<std::uint32_t>(to, kCount * 12);
   const auto low = [](std::uint32_t pair) { return half_to_float(pair & 0xffff); };
   const auto high = [](std::uint32_t pair) { return half_to_float(pair >> 16); };
-  const auto pack = [](double l, double h) {  // products and sums of f16 are exact in f64; f32 on the way would round twice
+  const auto pack = [](double l,
+                       double h) {  // products and sums of f16 are exact in f64; f32 on the way would round twice
     const auto rounded = [](double value) {
       float narrowed = static_cast<float>(value);
-      if (static_cast<double>(narrowed) != value && !(bits(narrowed) & 1)) narrowed = std::nextafter(narrowed, value > narrowed ? HUGE_VALF : -HUGE_VALF);
+      if (static_cast<double>(narrowed) != value && !(bits(narrowed) & 1))
+        narrowed = std::nextafter(narrowed, value > narrowed ? HUGE_VALF : -HUGE_VALF);
       return float_to_half(narrowed);
     };
     return rounded(l) | rounded(h) << 16;
@@ -171,18 +188,41 @@ TEST_P(ArithmeticKernels, integers_wrap) {
   const auto out = gpu.values<std::uint32_t>(to, kCount * 28);
   for (std::size_t i = 0; i < kCount; ++i) {
     const std::uint32_t x = a[i], y = b[i];
-    const auto sx = static_cast<std::int32_t>(x), sy = static_cast<std::int32_t>(y), odd = static_cast<std::int32_t>(y | 1);
+    const auto sx = static_cast<std::int32_t>(x), sy = static_cast<std::int32_t>(y),
+               odd = static_cast<std::int32_t>(y | 1);
     const auto of = [](auto value) { return static_cast<std::uint32_t>(value); };
     std::uint32_t reversed = 0;
     for (int n = 0; n < 32; ++n) reversed |= (x >> n & 1) << (31 - n);
-    const std::uint32_t expected[] = {
-        x + y, x - y, x * y, x * y + x, x / (y | 1), odd == -1 ? 0 - x : of(sx / odd), x % (y | 1),
-        of(static_cast<std::uint64_t>(x) * y >> 32), of((static_cast<std::int64_t>(sx) * sy) >> 32), x << (y & 31), x >> (y & 31),
-        of(sx >> (y & 31)), (x & y) | (~x & 0xff00ff00), x ^ y, of(std::popcount(x) + std::popcount(y)), of(std::countl_zero(x)),
-        of(std::countr_zero(x)), reversed, __builtin_bswap32(x), std::min(x, y), of(std::max(sx, sy)), x >> 5 & 0x7ff,
-        of(static_cast<std::int32_t>(x << 9) >> 20), std::rotl(x, 7), (x << 3) + y, x + y + 17,
-        (y >> 8 & 0xff) | (x >> 8 & 0xff) << 8 | (y >> 16 & 0xff) << 16 | (x >> 24) << 24, x * 24 + (y & 0xffffff) * (x & 0xffffff)};
-    for (std::size_t n = 0; n < std::size(expected); ++n) EXPECT_EQ(out[i * 28 + n], expected[n]) << "result " << n << " of " << x << ", " << y;
+    const std::uint32_t expected[] = {x + y,
+                                      x - y,
+                                      x * y,
+                                      x * y + x,
+                                      x / (y | 1),
+                                      odd == -1 ? 0 - x : of(sx / odd),
+                                      x % (y | 1),
+                                      of(static_cast<std::uint64_t>(x) * y >> 32),
+                                      of((static_cast<std::int64_t>(sx) * sy) >> 32),
+                                      x << (y & 31),
+                                      x >> (y & 31),
+                                      of(sx >> (y & 31)),
+                                      (x & y) | (~x & 0xff00ff00),
+                                      x ^ y,
+                                      of(std::popcount(x) + std::popcount(y)),
+                                      of(std::countl_zero(x)),
+                                      of(std::countr_zero(x)),
+                                      reversed,
+                                      __builtin_bswap32(x),
+                                      std::min(x, y),
+                                      of(std::max(sx, sy)),
+                                      x >> 5 & 0x7ff,
+                                      of(static_cast<std::int32_t>(x << 9) >> 20),
+                                      std::rotl(x, 7),
+                                      (x << 3) + y,
+                                      x + y + 17,
+                                      (y >> 8 & 0xff) | (x >> 8 & 0xff) << 8 | (y >> 16 & 0xff) << 16 | (x >> 24) << 24,
+                                      x * 24 + (y & 0xffffff) * (x & 0xffffff)};
+    for (std::size_t n = 0; n < std::size(expected); ++n)
+      EXPECT_EQ(out[i * 28 + n], expected[n]) << "result " << n << " of " << x << ", " << y;
   }
 }
 
@@ -197,10 +237,23 @@ TEST_P(ArithmeticKernels, wide_integers) {
     const std::uint64_t x = a[i], y = b[i];
     const auto sx = static_cast<std::int64_t>(x), sy = static_cast<std::int64_t>(y);
     const std::uint64_t expected[] = {
-        x + y, x - y, x * y, x << (y & 63), x >> (y & 63), static_cast<std::uint64_t>(sx >> (y & 63)), std::min(x, y), sx > sy ? 1u : 0u,
-        (x & y) ^ ~y, static_cast<std::uint64_t>(std::countl_zero(x)), (x & 0xffffffff) * (y & 0xffffffff) + (x >> 32), x == y ? 5 : x,
-        static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int32_t>(x)) * static_cast<std::int32_t>(y)), x / (y | 1)};
-    for (std::size_t n = 0; n < std::size(expected); ++n) EXPECT_EQ(out[i * 14 + n], expected[n]) << "result " << n << " of " << x << ", " << y;
+        x + y,
+        x - y,
+        x * y,
+        x << (y & 63),
+        x >> (y & 63),
+        static_cast<std::uint64_t>(sx >> (y & 63)),
+        std::min(x, y),
+        sx > sy ? 1u : 0u,
+        (x & y) ^ ~y,
+        static_cast<std::uint64_t>(std::countl_zero(x)),
+        (x & 0xffffffff) * (y & 0xffffffff) + (x >> 32),
+        x == y ? 5 : x,
+        static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int32_t>(x)) *
+                                   static_cast<std::int32_t>(y)),
+        x / (y | 1)};
+    for (std::size_t n = 0; n < std::size(expected); ++n)
+      EXPECT_EQ(out[i * 14 + n], expected[n]) << "result " << n << " of " << x << ", " << y;
   }
 }
 
@@ -235,9 +288,19 @@ TEST_P(ArithmeticKernels, doubles) {
   const auto out = gpu.values<double>(to, kCount * 14);
   for (std::size_t i = 0; i < kCount; ++i) {
     const double x = a[i], y = b[i], z = c[i], *row = &out[i * 14];
-    const double expected[] = {x + y, std::fma(x, y, -z), std::fma(x, y, z), x / y, std::sqrt(std::fabs(x)), std::max(x, y), std::min(-x, z),
-                               std::floor(x), x < y ? z : y, static_cast<double>(static_cast<float>(x)),
-                               static_cast<double>(static_cast<int>(z)) + static_cast<double>(i), std::rint(y), x * 8,
+    const double expected[] = {x + y,
+                               std::fma(x, y, -z),
+                               std::fma(x, y, z),
+                               x / y,
+                               std::sqrt(std::fabs(x)),
+                               std::max(x, y),
+                               std::min(-x, z),
+                               std::floor(x),
+                               x < y ? z : y,
+                               static_cast<double>(static_cast<float>(x)),
+                               static_cast<double>(static_cast<int>(z)) + static_cast<double>(i),
+                               std::rint(y),
+                               x * 8,
                                static_cast<double>(static_cast<std::int64_t>(z * 1000.0))};
     for (std::size_t n = 0; n < std::size(expected); ++n) {
       if (std::isnan(expected[n])) {
@@ -268,11 +331,20 @@ TEST_P(ArithmeticKernels, branches) {
       }
     }
     switch (x % 5) {
-      case 0: sum += 100; break;
-      case 1: sum *= 3; break;
-      case 2: sum -= x; break;
-      case 3: sum = ~sum; break;
-      default: break;
+      case 0:
+        sum += 100;
+        break;
+      case 1:
+        sum *= 3;
+        break;
+      case 2:
+        sum -= x;
+        break;
+      case 3:
+        sum = ~sum;
+        break;
+      default:
+        break;
     }
     while (sum > 1000) sum = sum / 3 + 1;
     EXPECT_EQ(out[i], sum) << x;

@@ -43,13 +43,22 @@ class AttentionKernel : public OnEveryChip {
     lse_ = gpu.output<float>(std::size_t{c.heads} * c.queries, "lse");
     const float scale = 1.4426950408889634f / std::sqrt(static_cast<float>(kDim));
     return gpu.launch(kernel, {(c.queries + 63) / 64, c.heads, 1}, static_cast<std::uint32_t>(4 * gpu.lanes()),
-                      Arguments().add(o_).add(lse_).add(gpu.input(q_.bits, "q")).add(gpu.input(k_.bits, "k")).add(gpu.input(v_.bits, "v"))
-                          .add(c.queries).add(c.keys).add(scale).add(std::uint32_t{c.causal}));
+                      Arguments()
+                          .add(o_)
+                          .add(lse_)
+                          .add(gpu.input(q_.bits, "q"))
+                          .add(gpu.input(k_.bits, "k"))
+                          .add(gpu.input(v_.bits, "v"))
+                          .add(c.queries)
+                          .add(c.keys)
+                          .add(scale)
+                          .add(std::uint32_t{c.causal}));
   }
 
   /// The largest difference from softmax(q k^T / sqrt(64)) v in f64, of o and of lse.
   double error(const Simulated& gpu, const Case& c) const {
-    const auto o = gpu.values<float>(o_, std::size_t{c.heads} * c.queries * kDim), lse = gpu.values<float>(lse_, std::size_t{c.heads} * c.queries);
+    const auto o = gpu.values<float>(o_, std::size_t{c.heads} * c.queries * kDim),
+               lse = gpu.values<float>(lse_, std::size_t{c.heads} * c.queries);
     double worst = 0;
     for (std::size_t h = 0; h < c.heads; ++h) {
       for (std::size_t i = 0; i < c.queries; ++i) {
@@ -57,7 +66,8 @@ class AttentionKernel : public OnEveryChip {
         std::vector<double> p(count);
         double sum = 0, top = -HUGE_VAL;
         for (std::size_t j = 0; j < count; ++j) {
-          for (std::size_t d = 0; d < kDim; ++d) p[j] += q_.values[row * kDim + d] * k_.values[(h * c.keys + j) * kDim + d] / 8;
+          for (std::size_t d = 0; d < kDim; ++d)
+            p[j] += q_.values[row * kDim + d] * k_.values[(h * c.keys + j) * kDim + d] / 8;
           top = std::max(top, p[j]);
         }
         for (double& x : p) sum += x = std::exp(x - top);
@@ -78,7 +88,8 @@ class AttentionKernel : public OnEveryChip {
 INSTANTIATE_TEST_SUITE_P(, AttentionKernel, ::testing::ValuesIn(chips()), [](const auto& chip) { return chip.param; });
 
 TEST_P(AttentionKernel, is_right) {
-  for (const Case& c : {Case{1, 64, 64, false}, {2, 100, 77, false}, {1, 130, 130, true}, {1, 1, 40, false}, {1, 70, 33, true}}) {
+  for (const Case& c :
+       {Case{1, 64, 64, false}, {2, 100, 77, false}, {1, 130, 130, true}, {1, 1, 40, false}, {1, 70, 33, true}}) {
     Simulated gpu("attention", GetParam());
     const Report report = launch(gpu, "attention", c);
     EXPECT_EQ(report.findings.text(), "") << c.queries << " × " << c.keys;
@@ -97,7 +108,8 @@ TEST_P(AttentionKernel, cost) {
   EXPECT_EQ(report.of(Class::kMatrix).instructions, 2u * 2 * 4 * 4 * 16);
   EXPECT_GT(report.matrix_share(), 0.1);
   EXPECT_EQ(gpu.object().kernel("attention").vgpr_spills, 0);
-  fmt::print("{}: {:.2f} M wave-instructions/s\n{}", GetParam(), static_cast<double>(report.instructions) / seconds * 1e-6, report.text());
+  fmt::print("{}: {:.2f} M wave-instructions/s\n{}", GetParam(),
+             static_cast<double>(report.instructions) / seconds * 1e-6, report.text());
 }
 
 TEST_P(AttentionKernel, missing_barrier_is_found) {

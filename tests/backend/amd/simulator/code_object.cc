@@ -26,7 +26,8 @@ std::string output_of(const std::string& command) {
   if (!pipe) throw std::runtime_error(fmt::format("cannot run {}", command));
   std::string text;
   std::array<char, 65536> block;
-  for (std::size_t got = 0; (got = std::fread(block.data(), 1, block.size(), pipe)) > 0;) text.append(block.data(), got);
+  for (std::size_t got = 0; (got = std::fread(block.data(), 1, block.size(), pipe)) > 0;)
+    text.append(block.data(), got);
   if (pclose(pipe) != 0) throw std::runtime_error(fmt::format("{} failed", command));
   return text;
 }
@@ -39,7 +40,8 @@ std::string quoted(const std::string& path) {
 
 template <class T>
 T value_at(std::span<const std::uint8_t> bytes, std::uint64_t offset) {
-  if (offset > bytes.size() || sizeof(T) > bytes.size() - offset) throw std::runtime_error("the ELF file ends too early");
+  if (offset > bytes.size() || sizeof(T) > bytes.size() - offset)
+    throw std::runtime_error("the ELF file ends too early");
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
@@ -64,18 +66,25 @@ struct Elf {
 
 Elf read_elf(std::span<const std::uint8_t> bytes) {
   const auto header = value_at<Elf64_Ehdr>(bytes, 0);
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) throw std::runtime_error("no 64-bit ELF file");
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64)
+    throw std::runtime_error("no 64-bit ELF file");
   if (header.e_machine != 224) throw std::runtime_error("the ELF file is not for AMD GPUs");
   Elf elf;
   for (int n = 0; n < header.e_phnum; ++n) {
-    const auto program = value_at<Elf64_Phdr>(bytes, header.e_phoff + static_cast<std::uint64_t>(n) * sizeof(Elf64_Phdr));
+    const auto program =
+        value_at<Elf64_Phdr>(bytes, header.e_phoff + static_cast<std::uint64_t>(n) * sizeof(Elf64_Phdr));
     if (program.p_type != PT_LOAD) continue;
-    if (program.p_offset > bytes.size() || program.p_filesz > bytes.size() - program.p_offset) throw std::runtime_error("the ELF file ends too early");
+    if (program.p_offset > bytes.size() || program.p_filesz > bytes.size() - program.p_offset)
+      throw std::runtime_error("the ELF file ends too early");
     const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(program.p_offset);
-    elf.segments.push_back({program.p_vaddr, program.p_memsz, {first, first + static_cast<std::ptrdiff_t>(program.p_filesz)}, (program.p_flags & PF_W) != 0});
+    elf.segments.push_back({program.p_vaddr,
+                            program.p_memsz,
+                            {first, first + static_cast<std::ptrdiff_t>(program.p_filesz)},
+                            (program.p_flags & PF_W) != 0});
   }
   for (int n = 0; n < header.e_shnum; ++n) {
-    const auto section = value_at<Elf64_Shdr>(bytes, header.e_shoff + static_cast<std::uint64_t>(n) * sizeof(Elf64_Shdr));
+    const auto section =
+        value_at<Elf64_Shdr>(bytes, header.e_shoff + static_cast<std::uint64_t>(n) * sizeof(Elf64_Shdr));
     if (section.sh_type != SHT_DYNSYM) continue;
     const auto strings = value_at<Elf64_Shdr>(bytes, header.e_shoff + section.sh_link * sizeof(Elf64_Shdr));
     for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= section.sh_size; at += sizeof(Elf64_Sym)) {
@@ -99,7 +108,8 @@ std::span<const std::uint8_t> loaded_bytes(const Elf& elf, std::uint64_t address
 void read_descriptor(const Elf& elf, KernelInfo& kernel) {
   const auto descriptor = elf.symbols.find(kernel.name + ".kd");
   const auto function = elf.symbols.find(kernel.name);
-  if (descriptor == elf.symbols.end() || function == elf.symbols.end()) throw std::runtime_error(fmt::format("kernel {} has no descriptor", kernel.name));
+  if (descriptor == elf.symbols.end() || function == elf.symbols.end())
+    throw std::runtime_error(fmt::format("kernel {} has no descriptor", kernel.name));
   const auto bytes = loaded_bytes(elf, descriptor->second.address, 64);
   kernel.entry = descriptor->second.address + static_cast<std::uint64_t>(value_at<std::int64_t>(bytes, 16));
   kernel.code_bytes = function->second.size;
@@ -137,7 +147,8 @@ class TemporaryFile {
     const int descriptor = mkstemp(path_.data());
     if (descriptor < 0) throw std::runtime_error("no temporary file can be made");
     close(descriptor);
-    std::ofstream(path_, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path_, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
   ~TemporaryFile() { std::remove(path_.c_str()); }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -164,7 +175,9 @@ CodeObject CodeObject::load(const std::string& path) {
   const std::string text = output_of(fmt::format("{} -d --no-show-raw-insn {}", HEDDLE_LLVM_OBJDUMP, quoted(path)));
   object.program_ = decode(parse_disassembly(text), object.chip_);
   for (const KernelInfo& kernel : object.kernels_) {
-    if (kernel.wave_lanes != object.chip_.lanes) throw std::runtime_error(fmt::format("{}: waves of {} lanes are not simulated on {}", kernel.name, kernel.wave_lanes, object.chip_.name));
+    if (kernel.wave_lanes != object.chip_.lanes)
+      throw std::runtime_error(fmt::format("{}: waves of {} lanes are not simulated on {}", kernel.name,
+                                           kernel.wave_lanes, object.chip_.name));
   }
   return object;
 }
@@ -175,7 +188,8 @@ CodeObject CodeObject::load(std::span<const std::uint8_t> bytes) {
 }
 
 const KernelInfo& CodeObject::kernel(const std::string& name) const {
-  const auto found = std::find_if(kernels_.begin(), kernels_.end(), [&](const KernelInfo& k) { return k.name == name; });
+  const auto found =
+      std::find_if(kernels_.begin(), kernels_.end(), [&](const KernelInfo& k) { return k.name == name; });
   if (found == kernels_.end()) throw std::runtime_error(fmt::format("the code object has no kernel {}", name));
   return *found;
 }

@@ -26,29 +26,34 @@ void undefined_low(VectorCall& c) {
   c.to_undefined = {low, low};
 }
 
-#define HEDDLE_FLOAT_COMPARES(suffix, signature, T, value, rule)                                                          \
-  {"v_cmp_lt_" suffix, signature, each_lane<[](T a, T b) { return a value < b value; }>, rule},                           \
-  {"v_cmp_eq_" suffix, signature, each_lane<[](T a, T b) { return a value == b value; }>, rule},                          \
-  {"v_cmp_le_" suffix, signature, each_lane<[](T a, T b) { return a value <= b value; }>, rule},                          \
-  {"v_cmp_gt_" suffix, signature, each_lane<[](T a, T b) { return (a value > b value); }>, rule},                           \
-  {"v_cmp_lg_" suffix, signature, each_lane<[](T a, T b) { return (a value < b value || a value > b value); }>, rule},      \
-  {"v_cmp_ge_" suffix, signature, each_lane<[](T a, T b) { return (a value >= b value); }>, rule},                          \
-  {"v_cmp_o_" suffix, signature, each_lane<[](T a, T b) { return !std::isunordered(a value, b value); }>, rule},          \
-  {"v_cmp_u_" suffix, signature, each_lane<[](T a, T b) { return std::isunordered(a value, b value) != 0; }>, rule},      \
-  {"v_cmp_nge_" suffix, signature, each_lane<[](T a, T b) { return (!(a value >= b value)); }>, rule},                      \
-  {"v_cmp_nlg_" suffix, signature, each_lane<[](T a, T b) { return (!(a value < b value || a value > b value)); }>, rule},  \
-  {"v_cmp_ngt_" suffix, signature, each_lane<[](T a, T b) { return (!(a value > b value)); }>, rule},                       \
-  {"v_cmp_nle_" suffix, signature, each_lane<[](T a, T b) { return !(a value <= b value); }>, rule},                      \
-  {"v_cmp_neq_" suffix, signature, each_lane<[](T a, T b) { return !(a value == b value); }>, rule},                      \
-  {"v_cmp_nlt_" suffix, signature, each_lane<[](T a, T b) { return !(a value < b value); }>, rule}
+#define HEDDLE_FLOAT_COMPARES(suffix, signature, T, value, rule)                                                     \
+  {"v_cmp_lt_" suffix, signature, each_lane<[](T a, T b) { return a value < b value; }>, rule},                      \
+      {"v_cmp_eq_" suffix, signature, each_lane<[](T a, T b) { return a value == b value; }>, rule},                 \
+      {"v_cmp_le_" suffix, signature, each_lane<[](T a, T b) { return a value <= b value; }>, rule},                 \
+      {"v_cmp_gt_" suffix, signature, each_lane<[](T a, T b) { return (a value > b value); }>, rule},                \
+      {"v_cmp_lg_" suffix, signature, each_lane<[](T a, T b) { return (a value < b value || a value > b value); }>,  \
+       rule},                                                                                                        \
+      {"v_cmp_ge_" suffix, signature, each_lane<[](T a, T b) { return (a value >= b value); }>, rule},               \
+      {"v_cmp_o_" suffix, signature, each_lane<[](T a, T b) { return !std::isunordered(a value, b value); }>, rule}, \
+      {"v_cmp_u_" suffix, signature, each_lane<[](T a, T b) { return std::isunordered(a value, b value) != 0; }>,    \
+       rule},                                                                                                        \
+      {"v_cmp_nge_" suffix, signature, each_lane<[](T a, T b) { return (!(a value >= b value)); }>, rule},           \
+      {"v_cmp_nlg_" suffix, signature,                                                                               \
+       each_lane<[](T a, T b) { return (!(a value < b value || a value > b value)); }>, rule},                       \
+      {"v_cmp_ngt_" suffix, signature, each_lane<[](T a, T b) { return (!(a value > b value)); }>, rule},            \
+      {"v_cmp_nle_" suffix, signature, each_lane<[](T a, T b) { return !(a value <= b value); }>, rule},             \
+      {"v_cmp_neq_" suffix, signature, each_lane<[](T a, T b) { return !(a value == b value); }>, rule}, {           \
+    "v_cmp_nlt_" suffix, signature, each_lane<[](T a, T b) { return !(a value < b value); }>, rule                   \
+  }
 
-#define HEDDLE_INTEGER_COMPARES(suffix, signature, T, rule)                          \
-  {"v_cmp_lt_" suffix, signature, each_lane<[](T a, T b) { return a < b; }>, rule},  \
-  {"v_cmp_eq_" suffix, signature, each_lane<[](T a, T b) { return a == b; }>, rule}, \
-  {"v_cmp_le_" suffix, signature, each_lane<[](T a, T b) { return a <= b; }>, rule}, \
-  {"v_cmp_gt_" suffix, signature, each_lane<[](T a, T b) { return (a > b); }>, rule},  \
-  {"v_cmp_ne_" suffix, signature, each_lane<[](T a, T b) { return a != b; }>, rule}, \
-  {"v_cmp_ge_" suffix, signature, each_lane<[](T a, T b) { return (a >= b); }>, rule}
+#define HEDDLE_INTEGER_COMPARES(suffix, signature, T, rule)                                \
+  {"v_cmp_lt_" suffix, signature, each_lane<[](T a, T b) { return a < b; }>, rule},        \
+      {"v_cmp_eq_" suffix, signature, each_lane<[](T a, T b) { return a == b; }>, rule},   \
+      {"v_cmp_le_" suffix, signature, each_lane<[](T a, T b) { return a <= b; }>, rule},   \
+      {"v_cmp_gt_" suffix, signature, each_lane<[](T a, T b) { return (a > b); }>, rule},  \
+      {"v_cmp_ne_" suffix, signature, each_lane<[](T a, T b) { return a != b; }>, rule}, { \
+    "v_cmp_ge_" suffix, signature, each_lane<[](T a, T b) { return (a >= b); }>, rule      \
+  }
 
 constexpr VectorRow kRows[] = {
     HEDDLE_FLOAT_COMPARES("f32", "m:ff", float, , nullptr),

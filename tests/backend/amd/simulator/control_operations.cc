@@ -17,7 +17,8 @@ void branch_scc(Execution& x, const Instruction& i) {
 
 template <int kRegister, bool kWhenZero>
 void branch_mask(Execution& x, const Instruction& i) {
-  const Operand mask{.kind = Operand::Kind::kScalar, .count = static_cast<std::uint8_t>(x.lanes() / 32), .index = kRegister};
+  const Operand mask{
+      .kind = Operand::Kind::kScalar, .count = static_cast<std::uint8_t>(x.lanes() / 32), .index = kRegister};
   const ScalarValue value = read_scalar(x.wave, mask);
   const std::uint64_t bits = value.bits & x.all_lanes();
   if ((value.undefined & x.exec()) != 0 && (bits & ~value.undefined) == 0) {
@@ -48,7 +49,8 @@ void swappc(Execution& x, const Instruction& i) {
 }
 
 void drop_finished_lds(Wave& wave) {
-  std::erase_if(wave.lds_out, [&](const LdsAccess& access) { return !wave.waits.is_out(Counter::kLds, access.number); });
+  std::erase_if(wave.lds_out,
+                [&](const LdsAccess& access) { return !wave.waits.is_out(Counter::kLds, access.number); });
 }
 
 constexpr std::int32_t kNotNamed = 255;

@@ -50,9 +50,9 @@ constexpr VectorRow kRows[] = {
     {"v_cvt_floor_i32_f32", "i:f", each_lane<[](float a) { return saturated<S>(std::floor(a)); }>},
     {"v_cvt_f16_f32", "h:f", each_lane<[](float a) { return F16{a}; }>},
     {"v_cvt_f32_f16", "f:h", each_lane<[](F16 a) { return a.value; }>, undefined_low},
-    {"v_cvt_pk_rtz_f16_f32", "p:ff", each_lane<[](float a, float b) {
-       return float_to_half_toward_zero(a) | float_to_half_toward_zero(b) << 16;
-     }>, undefined_pair},
+    {"v_cvt_pk_rtz_f16_f32", "p:ff",
+     each_lane<[](float a, float b) { return float_to_half_toward_zero(a) | float_to_half_toward_zero(b) << 16; }>,
+     undefined_pair},
     {"v_cvt_f16_u16", "h:s", each_lane<[](std::uint16_t a) { return F16{static_cast<float>(a)}; }>, undefined_low},
     {"v_cvt_f16_i16", "h:s", each_lane<[](std::int16_t a) { return F16{static_cast<float>(a)}; }>, undefined_low},
     {"v_cvt_u16_f16", "s:h", each_lane<[](F16 a) { return saturated<std::uint16_t>(a.value); }>, undefined_low},
@@ -67,10 +67,13 @@ constexpr VectorRow kRows[] = {
     {"v_cvt_f64_u32", "d:i", each_lane<[](U a) { return static_cast<double>(a); }>},
     {"v_cvt_i32_f64", "i:d", each_lane<[](double a) { return saturated<S>(a); }>},
     {"v_cvt_u32_f64", "i:d", each_lane<[](double a) { return saturated<U>(a); }>},
-    {"v_cvt_pk_u16_u32", "q:ii", each_lane<[](U a, U b) { return std::min(a, 0xffffu) | std::min(b, 0xffffu) << 16; }>, undefined_pair},
+    {"v_cvt_pk_u16_u32", "q:ii", each_lane<[](U a, U b) { return std::min(a, 0xffffu) | std::min(b, 0xffffu) << 16; }>,
+     undefined_pair},
     {"v_cvt_pk_i16_i32", "q:ii", each_lane<[](S a, S b) {
-       return (static_cast<U>(std::clamp(a, -32768, 32767)) & 0xffff) | static_cast<U>(std::clamp(b, -32768, 32767)) << 16;
-     }>, undefined_pair},
+       return (static_cast<U>(std::clamp(a, -32768, 32767)) & 0xffff) | static_cast<U>(std::clamp(b, -32768, 32767))
+                                                                            << 16;
+     }>,
+     undefined_pair},
 };
 
 }  // namespace

@@ -20,7 +20,8 @@ namespace {
 /// Letters of a signature before and behind its colon.
 struct Signature {
   std::string_view to, from;
-  explicit Signature(std::string_view text) : to(text.substr(0, text.find(':'))), from(text.substr(text.find(':') + 1)) {}
+  explicit Signature(std::string_view text)
+      : to(text.substr(0, text.find(':'))), from(text.substr(text.find(':') + 1)) {}
 };
 
 class Operands {
@@ -49,7 +50,8 @@ void choose_saturating(std::string_view name, Instruction& i) {
 
 void check_modifiers(const Instruction& i) {
   const Type type = i.to[0].type;
-  const bool is_float = type == Type::kF16 || type == Type::kF32 || type == Type::kF64 || type == Type::kPackedF16 || type == Type::kPackedF32;
+  const bool is_float = type == Type::kF16 || type == Type::kF32 || type == Type::kF64 || type == Type::kPackedF16 ||
+                        type == Type::kPackedF32;
   if ((i.clamp || i.output_scale != 0) && !is_float) throw std::runtime_error("the saturating form is not simulated");
   const bool is_packed = type == Type::kPackedF16 || type == Type::kPackedF32;
   if (i.output_scale != 0 && is_packed) throw std::runtime_error("an output scale of packed values is not simulated");
@@ -63,13 +65,15 @@ bool is_plain(const Instruction& i) {
     const Operand& operand = i.from[s];
     if (operand.type == Type::kMix) continue;  // the operation itself looks at its modifiers
     plain = plain && !operand.negate && !operand.absolute;
-    if (is_packed(operand.type)) plain = plain && !(i.op_sel >> s & 1) && (i.op_sel_hi >> s & 1) && !((i.neg_lo | i.neg_hi) >> s & 1);
+    if (is_packed(operand.type))
+      plain = plain && !(i.op_sel >> s & 1) && (i.op_sel_hi >> s & 1) && !((i.neg_lo | i.neg_hi) >> s & 1);
     if (operand.type == Type::kF16 || operand.type == Type::kI16) plain = plain && !(i.op_sel >> s & 1);
   }
   return plain;
 }
 
-void decode_vector(const VectorRow& row, std::string_view name, const AssemblyLine& line, const Chip& chip, Instruction& i) {
+void decode_vector(const VectorRow& row, std::string_view name, const AssemblyLine& line, const Chip& chip,
+                   Instruction& i) {
   const Signature signature(row.signature);
   Operands operands(line);
   i.execute = execute_vector;
@@ -79,7 +83,8 @@ void decode_vector(const VectorRow& row, std::string_view name, const AssemblyLi
   i.writes_exec = name.starts_with("v_cmpx_");
   const bool no_result = i.writes_exec && chip.generation > 9;
   if (!no_result) {
-    for (const char letter : signature.to) i.to[i.to_count++] = parse_operand(operands.next(), type_of_letter(letter), chip.lanes);
+    for (const char letter : signature.to)
+      i.to[i.to_count++] = parse_operand(operands.next(), type_of_letter(letter), chip.lanes);
   }
   for (const char letter : signature.from) {
     Operand& from = i.from[i.from_count++];
@@ -127,7 +132,9 @@ void decode_matrix(int form, const AssemblyLine& line, Instruction& i) {
   for (int s = 0; s < 2; ++s) i.from[i.from_count++] = parse_registers(operands.next());
   const Type c_type = matrix_forms()[static_cast<std::size_t>(form)].c == ElementType::kF64 ? Type::kF64 : Type::kF32;
   const std::string& c = operands.next();
-  i.from[2] = c.find('.') != std::string::npos || c[0] == '-' || (c[0] >= '0' && c[0] <= '9') ? parse_operand(c, c_type, 64) : parse_registers(c);
+  i.from[2] = c.find('.') != std::string::npos || c[0] == '-' || (c[0] >= '0' && c[0] <= '9')
+                  ? parse_operand(c, c_type, 64)
+                  : parse_registers(c);
   i.from_count = 3;
   apply_modifiers(line, i);
 }
@@ -142,8 +149,10 @@ void decode_scalar(const ScalarRow& row, const AssemblyLine& line, const Chip& c
   i.counted_as = Class::kScalar;
   i.detail = static_cast<std::int32_t>(row.rule);
   const std::string_view name = row.name;
-  i.reads_scc = row.rule == ScalarRule::kSelect || name == "s_addc_u32" || name == "s_subb_u32" || name.ends_with("_co_ci_u32");
-  for (const char letter : signature.to) i.to[i.to_count++] = parse_operand(operands.next(), type_of_letter(letter), chip.lanes);
+  i.reads_scc =
+      row.rule == ScalarRule::kSelect || name == "s_addc_u32" || name == "s_subb_u32" || name.ends_with("_co_ci_u32");
+  for (const char letter : signature.to)
+    i.to[i.to_count++] = parse_operand(operands.next(), type_of_letter(letter), chip.lanes);
   for (const char letter : signature.from) {
     Operand& from = i.from[i.from_count++];
     if (letter == '=') {
@@ -151,8 +160,9 @@ void decode_scalar(const ScalarRow& row, const AssemblyLine& line, const Chip& c
     } else if (letter == 't' || letter == 'u') {  // 16 bits, with sign or without
       const std::int64_t value = parse_number(operands.next());
       from.kind = Operand::Kind::kConstant;
-      from.value = letter == 't' ? static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int16_t>(value)))
-                                 : static_cast<std::uint64_t>(value & 0xffff);
+      from.value = letter == 't'
+                       ? static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::int16_t>(value)))
+                       : static_cast<std::uint64_t>(value & 0xffff);
     } else {
       from = parse_operand(operands.next(), type_of_letter(letter), chip.lanes);
     }
@@ -170,7 +180,8 @@ void decode_operation(const OperationRow& row, const AssemblyLine& line, const C
     i.offset = wait_limits(line);
     return;
   }
-  if (row.counted_as == Class::kNoOperation || row.counted_as == Class::kCache || row.counted_as == Class::kBarrier) return;
+  if (row.counted_as == Class::kNoOperation || row.counted_as == Class::kCache || row.counted_as == Class::kBarrier)
+    return;
   const Signature signature(row.signature);
   Operands operands(line);
   const auto parse = [&](char letter) {
@@ -189,7 +200,9 @@ void decode_operation(const OperationRow& row, const AssemblyLine& line, const C
 }
 
 [[noreturn]] void execute_unknown(Execution& x, const Instruction& i) {
-  throw std::runtime_error(fmt::format("{} (at {:#x}) is not simulated", x.program.texts[static_cast<std::size_t>(&i - x.program.instructions.data())], i.address));
+  throw std::runtime_error(fmt::format("{} (at {:#x}) is not simulated",
+                                       x.program.texts[static_cast<std::size_t>(&i - x.program.instructions.data())],
+                                       i.address));
 }
 
 void decode_line(const AssemblyLine& line, const Chip& chip, Instruction& i, Program& program) {
@@ -217,7 +230,8 @@ void touch(Instruction& i, const Operand& operand, bool written) {
   const int base = operand.kind == Operand::Kind::kScalar ? kVectorRegisters : 0;
   const int count = std::max<int>(operand.count, operand.type == Type::kNone ? 1 : registers_of(operand.type, 32));
   if (i.touched_count == i.touched.size()) throw std::runtime_error("too many operands");
-  i.touched[i.touched_count++] = {static_cast<std::int16_t>(operand.index + base), static_cast<std::int16_t>(count), written};
+  i.touched[i.touched_count++] = {static_cast<std::int16_t>(operand.index + base), static_cast<std::int16_t>(count),
+                                  written};
 }
 
 void touch_all(Instruction& i, const Instruction& operands) {
@@ -228,13 +242,16 @@ void touch_all(Instruction& i, const Instruction& operands) {
 std::int32_t cycles_of(const Instruction& i, const Chip& chip) {
   switch (i.counted_as) {
     case Class::kVector:
-    case Class::kDual: return chip.generation == 9 ? 4 : 1;
-    case Class::kTranscendental: return chip.generation == 9 ? 16 : 4;
+    case Class::kDual:
+      return chip.generation == 9 ? 4 : 1;
+    case Class::kTranscendental:
+      return chip.generation == 9 ? 16 : 4;
     case Class::kMatrix: {
       const MatrixForm& form = matrix_forms()[static_cast<std::size_t>(i.detail)];
       return chip.is_gfx90a ? form.gfx90a_cycles : form.cycles;
     }
-    default: return 0;
+    default:
+      return 0;
   }
 }
 

@@ -146,8 +146,8 @@ bool decode_lds(std::string_view name, const AssemblyLine& line, Instruction& i)
 
 bool decode_memory(std::string_view name, const AssemblyLine& line, Instruction& i) {
   if (name == "buffer_inv" || name == "global_inv" || name.starts_with("global_wb") || name.starts_with("buffer_wb") ||
-      name.starts_with("buffer_gl") || name == "buffer_invl2" || name == "ds_bpermute_b32" || name == "ds_permute_b32" ||
-      name == "ds_swizzle_b32") {
+      name.starts_with("buffer_gl") || name == "buffer_invl2" || name == "ds_bpermute_b32" ||
+      name == "ds_permute_b32" || name == "ds_swizzle_b32") {
     return false;  // in the tables of operations
   }
   const bool known = name.starts_with("ds_") || name.starts_with("global_") || name.starts_with("flat_") ||

@@ -33,15 +33,18 @@ std::uint32_t visible_bytes(const KernelInfo& kernel) {
 
 }  // namespace
 
-Dispatch::Dispatch(const KernelInfo& kernel, const Chip& chip, std::array<std::uint32_t, 3> grid, std::array<std::uint32_t, 3> block,
-                   const std::vector<std::uint8_t>& arguments, std::uint32_t dynamic_lds, Memory& memory)
+Dispatch::Dispatch(const KernelInfo& kernel, const Chip& chip, std::array<std::uint32_t, 3> grid,
+                   std::array<std::uint32_t, 3> block, const std::vector<std::uint8_t>& arguments,
+                   std::uint32_t dynamic_lds, Memory& memory)
     : kernel_(kernel), chip_(chip), grid_(grid), block_(block), memory_(memory) {
   if (arguments.size() != visible_bytes(kernel)) {
-    throw std::runtime_error(fmt::format("{} bytes of arguments; {} takes {}", arguments.size(), kernel.name, visible_bytes(kernel)));
+    throw std::runtime_error(
+        fmt::format("{} bytes of arguments; {} takes {}", arguments.size(), kernel.name, visible_bytes(kernel)));
   }
   std::vector<std::uint8_t> bytes = arguments;
   write_hidden_arguments(bytes, dynamic_lds);
-  arguments_ = memory.allocate(std::max<std::size_t>(bytes.size(), kernel.argument_bytes) + 16, "the kernel's arguments");
+  arguments_ =
+      memory.allocate(std::max<std::size_t>(bytes.size(), kernel.argument_bytes) + 16, "the kernel's arguments");
   memory.set_read_only(arguments_, true);
   if (!bytes.empty()) memory.write(arguments_, bytes);
   std::vector<std::uint8_t> packet(64);
@@ -71,7 +74,10 @@ void Dispatch::write_hidden_arguments(std::vector<std::uint8_t>& bytes, std::uin
     } else if (argument.kind.starts_with("hidden_global_offset_")) {
       put(bytes, argument.offset, std::uint64_t{0});
     } else if (argument.kind == "hidden_grid_dims") {
-      put(bytes, argument.offset, static_cast<std::uint16_t>(grid_[2] * block_[2] > 1 ? 3 : grid_[1] * block_[1] > 1 ? 2 : 1));
+      put(bytes, argument.offset,
+          static_cast<std::uint16_t>(grid_[2] * block_[2] > 1   ? 3
+                                     : grid_[1] * block_[1] > 1 ? 2
+                                                                : 1));
     } else if (argument.kind == "hidden_dynamic_lds_size") {
       put(bytes, argument.offset, dynamic_lds);
     }
@@ -92,7 +98,9 @@ int Dispatch::set_user_registers(Wave& wave) const {
     wave.s[static_cast<std::size_t>(next)] = value;
     wave.s_undefined[static_cast<std::size_t>(next++)] = 0;
   };
-  const auto set_wide = [&](std::uint64_t value) { set(static_cast<std::uint32_t>(value)), set(static_cast<std::uint32_t>(value >> 32)); };
+  const auto set_wide = [&](std::uint64_t value) {
+    set(static_cast<std::uint32_t>(value)), set(static_cast<std::uint32_t>(value >> 32));
+  };
   const auto asked = [&](int bit) { return (kernel_.properties >> bit & 1) != 0; };
   if (asked(kPrivateSegmentBuffer)) {
     set(0), set(0x8000'0000), set(kernel_.scratch_bytes), set(0);  // the highest bit of the second word: swizzled
@@ -112,7 +120,8 @@ int Dispatch::set_user_registers(Wave& wave) const {
   return static_cast<int>(user_registers(kernel_));
 }
 
-void Dispatch::set_group_registers(Wave& wave, int next, std::uint32_t number, const std::array<std::uint32_t, 3>& group) const {
+void Dispatch::set_group_registers(Wave& wave, int next, std::uint32_t number,
+                                   const std::array<std::uint32_t, 3>& group) const {
   const auto set = [&](int index, std::uint32_t value) {
     wave.s[static_cast<std::size_t>(index)] = value;
     wave.s_undefined[static_cast<std::size_t>(index)] = 0;
@@ -127,7 +136,8 @@ void Dispatch::set_group_registers(Wave& wave, int next, std::uint32_t number, c
     if (kernel_.rsrc2 >> (7 + d) & 1) set(next++, group[d]);
   }
   if (kernel_.rsrc2 >> 10 & 1) set(next++, 0);
-  if ((kernel_.rsrc2 & 1) && chip_.is_gfx90a) set(next++, 0);  // the wave's offset in scratch: scratch is the wave's own here
+  if ((kernel_.rsrc2 & 1) && chip_.is_gfx90a)
+    set(next++, 0);  // the wave's offset in scratch: scratch is the wave's own here
 }
 
 void Dispatch::set_thread_registers(Wave& wave, std::uint32_t number) const {
@@ -144,7 +154,8 @@ void Dispatch::set_thread_registers(Wave& wave, std::uint32_t number) const {
   wave.set_pair(kExec, exec);
 }
 
-void Dispatch::start(Wave& wave, std::uint32_t number, const std::array<std::uint32_t, 3>& group, int first_instruction) const {
+void Dispatch::start(Wave& wave, std::uint32_t number, const std::array<std::uint32_t, 3>& group,
+                     int first_instruction) const {
   if (first_instruction < 0) throw std::runtime_error(fmt::format("{} has no instruction at its entry", kernel_.name));
   constexpr std::uint32_t kJunk = 0xdead'beef;
   for (Row& row : wave.v) row.lane.fill(kJunk);

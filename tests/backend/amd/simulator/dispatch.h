@@ -15,8 +15,9 @@ namespace heddle::amd::simulator {
 class Dispatch {
  public:
   /// \throws std::runtime_error if the arguments' bytes are not those of the kernel
-  Dispatch(const KernelInfo& kernel, const Chip& chip, std::array<std::uint32_t, 3> grid, std::array<std::uint32_t, 3> block,
-           const std::vector<std::uint8_t>& arguments, std::uint32_t dynamic_lds, Memory& memory);
+  Dispatch(const KernelInfo& kernel, const Chip& chip, std::array<std::uint32_t, 3> grid,
+           std::array<std::uint32_t, 3> block, const std::vector<std::uint8_t>& arguments, std::uint32_t dynamic_lds,
+           Memory& memory);
   ~Dispatch();
   Dispatch(const Dispatch&) = delete;
   Dispatch& operator=(const Dispatch&) = delete;

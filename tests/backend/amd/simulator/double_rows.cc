@@ -23,14 +23,20 @@ constexpr VectorRow kRows[] = {
     {"v_rndne_f64", "d:d", each_lane<[](double a) { return std::nearbyint(a); }>},
     {"v_fract_f64", "d:d", each_lane<[](double a) { return std::min(a - std::floor(a), 0x1.fffffffffffffp-1); }>},
     {"v_ldexp_f64", "d:di", each_lane<[](double a, std::int32_t e) { return std::ldexp(a, e); }>},
-    {"v_frexp_mant_f64", "d:d", each_lane<[](double a) { int e; return std::isfinite(a) ? std::frexp(a, &e) : a; }>},
-    {"v_frexp_exp_i32_f64", "i:d",
-     each_lane<[](double a) { int e = 0; return std::isfinite(a) ? (static_cast<void>(std::frexp(a, &e)), e) : 0; }>},
+    {"v_frexp_mant_f64", "d:d", each_lane<[](double a) {
+       int e;
+       return std::isfinite(a) ? std::frexp(a, &e) : a;
+     }>},
+    {"v_frexp_exp_i32_f64", "i:d", each_lane<[](double a) {
+       int e = 0;
+       return std::isfinite(a) ? (static_cast<void>(std::frexp(a, &e)), e) : 0;
+     }>},
     {"v_rcp_f64", "d:d", each_lane<[](double a) { return 1 / a; }>, nullptr, kTrans},
     {"v_rsq_f64", "d:d", each_lane<[](double a) { return 1 / std::sqrt(a); }>, nullptr, kTrans},
     {"v_sqrt_f64", "d:d", each_lane<[](double a) { return std::sqrt(a); }>, nullptr, kTrans},
     {"v_div_scale_f64", "dm:ddd", divide_scale<double>},
-    {"v_div_fmas_f64", "d:dddm", each_lane<[](double a, double b, double c, Bit scaled) { return divide_fmas(a, b, c, scaled.value); }>},
+    {"v_div_fmas_f64", "d:dddm",
+     each_lane<[](double a, double b, double c, Bit scaled) { return divide_fmas(a, b, c, scaled.value); }>},
     {"v_div_fixup_f64", "d:ddd", each_lane<[](double a, double b, double c) { return divide_fixup(a, b, c); }>},
 };
 

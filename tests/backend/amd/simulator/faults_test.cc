@@ -12,8 +12,8 @@ using ::testing::HasSubstr;
 class Faults : public OnEveryChip {
  protected:
   /// Launches, and expects this fault and no other.
-  void expect_fault(Fault fault, const std::string& kernel, std::uint32_t groups, std::uint32_t block, const Arguments& arguments,
-                    const std::string& words = "") {
+  void expect_fault(Fault fault, const std::string& kernel, std::uint32_t groups, std::uint32_t block,
+                    const Arguments& arguments, const std::string& words = "") {
     const Report report = gpu_.launch(kernel, {groups, 1, 1}, block, arguments);
     EXPECT_TRUE(report.findings.has(fault)) << kernel << ": " << report.findings.text();
     EXPECT_THAT(report.findings.text(), HasSubstr(words));
@@ -27,7 +27,8 @@ class Faults : public OnEveryChip {
 INSTANTIATE_TEST_SUITE_P(, Faults, ::testing::ValuesIn(chips()), [](const auto& chip) { return chip.param; });
 
 TEST_P(Faults, missing_wait) {
-  expect_fault(Fault::kWait, "missing_wait_for_global", 1, 64, Arguments().add(out_).add(in_), "is read before the load");
+  expect_fault(Fault::kWait, "missing_wait_for_global", 1, 64, Arguments().add(out_).add(in_),
+               "is read before the load");
 }
 
 TEST_P(Faults, wait_for_another_load) {
@@ -43,7 +44,8 @@ TEST_P(Faults, lds_not_written_before_the_barrier) {
 TEST_P(Faults, missing_barrier) {
   const Report report = gpu_.launch("missing_barrier_after_write", {1, 1, 1}, 128, Arguments().add(out_).add(in_));
   EXPECT_TRUE(report.findings.has(Fault::kRace)) << report.findings.text();
-  EXPECT_TRUE(report.findings.has(Fault::kUndefined)) << "the first wave reads what no wave has written: " << report.findings.text();
+  EXPECT_TRUE(report.findings.has(Fault::kUndefined))
+      << "the first wave reads what no wave has written: " << report.findings.text();
   gpu_.memory().forget(out_);
   expect_fault(Fault::kRace, "missing_barrier_after_read", 1, 128, Arguments().add(out_).add(in_));
 }
@@ -53,13 +55,16 @@ TEST_P(Faults, missing_barrier_in_every_order) {
   for (std::uint64_t order = 1; order < 8; ++order) {
     LaunchOptions options;
     options.wave_order = order;
-    EXPECT_TRUE(gpu_.launch("missing_barrier_after_read", {1, 1, 1}, 128, Arguments().add(out_).add(in_), options).findings.has(Fault::kRace));
+    EXPECT_TRUE(gpu_.launch("missing_barrier_after_read", {1, 1, 1}, 128, Arguments().add(out_).add(in_), options)
+                    .findings.has(Fault::kRace));
   }
 }
 
 TEST_P(Faults, out_of_bounds) {
-  const std::uint64_t eight = gpu_.input(std::vector<std::uint32_t>(8)), eight_out = gpu_.output<std::uint32_t>(8, "eight words");
-  expect_fault(Fault::kBounds, "out_of_bounds_write", 1, 64, Arguments().add(eight_out).add(8u), "0 bytes past the end of eight words");
+  const std::uint64_t eight = gpu_.input(std::vector<std::uint32_t>(8)),
+                      eight_out = gpu_.output<std::uint32_t>(8, "eight words");
+  expect_fault(Fault::kBounds, "out_of_bounds_write", 1, 64, Arguments().add(eight_out).add(8u),
+               "0 bytes past the end of eight words");
   const Report read = gpu_.launch("out_of_bounds_read", {1, 1, 1}, 64, Arguments().add(out_).add(eight).add(8u));
   EXPECT_TRUE(read.findings.has(Fault::kBounds)) << read.findings.text();
   EXPECT_TRUE(read.findings.has(Fault::kUndefined)) << "what was read there is stored: " << read.findings.text();
@@ -86,12 +91,14 @@ TEST_P(Faults, undefined_values) {
   expect_fault(Fault::kUndefined, "unwritten_lds", 1, 64, Arguments().add(out_));
   expect_fault(Fault::kUndefined, "unwritten_register", 1, 64, Arguments().add(out_));
   const std::uint64_t halves = gpu_.input(random_integers<std::uint16_t>(64)), nothing = gpu_.output<std::uint32_t>(4);
-  expect_fault(Fault::kUndefined, "unwritten_half", 1, 64, Arguments().add(out_).add(halves), "stores bits that nothing wrote");
+  expect_fault(Fault::kUndefined, "unwritten_half", 1, 64, Arguments().add(out_).add(halves),
+               "stores bits that nothing wrote");
   expect_fault(Fault::kUndefined, "branch_on_unwritten_memory", 1, 64, Arguments().add(out_).add(nothing), "branch");
 }
 
 TEST_P(Faults, barrier_that_one_wave_does_not_reach) {
-  const std::uint64_t all = gpu_.input(std::vector<std::uint32_t>(4, 1)), some = gpu_.input(std::vector<std::uint32_t>{1, 0, 0, 0});
+  const std::uint64_t all = gpu_.input(std::vector<std::uint32_t>(4, 1)),
+                      some = gpu_.input(std::vector<std::uint32_t>{1, 0, 0, 0});
   gpu_.run("barrier_in_a_branch", {1, 1, 1}, 128, Arguments().add(out_).add(all));
   gpu_.memory().forget(out_);
   expect_fault(Fault::kBarrier, "barrier_in_a_branch", 1, 128, Arguments().add(out_).add(some));

@@ -8,14 +8,22 @@ namespace heddle::amd::simulator {
 
 const char* name_of(Fault fault) {
   switch (fault) {
-    case Fault::kWait: return "missing wait";
-    case Fault::kRace: return "LDS race";
-    case Fault::kBounds: return "out of bounds";
-    case Fault::kUndefined: return "undefined value";
-    case Fault::kDuplicate: return "duplicate";
-    case Fault::kAlignment: return "misaligned";
-    case Fault::kBarrier: return "barrier not reached by all waves";
-    case Fault::kRunaway: return "too many instructions";
+    case Fault::kWait:
+      return "missing wait";
+    case Fault::kRace:
+      return "LDS race";
+    case Fault::kBounds:
+      return "out of bounds";
+    case Fault::kUndefined:
+      return "undefined value";
+    case Fault::kDuplicate:
+      return "duplicate";
+    case Fault::kAlignment:
+      return "misaligned";
+    case Fault::kBarrier:
+      return "barrier not reached by all waves";
+    case Fault::kRunaway:
+      return "too many instructions";
   }
   return "?";
 }
@@ -38,7 +46,8 @@ bool Findings::has(Fault fault) const {
 std::string Findings::text() const {
   std::string text;
   for (const Finding& f : findings_) {
-    text += fmt::format("{} ({} times) at {:#x}: {}: {}\n", name_of(f.fault), f.times, f.address, f.instruction, f.detail);
+    text +=
+        fmt::format("{} ({} times) at {:#x}: {}: {}\n", name_of(f.fault), f.times, f.address, f.instruction, f.detail);
   }
   return text;
 }

@@ -8,14 +8,14 @@
 namespace heddle::amd::simulator {
 
 enum class Fault : std::uint8_t {
-  kWait,         ///< a register is used before the load that fills it was waited for
-  kRace,         ///< two waves touch the same bytes of LDS between barriers, and one of them writes
-  kBounds,       ///< an access outside of every buffer, of LDS or of scratch
-  kUndefined,    ///< an address, a branch or a stored value depends on bits that nothing wrote
-  kDuplicate,    ///< two threads store to the same address; halves of a WMMA operand that must be equal differ
-  kAlignment,    ///< an address is not a multiple of what the instruction needs
-  kBarrier,      ///< some waves wait for a barrier that others never reach
-  kRunaway,      ///< a wave executes more instructions than the launch allows
+  kWait,       ///< a register is used before the load that fills it was waited for
+  kRace,       ///< two waves touch the same bytes of LDS between barriers, and one of them writes
+  kBounds,     ///< an access outside of every buffer, of LDS or of scratch
+  kUndefined,  ///< an address, a branch or a stored value depends on bits that nothing wrote
+  kDuplicate,  ///< two threads store to the same address; halves of a WMMA operand that must be equal differ
+  kAlignment,  ///< an address is not a multiple of what the instruction needs
+  kBarrier,    ///< some waves wait for a barrier that others never reach
+  kRunaway,    ///< a wave executes more instructions than the launch allows
 };
 
 const char* name_of(Fault fault);

@@ -51,7 +51,6 @@ void undefined_mix(VectorCall& c) {
   c.to_undefined = {any, any};
 }
 
-
 constexpr Class kTrans = Class::kTranscendental;
 
 // Two sources and the old destination; the literal of fmamk and fmaak stands where the text has it.
@@ -82,27 +81,35 @@ constexpr VectorRow kRows[] = {
     {"v_rndne_f32", "f:f", each_lane<[](float a) { return std::nearbyint(a); }>},
     {"v_fract_f32", "f:f", each_lane<[](float a) { return fraction(a); }>},
     {"v_ldexp_f32", "f:fi", each_lane<[](float a, std::int32_t e) { return std::ldexp(a, e); }>},
-    {"v_frexp_mant_f32", "f:f", each_lane<[](float a) { int e; return std::isfinite(a) ? std::frexp(a, &e) : a; }>},
-    {"v_frexp_exp_i32_f32", "i:f",
-     each_lane<[](float a) { int e = 0; return std::isfinite(a) ? (static_cast<void>(std::frexp(a, &e)), e) : 0; }>},
+    {"v_frexp_mant_f32", "f:f", each_lane<[](float a) {
+       int e;
+       return std::isfinite(a) ? std::frexp(a, &e) : a;
+     }>},
+    {"v_frexp_exp_i32_f32", "i:f", each_lane<[](float a) {
+       int e = 0;
+       return std::isfinite(a) ? (static_cast<void>(std::frexp(a, &e)), e) : 0;
+     }>},
     {"v_exp_f32", "f:f", each_lane<[](float a) { return flushed(std::exp2(a)); }>, nullptr, kTrans},
     {"v_log_f32", "f:f", each_lane<[](float a) { return std::log2(flushed(a)); }>, nullptr, kTrans},
     {"v_rcp_f32", "f:f", each_lane<[](float a) { return flushed(1.0f / flushed(a)); }>, nullptr, kTrans},
     {"v_rcp_iflag_f32", "f:f", each_lane<[](float a) { return flushed(1.0f / flushed(a)); }>, nullptr, kTrans},
-    {"v_rsq_f32", "f:f", each_lane<[](float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(flushed(a)))); }>,
-     nullptr, kTrans},
+    {"v_rsq_f32", "f:f",
+     each_lane<[](float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(flushed(a)))); }>, nullptr,
+     kTrans},
     {"v_sqrt_f32", "f:f", each_lane<[](float a) { return std::sqrt(flushed(a)); }>, nullptr, kTrans},
     {"v_sin_f32", "f:f", each_lane<[](float a) { return static_cast<float>(std::sin(turns(a))); }>, nullptr, kTrans},
     {"v_cos_f32", "f:f", each_lane<[](float a) { return static_cast<float>(std::cos(turns(a))); }>, nullptr, kTrans},
     {"v_div_scale_f32", "fm:fff", divide_scale<float>},
-    {"v_div_fmas_f32", "f:fffm", each_lane<[](float a, float b, float c, Bit scaled) { return divide_fmas(a, b, c, scaled.value); }>},
+    {"v_div_fmas_f32", "f:fffm",
+     each_lane<[](float a, float b, float c, Bit scaled) { return divide_fmas(a, b, c, scaled.value); }>},
     {"v_div_fixup_f32", "f:fff", each_lane<[](float a, float b, float c) { return divide_fixup(a, b, c); }>},
     {"v_fma_mix_f32", "f:xxx", fma_mix<false>, undefined_mix},
     {"v_fma_mixlo_f16", "h:xxx", fma_mix<true>, undefined_mix},
     {"v_fma_mixhi_f16", "h:xxx", fma_mix<true>, undefined_mix},
     {"v_pk_add_f32", "w:ww", packed_f32<[](float a, float b, float) { return a + b; }, 2>, undefined_by_register},
     {"v_pk_mul_f32", "w:ww", packed_f32<[](float a, float b, float) { return a * b; }, 2>, undefined_by_register},
-    {"v_pk_fma_f32", "w:www", packed_f32<[](float a, float b, float c) { return __builtin_fmaf(a, b, c); }, 3>, undefined_by_register},
+    {"v_pk_fma_f32", "w:www", packed_f32<[](float a, float b, float c) { return __builtin_fmaf(a, b, c); }, 3>,
+     undefined_by_register},
 };
 
 }  // namespace

@@ -38,15 +38,16 @@ struct FloatFormat {
   static bool is_denormal(T x) { return exponent(x) == 0 && x != 0; }
 };
 
-/// v_div_scale: brings numerator or denominator of a division into a range where its Newton steps are exact; the mask says
-/// where v_div_fmas has to undo it. Sources: the value to scale, the denominator, the numerator.
+/// v_div_scale: brings numerator or denominator of a division into a range where its Newton steps are exact; the mask
+/// says where v_div_fmas has to undo it. Sources: the value to scale, the denominator, the numerator.
 template <class T>
 T scaled_for_division(T value, T denominator, T numerator, bool& undo) {
   using Format = FloatFormat<T>;
   constexpr int kStep = sizeof(T) == 4 ? 64 : 128, kFar = sizeof(T) == 4 ? 96 : 768, kSmall = sizeof(T) == 4 ? 23 : 53;
   undo = false;
   if (numerator == 0 || denominator == 0) return std::numeric_limits<T>::quiet_NaN();
-  const bool is_denominator = std::bit_cast<typename Format::Bits>(value) == std::bit_cast<typename Format::Bits>(denominator);
+  const bool is_denominator =
+      std::bit_cast<typename Format::Bits>(value) == std::bit_cast<typename Format::Bits>(denominator);
   const bool small_inverse = Format::is_denormal(1 / denominator);
   if (Format::exponent(numerator) - Format::exponent(denominator) >= kFar) {
     undo = true;
@@ -113,7 +114,8 @@ void packed_f32(VectorCall& c) {
     const std::uint32_t *a = from[0], *b = from[1], *d = from[last];
 #pragma GCC ivdep
     for (int l = 0; l < kLanes; ++l) {
-      to[l] = std::bit_cast<std::uint32_t>(F(std::bit_cast<float>(a[l]), std::bit_cast<float>(b[l]), std::bit_cast<float>(d[l])));
+      to[l] = std::bit_cast<std::uint32_t>(
+          F(std::bit_cast<float>(a[l]), std::bit_cast<float>(b[l]), std::bit_cast<float>(d[l])));
     }
   }
 }

@@ -32,9 +32,11 @@ std::uint64_t lanes_with_address(Execution& x, const Operand& address) {
   const std::uint64_t exec = x.exec();
   if (!is_present(address)) return exec;
   std::uint64_t unknown = 0;
-  for (int r = 0; r < address.count; ++r) unknown |= x.wave.undefined[static_cast<std::size_t>(address.index + r)].any();
+  for (int r = 0; r < address.count; ++r)
+    unknown |= x.wave.undefined[static_cast<std::size_t>(address.index + r)].any();
   unknown &= exec;
-  if (unknown != 0) x.found(Fault::kUndefined, fmt::format("the address of lanes {:#x} holds bits that nothing wrote", unknown));
+  if (unknown != 0)
+    x.found(Fault::kUndefined, fmt::format("the address of lanes {:#x} holds bits that nothing wrote", unknown));
   return exec & ~unknown;
 }
 
@@ -59,7 +61,8 @@ Place buffer_place(Execution& x, const Instruction& i, int lane) {
     if (i.offset_enable) offset += x.wave.v[v + (i.index_enable ? 1 : 0)][lane];
   }
   const std::uint64_t scalar_offset = scalar_base(x, i.from[3]);
-  if (words[1] >> 31) return {Place::Kind::kScratch, offset + scalar_offset / 64};  // swizzled: gfx90a's scratch, 64 lanes side by side
+  if (words[1] >> 31)
+    return {Place::Kind::kScratch, offset + scalar_offset / 64};  // swizzled: gfx90a's scratch, 64 lanes side by side
   const bool outside = stride == 0 ? offset + Access::unpacked(i.detail).bytes > records : index >= records;
   if (outside) return {Place::Kind::kNowhere, 0};  // loads give 0, stores are dropped: what descriptors are for
   return {Place::Kind::kGlobal, base + index * stride + offset + scalar_offset};
@@ -81,10 +84,18 @@ Addresses addresses_of(Execution& x, const Instruction& i) {
     Place& place = result.place[static_cast<std::size_t>(l)];
     const std::uint64_t sum = base + vector_part(x.wave, i.from[0], l) + static_cast<std::uint64_t>(i.offset);
     switch (space) {
-      case Space::kGlobal: place = {Place::Kind::kGlobal, sum}; break;
-      case Space::kFlat: place = flat_place(sum); break;
-      case Space::kScratch: place = {Place::Kind::kScratch, sum & 0xffff'ffff}; break;
-      case Space::kBuffer: place = buffer_place(x, i, l); break;
+      case Space::kGlobal:
+        place = {Place::Kind::kGlobal, sum};
+        break;
+      case Space::kFlat:
+        place = flat_place(sum);
+        break;
+      case Space::kScratch:
+        place = {Place::Kind::kScratch, sum & 0xffff'ffff};
+        break;
+      case Space::kBuffer:
+        place = buffer_place(x, i, l);
+        break;
     }
   }
   return result;
@@ -120,7 +131,8 @@ void check_alignment(Execution& x, int lane, std::uint64_t address, std::uint32_
 std::uint32_t undefined_bytes(const Memory::Buffer& buffer, std::size_t at, std::uint32_t bytes) {
   if (buffer.defined) return 0;
   std::uint32_t bits = 0;
-  for (std::uint32_t i = 0; i < bytes; ++i) bits |= static_cast<std::uint32_t>(buffer.writer[at + i] == Memory::kNobody) << i;
+  for (std::uint32_t i = 0; i < bytes; ++i)
+    bits |= static_cast<std::uint32_t>(buffer.writer[at + i] == Memory::kNobody) << i;
   return bits;
 }
 
@@ -139,13 +151,16 @@ LaneBytes load_global(Execution& x, BufferLookup& buffers, int lane, std::uint64
   return loaded;
 }
 
-void store_global(Execution& x, BufferLookup& buffers, int lane, std::uint64_t address, std::uint32_t bytes, const LaneBytes& value) {
+void store_global(Execution& x, BufferLookup& buffers, int lane, std::uint64_t address, std::uint32_t bytes,
+                  const LaneBytes& value) {
   check_alignment(x, lane, address, bytes);
   Memory::Buffer* buffer = buffers.at(lane, address, bytes);
   if (!buffer) return;
-  if (buffer->read_only) x.found(Fault::kBounds, fmt::format("lane {} writes to {}, which is read only", lane, buffer->name));
+  if (buffer->read_only)
+    x.found(Fault::kBounds, fmt::format("lane {} writes to {}, which is read only", lane, buffer->name));
   if (value.undefined != 0) {
-    x.found(Fault::kUndefined, fmt::format("lane {} stores bits that nothing wrote to {}", lane, x.memory.place_of(address)));
+    x.found(Fault::kUndefined,
+            fmt::format("lane {} stores bits that nothing wrote to {}", lane, x.memory.place_of(address)));
   }
   const std::size_t at = address - buffer->begin;
   std::copy_n(value.bytes.data(), bytes, buffer->bytes.data() + at);
@@ -158,13 +173,15 @@ void store_global(Execution& x, BufferLookup& buffers, int lane, std::uint64_t a
   }
   x.counts.global_bytes_stored += bytes;
   if (twice && !buffer->rewritable) {
-    x.found(Fault::kDuplicate, fmt::format("lane {} stores {} bytes that another thread stored: {}", lane, bytes, x.memory.place_of(address)));
+    x.found(Fault::kDuplicate, fmt::format("lane {} stores {} bytes that another thread stored: {}", lane, bytes,
+                                           x.memory.place_of(address)));
   }
 }
 
 bool scratch_in_bounds(Execution& x, int lane, std::uint64_t address, std::uint32_t bytes) {
   if (address <= x.wave.scratch_bytes && bytes <= x.wave.scratch_bytes - address) return true;
-  x.found(Fault::kBounds, fmt::format("lane {}: scratch bytes {} to {}, of {}", lane, address, address + bytes - 1, x.wave.scratch_bytes));
+  x.found(Fault::kBounds, fmt::format("lane {}: scratch bytes {} to {}, of {}", lane, address, address + bytes - 1,
+                                      x.wave.scratch_bytes));
   return false;
 }
 
@@ -173,7 +190,8 @@ LaneBytes load_scratch(Execution& x, int lane, std::uint64_t address, std::uint3
   if (!scratch_in_bounds(x, lane, address, bytes)) return loaded;
   const std::size_t at = static_cast<std::size_t>(lane) * x.wave.scratch_bytes + address;
   std::copy_n(x.wave.scratch.data() + at, bytes, loaded.bytes.data());
-  for (std::uint32_t i = 0; i < bytes; ++i) loaded.undefined |= static_cast<std::uint32_t>(x.wave.scratch_undefined[at + i]) << i;
+  for (std::uint32_t i = 0; i < bytes; ++i)
+    loaded.undefined |= static_cast<std::uint32_t>(x.wave.scratch_undefined[at + i]) << i;
   return loaded;
 }
 
@@ -195,10 +213,17 @@ void execute_load(Execution& x, const Instruction& i) {
     const Place& place = addresses.place[static_cast<std::size_t>(l)];
     LaneBytes loaded;
     switch (place.kind) {
-      case Place::Kind::kGlobal: loaded = load_global(x, buffers, l, place.address, access.bytes); break;
-      case Place::Kind::kLds: loaded = load_lds_lane(x, l, place.address, access.bytes); break;
-      case Place::Kind::kScratch: loaded = load_scratch(x, l, place.address, access.bytes); break;
-      case Place::Kind::kNowhere: break;
+      case Place::Kind::kGlobal:
+        loaded = load_global(x, buffers, l, place.address, access.bytes);
+        break;
+      case Place::Kind::kLds:
+        loaded = load_lds_lane(x, l, place.address, access.bytes);
+        break;
+      case Place::Kind::kScratch:
+        loaded = load_scratch(x, l, place.address, access.bytes);
+        break;
+      case Place::Kind::kNowhere:
+        break;
     }
     put_loaded(x.wave, i.to[0].index, l, access, loaded);
   }
@@ -213,10 +238,17 @@ void execute_store(Execution& x, const Instruction& i) {
     const Place& place = addresses.place[static_cast<std::size_t>(l)];
     const LaneBytes value = take_stored(x.wave, i.from[1].index, l, access);
     switch (place.kind) {
-      case Place::Kind::kGlobal: store_global(x, buffers, l, place.address, access.bytes, value); break;
-      case Place::Kind::kLds: store_lds_lane(x, l, place.address, access.bytes, value); break;
-      case Place::Kind::kScratch: store_scratch(x, l, place.address, access.bytes, value); break;
-      case Place::Kind::kNowhere: break;
+      case Place::Kind::kGlobal:
+        store_global(x, buffers, l, place.address, access.bytes, value);
+        break;
+      case Place::Kind::kLds:
+        store_lds_lane(x, l, place.address, access.bytes, value);
+        break;
+      case Place::Kind::kScratch:
+        store_scratch(x, l, place.address, access.bytes, value);
+        break;
+      case Place::Kind::kNowhere:
+        break;
     }
   }
 }
@@ -251,7 +283,8 @@ void execute_atomic(Execution& x, const Instruction& i) {
     if (unknown != 0) x.found(Fault::kUndefined, fmt::format("lane {}: an atomic with bits that nothing wrote", l));
     const std::uint64_t result = updated(atomic, old, operand, compared);
     std::copy_n(reinterpret_cast<const std::uint8_t*>(&result), atomic.bytes, buffer->bytes.data() + at);
-    for (std::uint32_t b = 0; b < atomic.bytes; ++b) buffer->writer[at + b] = Memory::kHost;  // others may change it, too
+    for (std::uint32_t b = 0; b < atomic.bytes; ++b)
+      buffer->writer[at + b] = Memory::kHost;  // others may change it, too
     if (!i.returns) continue;
     LaneBytes returned;
     std::copy_n(reinterpret_cast<const std::uint8_t*>(&old), 8, returned.bytes.data());

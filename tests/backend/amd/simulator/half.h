@@ -1,4 +1,5 @@
-// f16, bf16 and the 8-bit floats, one value at a time and without branches, so that loops over lanes become vector code.
+// f16, bf16 and the 8-bit floats, one value at a time and without branches, so that loops over lanes become vector
+// code.
 #pragma once
 
 #include <bit>
@@ -10,7 +11,8 @@ namespace heddle::amd::simulator {
 inline float half_to_float(std::uint32_t half) {
   const std::uint32_t sign = (half & 0x8000) << 16;
   const std::uint32_t shifted = (half & 0x7fff) << 13;
-  const float scaled = std::bit_cast<float>(shifted) * 0x1p112f;  // the exponents' biases differ by 112; exact for denormals
+  const float scaled =
+      std::bit_cast<float>(shifted) * 0x1p112f;  // the exponents' biases differ by 112; exact for denormals
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(scaled);
   const std::uint32_t infinite = shifted | 0x7f800000;
   return std::bit_cast<float>((shifted >= 0x0f800000 ? infinite : finite) | sign);
@@ -50,8 +52,8 @@ inline std::uint32_t float_to_bfloat(float value) {
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/// An 8-bit float of `exponent_bits`. `fnuz`: gfx942's kind, without negative zero and infinities, 0x80 is NaN, the bias one
-/// higher. Else OCP's: e4m3 has no infinities and NaN at 0x7f, e5m2 is IEEE's.
+/// An 8-bit float of `exponent_bits`. `fnuz`: gfx942's kind, without negative zero and infinities, 0x80 is NaN, the
+/// bias one higher. Else OCP's: e4m3 has no infinities and NaN at 0x7f, e5m2 is IEEE's.
 inline float byte_to_float(std::uint32_t byte, int exponent_bits, bool fnuz) {
   const int mantissa_bits = 7 - exponent_bits;
   const std::uint32_t mantissa = byte & ((1u << mantissa_bits) - 1);

@@ -1,5 +1,5 @@
-// f16 arithmetic, alone and in pairs. Sums and products of two f16 are rounded once: f32 holds them, or rounds them where a
-// second rounding changes nothing. Multiply-adds go through f64.
+// f16 arithmetic, alone and in pairs. Sums and products of two f16 are rounded once: f32 holds them, or rounds them
+// where a second rounding changes nothing. Multiply-adds go through f64.
 #include <cmath>
 
 #include "backend/amd/simulator/float_rules.h"
@@ -8,8 +8,8 @@
 namespace heddle::amd::simulator {
 namespace {
 
-/// a * b + c for f16 values. The f64 sum is exact but for operands more than 2^13 apart; then it is moved off a tie, so that
-/// the second rounding goes the right way.
+/// a * b + c for f16 values. The f64 sum is exact but for operands more than 2^13 apart; then it is moved off a tie, so
+/// that the second rounding goes the right way.
 float fused(float a, float b, float c) {
   const double product = static_cast<double>(a) * b, sum = product + c;
   const double error = (product - (sum - c)) + (c - (sum - (sum - c)));
@@ -65,8 +65,10 @@ constexpr VectorRow kRows[] = {
     {"v_mul_f16", "h:hh", each_lane<[](F16 a, F16 b) { return F16{a.value * b.value}; }>, undefined_low},
     {"v_min_f16", "h:hh", each_lane<[](F16 a, F16 b) { return F16{number_min(a.value, b.value)}; }>, undefined_low},
     {"v_max_f16", "h:hh", each_lane<[](F16 a, F16 b) { return F16{number_max(a.value, b.value)}; }>, undefined_low},
-    {"v_fma_f16", "h:hhh", each_lane<[](F16 a, F16 b, F16 c) { return F16{fused(a.value, b.value, c.value)}; }>, undefined_low},
-    {"v_fmac_f16", "h:hh=", each_lane<[](F16 a, F16 b, F16 c) { return F16{fused(a.value, b.value, c.value)}; }>, undefined_low},
+    {"v_fma_f16", "h:hhh", each_lane<[](F16 a, F16 b, F16 c) { return F16{fused(a.value, b.value, c.value)}; }>,
+     undefined_low},
+    {"v_fmac_f16", "h:hh=", each_lane<[](F16 a, F16 b, F16 c) { return F16{fused(a.value, b.value, c.value)}; }>,
+     undefined_low},
     {"v_floor_f16", "h:h", each_lane<[](F16 a) { return F16{std::floor(a.value)}; }>, undefined_low},
     {"v_ceil_f16", "h:h", each_lane<[](F16 a) { return F16{std::ceil(a.value)}; }>, undefined_low},
     {"v_trunc_f16", "h:h", each_lane<[](F16 a) { return F16{std::trunc(a.value)}; }>, undefined_low},
@@ -82,11 +84,14 @@ constexpr VectorRow kRows[] = {
     {"v_pk_min_f16", "p:pp", each_lane<[](PackedF16 a, PackedF16 b) { return both<smaller>(a, b); }>, undefined_halves},
     {"v_pk_fma_f16", "p:ppp", each_lane<[](PackedF16 a, PackedF16 b, PackedF16 c) {
        return PackedF16{fused(a.low, b.low, c.low), fused(a.high, b.high, c.high)};
-     }>, undefined_halves},
+     }>,
+     undefined_halves},
     {"v_pk_fmac_f16", "p:pp=", each_lane<[](PackedF16 a, PackedF16 b, PackedF16 c) {
        return PackedF16{fused(a.low, b.low, c.low), fused(a.high, b.high, c.high)};
-     }>, undefined_halves},
-    {"v_pack_b32_f16", "i:hh", each_lane<[](std::uint32_t a, std::uint32_t b) { return (a & 0xffff) | b << 16; }>, undefined_pack},
+     }>,
+     undefined_halves},
+    {"v_pack_b32_f16", "i:hh", each_lane<[](std::uint32_t a, std::uint32_t b) { return (a & 0xffff) | b << 16; }>,
+     undefined_pack},
     {"v_dot2_f32_f16", "f:ppf", dot2_f32_f16},
     {"v_dot2acc_f32_f16", "f:pp=", dot2_f32_f16},
     {"v_dot2c_f32_f16", "f:pp=", dot2_f32_f16},

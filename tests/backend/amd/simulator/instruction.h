@@ -22,7 +22,8 @@ inline constexpr int kM0 = 124;
 inline constexpr int kNull = 125;  ///< reads as zero
 inline constexpr int kExec = 126;
 
-/// How the bits of an operand are read: decides the registers it takes, what a constant's text means and what `-` and `|x|` do.
+/// How the bits of an operand are read: decides the registers it takes, what a constant's text means and what `-` and
+/// `|x|` do.
 enum class Type : std::uint8_t {
   kNone,
   kF16,
@@ -57,8 +58,22 @@ enum Select : std::uint8_t { kDword, kByte0, kByte1, kByte2, kByte3, kWord0, kWo
 /// DPP: which lane of its row, or of the wave, a lane reads.
 struct Dpp {
   enum class Kind : std::uint8_t {
-    kNone, kQuadPerm, kRowShl, kRowShr, kRowRor, kRowMirror, kRowHalfMirror, kRowShare, kRowXmask, kRowBcast15,
-    kRowBcast31, kWaveShl1, kWaveShr1, kWaveRol1, kWaveRor1, kDpp8
+    kNone,
+    kQuadPerm,
+    kRowShl,
+    kRowShr,
+    kRowRor,
+    kRowMirror,
+    kRowHalfMirror,
+    kRowShare,
+    kRowXmask,
+    kRowBcast15,
+    kRowBcast31,
+    kWaveShl1,
+    kWaveShr1,
+    kWaveRol1,
+    kWaveRor1,
+    kDpp8
   };
   Kind kind = Kind::kNone;
   std::array<std::uint8_t, 8> amounts{};
@@ -70,8 +85,23 @@ struct Dpp {
 
 /// What the report counts instructions as.
 enum class Class : std::uint8_t {
-  kScalar, kScalarLoad, kBranch, kWait, kBarrier, kNoOperation, kVector, kTranscendental, kDual, kMatrix, kLds, kGlobalLoad,
-  kGlobalStore, kAtomic, kScratch, kCache, kCount
+  kScalar,
+  kScalarLoad,
+  kBranch,
+  kWait,
+  kBarrier,
+  kNoOperation,
+  kVector,
+  kTranscendental,
+  kDual,
+  kMatrix,
+  kLds,
+  kGlobalLoad,
+  kGlobalStore,
+  kAtomic,
+  kScratch,
+  kCache,
+  kCount
 };
 
 struct Execution;
@@ -88,8 +118,8 @@ struct RegisterRange {
 
 struct Instruction {
   void (*execute)(Execution&, const Instruction&) = nullptr;
-  void (*vector)(VectorCall&) = nullptr;  ///< the work on the lanes of a vector instruction
-  void (*undefined)(VectorCall&) = nullptr;  ///< which result bits nothing wrote, if sources hold such (vector.h)
+  void (*vector)(VectorCall&) = nullptr;           ///< the work on the lanes of a vector instruction
+  void (*undefined)(VectorCall&) = nullptr;        ///< which result bits nothing wrote, if sources hold such (vector.h)
   std::uint64_t (*scalar)(ScalarCall&) = nullptr;  ///< of a scalar one
 
   std::array<Operand, 2> to{};
@@ -116,8 +146,8 @@ struct Instruction {
 
   std::int64_t offset = 0;
   std::int64_t offset1 = 0;
-  std::int32_t detail = 0;  ///< meant by the instruction's group: bytes of an access, number of a matrix form, ...
-  std::int32_t target = -1; ///< of a branch: index in the program
+  std::int32_t detail = 0;     ///< meant by the instruction's group: bytes of an access, number of a matrix form, ...
+  std::int32_t target = -1;    ///< of a branch: index in the program
   std::uint8_t space = 0;      ///< of a memory instruction: a Space (memory_operations.h)
   bool offset_enable = false;  ///< buffer: offen
   bool index_enable = false;   ///< buffer: idxen
@@ -135,8 +165,8 @@ struct Instruction {
 struct Program {
   std::vector<Instruction> instructions;
   std::vector<Instruction> second_halves;
-  std::vector<std::string> texts;  ///< of the instructions, for messages
-  std::uint64_t load_address = 0;  ///< where the code object's byte 0 lies in device memory
+  std::vector<std::string> texts;                   ///< of the instructions, for messages
+  std::uint64_t load_address = 0;                   ///< where the code object's byte 0 lies in device memory
   std::unordered_map<std::uint64_t, int> index_of;  ///< by the address in the code object
 
   std::unordered_map<std::size_t, std::string> unknown;  ///< why an instruction, by its index, cannot be executed

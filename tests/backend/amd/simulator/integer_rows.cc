@@ -25,7 +25,9 @@ WithCarry subtracted(U a, U b, bool borrow) {
 }
 U product_high(U a, U b) { return static_cast<U>(static_cast<U64>(a) * b >> 32); }
 U signed_product_high(S a, S b) { return static_cast<U>(static_cast<U64>(static_cast<S64>(a) * b) >> 32); }
-U field(U x, U offset, U width) { return width == 0 ? 0 : x >> (offset & 31) & (width >= 32 ? ~0u : (1u << width) - 1); }
+U field(U x, U offset, U width) {
+  return width == 0 ? 0 : x >> (offset & 31) & (width >= 32 ? ~0u : (1u << width) - 1);
+}
 U signed_field(U x, U offset, U width) {
   offset &= 31, width &= 31;
   if (width == 0) return 0;
@@ -34,7 +36,9 @@ U signed_field(U x, U offset, U width) {
   return offset + width >= 32 ? value : ((value & ((1u << width) - 1)) ^ sign) - sign;
 }
 
-S saturated(S64 x) { return static_cast<S>(std::clamp<S64>(x, std::numeric_limits<S>::min(), std::numeric_limits<S>::max())); }
+S saturated(S64 x) {
+  return static_cast<S>(std::clamp<S64>(x, std::numeric_limits<S>::min(), std::numeric_limits<S>::max()));
+}
 
 template <class T>
 T median(T a, T b, T c) {
@@ -91,11 +95,13 @@ constexpr VectorRow kRows[] = {
     {"v_mul_hi_u32", "i:ii", each_lane<[](U a, U b) { return product_high(a, b); }>},
     {"v_mul_hi_i32", "i:ii", each_lane<[](S a, S b) { return signed_product_high(a, b); }>},
     {"v_mul_u32_u24", "i:ii", each_lane<[](U a, U b) { return low24(a) * low24(b); }>},
-    {"v_mul_i32_i24", "i:ii", each_lane<[](U a, U b) { return static_cast<U>(signed24(a)) * static_cast<U>(signed24(b)); }>},
+    {"v_mul_i32_i24", "i:ii",
+     each_lane<[](U a, U b) { return static_cast<U>(signed24(a)) * static_cast<U>(signed24(b)); }>},
     {"v_mul_hi_u32_u24", "i:ii", each_lane<[](U a, U b) { return product_high(low24(a), low24(b)); }>},
     {"v_mul_hi_i32_i24", "i:ii", each_lane<[](U a, U b) { return signed_product_high(signed24(a), signed24(b)); }>},
     {"v_mad_u32_u24", "i:iii", each_lane<[](U a, U b, U c) { return low24(a) * low24(b) + c; }>},
-    {"v_mad_i32_i24", "i:iii", each_lane<[](U a, U b, U c) { return static_cast<U>(signed24(a)) * static_cast<U>(signed24(b)) + c; }>},
+    {"v_mad_i32_i24", "i:iii",
+     each_lane<[](U a, U b, U c) { return static_cast<U>(signed24(a)) * static_cast<U>(signed24(b)) + c; }>},
     {"v_min_u32", "i:ii", each_lane<[](U a, U b) { return std::min(a, b); }>},
     {"v_max_u32", "i:ii", each_lane<[](U a, U b) { return std::max(a, b); }>},
     {"v_min_i32", "i:ii", each_lane<[](S a, S b) { return std::min(a, b); }>},
@@ -132,8 +138,10 @@ constexpr VectorRow kRows[] = {
     {"v_bfi_b32", "i:iii", each_lane<[](U a, U b, U c) { return (a & b) | (~a & c); }>, undefined_insert},
     {"v_bfm_b32", "i:ii", each_lane<[](U a, U b) { return ((1u << (a & 31)) - 1) << (b & 31); }>},
     {"v_alignbit_b32", "i:iii",
-     each_lane<[](U a, U b, U c) { return static_cast<U>((static_cast<U64>(a) << 32 | b) >> (c & 31)); }>, undefined_align},
-    {"v_alignbyte_b32", "i:iii", each_lane<[](U a, U b, U c) { return static_cast<U>((static_cast<U64>(a) << 32 | b) >> (8 * (c & 3))); }>},
+     each_lane<[](U a, U b, U c) { return static_cast<U>((static_cast<U64>(a) << 32 | b) >> (c & 31)); }>,
+     undefined_align},
+    {"v_alignbyte_b32", "i:iii",
+     each_lane<[](U a, U b, U c) { return static_cast<U>((static_cast<U64>(a) << 32 | b) >> (8 * (c & 3))); }>},
     {"v_perm_b32", "i:iii", each_lane<[](U a, U b, U c) { return permuted(a, b, c); }>, undefined_permute},
     {"v_bfrev_b32", "i:i", each_lane<[](U a) { return reversed(a); }>},
     {"v_bcnt_u32_b32", "i:ii", each_lane<[](U a, U b) { return static_cast<U>(std::popcount(a)) + b; }>},

@@ -40,13 +40,15 @@ TEST_P(LaneKernels, exchanges) {
                              [&](int l) { return row(l) + ((l & 15) < 8 ? 7 - (l & 15) : 15 - (l & 7)); },
                              [&](int l) { return row(l) + 5; }, [](int l) { return l ^ 6; }});
   } else {
-    from.insert(from.end(), {[&](int l) { return l >= 16 ? row(l) - 1 : -1; }, [](int l) { return l >= 32 ? 31 : -1; }});
+    from.insert(from.end(),
+                {[&](int l) { return l >= 16 ? row(l) - 1 : -1; }, [](int l) { return l >= 32 ? 31 : -1; }});
   }
   for (int t = 0; t < 64; ++t) {
     const int wave = t / lanes * lanes, lane = t - wave;
     for (std::size_t n = 0; n < from.size(); ++n) {
       const int source = from[n](lane);
-      EXPECT_EQ(out[static_cast<std::size_t>(t) * 16 + n], source < 0 ? 0 : in[static_cast<std::size_t>(wave + source)]) << "exchange " << n << " of lane " << t;
+      EXPECT_EQ(out[static_cast<std::size_t>(t) * 16 + n], source < 0 ? 0 : in[static_cast<std::size_t>(wave + source)])
+          << "exchange " << n << " of lane " << t;
     }
     EXPECT_EQ(out[static_cast<std::size_t>(t) * 16 + 15], static_cast<std::uint32_t>(lane));
   }
@@ -61,7 +63,8 @@ TEST_P(LaneKernels, sums_over_a_wave) {
   const auto out = gpu.values<float>(to, 128 * 3);
   const auto lanes = static_cast<std::size_t>(gpu.lanes());
   for (std::size_t i = 0; i < 128; ++i) {
-    const auto wave = in.begin() + static_cast<std::ptrdiff_t>(i / lanes * lanes), quad = in.begin() + static_cast<std::ptrdiff_t>(i / 4 * 4);
+    const auto wave = in.begin() + static_cast<std::ptrdiff_t>(i / lanes * lanes),
+               quad = in.begin() + static_cast<std::ptrdiff_t>(i / 4 * 4);
     EXPECT_EQ(out[i * 3], std::accumulate(wave, wave + static_cast<std::ptrdiff_t>(lanes), 0.0f));
     EXPECT_EQ(out[i * 3 + 1], *std::max_element(wave, wave + static_cast<std::ptrdiff_t>(lanes)));
     EXPECT_EQ(out[i * 3 + 2], std::accumulate(quad, quad + 4, 0.0f));

@@ -77,11 +77,14 @@ void gather(Execution& x, const Instruction& i, const Operand& data, From from) 
 
 std::uint64_t check_address(Execution& x, const Operand& address) {
   const std::uint64_t unknown = x.wave.undefined[static_cast<std::size_t>(address.index)].any() & x.exec();
-  if (unknown != 0) x.found(Fault::kUndefined, fmt::format("the lane number of lanes {:#x} holds bits that nothing wrote", unknown));
+  if (unknown != 0)
+    x.found(Fault::kUndefined, fmt::format("the lane number of lanes {:#x} holds bits that nothing wrote", unknown));
   return unknown;
 }
 
-int lane_at(const Execution& x, std::uint32_t address) { return static_cast<int>(address / 4 % static_cast<std::uint32_t>(x.lanes())); }
+int lane_at(const Execution& x, std::uint32_t address) {
+  return static_cast<int>(address / 4 % static_cast<std::uint32_t>(x.lanes()));
+}
 
 void ds_bpermute(Execution& x, const Instruction& i) {
   check_address(x, i.from[0]);

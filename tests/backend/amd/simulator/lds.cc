@@ -50,12 +50,18 @@ bool Lds::load(const Toucher& by, std::uint32_t address, std::uint32_t size, std
   const std::uint32_t* writer = writer_.data() + address;
   std::uint32_t* reader = reader_.data() + address;
   switch (size) {
-    case 1: return load_fixed<1>(by, writer, reader);
-    case 2: return load_fixed<2>(by, writer, reader);
-    case 4: return load_fixed<4>(by, writer, reader);
-    case 8: return load_fixed<8>(by, writer, reader);
-    case 12: return load_fixed<12>(by, writer, reader);
-    default: return load_fixed<16>(by, writer, reader);
+    case 1:
+      return load_fixed<1>(by, writer, reader);
+    case 2:
+      return load_fixed<2>(by, writer, reader);
+    case 4:
+      return load_fixed<4>(by, writer, reader);
+    case 8:
+      return load_fixed<8>(by, writer, reader);
+    case 12:
+      return load_fixed<12>(by, writer, reader);
+    default:
+      return load_fixed<16>(by, writer, reader);
   }
 }
 
@@ -65,12 +71,18 @@ bool Lds::store(const Toucher& by, std::uint32_t address, std::uint32_t size, co
   std::uint32_t* writer = writer_.data() + address;
   const std::uint32_t* reader = reader_.data() + address;
   switch (size) {
-    case 1: return store_fixed<1>(by, writer, reader);
-    case 2: return store_fixed<2>(by, writer, reader);
-    case 4: return store_fixed<4>(by, writer, reader);
-    case 8: return store_fixed<8>(by, writer, reader);
-    case 12: return store_fixed<12>(by, writer, reader);
-    default: return store_fixed<16>(by, writer, reader);
+    case 1:
+      return store_fixed<1>(by, writer, reader);
+    case 2:
+      return store_fixed<2>(by, writer, reader);
+    case 4:
+      return store_fixed<4>(by, writer, reader);
+    case 8:
+      return store_fixed<8>(by, writer, reader);
+    case 12:
+      return store_fixed<12>(by, writer, reader);
+    default:
+      return store_fixed<16>(by, writer, reader);
   }
 }
 
@@ -110,8 +122,8 @@ void Lds::set_undefined(std::uint32_t address, std::uint32_t size, std::uint32_t
 namespace {
 
 /// The lanes that a gfx9 serves together in 16-byte reads: eight groups of 8 for 64 lanes.
-constexpr std::array<std::uint8_t, 32> kGfx9Order = {0,  1,  2,  3,  12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 26, 27,
-                                                     4,  5,  6,  7,  8,  9,  10, 11, 16, 17, 18, 19, 28, 29, 30, 31};
+constexpr std::array<std::uint8_t, 32> kGfx9Order = {0, 1, 2, 3, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 26, 27,
+                                                     4, 5, 6, 7, 8,  9,  10, 11, 16, 17, 18, 19, 28, 29, 30, 31};
 
 /// Cycles of lanes that are served together: the most dwords, or pieces of `piece` bytes, that fall on the same banks.
 std::uint32_t cycles_of(std::span<const std::uint32_t> pieces, std::uint32_t slots) {
@@ -137,7 +149,8 @@ std::uint32_t cycles_of(std::span<const std::uint32_t> pieces, std::uint32_t slo
 
 }  // namespace
 
-BankCycles bank_cycles(std::span<const std::uint32_t> addresses, std::uint64_t exec, std::uint32_t size, int generation) {
+BankCycles bank_cycles(std::span<const std::uint32_t> addresses, std::uint64_t exec, std::uint32_t size,
+                       int generation) {
   BankCycles result;
   const std::uint32_t piece = size <= 4 ? 4 : size == 8 ? 8 : 16;
   const std::uint32_t together = 128 / piece;

@@ -12,7 +12,7 @@ namespace heddle::amd::simulator {
 /// Who touches LDS, and between which barriers. A plain access counts for one epoch (the number of barriers passed). An
 /// access between a split barrier's signal and its wait may meet accesses of both sides, and so counts for two.
 struct Toucher {
-  std::uint32_t wave = 0;         ///< in the workgroup, below kManyWaves
+  std::uint32_t wave = 0;  ///< in the workgroup, below kManyWaves
   std::uint32_t first_epoch = 0;
   std::uint32_t last_epoch = 0;
 };
@@ -24,10 +24,12 @@ class Lds {
   /// A new workgroup: nothing is written yet.
   void reset(std::uint32_t bytes);
   std::uint32_t size() const { return static_cast<std::uint32_t>(bytes_.size()); }
-  bool contains(std::uint64_t address, std::uint32_t size) const { return address <= bytes_.size() && size <= bytes_.size() - address; }
+  bool contains(std::uint64_t address, std::uint32_t size) const {
+    return address <= bytes_.size() && size <= bytes_.size() - address;
+  }
 
-  /// Each returns false if another wave touched a byte in the same epoch, and one of the two wrote. The caller has checked
-  /// the bounds.
+  /// Each returns false if another wave touched a byte in the same epoch, and one of the two wrote. The caller has
+  /// checked the bounds.
   bool load(const Toucher& by, std::uint32_t address, std::uint32_t size, std::uint8_t* to);
   bool store(const Toucher& by, std::uint32_t address, std::uint32_t size, const std::uint8_t* from);
   /// Atomics of several waves may touch the same bytes.
@@ -52,9 +54,11 @@ struct BankCycles {
   std::uint64_t conflicts = 0;  ///< of these: a bank was asked for a second dword in the same cycle
 };
 
-/// What 32 banks of 4 bytes take for one access of all active lanes. A cycle serves 128 bytes: 32 lanes of up to 4 bytes, 16 of
-/// 8, 8 of 16; lanes that ask for the same dword share it. Which 8 lanes a 16-byte read of gfx9 serves together is not
-/// consecutive (measured by others on gfx950). AMD documents none of this for gfx11 and gfx12: it is a model.
-BankCycles bank_cycles(std::span<const std::uint32_t> addresses, std::uint64_t exec, std::uint32_t size, int generation);
+/// What 32 banks of 4 bytes take for one access of all active lanes. A cycle serves 128 bytes: 32 lanes of up to 4
+/// bytes, 16 of 8, 8 of 16; lanes that ask for the same dword share it. Which 8 lanes a 16-byte read of gfx9 serves
+/// together is not consecutive (measured by others on gfx950). AMD documents none of this for gfx11 and gfx12: it is a
+/// model.
+BankCycles bank_cycles(std::span<const std::uint32_t> addresses, std::uint64_t exec, std::uint32_t size,
+                       int generation);
 
 }  // namespace heddle::amd::simulator

@@ -7,7 +7,9 @@
 namespace heddle::amd::simulator {
 namespace {
 
-std::string range_text(std::uint64_t address, std::uint32_t bytes) { return fmt::format("LDS bytes {} to {}", address, address + bytes - 1); }
+std::string range_text(std::uint64_t address, std::uint32_t bytes) {
+  return fmt::format("LDS bytes {} to {}", address, address + bytes - 1);
+}
 
 bool in_bounds(Execution& x, int lane, std::uint64_t address, std::uint32_t bytes) {
   if (x.group.lds.contains(address, bytes)) return true;
@@ -16,7 +18,8 @@ bool in_bounds(Execution& x, int lane, std::uint64_t address, std::uint32_t byte
 }
 
 /// The address registers of the active lanes, plus the offset; undefined ones are a finding.
-std::uint64_t addresses(Execution& x, const Instruction& i, std::int64_t offset, std::array<std::uint32_t, kLanes>& to) {
+std::uint64_t addresses(Execution& x, const Instruction& i, std::int64_t offset,
+                        std::array<std::uint32_t, kLanes>& to) {
   std::uint64_t exec = x.exec();
   if (i.from[0].kind == Operand::Kind::kVector) {
     const auto index = static_cast<std::size_t>(i.from[0].index);
@@ -25,7 +28,8 @@ std::uint64_t addresses(Execution& x, const Instruction& i, std::int64_t offset,
       x.found(Fault::kUndefined, fmt::format("the LDS address of lanes {:#x} holds bits that nothing wrote", unknown));
       exec &= ~unknown;
     }
-    for (int l = 0; l < x.lanes(); ++l) to[static_cast<std::size_t>(l)] = x.wave.v[index][l] + static_cast<std::uint32_t>(offset);
+    for (int l = 0; l < x.lanes(); ++l)
+      to[static_cast<std::size_t>(l)] = x.wave.v[index][l] + static_cast<std::uint32_t>(offset);
   } else {
     const auto base = static_cast<std::uint32_t>(read_scalar(x.wave, i.from[0]).bits);
     to.fill(base + static_cast<std::uint32_t>(offset));
@@ -33,14 +37,17 @@ std::uint64_t addresses(Execution& x, const Instruction& i, std::int64_t offset,
   return exec;
 }
 
-void count_cycles(Execution& x, const std::array<std::uint32_t, kLanes>& address, std::uint64_t exec, std::uint32_t bytes) {
-  const BankCycles cycles = bank_cycles({address.data(), static_cast<std::size_t>(x.lanes())}, exec, bytes, x.chip.generation);
+void count_cycles(Execution& x, const std::array<std::uint32_t, kLanes>& address, std::uint64_t exec,
+                  std::uint32_t bytes) {
+  const BankCycles cycles =
+      bank_cycles({address.data(), static_cast<std::size_t>(x.lanes())}, exec, bytes, x.chip.generation);
   x.counts.lds.all += cycles.all;
   x.counts.lds.conflicts += cycles.conflicts;
   x.counts.conflicts[static_cast<std::size_t>(x.current - x.program.instructions.data())] += cycles.conflicts;
 }
 
-void remember(Execution& x, const std::array<std::uint32_t, kLanes>& address, std::uint64_t exec, std::uint32_t bytes, bool written) {
+void remember(Execution& x, const std::array<std::uint32_t, kLanes>& address, std::uint64_t exec, std::uint32_t bytes,
+              bool written) {
   std::vector<LdsAccess>& out = x.wave.lds_out;
   out.emplace_back();
   LdsAccess& access = out.back();
@@ -78,11 +85,12 @@ bool is_aligned(std::uint64_t address, std::uint32_t bytes) {
   return address % std::min(needed, 16u) == 0;
 }
 
-/// 8-byte and wider accesses need their own alignment unless the driver allows otherwise; compilers split what they do not
-/// know to be aligned.
+/// 8-byte and wider accesses need their own alignment unless the driver allows otherwise; compilers split what they do
+/// not know to be aligned.
 void check_alignment(Execution& x, int lane, std::uint64_t address, std::uint32_t bytes) {
   if (!is_aligned(address, bytes)) {
-    x.found(Fault::kAlignment, fmt::format("lane {}: {} at an address that {} does not divide", lane, range_text(address, bytes), bytes));
+    x.found(Fault::kAlignment,
+            fmt::format("lane {}: {} at an address that {} does not divide", lane, range_text(address, bytes), bytes));
   }
 }
 
@@ -103,7 +111,8 @@ LaneBytes load_lds_lane(Execution& x, int lane, std::uint64_t address, std::uint
   check_alignment(x, lane, address, bytes);
   const auto at = static_cast<std::uint32_t>(address);
   if (!x.group.lds.load(x.toucher(), at, bytes, loaded.bytes.data())) {
-    x.found(Fault::kRace, fmt::format("lane {} reads {}, which another wave writes with no barrier between", lane, range_text(at, bytes)));
+    x.found(Fault::kRace, fmt::format("lane {} reads {}, which another wave writes with no barrier between", lane,
+                                      range_text(at, bytes)));
   }
   loaded.undefined = x.group.lds.undefined(at, bytes);
   return loaded;
@@ -114,8 +123,8 @@ void store_lds_lane(Execution& x, int lane, std::uint64_t address, std::uint32_t
   check_alignment(x, lane, address, bytes);
   const auto at = static_cast<std::uint32_t>(address);
   if (!x.group.lds.store(x.toucher(), at, bytes, value.bytes.data())) {
-    x.found(Fault::kRace,
-            fmt::format("lane {} writes {}, which another wave reads or writes with no barrier between", lane, range_text(at, bytes)));
+    x.found(Fault::kRace, fmt::format("lane {} writes {}, which another wave reads or writes with no barrier between",
+                                      lane, range_text(at, bytes)));
   }
   if (value.undefined != 0) x.group.lds.set_undefined(at, bytes, value.undefined);
 }
@@ -133,7 +142,9 @@ void delay_lds_accesses(Execution& x) {
   }
 }
 
-void execute_lds_load(Execution& x, const Instruction& i) { load(x, i, i.to[0].index, Access::unpacked(i.detail), i.offset); }
+void execute_lds_load(Execution& x, const Instruction& i) {
+  load(x, i, i.to[0].index, Access::unpacked(i.detail), i.offset);
+}
 
 void execute_lds_load_two(Execution& x, const Instruction& i) {
   const Access access = Access::unpacked(i.detail);
@@ -155,7 +166,9 @@ void execute_lds_load_two(Execution& x, const Instruction& i) {
   }
 }
 
-void execute_lds_store(Execution& x, const Instruction& i) { store(x, i, i.from[1].index, Access::unpacked(i.detail), i.offset); }
+void execute_lds_store(Execution& x, const Instruction& i) {
+  store(x, i, i.from[1].index, Access::unpacked(i.detail), i.offset);
+}
 
 void execute_lds_store_two(Execution& x, const Instruction& i) {
   store(x, i, i.from[1].index, Access::unpacked(i.detail), i.offset);
@@ -173,14 +186,16 @@ void execute_lds_atomic(Execution& x, const Instruction& i) {
     if (!(exec >> l & 1) || !in_bounds(x, l, at, atomic.bytes)) continue;
     check_alignment(x, l, at, atomic.bytes);
     if (!x.group.lds.touch_atomically(x.toucher(), at, atomic.bytes)) {
-      x.found(Fault::kRace, fmt::format("lane {} changes {}, which another wave reads or writes with no barrier between", l,
-                                        range_text(at, atomic.bytes)));
+      x.found(Fault::kRace,
+              fmt::format("lane {} changes {}, which another wave reads or writes with no barrier between", l,
+                          range_text(at, atomic.bytes)));
     }
     LaneBytes old;
     std::copy_n(x.group.lds.at(at), atomic.bytes, old.bytes.begin());
     old.undefined = x.group.lds.undefined(at, atomic.bytes);
     const LaneBytes operand = take_stored(x.wave, i.from[1].index, l, access);
-    LaneBytes other = i.from[2].kind == Operand::Kind::kVector ? take_stored(x.wave, i.from[2].index, l, access) : LaneBytes{};
+    LaneBytes other =
+        i.from[2].kind == Operand::Kind::kVector ? take_stored(x.wave, i.from[2].index, l, access) : LaneBytes{};
     // gfx9's ds_cmpst has the compared value first, ds_cmpstore of gfx11 the new one.
     const bool compared_first = atomic.op == AtomicOp::kCompareSwap && x.chip.generation == 9;
     const std::uint64_t value = compared_first ? updated(atomic, cell(old), cell(other), cell(operand))

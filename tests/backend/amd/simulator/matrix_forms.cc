@@ -50,13 +50,15 @@ Cell in_lane(int place, int lane, ElementType type) {
   const int bits = bits_of(type);
   if (bits == 64) return {static_cast<std::int16_t>(2 * place), static_cast<std::uint8_t>(lane), 0};
   const int each = 32 / bits;
-  return {static_cast<std::int16_t>(place / each), static_cast<std::uint8_t>(lane), static_cast<std::uint8_t>(place % each * bits)};
+  return {static_cast<std::int16_t>(place / each), static_cast<std::uint8_t>(lane),
+          static_cast<std::uint8_t>(place % each * bits)};
 }
 
 /// Row `row` of A, or column `row` of B, of a form with `rows` of them.
 Cell operand_cell(const MatrixForm& form, int block, int row, int rows, int k, ElementType type) {
   switch (form.generation) {
-    case 11: return in_lane(k, row, type);
+    case 11:
+      return in_lane(k, row, type);
     case 12:
       if (bits_of(type) == 16) return in_lane(4 * (k / 8) + k % 4, row + 16 * (k / 4 % 2), type);  // runs of four k's
       return in_lane(k % 8, row + 16 * (k / 8), type);
@@ -69,24 +71,19 @@ Cell operand_cell(const MatrixForm& form, int block, int row, int rows, int k, E
 
 }  // namespace
 
-int bits_of(ElementType type) {
-  switch (type) {
-    case kF64: return 64;
-    case kF32:
-    case kI32: return 32;
-    case kF16:
-    case kBf16: return 16;
-    default: return 8;
-  }
+Cell a_cell(const MatrixForm& form, int block, int row, int k) {
+  return operand_cell(form, block, row, form.m, k, form.a);
 }
 
-Cell a_cell(const MatrixForm& form, int block, int row, int k) { return operand_cell(form, block, row, form.m, k, form.a); }
-
-Cell b_cell(const MatrixForm& form, int block, int k, int column) { return operand_cell(form, block, column, form.n, k, form.b); }
+Cell b_cell(const MatrixForm& form, int block, int k, int column) {
+  return operand_cell(form, block, column, form.n, k, form.b);
+}
 
 Cell c_cell(const MatrixForm& form, int block, int row, int column) {
-  if (form.generation == 11) return {static_cast<std::int16_t>(row / 2), static_cast<std::uint8_t>(column + 16 * (row % 2)), 0};
-  if (form.generation == 12) return {static_cast<std::int16_t>(row % 8), static_cast<std::uint8_t>(column + 16 * (row / 8)), 0};
+  if (form.generation == 11)
+    return {static_cast<std::int16_t>(row / 2), static_cast<std::uint8_t>(column + 16 * (row % 2)), 0};
+  if (form.generation == 12)
+    return {static_cast<std::int16_t>(row % 8), static_cast<std::uint8_t>(column + 16 * (row / 8)), 0};
   // MFMA: rows in groups of four (f64: of one), dealt to the groups of n lanes in turn.
   const int group = form.c == kF64 ? 1 : 4, lane_groups = 64 / form.n;
   const int unit = (block * form.m + row) / group;
@@ -98,7 +95,8 @@ std::span<const MatrixForm> matrix_forms() { return kForms; }
 int find_matrix_form(std::string_view name, int generation) {
   for (std::size_t i = 0; i < std::size(kForms); ++i) {
     const MatrixForm& form = kForms[i];
-    if (form.generation == generation && (name == form.name || (form.older_name && name == form.older_name))) return static_cast<int>(i);
+    if (form.generation == generation && (name == form.name || (form.older_name && name == form.older_name)))
+      return static_cast<int>(i);
   }
   return -1;
 }

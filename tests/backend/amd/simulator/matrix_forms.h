@@ -20,8 +20,8 @@ struct MatrixForm {
   int gfx90a_cycles;
 };
 
-/// Where an element lies: in register `number` (from the operand's first), of lane `lane`, from bit `shift` on. f64 takes
-/// that register and the next.
+/// Where an element lies: in register `number` (from the operand's first), of lane `lane`, from bit `shift` on. f64
+/// takes that register and the next.
 struct Cell {
   std::int16_t number;
   std::uint8_t lane;
@@ -38,6 +38,19 @@ std::span<const MatrixForm> matrix_forms();
 /// The index of the form among matrix_forms(), or -1.
 int find_matrix_form(std::string_view name, int generation);
 
-int bits_of(ElementType type);
+constexpr int bits_of(ElementType type) {
+  switch (type) {
+    case ElementType::kF64:
+      return 64;
+    case ElementType::kF32:
+    case ElementType::kI32:
+      return 32;
+    case ElementType::kF16:
+    case ElementType::kBf16:
+      return 16;
+    default:
+      return 8;
+  }
+}
 
 }  // namespace heddle::amd::simulator

@@ -28,8 +28,8 @@ Narrow narrowed(std::size_t count, std::uint64_t seed, bool bfloat) {
 }
 
 /// |actual - expected| in units of what n sums of f32 may lose.
-void expect_product(const std::vector<float>& c, const std::vector<double>& a, const std::vector<double>& b, std::size_t m, std::size_t n,
-                    std::size_t k) {
+void expect_product(const std::vector<float>& c, const std::vector<double>& a, const std::vector<double>& b,
+                    std::size_t m, std::size_t n, std::size_t k) {
   for (std::size_t i = 0; i < m; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       double sum = 0, size = 0;
@@ -43,9 +43,10 @@ void expect_product(const std::vector<float>& c, const std::vector<double>& a, c
 }
 
 class Product : public ::testing::TestWithParam<std::tuple<std::string, bool>> {};
-INSTANTIATE_TEST_SUITE_P(, Product, ::testing::Combine(::testing::ValuesIn(chips()), ::testing::Bool()), [](const auto& p) {
-  return std::get<0>(p.param) + (std::get<1>(p.param) ? "_bf16" : "_f16");
-});
+INSTANTIATE_TEST_SUITE_P(, Product, ::testing::Combine(::testing::ValuesIn(chips()), ::testing::Bool()),
+                         [](const auto& p) {
+                           return std::get<0>(p.param) + (std::get<1>(p.param) ? "_bf16" : "_f16");
+                         });
 
 TEST_P(Product, of_tiles) {
   const auto& [chip, bfloat] = GetParam();
@@ -53,8 +54,9 @@ TEST_P(Product, of_tiles) {
   const std::uint32_t m = 32, n = 48, k = 64;
   const Narrow a = narrowed(m * k, 1, bfloat), b = narrowed(k * n, 2, bfloat);
   const std::uint64_t to = gpu.output<float>(m * n);
-  const Report report = gpu.run(bfloat ? "multiply_bf16" : "multiply_f16", {n / 16, m / 16, 1}, static_cast<std::uint32_t>(gpu.lanes()),
-                                Arguments().add(to).add(gpu.input(a.bits)).add(gpu.input(b.bits)).add(n).add(k));
+  const Report report =
+      gpu.run(bfloat ? "multiply_bf16" : "multiply_f16", {n / 16, m / 16, 1}, static_cast<std::uint32_t>(gpu.lanes()),
+              Arguments().add(to).add(gpu.input(a.bits)).add(gpu.input(b.bits)).add(n).add(k));
   expect_product(gpu.values<float>(to, m * n), a.values, b.values, m, n, k);
   const std::uint64_t products = m / 16 * n / 16 * k / 16;
   EXPECT_EQ(report.of(Class::kMatrix).instructions, products);

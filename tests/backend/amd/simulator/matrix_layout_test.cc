@@ -47,14 +47,21 @@ struct Value {
 Value value_of(int small, ElementType type) {
   const auto x = static_cast<float>(small);
   switch (type) {
-    case ElementType::kF16: return {x, float_to_half(x)};
-    case ElementType::kBf16: return {x, float_to_bfloat(x)};
-    case ElementType::kF32: return {x, std::bit_cast<std::uint32_t>(x)};
-    case ElementType::kF64: return {x, std::bit_cast<std::uint64_t>(static_cast<double>(small))};
-    case ElementType::kI8: return {x, static_cast<std::uint8_t>(small)};
-    case ElementType::kI32: return {x, static_cast<std::uint32_t>(small)};
+    case ElementType::kF16:
+      return {x, float_to_half(x)};
+    case ElementType::kBf16:
+      return {x, float_to_bfloat(x)};
+    case ElementType::kF32:
+      return {x, std::bit_cast<std::uint32_t>(x)};
+    case ElementType::kF64:
+      return {x, std::bit_cast<std::uint64_t>(static_cast<double>(small))};
+    case ElementType::kI8:
+      return {x, static_cast<std::uint8_t>(small)};
+    case ElementType::kI32:
+      return {x, static_cast<std::uint32_t>(small)};
     case ElementType::kFp8:
-    case ElementType::kBf8: break;
+    case ElementType::kBf8:
+      break;
   }
   return {};
 }
@@ -65,7 +72,8 @@ class MatrixLayout : public ::testing::TestWithParam<std::size_t> {
 
   /// Any byte is an 8-bit float; the numbers of those are small enough for exact sums.
   Value random_value(ElementType type) {
-    if (type != ElementType::kFp8 && type != ElementType::kBf8) return value_of(static_cast<int>(random_() % 9) - 4, type);
+    if (type != ElementType::kFp8 && type != ElementType::kBf8)
+      return value_of(static_cast<int>(random_() % 9) - 4, type);
     const int exponent_bits = type == ElementType::kFp8 ? 4 : 5;
     for (;;) {
       const auto byte = static_cast<std::uint32_t>(random_() & 0xff);
@@ -151,22 +159,25 @@ TEST_P(MatrixLayout, is_the_published_one) {
     for (int row = 0; row < f.m; ++row) {
       for (int column = 0; column < f.n; ++column, ++at) {
         for (int k = 0; k < f.k; ++k) {
-          expected[at] += a[static_cast<std::size_t>((block * f.m + row) * f.k + k)] * b[static_cast<std::size_t>((block * f.k + k) * f.n + column)];
+          expected[at] += a[static_cast<std::size_t>((block * f.m + row) * f.k + k)] *
+                          b[static_cast<std::size_t>((block * f.k + k) * f.n + column)];
         }
         const std::uint64_t bits = get(kD, published(layout->d, block, row, column), bits_of(f.c));
-        const double actual = f.c == ElementType::kF64   ? std::bit_cast<double>(bits)
-                              : f.c == ElementType::kI32 ? static_cast<double>(static_cast<std::int32_t>(bits))
-                                                         : static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+        const double actual = f.c == ElementType::kF64 ? std::bit_cast<double>(bits)
+                              : f.c == ElementType::kI32
+                                  ? static_cast<double>(static_cast<std::int32_t>(bits))
+                                  : static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
         ASSERT_EQ(actual, expected[at]) << "block " << block << ", row " << row << ", column " << column;
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, MatrixLayout, ::testing::Range<std::size_t>(0, matrix_forms().size()), [](const auto& index) {
-  const MatrixForm& form = matrix_forms()[index.param];
-  return fmt::format("{}_gfx{}", form.name, form.generation);
-});
+INSTANTIATE_TEST_SUITE_P(, MatrixLayout, ::testing::Range<std::size_t>(0, matrix_forms().size()),
+                         [](const auto& index) {
+                           const MatrixForm& form = matrix_forms()[index.param];
+                           return fmt::format("{}_gfx{}", form.name, form.generation);
+                         });
 
 }  // namespace
 }  // namespace heddle::amd::simulator

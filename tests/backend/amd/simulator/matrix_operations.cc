@@ -51,10 +51,14 @@ float element(const Wave& wave, int first, const Cell& cell, ElementType type, c
       const float value = bfloat_to_float(bits & 0xffff);
       return chip.is_gfx90a ? flushed(value, 0x1p-126f) : value;
     }
-    case ElementType::kI8: return is_signed ? static_cast<float>(static_cast<std::int8_t>(bits)) : static_cast<float>(bits & 0xff);
-    case ElementType::kFp8: return byte_to_float(bits & 0xff, 4, chip.generation == 9);
-    case ElementType::kBf8: return byte_to_float(bits & 0xff, 5, chip.generation == 9);
-    default: return std::bit_cast<float>(bits);
+    case ElementType::kI8:
+      return is_signed ? static_cast<float>(static_cast<std::int8_t>(bits)) : static_cast<float>(bits & 0xff);
+    case ElementType::kFp8:
+      return byte_to_float(bits & 0xff, 4, chip.generation == 9);
+    case ElementType::kBf8:
+      return byte_to_float(bits & 0xff, 5, chip.generation == 9);
+    default:
+      return std::bit_cast<float>(bits);
   }
 }
 
@@ -74,11 +78,11 @@ bool operand_undefined(const Wave& wave, int first, const Cell& cell, ElementTyp
   return is_undefined(wave, first, {cell.number, static_cast<std::uint8_t>(cell.lane + 16), cell.shift}, type);
 }
 
-bool any_undefined(const Wave& wave, const Operand& operand) {
+bool any_undefined(const Execution& x, const Operand& operand) {
   if (operand.kind != Operand::Kind::kVector) return false;
   std::uint64_t any = 0;
-  for (int r = 0; r < operand.count; ++r) any |= wave.undefined[static_cast<std::size_t>(operand.index + r)].any();
-  return any != 0;
+  for (int r = 0; r < operand.count; ++r) any |= x.wave.undefined[static_cast<std::size_t>(operand.index + r)].any();
+  return (any & x.all_lanes()) != 0;
 }
 
 /// gfx11: lanes 16 to 31 of A and B repeat lanes 0 to 15.
@@ -89,18 +93,24 @@ void check_repeated_lanes(Execution& x, const Operand& operand, const char* name
     const std::uint64_t unknown = x.wave.undefined[index].any();
     for (int l = 0; l < 16; ++l) {
       if ((unknown >> l & 1) || (unknown >> (l + 16) & 1) || row[l] == row[l + 16]) continue;
-      x.found(Fault::kDuplicate, fmt::format("{}: lane {} holds {:#x} in register {} of the operand, lane {} holds {:#x}", name, l, row[l],
-                                             r, l + 16, row[l + 16]));
+      x.found(Fault::kDuplicate,
+              fmt::format("{}: lane {} holds {:#x} in register {} of the operand, lane {} holds {:#x}", name, l, row[l],
+                          r, l + 16, row[l + 16]));
       return;
     }
   }
 }
 
 /// Which results come from elements that nothing wrote: a row of D from A's row, a column from B's column.
-void find_undefined(Execution& x, const Instruction& i, const MatrixForm& form, const Cells& cells, std::vector<bool>& result) {
+void find_undefined(Execution& x, const Instruction& i, const MatrixForm& form, const Cells& cells,
+                    std::vector<bool>& result) {
   result.assign(cells.c.size(), false);
-  const auto a_at = [&](int block, int row, int k) { return cells.a[static_cast<std::size_t>((block * form.m + row) * form.k + k)]; };
-  const auto b_at = [&](int block, int k, int column) { return cells.b[static_cast<std::size_t>((block * form.k + k) * form.n + column)]; };
+  const auto a_at = [&](int block, int row, int k) {
+    return cells.a[static_cast<std::size_t>((block * form.m + row) * form.k + k)];
+  };
+  const auto b_at = [&](int block, int k, int column) {
+    return cells.b[static_cast<std::size_t>((block * form.k + k) * form.n + column)];
+  };
   for (int block = 0; block < form.blocks; ++block) {
     std::vector<bool> column_unknown(static_cast<std::size_t>(form.n));
     for (int column = 0; column < form.n; ++column) {
@@ -117,7 +127,8 @@ void find_undefined(Execution& x, const Instruction& i, const MatrixForm& form, 
       }
       for (int column = 0; column < form.n; ++column) {
         const auto at = static_cast<std::size_t>((block * form.m + row) * form.n + column);
-        const bool c_unknown = i.from[2].kind == Operand::Kind::kVector && is_undefined(x.wave, i.from[2].index, cells.c[at], form.c);
+        const bool c_unknown =
+            i.from[2].kind == Operand::Kind::kVector && is_undefined(x.wave, i.from[2].index, cells.c[at], form.c);
         result[at] = row_unknown || column_unknown[static_cast<std::size_t>(column)] || c_unknown;
       }
     }
@@ -133,7 +144,8 @@ void mark(Wave& wave, int first, const Cell& cell, bool undefined, int registers
   }
 }
 
-void mark_results(Execution& x, const Instruction& i, const MatrixForm& form, const Cells& cells, const std::vector<bool>& unknown) {
+void mark_results(Execution& x, const Instruction& i, const MatrixForm& form, const Cells& cells,
+                  const std::vector<bool>& unknown) {
   Wave& wave = x.wave;
   const int registers = form.c == ElementType::kF64 ? 2 : 1;
   if (unknown.empty()) {
@@ -143,7 +155,8 @@ void mark_results(Execution& x, const Instruction& i, const MatrixForm& form, co
   for (std::size_t at = 0; at < cells.c.size(); ++at) mark(wave, i.to[0].index, cells.c[at], unknown[at], registers);
 }
 
-/// Products of f32 and narrower: the sum over k in order, each step rounded once. The hardware's order is not documented.
+/// Products of f32 and narrower: the sum over k in order, each step rounded once. The hardware's order is not
+/// documented.
 void multiply(const MatrixForm& form, const float* a, const float* b, float* c) {
   for (int block = 0; block < form.blocks; ++block, a += form.m * form.k, b += form.k * form.n, c += form.m * form.n) {
     for (int i = 0; i < form.m; ++i) {
@@ -165,14 +178,18 @@ void execute_narrow(Execution& x, const Instruction& i, const MatrixForm& form, 
   const bool integer = form.c == ElementType::kI32;
   // iu8 on WMMA: neg_lo says which operand is signed. MFMA's i8 is signed.
   const bool a_signed = form.generation == 9 || (i.neg_lo & 1), b_signed = form.generation == 9 || (i.neg_lo & 2);
-  for (std::size_t e = 0; e < cells.a.size(); ++e) a[e] = element(wave, i.from[0].index, cells.a[e], form.a, x.chip, a_signed);
-  for (std::size_t e = 0; e < cells.b.size(); ++e) b[e] = element(wave, i.from[1].index, cells.b[e], form.b, x.chip, b_signed);
+  for (std::size_t e = 0; e < cells.a.size(); ++e)
+    a[e] = element(wave, i.from[0].index, cells.a[e], form.a, x.chip, a_signed);
+  for (std::size_t e = 0; e < cells.b.size(); ++e)
+    b[e] = element(wave, i.from[1].index, cells.b[e], form.b, x.chip, b_signed);
   const bool c_is_vector = i.from[2].kind == Operand::Kind::kVector;
   const auto c_constant = static_cast<std::uint32_t>(i.from[2].value);
   std::array<std::uint32_t, kMostElements> addend;
   for (std::size_t e = 0; e < cells.c.size(); ++e) {
-    addend[e] = c_is_vector ? wave.v[static_cast<std::size_t>(i.from[2].index + cells.c[e].number)][cells.c[e].lane] : c_constant;
-    c[e] = integer ? 0.0f : std::bit_cast<float>(addend[e]);  // products of 8-bit integers and their sums are exact in f32
+    addend[e] = c_is_vector ? wave.v[static_cast<std::size_t>(i.from[2].index + cells.c[e].number)][cells.c[e].lane]
+                            : c_constant;
+    c[e] =
+        integer ? 0.0f : std::bit_cast<float>(addend[e]);  // products of 8-bit integers and their sums are exact in f32
   }
   const bool negate = i.neg_hi >> 2 & 1 || (i.from[2].kind == Operand::Kind::kVector && i.neg_lo >> 2 & 1 && !integer);
   if (negate) {
@@ -192,7 +209,8 @@ void execute_narrow(Execution& x, const Instruction& i, const MatrixForm& form, 
 
 double double_at(const Wave& wave, int first, const Cell& cell) {
   const auto index = static_cast<std::size_t>(first + cell.number);
-  return std::bit_cast<double>(wave.v[index][cell.lane] | static_cast<std::uint64_t>(wave.v[index + 1][cell.lane]) << 32);
+  return std::bit_cast<double>(wave.v[index][cell.lane] | static_cast<std::uint64_t>(wave.v[index + 1][cell.lane])
+                                                              << 32);
 }
 
 void execute_double(Execution& x, const Instruction& i, const MatrixForm& form, const Cells& cells) {
@@ -201,7 +219,8 @@ void execute_double(Execution& x, const Instruction& i, const MatrixForm& form, 
   for (int row = 0; row < form.m; ++row) {
     for (int column = 0; column < form.n; ++column) {
       const auto at = static_cast<std::size_t>(row * form.n + column);
-      double sum = i.from[2].kind == Operand::Kind::kVector ? double_at(wave, i.from[2].index, cells.c[at]) : std::bit_cast<double>(i.from[2].value);
+      double sum = i.from[2].kind == Operand::Kind::kVector ? double_at(wave, i.from[2].index, cells.c[at])
+                                                            : std::bit_cast<double>(i.from[2].value);
       for (int k = 0; k < form.k; ++k) {
         const double a = double_at(wave, i.from[0].index, cells.a[static_cast<std::size_t>(row * form.k + k)]);
         const double b = double_at(wave, i.from[1].index, cells.b[static_cast<std::size_t>(k * form.n + column)]);
@@ -229,7 +248,7 @@ void execute_matrix(Execution& x, const Instruction& i) {
     check_repeated_lanes(x, i.from[1], "B");
   }
   std::vector<bool> unknown;
-  if (any_undefined(x.wave, i.from[0]) || any_undefined(x.wave, i.from[1]) || any_undefined(x.wave, i.from[2])) {
+  if (any_undefined(x, i.from[0]) || any_undefined(x, i.from[1]) || any_undefined(x, i.from[2])) {
     find_undefined(x, i, form, cells, unknown);
   }
   if (form.c == ElementType::kF64) {

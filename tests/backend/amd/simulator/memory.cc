@@ -49,7 +49,8 @@ void Memory::write(std::uint64_t address, std::span<const std::uint8_t> bytes) {
 void Memory::read(std::uint64_t address, std::span<std::uint8_t> bytes) const {
   const Buffer* buffer = find(address, bytes.size());
   if (!buffer) throw std::out_of_range(fmt::format("read of {} bytes: {}", bytes.size(), place_of(address)));
-  std::copy_n(buffer->bytes.begin() + static_cast<std::ptrdiff_t>(address - buffer->begin), bytes.size(), bytes.begin());
+  std::copy_n(buffer->bytes.begin() + static_cast<std::ptrdiff_t>(address - buffer->begin), bytes.size(),
+              bytes.begin());
 }
 
 void Memory::fill(std::uint64_t address, std::uint8_t value, std::size_t bytes) {
@@ -70,7 +71,8 @@ std::string Memory::place_of(std::uint64_t address) const {
   if (after == buffers_.begin()) return fmt::format("address {:#x} is below every buffer", address);
   const Buffer& below = std::prev(after)->second;
   const std::uint64_t end = below.begin + below.bytes.size();
-  if (address >= end) return fmt::format("address {:#x} is {} bytes past the end of {}", address, address - end, below.name);
+  if (address >= end)
+    return fmt::format("address {:#x} is {} bytes past the end of {}", address, address - end, below.name);
   return fmt::format("address {:#x} is byte {} of {}, {} bytes long", address, address - below.begin, below.name,
                      below.bytes.size());
 }
@@ -84,7 +86,8 @@ std::uint32_t Memory::take_thread_numbers(std::uint64_t count) {
   }
   const std::uint64_t first = next_thread_;
   next_thread_ += count;
-  if (next_thread_ > std::numeric_limits<std::uint32_t>::max()) throw std::length_error("a launch of more than 2^32 threads");
+  if (next_thread_ > std::numeric_limits<std::uint32_t>::max())
+    throw std::length_error("a launch of more than 2^32 threads");
   return static_cast<std::uint32_t>(first);
 }
 

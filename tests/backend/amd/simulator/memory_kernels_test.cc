@@ -38,9 +38,17 @@ TEST_P(MemoryKernels, elements_of_8_16_and_64_bits) {
   const auto in8 = random_integers<std::uint8_t>(100, 1);
   const auto in16 = random_integers<std::int16_t>(100, 2);
   const auto in_s8 = random_integers<std::int8_t>(100, 3);
-  const std::uint64_t out8 = gpu.output<std::uint8_t>(100), out16 = gpu.output<std::uint16_t>(100), out64 = gpu.output<std::uint64_t>(100);
+  const std::uint64_t out8 = gpu.output<std::uint8_t>(100), out16 = gpu.output<std::uint16_t>(100),
+                      out64 = gpu.output<std::uint64_t>(100);
   gpu.run("narrow", {2, 1, 1}, 64,
-          Arguments().add(out8).add(out16).add(out64).add(gpu.input(in8)).add(gpu.input(in16)).add(gpu.input(in_s8)).add(100u));
+          Arguments()
+              .add(out8)
+              .add(out16)
+              .add(out64)
+              .add(gpu.input(in8))
+              .add(gpu.input(in16))
+              .add(gpu.input(in_s8))
+              .add(100u));
   std::vector<std::uint8_t> expected8;
   std::vector<std::uint16_t> expected16;
   std::vector<std::uint64_t> expected64;
@@ -121,7 +129,8 @@ TEST_P(MemoryKernels, atomics) {
   const std::uint32_t groups = 3;
   auto in = random_integers<std::uint32_t>(groups * 64);
   for (std::uint32_t& value : in) value &= 0xffff;
-  const std::uint64_t from = gpu.input(in), counters = gpu.input(std::vector<std::uint32_t>(8 + in.size())), sum = gpu.input(std::vector<float>(1));
+  const std::uint64_t from = gpu.input(in), counters = gpu.input(std::vector<std::uint32_t>(8 + in.size())),
+                      sum = gpu.input(std::vector<float>(1));
   gpu.run("atomics", {groups, 1, 1}, 64, Arguments().add(counters).add(sum).add(from));
   std::vector<std::uint32_t> expected(6);
   float expected_sum = 0;
@@ -146,7 +155,8 @@ TEST_P(MemoryKernels, last_workgroup_adds_what_all_left) {
   Simulated gpu("memory", GetParam());
   const std::uint32_t groups = 5;
   const std::vector<float> in = random_floats(groups * 64);
-  const std::uint64_t parts = gpu.output<float>(groups * 64), arrived = gpu.input(std::vector<std::uint32_t>(1)), to = gpu.output<float>(64);
+  const std::uint64_t parts = gpu.output<float>(groups * 64), arrived = gpu.input(std::vector<std::uint32_t>(1)),
+                      to = gpu.output<float>(64);
   gpu.run("last_block", {groups, 1, 1}, 64, Arguments().add(to).add(parts).add(arrived).add(gpu.input(in)).add(groups));
   const auto out = gpu.values<float>(to, 64);
   for (std::size_t t = 0; t < 64; ++t) {

@@ -9,8 +9,9 @@ namespace heddle::amd::simulator {
 /// Which kind of address a memory instruction has.
 enum class Space : std::uint8_t { kGlobal, kFlat, kScratch, kBuffer };
 
-// Operands after decoding, the same for all spaces. Loads: to[0]. from[0]: vector address, from[1]: data, from[2]: scalar
-// base (a pair; of scratch a register; of buffers four), from[3]: a buffer's scalar offset. An absent one has no kind.
+// Operands after decoding, the same for all spaces. Loads: to[0]. from[0]: vector address, from[1]: data, from[2]:
+// scalar base (a pair; of scratch a register; of buffers four), from[3]: a buffer's scalar offset. An absent one has no
+// kind.
 void execute_load(Execution& x, const Instruction& instruction);
 void execute_store(Execution& x, const Instruction& instruction);
 void execute_atomic(Execution& x, const Instruction& instruction);

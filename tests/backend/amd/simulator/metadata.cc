@@ -42,7 +42,8 @@ void set_field(ArgumentInfo& argument, std::string_view key, std::string_view va
 
 }  // namespace
 
-// The notes are YAML of a fixed form: "amdhsa.kernels:", then a list of kernels at two columns, in each a list ".args:" at six.
+// The notes are YAML of a fixed form: "amdhsa.kernels:", then a list of kernels at two columns, in each a list ".args:"
+// at six.
 std::vector<KernelInfo> parse_metadata(std::string_view notes) {
   const std::size_t begin = notes.find("amdhsa.kernels:");
   if (begin == std::string_view::npos) throw std::runtime_error("the code object's notes list no kernels");

@@ -29,22 +29,38 @@ int dpp_source(const Dpp& dpp, int l, int lanes) {
   using Kind = Dpp::Kind;
   const int row = l & ~15, in_row = l & 15, amount = dpp.amounts[0];
   switch (dpp.kind) {
-    case Kind::kQuadPerm: return (l & ~3) + dpp.amounts[static_cast<std::size_t>(l & 3)];
-    case Kind::kRowShl: return in_row + amount < 16 ? l + amount : -1;
-    case Kind::kRowShr: return in_row >= amount ? l - amount : -1;
-    case Kind::kRowRor: return row + ((in_row - amount) & 15);
-    case Kind::kRowMirror: return row + 15 - in_row;
-    case Kind::kRowHalfMirror: return (l & ~7) + 7 - (l & 7);
-    case Kind::kRowShare: return row + amount;
-    case Kind::kRowXmask: return row + (in_row ^ amount);
-    case Kind::kRowBcast15: return l >= 16 ? row - 1 : -1;
-    case Kind::kRowBcast31: return l >= 32 ? (l & ~31) - 1 : -1;
-    case Kind::kWaveShl1: return l + 1 < lanes ? l + 1 : -1;
-    case Kind::kWaveShr1: return l - 1;
-    case Kind::kWaveRol1: return (l + 1) % lanes;
-    case Kind::kWaveRor1: return (l + lanes - 1) % lanes;
-    case Kind::kDpp8: return (l & ~7) + dpp.amounts[static_cast<std::size_t>(l & 7)];
-    case Kind::kNone: break;
+    case Kind::kQuadPerm:
+      return (l & ~3) + dpp.amounts[static_cast<std::size_t>(l & 3)];
+    case Kind::kRowShl:
+      return in_row + amount < 16 ? l + amount : -1;
+    case Kind::kRowShr:
+      return in_row >= amount ? l - amount : -1;
+    case Kind::kRowRor:
+      return row + ((in_row - amount) & 15);
+    case Kind::kRowMirror:
+      return row + 15 - in_row;
+    case Kind::kRowHalfMirror:
+      return (l & ~7) + 7 - (l & 7);
+    case Kind::kRowShare:
+      return row + amount;
+    case Kind::kRowXmask:
+      return row + (in_row ^ amount);
+    case Kind::kRowBcast15:
+      return l >= 16 ? row - 1 : -1;
+    case Kind::kRowBcast31:
+      return l >= 32 ? (l & ~31) - 1 : -1;
+    case Kind::kWaveShl1:
+      return l + 1 < lanes ? l + 1 : -1;
+    case Kind::kWaveShr1:
+      return l - 1;
+    case Kind::kWaveRol1:
+      return (l + 1) % lanes;
+    case Kind::kWaveRor1:
+      return (l + lanes - 1) % lanes;
+    case Kind::kDpp8:
+      return (l & ~7) + dpp.amounts[static_cast<std::size_t>(l & 7)];
+    case Kind::kNone:
+      break;
   }
   return l;
 }
@@ -176,18 +192,32 @@ void apply_source_modifiers(VectorCall& c, Row* rows, Row* high_rows) {
     if (i.sdwa && operand.type != Type::kMask) select_part(c, s, rows[s]);
     switch (operand.type) {
       case Type::kPackedF16:
-      case Type::kPackedI16: arrange_packed_halves(c, s, rows[s]); break;
-      case Type::kPackedF32: arrange_packed_registers(c, s, rows[s], high_rows[s]); break;
+      case Type::kPackedI16:
+        arrange_packed_halves(c, s, rows[s]);
+        break;
+      case Type::kPackedF32:
+        arrange_packed_registers(c, s, rows[s], high_rows[s]);
+        break;
       case Type::kF16:
-      case Type::kI16: select_half(c, s, rows[s]); break;
-      default: break;
+      case Type::kI16:
+        select_half(c, s, rows[s]);
+        break;
+      default:
+        break;
     }
     if (!operand.negate && !operand.absolute) continue;
     switch (operand.type) {
-      case Type::kF16: change_signs(owned(c, s, rows[s]), c.lanes, operand, 0x8000); break;
-      case Type::kF32: change_signs(owned(c, s, rows[s]), c.lanes, operand, 0x80000000); break;
-      case Type::kF64: change_signs(owned_high(c, s, high_rows[s]), c.lanes, operand, 0x80000000); break;
-      default: break;  // kMix: the operation itself looks at them
+      case Type::kF16:
+        change_signs(owned(c, s, rows[s]), c.lanes, operand, 0x8000);
+        break;
+      case Type::kF32:
+        change_signs(owned(c, s, rows[s]), c.lanes, operand, 0x80000000);
+        break;
+      case Type::kF64:
+        change_signs(owned_high(c, s, high_rows[s]), c.lanes, operand, 0x80000000);
+        break;
+      default:
+        break;  // kMix: the operation itself looks at them
     }
   }
 }
@@ -208,7 +238,8 @@ void scale_and_clamp(VectorCall& c, Type type) {
       const float value = half_to_float(bits & 0xffff) * factor;
       bits = float_to_half(i.clamp ? clamped(value) : value);
     } else if (type == Type::kPackedF16) {
-      bits = float_to_half(clamped(half_to_float(bits & 0xffff))) | float_to_half(clamped(half_to_float(bits >> 16))) << 16;
+      bits = float_to_half(clamped(half_to_float(bits & 0xffff))) | float_to_half(clamped(half_to_float(bits >> 16)))
+                                                                        << 16;
     } else if (type == Type::kF64) {
       const double value = std::bit_cast<double>(bits | static_cast<std::uint64_t>(c.to_high[l]) << 32) * factor;
       const auto result = std::bit_cast<std::uint64_t>(i.clamp ? (value > 0 ? std::min(value, 1.0) : 0.0) : value);
@@ -259,7 +290,8 @@ void place_part(VectorCall& c, const Operand& operand) {
   }
   const std::uint64_t bits = c.to_undefined.any();
   const bool high = part.shift >= 16;
-  c.to_undefined = high ? Undefined{i.sdwa_preserve ? was.low : 0, bits} : Undefined{bits, i.sdwa_preserve ? was.high : 0};
+  c.to_undefined =
+      high ? Undefined{i.sdwa_preserve ? was.low : 0, bits} : Undefined{bits, i.sdwa_preserve ? was.high : 0};
 }
 
 }  // namespace

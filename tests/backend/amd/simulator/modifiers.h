@@ -5,7 +5,8 @@
 
 namespace heddle::amd::simulator {
 
-/// Changes the sources of `c`, their undefined lanes, and exec (DPP switches lanes off); changed rows stand in the given ones.
+/// Changes the sources of `c`, their undefined lanes, and exec (DPP switches lanes off); changed rows stand in the
+/// given ones.
 void apply_source_modifiers(VectorCall& c, Row* rows, Row* high_rows);
 
 /// Changes the result rows of `c` as the destination and the modifiers ask.

@@ -1,5 +1,5 @@
-// Moves: between registers, by a mask, and between the lanes of a wave. v_readlane and its like, whose results are scalar, are
-// in lane_operations.cc.
+// Moves: between registers, by a mask, and between the lanes of a wave. v_readlane and its like, whose results are
+// scalar, are in lane_operations.cc.
 #include <algorithm>
 
 #include "backend/amd/simulator/undefined_rules.h"
@@ -23,9 +23,9 @@ void pk_mov(VectorCall& c) {
   std::copy_n(i.op_sel & 2 ? c.from_high[1] : c.from[1], c.lanes, c.to_high);
 }
 
-/// v_permlane16, v_permlanex16: each lane of a row of 16 reads the lane that four bits of the selectors name, of its own row or
-/// of the other. Lanes that exec leaves out are read as they are if op_sel's first bit (fetch inactive) is set; else they give
-/// 0 with the second bit (bound control), and the old value without.
+/// v_permlane16, v_permlanex16: each lane of a row of 16 reads the lane that four bits of the selectors name, of its
+/// own row or of the other. Lanes that exec leaves out are read as they are if op_sel's first bit (fetch inactive) is
+/// set; else they give 0 with the second bit (bound control), and the old value without.
 template <bool kOtherRow>
 void permute_rows(VectorCall& c) {
   const bool fetch_inactive = c.instruction.op_sel & 1, bound_control = c.instruction.op_sel & 2;

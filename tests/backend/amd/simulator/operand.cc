@@ -33,10 +33,17 @@ struct Named {
 
 std::optional<Named> named_register(std::string_view text) {
   static const std::unordered_map<std::string_view, Named> names = {
-      {"vcc", {kVcc, 2}},         {"vcc_lo", {kVcc, 1}},    {"vcc_hi", {kVcc + 1, 1}},
-      {"exec", {kExec, 2}},       {"exec_lo", {kExec, 1}},  {"exec_hi", {kExec + 1, 1}},
-      {"m0", {kM0, 1}},           {"null", {kNull, 1}},     {"flat_scratch", {kFlatScratch, 2}},
-      {"flat_scratch_lo", {kFlatScratch, 1}}, {"flat_scratch_hi", {kFlatScratch + 1, 1}},
+      {"vcc", {kVcc, 2}},
+      {"vcc_lo", {kVcc, 1}},
+      {"vcc_hi", {kVcc + 1, 1}},
+      {"exec", {kExec, 2}},
+      {"exec_lo", {kExec, 1}},
+      {"exec_hi", {kExec + 1, 1}},
+      {"m0", {kM0, 1}},
+      {"null", {kNull, 1}},
+      {"flat_scratch", {kFlatScratch, 2}},
+      {"flat_scratch_lo", {kFlatScratch, 1}},
+      {"flat_scratch_hi", {kFlatScratch + 1, 1}},
   };
   const auto found = names.find(text);
   if (found == names.end()) return std::nullopt;
@@ -50,8 +57,10 @@ std::optional<Operand> numbered_register(std::string_view text) {
     Operand::Kind kind;
     int first;
   };
-  static constexpr Prefix kPrefixes[] = {{"ttmp", Operand::Kind::kScalar, kTemporary}, {"v", Operand::Kind::kVector, 0},
-                                         {"a", Operand::Kind::kVector, kFirstAccumulator}, {"s", Operand::Kind::kScalar, 0}};
+  static constexpr Prefix kPrefixes[] = {{"ttmp", Operand::Kind::kScalar, kTemporary},
+                                         {"v", Operand::Kind::kVector, 0},
+                                         {"a", Operand::Kind::kVector, kFirstAccumulator},
+                                         {"s", Operand::Kind::kScalar, 0}};
   for (const Prefix& prefix : kPrefixes) {
     if (!text.starts_with(prefix.name)) continue;
     std::string_view rest = text.substr(prefix.name.size());
@@ -93,16 +102,19 @@ std::optional<std::uint64_t> fraction(std::string_view text, Type type) {
   const bool inverse_two_pi = copy == "0.15915494" || copy == "0.15915494309189532" || copy == "0.1592";
   switch (type) {
     case Type::kF64:
-    case Type::kI64: return inverse_two_pi ? 0x3fc45f306dc9c882 : std::bit_cast<std::uint64_t>(value);
+    case Type::kI64:
+      return inverse_two_pi ? 0x3fc45f306dc9c882 : std::bit_cast<std::uint64_t>(value);
     case Type::kF16:
     case Type::kI16:
     case Type::kPackedF16:
-    case Type::kPackedI16: return inverse_two_pi ? 0x3118 : float_to_half(static_cast<float>(value));
+    case Type::kPackedI16:
+      return inverse_two_pi ? 0x3118 : float_to_half(static_cast<float>(value));
     case Type::kPackedF32: {
       const std::uint64_t bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
       return bits | bits << 32;
     }
-    default: return inverse_two_pi ? 0x3e22f983 : std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    default:
+      return inverse_two_pi ? 0x3e22f983 : std::bit_cast<std::uint32_t>(static_cast<float>(value));
   }
 }
 
@@ -119,18 +131,30 @@ std::uint64_t integer_constant(std::int64_t value, std::string_view text, Type t
 
 Type type_of_letter(char letter) {
   switch (letter) {
-    case 'f': return Type::kF32;
-    case 'd': return Type::kF64;
-    case 'h': return Type::kF16;
-    case 'i': return Type::kI32;
-    case 's': return Type::kI16;
-    case 'l': return Type::kI64;
-    case 'p': return Type::kPackedF16;
-    case 'q': return Type::kPackedI16;
-    case 'w': return Type::kPackedF32;
-    case 'x': return Type::kMix;
-    case 'm': return Type::kMask;
-    default: throw std::logic_error(fmt::format("no type has the letter {}", letter));
+    case 'f':
+      return Type::kF32;
+    case 'd':
+      return Type::kF64;
+    case 'h':
+      return Type::kF16;
+    case 'i':
+      return Type::kI32;
+    case 's':
+      return Type::kI16;
+    case 'l':
+      return Type::kI64;
+    case 'p':
+      return Type::kPackedF16;
+    case 'q':
+      return Type::kPackedI16;
+    case 'w':
+      return Type::kPackedF32;
+    case 'x':
+      return Type::kMix;
+    case 'm':
+      return Type::kMask;
+    default:
+      throw std::logic_error(fmt::format("no type has the letter {}", letter));
   }
 }
 
@@ -138,9 +162,12 @@ int registers_of(Type type, int lanes) {
   switch (type) {
     case Type::kF64:
     case Type::kI64:
-    case Type::kPackedF32: return 2;
-    case Type::kMask: return lanes / 32;
-    default: return 1;
+    case Type::kPackedF32:
+      return 2;
+    case Type::kMask:
+      return lanes / 32;
+    default:
+      return 1;
   }
 }
 
@@ -164,7 +191,9 @@ Operand parse_operand(std::string_view text, Type type, int lanes) {
   }
   Operand operand;
   if (const auto named = named_register(text)) {
-    operand = {.kind = Operand::Kind::kScalar, .count = static_cast<std::uint8_t>(named->count), .index = static_cast<std::int16_t>(named->index)};
+    operand = {.kind = Operand::Kind::kScalar,
+               .count = static_cast<std::uint8_t>(named->count),
+               .index = static_cast<std::int16_t>(named->index)};
   } else if (const auto numbered = numbered_register(text)) {
     operand = *numbered;
   } else if (const auto base = aperture(text)) {
@@ -181,7 +210,8 @@ Operand parse_operand(std::string_view text, Type type, int lanes) {
   operand.negate = negate;
   operand.absolute = absolute;
   operand.sign_extend = sign_extend;
-  if (operand.kind == Operand::Kind::kScalar && operand.index != kNull && operand.count < registers_of(type, lanes) && type != Type::kMask) {
+  if (operand.kind == Operand::Kind::kScalar && operand.index != kNull && operand.count < registers_of(type, lanes) &&
+      type != Type::kMask) {
     throw std::runtime_error(fmt::format("operand '{}' has too few registers", whole));
   }
   if (type == Type::kMask) operand.count = static_cast<std::uint8_t>(registers_of(type, lanes));
@@ -191,10 +221,13 @@ Operand parse_operand(std::string_view text, Type type, int lanes) {
 Operand parse_registers(std::string_view text) {
   if (text == "off" || text == "null") return {};
   if (const auto named = named_register(text)) {
-    return {.kind = Operand::Kind::kScalar, .count = static_cast<std::uint8_t>(named->count), .index = static_cast<std::int16_t>(named->index)};
+    return {.kind = Operand::Kind::kScalar,
+            .count = static_cast<std::uint8_t>(named->count),
+            .index = static_cast<std::int16_t>(named->index)};
   }
   if (const auto numbered = numbered_register(text)) return *numbered;
-  if (const auto value = number(text)) return {.kind = Operand::Kind::kConstant, .value = static_cast<std::uint64_t>(*value)};
+  if (const auto value = number(text))
+    return {.kind = Operand::Kind::kConstant, .value = static_cast<std::uint64_t>(*value)};
   throw std::runtime_error(fmt::format("operand '{}' is not known", text));
 }
 

@@ -9,14 +9,15 @@
 
 namespace heddle::amd::simulator {
 
-/// The letters of signatures: f F32, d F64, h F16, i I32, s I16, l I64, p and q packed F16 and I16, w packed F32, x mix, m mask.
+/// The letters of signatures: f F32, d F64, h F16, i I32, s I16, l I64, p and q packed F16 and I16, w packed F32, x
+/// mix, m mask.
 Type type_of_letter(char letter);
 
 /// Registers that an operand of this type takes in a wave of so many lanes.
 int registers_of(Type type, int lanes);
 
-/// `text` is a register, a range of them or a constant, perhaps with `-`, `|x|` or `sext(x)` around it. A constant's meaning
-/// depends on the type: 1.0 is 0x3c00 as an f16.
+/// `text` is a register, a range of them or a constant, perhaps with `-`, `|x|` or `sext(x)` around it. A constant's
+/// meaning depends on the type: 1.0 is 0x3c00 as an f16.
 /// \throws std::runtime_error for text that is none of these
 Operand parse_operand(std::string_view text, Type type, int lanes);
 

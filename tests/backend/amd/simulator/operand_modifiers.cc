@@ -31,7 +31,7 @@ std::uint8_t bits_of_list(std::string_view text) {
 
 std::uint8_t select_of(std::string_view text) {
   static const std::unordered_map<std::string_view, std::uint8_t> selects = {
-      {"DWORD", kDword}, {"BYTE_0", kByte0}, {"BYTE_1", kByte1}, {"BYTE_2", kByte2},
+      {"DWORD", kDword},  {"BYTE_0", kByte0}, {"BYTE_1", kByte1}, {"BYTE_2", kByte2},
       {"BYTE_3", kByte3}, {"WORD_0", kWord0}, {"WORD_1", kWord1}};
   const auto found = selects.find(text);
   if (found == selects.end()) throw std::runtime_error(fmt::format("'{}' is no part of a register", text));
@@ -74,11 +74,18 @@ std::int64_t swizzle_pattern(std::string_view text) {
 
 bool apply_dpp(std::string_view name, std::string_view value, Dpp& dpp) {
   using Kind = Dpp::Kind;
-  static const std::unordered_map<std::string_view, Kind> kinds = {
-      {"row_shl", Kind::kRowShl}, {"row_shr", Kind::kRowShr}, {"row_ror", Kind::kRowRor}, {"row_mirror", Kind::kRowMirror},
-      {"row_half_mirror", Kind::kRowHalfMirror}, {"row_share", Kind::kRowShare}, {"row_newbcast", Kind::kRowShare},
-      {"row_xmask", Kind::kRowXmask}, {"wave_shl", Kind::kWaveShl1}, {"wave_shr", Kind::kWaveShr1},
-      {"wave_rol", Kind::kWaveRol1}, {"wave_ror", Kind::kWaveRor1}};
+  static const std::unordered_map<std::string_view, Kind> kinds = {{"row_shl", Kind::kRowShl},
+                                                                   {"row_shr", Kind::kRowShr},
+                                                                   {"row_ror", Kind::kRowRor},
+                                                                   {"row_mirror", Kind::kRowMirror},
+                                                                   {"row_half_mirror", Kind::kRowHalfMirror},
+                                                                   {"row_share", Kind::kRowShare},
+                                                                   {"row_newbcast", Kind::kRowShare},
+                                                                   {"row_xmask", Kind::kRowXmask},
+                                                                   {"wave_shl", Kind::kWaveShl1},
+                                                                   {"wave_shr", Kind::kWaveShr1},
+                                                                   {"wave_rol", Kind::kWaveRol1},
+                                                                   {"wave_ror", Kind::kWaveRor1}};
   if (name == "quad_perm" || name == "dpp8") {
     dpp.kind = name == "dpp8" ? Kind::kDpp8 : Kind::kQuadPerm;
     std::size_t at = 0;
@@ -131,7 +138,8 @@ void apply_modifiers(const AssemblyLine& line, Instruction& i) {
   for (const std::string& modifier : line.modifiers) {
     const std::size_t colon = modifier.find(':');
     const std::string_view name = std::string_view(modifier).substr(0, colon);
-    const std::string_view value = colon == std::string::npos ? std::string_view() : std::string_view(modifier).substr(colon + 1);
+    const std::string_view value =
+        colon == std::string::npos ? std::string_view() : std::string_view(modifier).substr(colon + 1);
     if (name == "op_sel") {
       i.op_sel = bits_of_list(value);
       const std::size_t length = list_of(value).size();

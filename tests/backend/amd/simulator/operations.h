@@ -1,5 +1,5 @@
-// Instructions that are neither a function of lanes (vector.h) nor of scalars (scalar.h): memory, lanes to scalars, matrices,
-// control. Each is a function of the whole wave.
+// Instructions that are neither a function of lanes (vector.h) nor of scalars (scalar.h): memory, lanes to scalars,
+// matrices, control. Each is a function of the whole wave.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace heddle::amd::simulator {
 
-/// What the operands of an instruction are, in the order of the text. A letter each, results and sources apart by a colon:
-/// those of a VectorRow's signature, and
+/// What the operands of an instruction are, in the order of the text. A letter each, results and sources apart by a
+/// colon: those of a VectorRow's signature, and
 ///   *  registers, as many as the text names
 ///   -  something that is not looked at
 struct OperationRow {

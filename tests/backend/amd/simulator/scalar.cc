@@ -5,18 +5,27 @@
 namespace heddle::amd::simulator {
 namespace {
 
-std::uint64_t undefined_bits(ScalarRule rule, const ScalarValue& a, const ScalarValue& b, bool third_undefined, bool scc) {
+std::uint64_t undefined_bits(ScalarRule rule, const ScalarValue& a, const ScalarValue& b, bool third_undefined,
+                             bool scc) {
   const std::uint64_t ua = a.undefined, ub = b.undefined;
   switch (rule) {
-    case ScalarRule::kAnd: return (ua & ub) | (ua & b.bits) | (ub & a.bits);
-    case ScalarRule::kAndNot: return (ua & ub) | (ua & ~b.bits) | (ub & a.bits);
-    case ScalarRule::kOr: return (ua & ub) | (ua & ~b.bits) | (ub & ~a.bits);
-    case ScalarRule::kOrNot: return (ua & ub) | (ua & b.bits) | (ub & ~a.bits);
+    case ScalarRule::kAnd:
+      return (ua & ub) | (ua & b.bits) | (ub & a.bits);
+    case ScalarRule::kAndNot:
+      return (ua & ub) | (ua & ~b.bits) | (ub & a.bits);
+    case ScalarRule::kOr:
+      return (ua & ub) | (ua & ~b.bits) | (ub & ~a.bits);
+    case ScalarRule::kOrNot:
+      return (ua & ub) | (ua & b.bits) | (ub & ~a.bits);
     case ScalarRule::kXor:
-    case ScalarRule::kMove: return ua | ub;
-    case ScalarRule::kSelect: return scc ? ua : ub;
-    case ScalarRule::kSaveExec: return 0;
-    default: return (ua | ub) != 0 || third_undefined ? ~0ull : 0;
+    case ScalarRule::kMove:
+      return ua | ub;
+    case ScalarRule::kSelect:
+      return scc ? ua : ub;
+    case ScalarRule::kSaveExec:
+      return 0;
+    default:
+      return (ua | ub) != 0 || third_undefined ? ~0ull : 0;
   }
 }
 
@@ -27,7 +36,12 @@ void execute_scalar(Execution& x, const Instruction& i) {
   ScalarValue from[3];
   for (std::size_t s = 0; s < i.from_count && s < 3; ++s) from[s] = read_scalar(wave, i.from[s]);
   const auto rule = static_cast<ScalarRule>(i.detail);
-  ScalarCall call{.x = x, .a = from[0].bits, .b = from[1].bits, .c = from[2].bits, .a_undefined = from[0].undefined, .scc = wave.scc};
+  ScalarCall call{.x = x,
+                  .a = from[0].bits,
+                  .b = from[1].bits,
+                  .c = from[2].bits,
+                  .a_undefined = from[0].undefined,
+                  .scc = wave.scc};
   const bool scc_before = wave.scc, reads_scc = rule == ScalarRule::kSelect || rule == ScalarRule::kOwnScc;
   std::uint64_t result = i.scalar(call);
   std::uint64_t undefined = undefined_bits(rule, from[0], from[1], from[2].undefined != 0, scc_before);

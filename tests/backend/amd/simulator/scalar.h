@@ -1,4 +1,5 @@
-// Scalar instructions: a function of one or two values. Which bits of the result nothing wrote follows from the row's rule.
+// Scalar instructions: a function of one or two values. Which bits of the result nothing wrote follows from the row's
+// rule.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@ struct ScalarCall {
   std::uint64_t b = 0;
   std::uint64_t c = 0;            ///< a third source, or what the destination held
   std::uint64_t a_undefined = 0;  ///< bits of a that nothing wrote
-  bool scc = false;     ///< in and out
+  bool scc = false;               ///< in and out
 };
 
 /// What a row does to scc, and how undefined bits go through it.
 enum class ScalarRule : std::uint8_t {
-  kPlain,     ///< scc stays; any undefined bit of a source makes the whole result undefined
-  kOwnScc,    ///< the function sets scc
-  kNonZero,   ///< scc = result is not zero
-  kAnd,       ///< bit by bit, scc = result is not zero
+  kPlain,    ///< scc stays; any undefined bit of a source makes the whole result undefined
+  kOwnScc,   ///< the function sets scc
+  kNonZero,  ///< scc = result is not zero
+  kAnd,      ///< bit by bit, scc = result is not zero
   kAndNot,
   kOr,
   kOrNot,

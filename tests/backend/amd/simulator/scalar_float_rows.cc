@@ -24,8 +24,14 @@ U64 converted(float x) {
 
 constexpr ScalarRule kCompare = ScalarRule::kCompare;
 
-#define HEDDLE_COMPARE(name, ...) \
-  {"s_cmp_" name "_f32", ":ff", [](Call c) -> U64 { const float a = f(c.a), b = f(c.b); c.scc = __VA_ARGS__; return 0; }, kCompare}
+#define HEDDLE_COMPARE(name, ...)        \
+  {"s_cmp_" name "_f32", ":ff",          \
+   [](Call c) -> U64 {                   \
+     const float a = f(c.a), b = f(c.b); \
+     c.scc = __VA_ARGS__;                \
+     return 0;                           \
+   },                                    \
+   kCompare}
 
 constexpr ScalarRow kRows[] = {
     {"s_add_f32", "f:ff", [](Call c) -> U64 { return bits_of(f(c.a) + f(c.b)); }},
@@ -41,16 +47,18 @@ constexpr ScalarRow kRows[] = {
     {"s_trunc_f32", "f:f", [](Call c) -> U64 { return bits_of(std::trunc(f(c.a))); }},
     {"s_rndne_f32", "f:f", [](Call c) -> U64 { return bits_of(std::nearbyint(f(c.a))); }},
     {"s_cvt_f32_i32", "f:i", [](Call c) -> U64 { return bits_of(static_cast<float>(static_cast<std::int32_t>(c.a))); }},
-    {"s_cvt_f32_u32", "f:i", [](Call c) -> U64 { return bits_of(static_cast<float>(static_cast<std::uint32_t>(c.a))); }},
+    {"s_cvt_f32_u32", "f:i",
+     [](Call c) -> U64 { return bits_of(static_cast<float>(static_cast<std::uint32_t>(c.a))); }},
     {"s_cvt_i32_f32", "i:f", [](Call c) -> U64 { return converted<std::int32_t>(f(c.a)); }},
     {"s_cvt_u32_f32", "i:f", [](Call c) -> U64 { return converted<std::uint32_t>(f(c.a)); }},
     {"s_cvt_f16_f32", "i:f", [](Call c) -> U64 { return float_to_half(f(c.a)); }},
-    {"s_cvt_f32_f16", "f:i", [](Call c) -> U64 { return bits_of(half_to_float(static_cast<std::uint32_t>(c.a) & 0xffff)); }},
+    {"s_cvt_f32_f16", "f:i",
+     [](Call c) -> U64 { return bits_of(half_to_float(static_cast<std::uint32_t>(c.a) & 0xffff)); }},
     HEDDLE_COMPARE("lt", a < b),
     HEDDLE_COMPARE("eq", a == b),
     HEDDLE_COMPARE("le", a <= b),
     HEDDLE_COMPARE("gt", a > b),
-    HEDDLE_COMPARE("lg", a < b || a > b),
+    HEDDLE_COMPARE("lg", a<b || a> b),
     HEDDLE_COMPARE("ge", a >= b),
     HEDDLE_COMPARE("o", !std::isunordered(a, b)),
     HEDDLE_COMPARE("u", std::isunordered(a, b)),

@@ -6,11 +6,12 @@
 namespace heddle::amd::simulator {
 namespace {
 
-/// from[0]: base, from[1]: an offset in a register (or none); i.offset is added. `detail` is the number of bytes, negative for
-/// sign extension; less than 4 fill one register.
+/// from[0]: base, from[1]: an offset in a register (or none); i.offset is added. `detail` is the number of bytes,
+/// negative for sign extension; less than 4 fill one register.
 void load(Execution& x, const Instruction& i) {
   const ScalarValue base = read_scalar(x.wave, i.from[0]);
-  const ScalarValue register_offset = i.from[1].kind == Operand::Kind::kNone ? ScalarValue{} : read_scalar(x.wave, i.from[1]);
+  const ScalarValue register_offset =
+      i.from[1].kind == Operand::Kind::kNone ? ScalarValue{} : read_scalar(x.wave, i.from[1]);
   if ((base.undefined | register_offset.undefined) != 0) {
     x.found(Fault::kUndefined, "the address holds bits that nothing wrote");
     return;
@@ -18,7 +19,8 @@ void load(Execution& x, const Instruction& i) {
   const bool sign = i.detail < 0;
   const auto bytes = static_cast<std::uint32_t>(sign ? -i.detail : i.detail);
   const std::uint64_t align = bytes < 4 ? bytes : 4;
-  const std::uint64_t address = (base.bits + register_offset.bits + static_cast<std::uint64_t>(i.offset)) / align * align;
+  const std::uint64_t address =
+      (base.bits + register_offset.bits + static_cast<std::uint64_t>(i.offset)) / align * align;
   const Memory::Buffer* buffer = x.memory.find(address, bytes);
   if (!buffer) {
     x.found(Fault::kBounds, fmt::format("{} bytes: {}", bytes, x.memory.place_of(address)));
@@ -32,7 +34,8 @@ void load(Execution& x, const Instruction& i) {
       if (buffer->writer[at + b] == Memory::kNobody) unknown |= 0xffu << (8 * (b - first));
     }
     if (sign) value = bytes == 1 ? (value ^ 0x80) - 0x80 : (value ^ 0x8000) - 0x8000;
-    const Operand to{.kind = Operand::Kind::kScalar, .count = 1, .index = static_cast<std::int16_t>(i.to[0].index + first / 4)};
+    const Operand to{
+        .kind = Operand::Kind::kScalar, .count = 1, .index = static_cast<std::int16_t>(i.to[0].index + first / 4)};
     write_scalar(x, to, {value, unknown});
   }
 }
@@ -40,16 +43,11 @@ void load(Execution& x, const Instruction& i) {
 constexpr Class kLoad = Class::kScalarLoad;
 
 constexpr OperationRow kRows[] = {
-    {"s_load_b32", "*:*o", load, kLoad, 4},
-    {"s_load_b64", "*:*o", load, kLoad, 8},
-    {"s_load_b96", "*:*o", load, kLoad, 12},
-    {"s_load_b128", "*:*o", load, kLoad, 16},
-    {"s_load_b256", "*:*o", load, kLoad, 32},
-    {"s_load_b512", "*:*o", load, kLoad, 64},
-    {"s_load_u8", "*:*o", load, kLoad, 1},
-    {"s_load_i8", "*:*o", load, kLoad, -1},
-    {"s_load_u16", "*:*o", load, kLoad, 2},
-    {"s_load_i16", "*:*o", load, kLoad, -2},
+    {"s_load_b32", "*:*o", load, kLoad, 4},   {"s_load_b64", "*:*o", load, kLoad, 8},
+    {"s_load_b96", "*:*o", load, kLoad, 12},  {"s_load_b128", "*:*o", load, kLoad, 16},
+    {"s_load_b256", "*:*o", load, kLoad, 32}, {"s_load_b512", "*:*o", load, kLoad, 64},
+    {"s_load_u8", "*:*o", load, kLoad, 1},    {"s_load_i8", "*:*o", load, kLoad, -1},
+    {"s_load_u16", "*:*o", load, kLoad, 2},   {"s_load_i16", "*:*o", load, kLoad, -2},
 };
 
 }  // namespace

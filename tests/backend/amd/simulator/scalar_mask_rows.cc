@@ -23,21 +23,39 @@ U64 save_exec(Call c) {
   return old;
 }
 
-constexpr ScalarRule kAnd = ScalarRule::kAnd, kAndNot = ScalarRule::kAndNot, kOr = ScalarRule::kOr, kOrNot = ScalarRule::kOrNot,
-                     kXor = ScalarRule::kXor, kSave = ScalarRule::kSaveExec, kCompare = ScalarRule::kCompare;
+constexpr ScalarRule kAnd = ScalarRule::kAnd, kAndNot = ScalarRule::kAndNot, kOr = ScalarRule::kOr,
+                     kOrNot = ScalarRule::kOrNot, kXor = ScalarRule::kXor, kSave = ScalarRule::kSaveExec,
+                     kCompare = ScalarRule::kCompare;
 
 // One operation on 32 and on 64 bits.
-#define HEDDLE_BOTH(name, rule, ...) \
-  {name "_b32", "i:ii", [](Call c) -> U64 { return __VA_ARGS__; }, rule}, {name "_b64", "l:ll", [](Call c) -> U64 { return __VA_ARGS__; }, rule}
+#define HEDDLE_BOTH(name, rule, ...)                                        \
+  {name "_b32", "i:ii", [](Call c) -> U64 { return __VA_ARGS__; }, rule}, { \
+    name "_b64", "l:ll", [](Call c) -> U64 { return __VA_ARGS__; }, rule    \
+  }
 
-#define HEDDLE_SAVE(name, ...)                                                              \
-  {name "_saveexec_b32", "i:i", save_exec<[](U64 a, U64 exec) -> U64 { return __VA_ARGS__; }>, kSave}, \
-  {name "_saveexec_b64", "l:l", save_exec<[](U64 a, U64 exec) -> U64 { return __VA_ARGS__; }>, kSave}
+#define HEDDLE_SAVE(name, ...)                                                                           \
+  {name "_saveexec_b32", "i:i", save_exec<[](U64 a, U64 exec) -> U64 { return __VA_ARGS__; }>, kSave}, { \
+    name "_saveexec_b64", "l:l", save_exec<[](U64 a, U64 exec) -> U64 { return __VA_ARGS__; }>, kSave    \
+  }
 
 // A comparison of registers, and the same with a 16-bit constant.
-#define HEDDLE_COMPARE(name, type, constant, ...)                                                            \
-  {"s_cmp_" name, ":ii", [](Call c) -> U64 { const auto a = type(c.a), b = type(c.b); c.scc = __VA_ARGS__; return 0; }, kCompare}, \
-  {"s_cmpk_" name, ":i" constant, [](Call c) -> U64 { const auto a = type(c.a), b = type(c.b); c.scc = __VA_ARGS__; return 0; }, kCompare}
+#define HEDDLE_COMPARE(name, type, constant, ...)  \
+  {"s_cmp_" name, ":ii",                           \
+   [](Call c) -> U64 {                             \
+     const auto a = type(c.a), b = type(c.b);      \
+     c.scc = __VA_ARGS__;                          \
+     return 0;                                     \
+   },                                              \
+   kCompare},                                      \
+  {                                                \
+    "s_cmpk_" name, ":i" constant,                 \
+        [](Call c) -> U64 {                        \
+          const auto a = type(c.a), b = type(c.b); \
+          c.scc = __VA_ARGS__;                     \
+          return 0;                                \
+        },                                         \
+        kCompare                                   \
+  }
 
 constexpr ScalarRow kRows[] = {
     HEDDLE_BOTH("s_and", kAnd, c.a & c.b),
@@ -50,14 +68,14 @@ constexpr ScalarRow kRows[] = {
     HEDDLE_BOTH("s_xnor", kXor, ~(c.a ^ c.b)),
     {"s_not_b32", "i:i", [](Call c) -> U64 { return ~c.a; }, kXor},
     {"s_not_b64", "l:l", [](Call c) -> U64 { return ~c.a; }, kXor},
-    HEDDLE_SAVE("s_and", a & exec),
+    HEDDLE_SAVE("s_and", a& exec),
     HEDDLE_SAVE("s_or", a | exec),
     HEDDLE_SAVE("s_xor", a ^ exec),
     HEDDLE_SAVE("s_and_not1", a & ~exec),
-    HEDDLE_SAVE("s_and_not0", ~a & exec),
+    HEDDLE_SAVE("s_and_not0", ~a& exec),
     HEDDLE_SAVE("s_or_not1", a | ~exec),
     HEDDLE_SAVE("s_or_not0", ~a | exec),
-    HEDDLE_SAVE("s_nand", ~(a & exec)),
+    HEDDLE_SAVE("s_nand", ~(a& exec)),
     HEDDLE_SAVE("s_nor", ~(a | exec)),
     HEDDLE_SAVE("s_xnor", ~(a ^ exec)),
     HEDDLE_COMPARE("eq_i32", sign, "t", a == b),
@@ -72,12 +90,42 @@ constexpr ScalarRow kRows[] = {
     HEDDLE_COMPARE("ge_u32", low, "u", a >= b),
     HEDDLE_COMPARE("lt_u32", low, "u", a < b),
     HEDDLE_COMPARE("le_u32", low, "u", a <= b),
-    {"s_cmp_eq_u64", ":ll", [](Call c) -> U64 { c.scc = c.a == c.b; return 0; }, kCompare},
-    {"s_cmp_lg_u64", ":ll", [](Call c) -> U64 { c.scc = c.a != c.b; return 0; }, kCompare},
-    {"s_bitcmp0_b32", ":ii", [](Call c) -> U64 { c.scc = !(c.a >> (c.b & 31) & 1); return 0; }, kCompare},
-    {"s_bitcmp1_b32", ":ii", [](Call c) -> U64 { c.scc = c.a >> (c.b & 31) & 1; return 0; }, kCompare},
-    {"s_bitcmp0_b64", ":li", [](Call c) -> U64 { c.scc = !(c.a >> (c.b & 63) & 1); return 0; }, kCompare},
-    {"s_bitcmp1_b64", ":li", [](Call c) -> U64 { c.scc = c.a >> (c.b & 63) & 1; return 0; }, kCompare},
+    {"s_cmp_eq_u64", ":ll",
+     [](Call c) -> U64 {
+       c.scc = c.a == c.b;
+       return 0;
+     },
+     kCompare},
+    {"s_cmp_lg_u64", ":ll",
+     [](Call c) -> U64 {
+       c.scc = c.a != c.b;
+       return 0;
+     },
+     kCompare},
+    {"s_bitcmp0_b32", ":ii",
+     [](Call c) -> U64 {
+       c.scc = !(c.a >> (c.b & 31) & 1);
+       return 0;
+     },
+     kCompare},
+    {"s_bitcmp1_b32", ":ii",
+     [](Call c) -> U64 {
+       c.scc = c.a >> (c.b & 31) & 1;
+       return 0;
+     },
+     kCompare},
+    {"s_bitcmp0_b64", ":li",
+     [](Call c) -> U64 {
+       c.scc = !(c.a >> (c.b & 63) & 1);
+       return 0;
+     },
+     kCompare},
+    {"s_bitcmp1_b64", ":li",
+     [](Call c) -> U64 {
+       c.scc = c.a >> (c.b & 63) & 1;
+       return 0;
+     },
+     kCompare},
 };
 
 #undef HEDDLE_BOTH

@@ -90,11 +90,32 @@ constexpr ScalarRow kRows[] = {
     {"s_mul_u64", "l:ll", [](Call c) -> U64 { return c.a * c.b; }},
     {"s_mul_i32", "i:ii", [](Call c) -> U64 { return c.a * c.b; }},
     {"s_mul_hi_u32", "i:ii", [](Call c) -> U64 { return static_cast<U64>(low(c.a)) * low(c.b) >> 32; }},
-    {"s_mul_hi_i32", "i:ii", [](Call c) -> U64 { return unsigned_of(static_cast<std::int64_t>(sign(c.a)) * sign(c.b) >> 32); }},
-    {"s_min_i32", "i:ii", [](Call c) -> U64 { c.scc = sign(c.a) < sign(c.b); return c.scc ? c.a : c.b; }, kOwn},
-    {"s_max_i32", "i:ii", [](Call c) -> U64 { c.scc = sign(c.a) > sign(c.b); return c.scc ? c.a : c.b; }, kOwn},
-    {"s_min_u32", "i:ii", [](Call c) -> U64 { c.scc = low(c.a) < low(c.b); return c.scc ? c.a : c.b; }, kOwn},
-    {"s_max_u32", "i:ii", [](Call c) -> U64 { c.scc = low(c.a) > low(c.b); return c.scc ? c.a : c.b; }, kOwn},
+    {"s_mul_hi_i32", "i:ii",
+     [](Call c) -> U64 { return unsigned_of(static_cast<std::int64_t>(sign(c.a)) * sign(c.b) >> 32); }},
+    {"s_min_i32", "i:ii",
+     [](Call c) -> U64 {
+       c.scc = sign(c.a) < sign(c.b);
+       return c.scc ? c.a : c.b;
+     },
+     kOwn},
+    {"s_max_i32", "i:ii",
+     [](Call c) -> U64 {
+       c.scc = sign(c.a) > sign(c.b);
+       return c.scc ? c.a : c.b;
+     },
+     kOwn},
+    {"s_min_u32", "i:ii",
+     [](Call c) -> U64 {
+       c.scc = low(c.a) < low(c.b);
+       return c.scc ? c.a : c.b;
+     },
+     kOwn},
+    {"s_max_u32", "i:ii",
+     [](Call c) -> U64 {
+       c.scc = low(c.a) > low(c.b);
+       return c.scc ? c.a : c.b;
+     },
+     kOwn},
     {"s_abs_i32", "i:i", [](Call c) -> U64 { return sign(c.a) < 0 ? 0 - c.a : c.a; }, kNonZero},
     {"s_absdiff_i32", "i:ii", [](Call c) -> U64 { return sign(c.a) > sign(c.b) ? c.a - c.b : c.b - c.a; }, kNonZero},
     {"s_lshl_b32", "i:ii", [](Call c) -> U64 { return c.a << (c.b & 31); }, kNonZero},
@@ -102,7 +123,8 @@ constexpr ScalarRow kRows[] = {
     {"s_ashr_i32", "i:ii", [](Call c) -> U64 { return unsigned_of(sign(c.a) >> (c.b & 31)); }, kNonZero},
     {"s_lshl_b64", "l:li", [](Call c) -> U64 { return c.a << (c.b & 63); }, kNonZero},
     {"s_lshr_b64", "l:li", [](Call c) -> U64 { return c.a >> (c.b & 63); }, kNonZero},
-    {"s_ashr_i64", "l:li", [](Call c) -> U64 { return unsigned_of(static_cast<std::int64_t>(c.a) >> (c.b & 63)); }, kNonZero},
+    {"s_ashr_i64", "l:li", [](Call c) -> U64 { return unsigned_of(static_cast<std::int64_t>(c.a) >> (c.b & 63)); },
+     kNonZero},
     {"s_lshl1_add_u32", "i:ii", [](Call c) -> U64 { return shift_add(c, 1); }, kOwn},
     {"s_lshl2_add_u32", "i:ii", [](Call c) -> U64 { return shift_add(c, 2); }, kOwn},
     {"s_lshl3_add_u32", "i:ii", [](Call c) -> U64 { return shift_add(c, 3); }, kOwn},

@@ -22,7 +22,8 @@ inline const std::vector<std::string>& chips() {
 class Simulated {
  public:
   Simulated(const std::string& kernels, const std::string& chip)
-      : object_(CodeObject::load(std::string(AMD_CODE_OBJECTS "/") + kernels + "." + chip + ".hsaco")), simulator_(object_, memory_) {}
+      : object_(CodeObject::load(std::string(AMD_CODE_OBJECTS "/") + kernels + "." + chip + ".hsaco")),
+        simulator_(object_, memory_) {}
 
   /// A buffer that the kernel reads.
   template <class T>
@@ -43,12 +44,13 @@ class Simulated {
     return result;
   }
 
-  Report launch(const std::string& kernel, std::array<std::uint32_t, 3> grid, std::uint32_t block, const Arguments& arguments,
-                const LaunchOptions& options = {}) {
+  Report launch(const std::string& kernel, std::array<std::uint32_t, 3> grid, std::uint32_t block,
+                const Arguments& arguments, const LaunchOptions& options = {}) {
     return simulator_.launch(kernel, grid, {block, 1, 1}, arguments, options);
   }
   /// The same, and nothing must be wrong with it.
-  Report run(const std::string& kernel, std::array<std::uint32_t, 3> grid, std::uint32_t block, const Arguments& arguments) {
+  Report run(const std::string& kernel, std::array<std::uint32_t, 3> grid, std::uint32_t block,
+             const Arguments& arguments) {
     Report report = launch(kernel, grid, block, arguments);
     EXPECT_EQ(report.findings.text(), "") << kernel << " on " << object_.chip().name;
     return report;

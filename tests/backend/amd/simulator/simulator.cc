@@ -39,8 +39,8 @@ Execution execution_of(Wave& wave, Group& group, const Execution& shared) {
   return {wave, group, shared.memory, shared.findings, shared.counts, shared.program, shared.chip};
 }
 
-/// The barrier opens: all waves that have not ended wait at it. The hardware takes waves that ended for arrived; that the
-/// others' barriers have no partner in them is a fault of the kernel nevertheless.
+/// The barrier opens: all waves that have not ended wait at it. The hardware takes waves that ended for arrived; that
+/// the others' barriers have no partner in them is a fault of the kernel nevertheless.
 void pass_barrier(Group& group, const Execution& shared) {
   Wave *waiting = nullptr, *ended = nullptr;
   for (const auto& wave : group.waves) (wave->state == Wave::State::kEnded ? ended : waiting) = wave.get();
@@ -75,17 +75,20 @@ void run_group(Group& group, const Execution& shared, std::uint64_t longest, std
 void check_launch(const CodeObject& object, const KernelInfo& kernel, const std::array<std::uint32_t, 3>& block) {
   const std::uint64_t threads = static_cast<std::uint64_t>(block[0]) * block[1] * block[2];
   if (threads == 0 || threads > kernel.largest_group) {
-    throw std::runtime_error(fmt::format("{} threads in a workgroup; {} takes 1 to {}", threads, kernel.name, kernel.largest_group));
+    throw std::runtime_error(
+        fmt::format("{} threads in a workgroup; {} takes 1 to {}", threads, kernel.name, kernel.largest_group));
   }
   constexpr std::uint32_t kDenormalsKept = 0xf0;
   if ((kernel.rsrc1 >> 12 & 0xff) != kDenormalsKept) {
-    throw std::runtime_error(fmt::format("{}: float mode {:#x} is not simulated, only denormals kept", kernel.name, kernel.rsrc1 >> 12 & 0xff));
+    throw std::runtime_error(fmt::format("{}: float mode {:#x} is not simulated, only denormals kept", kernel.name,
+                                         kernel.rsrc1 >> 12 & 0xff));
   }
   const Program& program = object.program();
   for (std::size_t n = 0; n < program.instructions.size(); ++n) {
     const std::uint64_t address = program.instructions[n].address;
     const auto unknown = program.unknown.find(n);
-    if (address < kernel.entry || address >= kernel.entry + kernel.code_bytes || unknown == program.unknown.end()) continue;
+    if (address < kernel.entry || address >= kernel.entry + kernel.code_bytes || unknown == program.unknown.end())
+      continue;
     throw std::runtime_error(fmt::format("{} at {:#x} is not simulated: {}", kernel.name, address, unknown->second));
   }
 }
@@ -109,7 +112,8 @@ Report report_of(const Program& program, const Counts& counts, Findings findings
 
 }  // namespace
 
-Simulator::Simulator(const CodeObject& object, Memory& memory) : object_(object), memory_(memory), program_(object.program()) {
+Simulator::Simulator(const CodeObject& object, Memory& memory)
+    : object_(object), memory_(memory), program_(object.program()) {
   std::uint64_t end = 0;
   for (const Segment& segment : object.segments()) end = std::max(end, segment.address + segment.size);
   std::vector<std::uint8_t> image(end);

@@ -40,9 +40,9 @@ class Arguments {
 };
 
 struct LaunchOptions {
-  std::uint32_t dynamic_lds = 0;            ///< bytes beyond what the kernel declares
-  std::uint64_t wave_order = 0;             ///< seeds the order in which waves run between barriers; 0: as numbered
-  std::uint64_t longest_wave = 100'000'000; ///< instructions; a wave that executes more is stopped, with a finding
+  std::uint32_t dynamic_lds = 0;             ///< bytes beyond what the kernel declares
+  std::uint64_t wave_order = 0;              ///< seeds the order in which waves run between barriers; 0: as numbered
+  std::uint64_t longest_wave = 100'000'000;  ///< instructions; a wave that executes more is stopped, with a finding
 };
 
 /// Instructions executed and cycles of the issue port, of one class.

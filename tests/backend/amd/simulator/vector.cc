@@ -16,9 +16,7 @@ struct Workspace {
   Row to, to_high;
 };
 
-bool is_two_registers(Type type) {
-  return type == Type::kF64 || type == Type::kI64 || type == Type::kPackedF32;
-}
+bool is_two_registers(Type type) { return type == Type::kF64 || type == Type::kI64 || type == Type::kPackedF32; }
 
 void broadcast(Row& row, std::uint32_t value, int lanes) { std::fill_n(row.lane.data(), lanes, value); }
 
@@ -81,7 +79,8 @@ void merge_row(Row& to, const std::uint32_t* from, std::uint64_t exec, int lanes
   for (int first = 0; first < lanes; first += 32) {
     const auto active = static_cast<std::uint32_t>(exec >> first);
     std::uint32_t* row = to.lane.data() + first;
-    for (std::uint32_t l = 0; l < 32; ++l) row[l] = active >> l & 1 ? from[static_cast<std::uint32_t>(first) + l] : row[l];
+    for (std::uint32_t l = 0; l < 32; ++l)
+      row[l] = active >> l & 1 ? from[static_cast<std::uint32_t>(first) + l] : row[l];
   }
 }
 
@@ -115,7 +114,10 @@ void commit(VectorCall& c) {
     }
   }
   if (i.writes_exec) {
-    Operand exec{.kind = Operand::Kind::kScalar, .type = Type::kMask, .count = static_cast<std::uint8_t>(c.lanes / 32), .index = kExec};
+    Operand exec{.kind = Operand::Kind::kScalar,
+                 .type = Type::kMask,
+                 .count = static_cast<std::uint8_t>(c.lanes / 32),
+                 .index = kExec};
     commit_mask(c, exec);
   }
 }
@@ -154,8 +156,8 @@ void execute_dual(Execution& x, const Instruction& instruction) {
 const VectorRow* find_vector_row(std::string_view name) {
   static const auto rows = [] {
     std::unordered_map<std::string_view, const VectorRow*> all;
-    for (const auto& table : {float_rows(), double_rows(), half_rows(), integer_rows(), narrow_integer_rows(), wide_integer_rows(),
-                              conversion_rows(), compare_rows(), move_rows()}) {
+    for (const auto& table : {float_rows(), double_rows(), half_rows(), integer_rows(), narrow_integer_rows(),
+                              wide_integer_rows(), conversion_rows(), compare_rows(), move_rows()}) {
       for (const VectorRow& row : table) all.emplace(row.name, &row);
     }
     return all;

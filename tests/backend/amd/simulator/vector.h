@@ -16,8 +16,8 @@
 
 namespace heddle::amd::simulator {
 
-/// A vector instruction at work. Sources stand ready, modifiers applied; results go to rows that the caller merges into the
-/// registers of the active lanes.
+/// A vector instruction at work. Sources stand ready, modifiers applied; results go to rows that the caller merges into
+/// the registers of the active lanes.
 struct VectorCall {
   Execution& x;
   const Instruction& instruction;
@@ -27,7 +27,7 @@ struct VectorCall {
   std::array<const std::uint32_t*, 5> from_high{};  ///< the second register of a 64-bit source
   std::array<std::uint64_t, 5> mask{};              ///< of a source that is a mask
   std::array<Undefined, 5> undefined{};
-  std::array<Undefined, 5> undefined_high{};        ///< of the second register of a 64-bit source
+  std::array<Undefined, 5> undefined_high{};  ///< of the second register of a 64-bit source
   std::uint32_t* to = nullptr;
   std::uint32_t* to_high = nullptr;
   std::uint64_t to_mask = 0;
@@ -35,8 +35,8 @@ struct VectorCall {
   Undefined to_high_undefined{};
 };
 
-/// Which bits of the result are undefined, when any source has such bits: sets to_undefined, and to_high_undefined if the
-/// result has two registers. nullptr stands for: the whole result where any half of any source is.
+/// Which bits of the result are undefined, when any source has such bits: sets to_undefined, and to_high_undefined if
+/// the result has two registers. nullptr stands for: the whole result where any half of any source is.
 using UndefinedRule = void (*)(VectorCall&);
 
 struct VectorRow {

@@ -12,9 +12,12 @@ namespace heddle::amd::simulator {
 WaitGroup wait_group_of(const Instruction& i, const Chip& chip) {
   const bool flat = i.space == static_cast<std::uint8_t>(Space::kFlat);
   switch (i.counted_as) {
-    case Class::kScalarLoad: return WaitGroup::kScalarLoad;
-    case Class::kLds: return WaitGroup::kLds;
-    case Class::kGlobalLoad: return flat ? WaitGroup::kFlatLoad : WaitGroup::kVectorLoad;
+    case Class::kScalarLoad:
+      return WaitGroup::kScalarLoad;
+    case Class::kLds:
+      return WaitGroup::kLds;
+    case Class::kGlobalLoad:
+      return flat ? WaitGroup::kFlatLoad : WaitGroup::kVectorLoad;
     case Class::kGlobalStore:
     case Class::kScratch:
     case Class::kAtomic: {
@@ -22,7 +25,8 @@ WaitGroup wait_group_of(const Instruction& i, const Chip& chip) {
       if (flat) return as_load ? WaitGroup::kFlatLoad : WaitGroup::kFlatStore;
       return as_load ? WaitGroup::kVectorLoad : WaitGroup::kVectorStore;
     }
-    default: return WaitGroup::kNone;
+    default:
+      return WaitGroup::kNone;
   }
 }
 
@@ -81,10 +85,11 @@ void check_waits(Execution& x, const Instruction& i) {
       waiting = x.wave.waits.pending(range);
     }
     if (waiting < 0) continue;
-    const std::string name = waiting >= kVectorRegisters ? fmt::format("s{}", waiting - kVectorRegisters)
+    const std::string name = waiting >= kVectorRegisters    ? fmt::format("s{}", waiting - kVectorRegisters)
                              : waiting >= kFirstAccumulator ? fmt::format("a{}", waiting - kFirstAccumulator)
                                                             : fmt::format("v{}", waiting);
-    x.found(Fault::kWait, fmt::format("{} is {} before the load that fills it was waited for", name, range.written ? "written" : "read"));
+    x.found(Fault::kWait, fmt::format("{} is {} before the load that fills it was waited for", name,
+                                      range.written ? "written" : "read"));
   }
 }
 
@@ -99,13 +104,21 @@ void issue(Execution& x, const Instruction& i) {
     if (filled.count > 0) ranges = {&filled, 1};
   }
   switch (static_cast<WaitGroup>(i.wait_group)) {
-    case WaitGroup::kNone: break;
-    case WaitGroup::kVectorLoad: waits.issue(Counter::kLoads, true, ranges); break;
-    case WaitGroup::kVectorStore: waits.issue(Counter::kStores, true, ranges); break;
-    case WaitGroup::kScalarLoad: waits.issue(scalar_counter(x.chip), false, ranges); break;
+    case WaitGroup::kNone:
+      break;
+    case WaitGroup::kVectorLoad:
+      waits.issue(Counter::kLoads, true, ranges);
+      break;
+    case WaitGroup::kVectorStore:
+      waits.issue(Counter::kStores, true, ranges);
+      break;
+    case WaitGroup::kScalarLoad:
+      waits.issue(scalar_counter(x.chip), false, ranges);
+      break;
     case WaitGroup::kFlatLoad:
     case WaitGroup::kFlatStore: {  // to LDS or to memory: each counter goes up, and either may come back first
-      const Counter memory = static_cast<WaitGroup>(i.wait_group) == WaitGroup::kFlatLoad ? Counter::kLoads : Counter::kStores;
+      const Counter memory =
+          static_cast<WaitGroup>(i.wait_group) == WaitGroup::kFlatLoad ? Counter::kLoads : Counter::kStores;
       waits.issue(memory, false, ranges);  // a register has one mark; compilers wait for both counters
       waits.issue(Counter::kLds, false, {});
       break;

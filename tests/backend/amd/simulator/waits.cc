@@ -39,14 +39,15 @@ void Waits::release(const Operation& operation) {
 
 void Waits::wait(Counter counter, std::uint32_t left) {
   std::deque<Operation>& queue = queues_[static_cast<std::size_t>(counter)];
-  const auto unordered = static_cast<std::uint32_t>(std::count_if(queue.begin(), queue.end(), [](const Operation& o) { return !o.in_order; }));
+  const auto unordered = static_cast<std::uint32_t>(
+      std::count_if(queue.begin(), queue.end(), [](const Operation& o) { return !o.in_order; }));
   if (left == 0) {
     for (const Operation& operation : queue) release(operation);
     queue.clear();
     return;
   }
-  // Which of the unordered operations came back is not known: the ones in order that surely did are the oldest, as many as
-  // are done even if all unordered ones are.
+  // Which of the unordered operations came back is not known: the ones in order that surely did are the oldest, as many
+  // as are done even if all unordered ones are.
   if (queue.size() <= left + unordered) return;
   std::size_t done = queue.size() - left - unordered;
   for (auto it = queue.begin(); it != queue.end() && done > 0;) {

@@ -16,8 +16,8 @@ namespace heddle::amd::simulator {
 /// - gfx12: loads, stores, lds (dscnt: LDS alone), scalar (kmcnt: scalar loads)
 enum class Counter : std::uint8_t { kLoads, kStores, kLds, kScalar, kCount };
 
-/// Values arrive in the simulator when they are asked for, so that a use before the wait cannot go wrong by chance: it is
-/// found by the register's mark instead.
+/// Values arrive in the simulator when they are asked for, so that a use before the wait cannot go wrong by chance: it
+/// is found by the register's mark instead.
 class Waits {
  public:
   void reset();
@@ -30,8 +30,8 @@ class Waits {
 
   /// Is any register waited for?
   bool any() const { return marked_ != 0; }
-  /// The first register of the range that an operation may still fill, or -1. An operation that comes back in order after
-  /// the outstanding ones of `same` may overwrite what they fill.
+  /// The first register of the range that an operation may still fill, or -1. An operation that comes back in order
+  /// after the outstanding ones of `same` may overwrite what they fill.
   int pending(const RegisterRange& range) const;
   int pending_beside(const RegisterRange& range, Counter same) const;
 

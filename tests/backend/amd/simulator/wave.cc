@@ -8,7 +8,8 @@ void Execution::found(Fault fault, const std::string& detail) {
   const auto index = static_cast<std::size_t>(current - program.instructions.data());
   Finding* finding = findings.add(fault, current->address, program.texts[index]);
   if (!finding) return;
-  finding->detail = fmt::format("workgroup ({}, {}, {}), wave {}: {}", group.id[0], group.id[1], group.id[2], wave.number, detail);
+  finding->detail =
+      fmt::format("workgroup ({}, {}, {}), wave {}: {}", group.id[0], group.id[1], group.id[2], wave.number, detail);
 }
 
 ScalarValue read_scalar(const Wave& wave, const Operand& operand) {

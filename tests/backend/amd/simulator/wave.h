@@ -49,8 +49,8 @@ struct Wave {
   bool scc = false;
   bool scc_undefined = false;
 
-  int pc = 0;  ///< index of the next instruction
-  int number = 0;  ///< in the workgroup
+  int pc = 0;                      ///< index of the next instruction
+  int number = 0;                  ///< in the workgroup
   std::uint32_t first_thread = 0;  ///< Memory's number of lane 0
   State state = State::kReady;
   bool signalled = false;  ///< between s_barrier_signal and s_barrier_wait
@@ -62,7 +62,8 @@ struct Wave {
   std::uint32_t scratch_bytes = 0;
 
   std::uint64_t pair(int index) const {
-    return s[static_cast<std::size_t>(index)] | static_cast<std::uint64_t>(s[static_cast<std::size_t>(index) + 1]) << 32;
+    return s[static_cast<std::size_t>(index)] | static_cast<std::uint64_t>(s[static_cast<std::size_t>(index) + 1])
+                                                    << 32;
   }
   void set_pair(int index, std::uint64_t value) {
     s[static_cast<std::size_t>(index)] = static_cast<std::uint32_t>(value);

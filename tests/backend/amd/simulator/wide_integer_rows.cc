@@ -24,7 +24,8 @@ WideWithCarry signed_multiply_added(S a, S b, S64 c) {
 
 constexpr VectorRow kRows[] = {
     {"v_mad_u64_u32", "lm:iil", each_lane<[](U a, U b, U64 c) { return multiply_added(a, b, c); }>, undefined_upwards},
-    {"v_mad_i64_i32", "lm:iil", each_lane<[](S a, S b, S64 c) { return signed_multiply_added(a, b, c); }>, undefined_upwards},
+    {"v_mad_i64_i32", "lm:iil", each_lane<[](S a, S b, S64 c) { return signed_multiply_added(a, b, c); }>,
+     undefined_upwards},
     {"v_lshlrev_b64", "l:il", each_lane<[](U a, U64 b) { return b << (a & 63); }>, undefined_upwards},
     {"v_lshrrev_b64", "l:il", each_lane<[](U a, U64 b) { return (b >> (a & 63)); }>},
     {"v_ashrrev_i64", "l:il", each_lane<[](U a, S64 b) { return (b >> (a & 63)); }>},

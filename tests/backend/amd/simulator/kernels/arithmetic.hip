@@ -193,11 +193,20 @@ KERNEL GROUP_SIZE(64) void branches(u32* out, const u32* in) {
     }
   }
   switch (x % 5) {
-    case 0: sum += 100; break;
-    case 1: sum *= 3; break;
-    case 2: sum -= x; break;
-    case 3: sum = ~sum; break;
-    default: break;
+    case 0:
+      sum += 100;
+      break;
+    case 1:
+      sum *= 3;
+      break;
+    case 2:
+      sum -= x;
+      break;
+    case 3:
+      sum = ~sum;
+      break;
+    default:
+      break;
   }
   while (sum > 1000) sum = sum / 3 + 1;
   out[i] = sum;

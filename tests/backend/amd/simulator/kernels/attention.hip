@@ -1,12 +1,14 @@
-// A small fused attention over the chip's matrix instruction, f16 in, f32 out: a workgroup of four waves takes 64 queries of one
-// head, a wave 16 of them. Scores are computed transposed, S^T = K Q^T, so that a lane holds scores of one query, and
-// O^T = V^T P^T takes them as they stand (on gfx11 after an exchange between the halves of the wave).
+// A small fused attention over the chip's matrix instruction, f16 in, f32 out: a workgroup of four waves takes 64
+// queries of one head, a wave 16 of them. Scores are computed transposed, S^T = K Q^T, so that a lane holds scores of
+// one query, and O^T = V^T P^T takes them as they stand (on gfx11 after an exchange between the halves of the wave).
 #include "matrix.h"
 
 constexpr u32 kDim = 64, kTile = 32, kWaves = 4, kThreads = kWaves * WAVE;
 constexpr u32 kKStride = kDim + 8, kVStride = kTile + 8;  // halves a row in LDS: fragment loads without bank conflicts
 
-DEVICE float of_lane(float x, u32 lane) { return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((int)(lane * 4), __builtin_bit_cast(int, x))); }
+DEVICE float of_lane(float x, u32 lane) {
+  return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((int)(lane * 4), __builtin_bit_cast(int, x)));
+}
 
 DEVICE float join_max(float x) {
   for (u32 mask = 16; mask < WAVE; mask *= 2) x = __builtin_fmaxf(x, of_lane(x, wave_lane() ^ mask));
@@ -36,7 +38,8 @@ DEVICE Halves operand_of(Sums p) {
 
 // kAllBarriers false: the tile is filled again while other waves may still read it.
 template <bool kAllBarriers>
-DEVICE void attend(float* o, float* lse, const half* q, const half* k, const half* v, u32 queries, u32 keys, float scale, u32 causal) {
+DEVICE void attend(float* o, float* lse, const half* q, const half* k, const half* v, u32 queries, u32 keys,
+                   float scale, u32 causal) {
   SHARED static half k_tile[kTile * kKStride];
   SHARED static half v_tile[kDim * kVStride];  // transposed
 
@@ -47,7 +50,8 @@ DEVICE void attend(float* o, float* lse, const half* q, const half* k, const hal
 
   Halves q_rows[kDim / 16];
   for (u32 d = 0; d < kDim / 16; ++d) {
-    for (u32 e = 0; e < kHeld; ++e) q_rows[d][e] = q[(query < queries ? query : queries - 1) * kDim + d * 16 + depth_at(e)];
+    for (u32 e = 0; e < kHeld; ++e)
+      q_rows[d][e] = q[(query < queries ? query : queries - 1) * kDim + d * 16 + depth_at(e)];
   }
 
   Sums out[kDim / 16] = {};
@@ -110,6 +114,9 @@ DEVICE void attend(float* o, float* lse, const half* q, const half* k, const hal
   if (wave_lane() < 16) lse[head * queries + query] = (top + __builtin_amdgcn_logf(sum)) * 0.6931471805599453f;
 }
 
-#define ARGUMENTS float *o, float *lse, const half *q, const half *k, const half *v, u32 queries, u32 keys, float scale, u32 causal
+#define ARGUMENTS \
+  float *o, float *lse, const half *q, const half *k, const half *v, u32 queries, u32 keys, float scale, u32 causal
 KERNEL GROUP_SIZE(kThreads) void attention(ARGUMENTS) { attend<true>(o, lse, q, k, v, queries, keys, scale, causal); }
-KERNEL GROUP_SIZE(kThreads) void attention_without_a_barrier(ARGUMENTS) { attend<false>(o, lse, q, k, v, queries, keys, scale, causal); }
+KERNEL GROUP_SIZE(kThreads) void attention_without_a_barrier(ARGUMENTS) {
+  attend<false>(o, lse, q, k, v, queries, keys, scale, causal);
+}

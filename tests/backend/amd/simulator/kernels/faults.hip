@@ -5,11 +5,17 @@
 KERNEL GROUP_SIZE(64) void missing_wait_for_global(u32* out, const u32* in) {
   u32 offset = thread_x() * 4, loaded, sum;
 #if defined(__gfx90a__) || defined(__gfx942__)
-  asm volatile("global_load_dword %0, %2, %3\n\tv_add_u32 %1, 1, %0\n\ts_waitcnt vmcnt(0)" : "=&v"(loaded), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile("global_load_dword %0, %2, %3\n\tv_add_u32 %1, 1, %0\n\ts_waitcnt vmcnt(0)"
+               : "=&v"(loaded), "=&v"(sum)
+               : "v"(offset), "s"(in));
 #elif defined(__gfx1201__)
-  asm volatile("global_load_b32 %0, %2, %3\n\tv_add_nc_u32 %1, 1, %0\n\ts_wait_loadcnt 0" : "=&v"(loaded), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile("global_load_b32 %0, %2, %3\n\tv_add_nc_u32 %1, 1, %0\n\ts_wait_loadcnt 0"
+               : "=&v"(loaded), "=&v"(sum)
+               : "v"(offset), "s"(in));
 #else
-  asm volatile("global_load_b32 %0, %2, %3\n\tv_add_nc_u32 %1, 1, %0\n\ts_waitcnt vmcnt(0)" : "=&v"(loaded), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile("global_load_b32 %0, %2, %3\n\tv_add_nc_u32 %1, 1, %0\n\ts_waitcnt vmcnt(0)"
+               : "=&v"(loaded), "=&v"(sum)
+               : "v"(offset), "s"(in));
 #endif
   out[thread_x()] = sum;
 }
@@ -18,14 +24,23 @@ KERNEL GROUP_SIZE(64) void missing_wait_for_global(u32* out, const u32* in) {
 KERNEL GROUP_SIZE(64) void wait_for_the_wrong_load(u32* out, const u32* in) {
   u32 offset = thread_x() * 4, first, second, sum;
 #if defined(__gfx90a__) || defined(__gfx942__)
-  asm volatile("global_load_dword %0, %3, %4\n\tglobal_load_dword %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_u32 %2, 1, %1\n\ts_waitcnt vmcnt(0)"
-               : "=&v"(first), "=&v"(second), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile(
+      "global_load_dword %0, %3, %4\n\tglobal_load_dword %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_u32 %2, "
+      "1, %1\n\ts_waitcnt vmcnt(0)"
+      : "=&v"(first), "=&v"(second), "=&v"(sum)
+      : "v"(offset), "s"(in));
 #elif defined(__gfx1201__)
-  asm volatile("global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_wait_loadcnt 1\n\tv_add_nc_u32 %2, 1, %1\n\ts_wait_loadcnt 0"
-               : "=&v"(first), "=&v"(second), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile(
+      "global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_wait_loadcnt 1\n\tv_add_nc_u32 %2, 1, "
+      "%1\n\ts_wait_loadcnt 0"
+      : "=&v"(first), "=&v"(second), "=&v"(sum)
+      : "v"(offset), "s"(in));
 #else
-  asm volatile("global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_nc_u32 %2, 1, %1\n\ts_waitcnt vmcnt(0)"
-               : "=&v"(first), "=&v"(second), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile(
+      "global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_nc_u32 %2, "
+      "1, %1\n\ts_waitcnt vmcnt(0)"
+      : "=&v"(first), "=&v"(second), "=&v"(sum)
+      : "v"(offset), "s"(in));
 #endif
   out[thread_x()] = sum + first;
 }
@@ -34,14 +49,23 @@ KERNEL GROUP_SIZE(64) void wait_for_the_wrong_load(u32* out, const u32* in) {
 KERNEL GROUP_SIZE(64) void wait_for_the_right_load(u32* out, const u32* in) {
   u32 offset = thread_x() * 4, first, second, sum;
 #if defined(__gfx90a__) || defined(__gfx942__)
-  asm volatile("global_load_dword %0, %3, %4\n\tglobal_load_dword %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_u32 %2, 1, %0\n\ts_waitcnt vmcnt(0)"
-               : "=&v"(first), "=&v"(second), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile(
+      "global_load_dword %0, %3, %4\n\tglobal_load_dword %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_u32 %2, "
+      "1, %0\n\ts_waitcnt vmcnt(0)"
+      : "=&v"(first), "=&v"(second), "=&v"(sum)
+      : "v"(offset), "s"(in));
 #elif defined(__gfx1201__)
-  asm volatile("global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_wait_loadcnt 1\n\tv_add_nc_u32 %2, 1, %0\n\ts_wait_loadcnt 0"
-               : "=&v"(first), "=&v"(second), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile(
+      "global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_wait_loadcnt 1\n\tv_add_nc_u32 %2, 1, "
+      "%0\n\ts_wait_loadcnt 0"
+      : "=&v"(first), "=&v"(second), "=&v"(sum)
+      : "v"(offset), "s"(in));
 #else
-  asm volatile("global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_nc_u32 %2, 1, %0\n\ts_waitcnt vmcnt(0)"
-               : "=&v"(first), "=&v"(second), "=&v"(sum) : "v"(offset), "s"(in));
+  asm volatile(
+      "global_load_b32 %0, %3, %4\n\tglobal_load_b32 %1, %3, %4 offset:256\n\ts_waitcnt vmcnt(1)\n\tv_add_nc_u32 %2, "
+      "1, %0\n\ts_waitcnt vmcnt(0)"
+      : "=&v"(first), "=&v"(second), "=&v"(sum)
+      : "v"(offset), "s"(in));
 #endif
   out[thread_x()] = sum + second;
 }
@@ -54,7 +78,10 @@ KERNEL GROUP_SIZE(128) void barrier_before_lds_arrived(u32* out) {
 #if defined(__gfx90a__) || defined(__gfx942__)
   asm volatile("ds_write_b32 %0, %1\n\ts_barrier" : : "v"(address), "v"(value) : "memory");
 #elif defined(__gfx1201__)
-  asm volatile("ds_store_b32 %0, %1\n\ts_barrier_signal -1\n\ts_barrier_wait -1" : : "v"(address), "v"(value) : "memory");
+  asm volatile("ds_store_b32 %0, %1\n\ts_barrier_signal -1\n\ts_barrier_wait -1"
+               :
+               : "v"(address), "v"(value)
+               : "memory");
 #else
   asm volatile("ds_store_b32 %0, %1\n\ts_barrier" : : "v"(address), "v"(value) : "memory");
 #endif
@@ -94,7 +121,9 @@ KERNEL GROUP_SIZE(64) void lds_out_of_bounds(u32* out, const u32* in) {
   out[thread_x()] = tile[thread_x()];
 }
 
-KERNEL GROUP_SIZE(64) void duplicate_store(u32* out, u32 stride) { out[(group_x() * stride + thread_x()) % 96] = thread_x(); }
+KERNEL GROUP_SIZE(64) void duplicate_store(u32* out, u32 stride) {
+  out[(group_x() * stride + thread_x()) % 96] = thread_x();
+}
 
 KERNEL GROUP_SIZE(64) void unwritten_lds(u32* out) {
   SHARED static u32 tile[64];

@@ -6,12 +6,12 @@
 KERNEL GROUP_SIZE(64) void exchanges(u32* out, const u32* in) {
   u32 i = thread_x(), x = in[i];
   u32* row = out + i * 16;
-  row[0] = DPP(x, 0x1b);    // quad_perm:[3,2,1,0]
-  row[1] = DPP(x, 0x101);   // row_shl:1
-  row[2] = DPP(x, 0x113);   // row_shr:3
-  row[3] = DPP(x, 0x125);   // row_ror:5
-  row[4] = DPP(x, 0x140);   // row_mirror
-  row[5] = DPP(x, 0x141);   // row_half_mirror
+  row[0] = DPP(x, 0x1b);   // quad_perm:[3,2,1,0]
+  row[1] = DPP(x, 0x101);  // row_shl:1
+  row[2] = DPP(x, 0x113);  // row_shr:3
+  row[3] = DPP(x, 0x125);  // row_ror:5
+  row[4] = DPP(x, 0x140);  // row_mirror
+  row[5] = DPP(x, 0x141);  // row_half_mirror
   row[6] = (u32)__builtin_amdgcn_ds_bpermute((int)((lane_id() ^ 5) * 4), (int)x);
   row[7] = (u32)__builtin_amdgcn_ds_permute((int)((lane_id() ^ 9) * 4), (int)x);
   row[8] = (u32)__builtin_amdgcn_ds_swizzle((int)x, 0x401f);  // lane ^ 16
@@ -36,7 +36,8 @@ KERNEL GROUP_SIZE(64) void wave_sums(float* out, const float* in) {
   for (int mask = 1; mask < __AMDGCN_WAVEFRONT_SIZE; mask *= 2) {
     int lane = (int)(lane_id() ^ (u32)mask) * 4;
     sum += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(lane, __builtin_bit_cast(int, sum)));
-    top = __builtin_fmaxf(top, __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(lane, __builtin_bit_cast(int, top))));
+    top = __builtin_fmaxf(top,
+                          __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(lane, __builtin_bit_cast(int, top))));
   }
   float quad = in[group_x() * 64 + thread_x()];
   quad += __builtin_bit_cast(float, __builtin_amdgcn_mov_dpp(__builtin_bit_cast(int, quad), 0xb1, 0xf, 0xf, true));

@@ -1,4 +1,5 @@
-// Products by the matrix instructions. A workgroup is one wave: C[M][N] = A[M][K] * B[K][N] in tiles, f16 or bf16 in, f32 out.
+// Products by the matrix instructions. A workgroup is one wave: C[M][N] = A[M][K] * B[K][N] in tiles, f16 or bf16 in,
+// f32 out.
 #include "matrix.h"
 
 template <class Held, class T>
@@ -16,8 +17,12 @@ DEVICE void multiply(float* c, const T* a, const T* b, u32 n, u32 k) {
   for (u32 g = 0; g < kSums; ++g) c[(top + row_at(g)) * n + left + line] = sums[g];
 }
 
-KERNEL GROUP_SIZE(WAVE) void multiply_f16(float* c, const half* a, const half* b, u32 n, u32 k) { multiply<Halves>(c, a, b, n, k); }
-KERNEL GROUP_SIZE(WAVE) void multiply_bf16(float* c, const short* a, const short* b, u32 n, u32 k) { multiply<Shorts>(c, a, b, n, k); }
+KERNEL GROUP_SIZE(WAVE) void multiply_f16(float* c, const half* a, const half* b, u32 n, u32 k) {
+  multiply<Halves>(c, a, b, n, k);
+}
+KERNEL GROUP_SIZE(WAVE) void multiply_bf16(float* c, const short* a, const short* b, u32 n, u32 k) {
+  multiply<Shorts>(c, a, b, n, k);
+}
 
 // One 32 × 32 tile, and one of doubles: gfx9 alone has them.
 #if WAVE == 64
@@ -39,7 +44,8 @@ KERNEL GROUP_SIZE(64) void multiply_f64(double* c, const double* a, const double
   const u32 line = thread_x() % 16, part = thread_x() / 16;
   double4 sums = {};
   for (u32 first = 0; first < k; first += 4) {
-    sums = __builtin_amdgcn_mfma_f64_16x16x4f64(a[line * k + first + part], b[(first + part) * 16 + line], sums, 0, 0, 0);
+    sums =
+        __builtin_amdgcn_mfma_f64_16x16x4f64(a[line * k + first + part], b[(first + part) * 16 + line], sums, 0, 0, 0);
   }
   for (u32 g = 0; g < 4; ++g) c[(4 * g + part) * 16 + line] = sums[g];
 }

@@ -1,4 +1,5 @@
-// The matrix instruction of the chip for a 16 × 16 tile of C and 16 columns of A: what a lane holds, and which elements.
+// The matrix instruction of the chip for a 16 × 16 tile of C and 16 columns of A: what a lane holds, and which
+// elements.
 #pragma once
 
 #include "device.h"
@@ -15,8 +16,9 @@ typedef float float8 __attribute__((ext_vector_type(8)));
 typedef float float16 __attribute__((ext_vector_type(16)));
 typedef double double4 __attribute__((ext_vector_type(4)));
 
-// depth_at(e): the column of A, or row of B, of element e of the lane's operand; row_at(g): the row of C of its sum g. The row of
-// A, the column of B and the column of C are the lane's number modulo 16. Of a workgroup of several waves the wave's own lane.
+// depth_at(e): the column of A, or row of B, of element e of the lane's operand; row_at(g): the row of C of its sum g.
+// The row of A, the column of B and the column of C are the lane's number modulo 16. Of a workgroup of several waves
+// the wave's own lane.
 DEVICE u32 wave_lane() { return thread_x() % __AMDGCN_WAVEFRONT_SIZE; }
 #if defined(__gfx1100__)
 #define WAVE 32

@@ -13,7 +13,8 @@ KERNEL GROUP_SIZE(128) void copy_vectors(float4* out, const float4* in, u32 n) {
 }
 
 // Rows of 8, 16 and 64 bits at once; the widths of loads and stores that are not 32 bits.
-KERNEL GROUP_SIZE(64) void narrow(u8* out8, u16* out16, u64* out64, const u8* in8, const short* in16, const signed char* in_s8, u32 n) {
+KERNEL GROUP_SIZE(64) void narrow(u8* out8, u16* out16, u64* out64, const u8* in8, const short* in16,
+                                  const signed char* in_s8, u32 n) {
   u32 i = group_x() * 64 + thread_x();
   if (i >= n) return;
   out8[i] = (u8)(in8[i] * 3 + 1);
@@ -108,5 +109,6 @@ struct Strides {
 
 KERNEL GROUP_SIZE(64) void strided(float* out, const float* in, Strides from, Strides to, u32 rows) {
   u32 row = group_y(), column = group_x() * 64 + thread_x();
-  out[row * to.row + column * to.column] = in[(i64)(rows - 1 - row) * from.row + column * from.column] * from.scale + group_z();
+  out[row * to.row + column * to.column] =
+      in[(i64)(rows - 1 - row) * from.row + column * from.column] * from.scale + group_z();
 }

@@ -53,7 +53,7 @@ class Memory {
 
  private:
   std::map<std::uint64_t, Buffer> buffers_;  // by their begin
-  std::uint64_t next_ = 0x7f00'0000'0000;
+  std::uint64_t next_ = 0x4100'0000'0000;
   std::uint64_t next_thread_ = kFirstThread;
 };
 

@@ -20,7 +20,8 @@ struct ForwardMmaParams {
   RowFills fills;
   RowsOfTensor q, k, v;
   int group;     // query heads that read one head of keys
-  double scale;  // what a product q.k is multiplied by: scale, times the factor of the score_mod
+  double scale;   // what a product q.k is multiplied by: scale, times the factor of the score_mod
+  float scale32;  // the same, for all storage but f64
   Outputs outputs;
   ModValues mod;
   Sinks sinks;

@@ -54,15 +54,8 @@ class Forward {
   }
 
   __device__ __forceinline__ void compute(int number, int split) {
-    const shared::WorkItem item = params_.tiles.items[number];
-    Tile<kConfig> tile(params_, item);
-    tile.q_first = item.q_tile * tile_queries();
     row_wave_ = F::wave() % kConfig.row_waves;
     key_wave_ = F::wave() / kConfig.row_waves;
-    // 64-bit products: a tile may have 2^20 steps.
-    const int first = static_cast<int>(static_cast<long long>(item.steps) * split / kConfig.splits);
-    const int end = static_cast<int>(static_cast<long long>(item.steps) * (split + 1) / kConfig.splits);
-    begin_mods(tile);
     RowWeights<kConfig, F> weights;
     typename F::Out o[kFragments][kOutFragments];
 #pragma unroll
@@ -70,23 +63,19 @@ class Forward {
 #pragma unroll
       for (int d = 0; d < kOutFragments; ++d) F::clear(o[f][d]);
     }
-    walk(tile, Walk(params_.tiles.runs, item, first, end - first), weights, o);
+    walk(number, split, weights, o);
     weights.join();
     if constexpr (kConfig.key_waves > 1) {
       if (!merge_waves<kConfig, F>(memory_, row_wave_, key_wave_, weights, o)) {
-        if constexpr (kConfig.splits_keys()) finish_split(tile, number, split, weights, o, false);
+        if constexpr (kConfig.splits_keys()) finish_split(number, split, weights, o, false);
         return;
       }
     }
     if constexpr (kConfig.splits_keys()) {
-      finish_split(tile, number, split, weights, o, true);
+      finish_split(number, split, weights, o, true);
     } else {
-      store_tile(tile, weights, o);
+      store_tile(number, weights, o);
     }
-  }
-
-  __device__ __forceinline__ static constexpr int tile_queries() {
-    return kConfig.tile().queries();
   }
 
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile) {
@@ -98,9 +87,17 @@ class Forward {
     if constexpr (kConfig.weighted) weight_.begin(params_.mod, tile.batch, head, q_idx);
   }
 
-  __device__ __forceinline__ void walk(const Tile<kConfig>& tile, Walk walk, RowWeights<kConfig, F>& weights,
+  /// All steps of the tile, or of this CTA's part of them.
+  __device__ __forceinline__ void walk(int number, int split, RowWeights<kConfig, F>& weights,
                                        typename F::Out (&o)[kFragments][kOutFragments]) {
+    const shared::WorkItem& item = params_.tiles.items[number];
+    const Tile<kConfig> tile(params_, item);
+    // 64-bit products: a tile may have 2^20 steps.
+    const int steps = item.steps, first = static_cast<int>(static_cast<long long>(steps) * split / kConfig.splits);
+    const int end = static_cast<int>(static_cast<long long>(steps) * (split + 1) / kConfig.splits);
+    Walk walk(params_.tiles.runs, item, first, end - first);
     if (!walk.any()) return;
+    begin_mods(tile);
     const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
@@ -141,7 +138,7 @@ class Forward {
                                          typename F::Out (&o)[kFragments][kOutFragments]) {
     const bool ragged = kv_first + kConfig.kv_block > tile.kv_len;
     const bool partial = kConfig.masked && (flags & shared::kStepPartial) != 0;
-    const Real scale = static_cast<Real>(params_.scale);
+    const Real scale = F::scale(params_);
     if constexpr (kConfig.scores == shared::ScoreForm::added) {
       for_elements(tile, kv_first, offset_, s, [&](Real& x, const auto&... at) {
         x = F::fused(x, scale, static_cast<Real>(Mods::Offset::element(params_.mod, at...)));
@@ -154,6 +151,7 @@ class Forward {
                    });
     }
     if (ragged) {
+      F::fork();
 #pragma unroll
       for (int n = 0; n < kKeyFragments; ++n) {
 #pragma unroll
@@ -166,6 +164,7 @@ class Forward {
     }
     if constexpr (kConfig.masked) {
       if (partial) {
+        F::fork();
         for_elements(tile, kv_first, mask_, s, [&](Real& x, const auto&... at) {
           if (!Mods::Mask::element(params_.mod, at...)) x = -F::infinity();
         });
@@ -208,8 +207,10 @@ class Forward {
     return kPacked ? tile.head_of(row_of(i)) : tile.head;
   }
 
-  __device__ __forceinline__ void store_tile(const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
+  __device__ __forceinline__ void store_tile(int number, RowWeights<kConfig, F>& weights,
                                              typename F::Out (&o)[kFragments][kOutFragments]) const {
+    // Read once more, so that it takes no registers before.
+    const Tile<kConfig> tile(params_, params_.tiles.items[number]);
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
       const int row = row_of(i), head = head_of(tile, i);
@@ -224,15 +225,14 @@ class Forward {
   }
 
   /// This CTA's part of the tile's keys is done. `holds`: this wave has what the CTA found of its rows.
-  __device__ __forceinline__ void finish_split(const Tile<kConfig>& tile, int number, int split,
-                                               RowWeights<kConfig, F>& weights,
+  __device__ __forceinline__ void finish_split(int number, int split, RowWeights<kConfig, F>& weights,
                                                typename F::Out (&o)[kFragments][kOutFragments], bool holds) const {
     const SplitParts<kConfig, F> parts(params_, number);
     if (holds) parts.leave(split, [&](int i) { return row_of(i); }, weights, o);
     if (!parts.is_last(memory_)) return;
     if (!holds) return;
     parts.merge([&](int i) { return row_of(i); }, weights, o);
-    store_tile(tile, weights, o);
+    store_tile(number, weights, o);
   }
 
   const ForwardMmaParams& params_;

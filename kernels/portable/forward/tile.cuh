@@ -40,7 +40,7 @@ struct Tile {
   int q_begin, q_len, q_start, kv_begin, kv_len;  // of the sequence
 
   __device__ __forceinline__ Tile(const shared::ForwardMmaParams& params, const shared::WorkItem& item)
-      : batch(item.batch), head(item.head), kv_head(item.kv_head), heads(1), q_begin(0), q_len(params.mod.q_len),
+      : batch(item.batch), head(item.head), kv_head(item.kv_head), heads(1), q_first(item.q_tile * kConfig.tile().queries()), q_begin(0), q_len(params.mod.q_len),
         q_start(params.mod.q_start), kv_begin(0), kv_len(params.mod.kv_len) {
     if constexpr (kConfig.packs()) {
       const int left = (item.kv_head + 1) * params.group - item.head;
@@ -80,12 +80,20 @@ class KeySource {
     if constexpr (kConfig.page_rows == 0) first += tile.batch * tensor.stride[0] + tile.kv_begin * tensor.stride[2];
     base_ = static_cast<const char*>(tensor.data) + first * kConfig.element_bytes();
   }
+  /// Rows that follow each other are equally far apart.
+  static constexpr bool kLinear = kConfig.page_rows == 0;
+  __device__ __forceinline__ const char* below(const char* row, int rows) const {
+    return row + rows * tensor_.stride[2] * kConfig.element_bytes();
+  }
   __device__ __forceinline__ const char* row(int j) const {
-    if constexpr (kConfig.page_rows == 0) return base_ + j * tensor_.stride[2] * kConfig.element_bytes();
-    int page = table_.data[batch_ * table_.stride[0] + j / kConfig.page_rows * table_.stride[1]];
-    page = page < 0 ? 0 : page < table_.pages ? page : table_.pages - 1;
-    return base_ +
-           (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.element_bytes();
+    if constexpr (kConfig.page_rows == 0) {
+      return base_ + j * tensor_.stride[2] * kConfig.element_bytes();
+    } else {
+      int page = table_.data[batch_ * table_.stride[0] + j / kConfig.page_rows * table_.stride[1]];
+      page = page < 0 ? 0 : page < table_.pages ? page : table_.pages - 1;
+      return base_ +
+             (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.element_bytes();
+    }
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lanes.h"
+#include "shared/forward_mma.h"
 #include "shared/forward_mma_memory.h"
 
 namespace heddle::portable {
@@ -57,11 +58,15 @@ struct HostFragments {
   static int wave() { return thread(); }
   static void barrier() { __syncthreads(); }
   static void fence() {}
+  static void fork() {}
   static bool any_of_wave(bool x) { return x; }
   static unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from, unsigned long long to) {
     return atomicCAS(at, from, to);
   }
 
+  static Real scale(const shared::ForwardMmaParams& params) {
+    return sizeof(Real) == 8 ? static_cast<Real>(params.scale) : params.scale32;
+  }
   static Real infinity() { return std::numeric_limits<Real>::infinity(); }
   static Real nan() { return std::numeric_limits<Real>::quiet_NaN(); }
   static Real fused(Real x, Real y, Real z) { return std::fma(x, y, z); }

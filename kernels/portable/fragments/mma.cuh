@@ -121,17 +121,32 @@ struct MmaFragments : WarpOfThreads {
     template <int kDim, int kColumns, class Source>
     __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                int end) {
+      if (Source::kLinear && first + kConfig.kv_block <= end) {
+        ask_rows<kDim, kColumns, true>(source, to, pitch, first, end);
+      } else {
+        ask_rows<kDim, kColumns, false>(source, to, pitch, first, end);
+      }
+    }
+    /// kWhole: the tensor has all of them.
+    template <int kDim, int kColumns, bool kWhole, class Source>
+    __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
+                                                    int end) {
       constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes, kThreads = 32 * kConfig.waves();
       // So that a thread's chunks are of one column where they can be.
       constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
       constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
+      constexpr bool kSteady = kWhole && Source::kLinear && kThreads % kTogether == 0;
+      constexpr int kRowsAtOnce = kSteady ? kThreads / kTogether : 1;
+      [[maybe_unused]] const char* steady = kSteady ? source.row(first + thread() / kTogether) : nullptr;
 #pragma unroll
       for (int i = 0; i < kConfig.kv_block * kTogether; i += kThreads) {
         const int own = i + thread(), row = own / kTogether;
         if (kConfig.kv_block * kTogether % kThreads != 0 && row >= kConfig.kv_block) break;
         const int key = first + row, last = end > 0 ? end - 1 : 0;
-        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, source.row(key < last ? key : last),
-                                                              key < end, own % kTogether);
+        const char* from = kSteady ? steady : source.row(kWhole || key < last ? key : last);
+        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, from, kWhole || key < end,
+                                                              own % kTogether);
+        if (kSteady) steady = source.below(steady, kRowsAtOnce);
       }
     }
     /// The largest power of two of threads that share a row.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ptx/math.cuh"
+#include "shared/forward_mma.h"
 
 namespace heddle::portable {
 
@@ -14,12 +15,15 @@ struct WarpOfThreads {
 
   static __device__ __forceinline__ void barrier() { __syncthreads(); }
   static __device__ __forceinline__ void fence() { __threadfence(); }
+  /// In a part that few steps come to: the compiler is not to compute it for all, and then choose.
+  static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
   static __device__ __forceinline__ bool any_of_wave(bool x) { return __any_sync(~0U, x) != 0; }
   static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
                                                                         unsigned long long to) {
     return atomicCAS(at, from, to);
   }
 
+  static __device__ __forceinline__ float scale(const shared::ForwardMmaParams& params) { return params.scale32; }
   static __device__ __forceinline__ float infinity() { return ptx::infinity(); }
   static __device__ __forceinline__ float nan() { return __int_as_float(0x7fffffff); }
   static __device__ __forceinline__ float fused(float x, float y, float z) { return fmaf(x, y, z); }

@@ -49,6 +49,7 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
   }
   params.group = static_cast<int>(problem.group());
   params.scale = problem.scale * arguments.plan.mods.factor;
+  params.scale32 = static_cast<float>(params.scale);
   for (int axis = 0; axis < 3; ++axis) {
     params.outputs.o_stride[axis] = tensors.o.strides[axis];
     if (tensors.lse) params.outputs.lse_stride[axis] = tensors.lse->strides[axis];

@@ -145,6 +145,35 @@ void run_grid(FragmentKind fragments, int count, std::uint64_t seed, std::int64_
   }
 }
 
+/// Few queries and many keys, whose steps several CTAs share.
+void run_decodes(FragmentKind fragments, int count, std::uint64_t seed, std::int64_t most_elements) {
+  SpecSource source(seed, most_elements);
+  Deck<std::int64_t> q_rows({1, 1, 2, 3, 5, 16, 31}, seed + 1), kv_rows({1, 60, 129, 500, 900}, seed + 2),
+      group({1, 2, 4, 7, 8, 20, 71}, seed + 3);
+  Deck<int> splits({1, 2, 3, 7}, seed + 4), candidates({0, 0, 1}, seed + 5);
+  for (int i = 0; i < count;) {
+    CaseSpec spec = source.draw();
+    spec.q_rows = q_rows.deal();
+    spec.kv_rows = kv_rows.deal();
+    spec.group = group.deal();
+    spec.kv_heads = 1 + i % 2;
+    spec.batch = std::min<std::int64_t>(spec.batch, 2);
+    if (spec.q_rows > 2) spec.group = std::min<std::int64_t>(spec.group, 8);
+    if (!fits(spec)) continue;
+    ++i;
+    SCOPED_TRACE(spec.text());
+    try {
+      AttentionCase c(spec);
+      run_on_host_and_judge(c, {.fragments = fragments, .candidate = candidates.deal(), .splits = splits.deal()});
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+TEST(ForwardOnHost, FewQueries) { run_decodes(FragmentKind::host, scaled(20), 2'000'000, 60'000); }
+TEST(ForwardOnHost, FewQueriesOverMma) { run_decodes(FragmentKind::mma, scaled(20), 3'000'000, 30'000); }
+
 TEST(ForwardOnHost, AgreesWithTheReference) { run_grid(FragmentKind::host, scaled(40), 0, 60'000); }
 TEST(ForwardOnHost, AgreesWithTheReferenceOverMma) { run_grid(FragmentKind::mma, scaled(40), 1'000'000, 30'000); }
 

@@ -91,7 +91,7 @@ std::vector<Choice> forward_mma(const AttentionProblem& problem, const Attention
   const KernelMods mods = forward_mma_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, shared::FragmentKind::mma)) {
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors)) {
     std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
     if (!reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 #include <type_traits>
 
 #include "expr/simplify.h"
@@ -26,13 +27,25 @@ struct MmaKernel {
   int ctas;
 };
 
-/// For each bound of head dims the best first. Chosen by registers and shared memory, not measured: two fragments of
-/// rows a warp halve what a warp reads of keys and values for each product.
+// For each bound of head dims the best first. Chosen by registers and shared memory, not measured: two fragments of
+// rows a warp halve what a warp reads of keys and values for each product.
+/// f16, bf16.
 constexpr MmaKernel kKernels[] = {
-    {64, 4, 2, 64, false, 2}, {64, 4, 1, 64, false, 2},  {64, 4, 1, 32, false, 1},  {64, 4, 1, 16, false, 1},
-    {128, 4, 2, 32, true, 2}, {128, 4, 1, 64, true, 2},  {128, 4, 1, 32, true, 1},  {128, 4, 1, 16, true, 1},
-    {256, 4, 1, 64, true, 1}, {256, 4, 1, 32, true, 1},  {256, 4, 1, 16, true, 1},
+    {64, 4, 2, 64, false, 2}, {64, 4, 1, 64, false, 2}, {64, 4, 1, 32, false, 1}, {64, 4, 1, 16, false, 1},
+    {128, 4, 2, 32, true, 2}, {128, 4, 1, 64, true, 2}, {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1},
+    {256, 4, 1, 32, true, 1}, {256, 4, 1, 16, true, 1},
 };
+constexpr MmaKernel kF32Kernels[] = {
+    {64, 4, 2, 32, true, 1},  {64, 4, 1, 32, true, 1},  {64, 4, 1, 16, true, 1},
+    {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
+};
+constexpr MmaKernel kF64Kernels[] = {{64, 4, 1, 32, true, 1}, {64, 4, 1, 16, true, 1}, {128, 4, 1, 16, true, 1}};
+
+std::span<const MmaKernel> kernels_of(shared::Storage storage) {
+  if (storage == shared::Storage::f64) return kF64Kernels;
+  if (storage == shared::Storage::f32) return kF32Kernels;
+  return kKernels;
+}
 
 shared::Storage storage_of(DType dtype) {
   switch (dtype) {
@@ -102,7 +115,7 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   config.packed_heads = packed_heads;
   config.row_fragments = 1;
   config.row_waves = rows <= 16 ? 1 : rows <= 32 ? 2 : 4;
-  config.key_waves = std::min(4 / config.row_waves, config.kv_block / 16);
+  config.key_waves = std::min(4 / config.row_waves, config.kv_block / 16);  // a fragment of keys each, at least
   config.ctas = 1;
 }
 
@@ -137,12 +150,12 @@ int row_alignment(const ConstTensorView& view) {
 }
 
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                  const AttentionTensors& tensors, FragmentKind fragments) {
+                                                  const AttentionTensors& tensors) {
   ForwardMmaConfig all;
-  all.fragments = fragments;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
   all.storage = storage_of(problem.q_dtype);
+  all.fragments = all.element_bytes() == 2 ? FragmentKind::mma : FragmentKind::fma;
   all.lse = problem.with_lse;
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
@@ -163,7 +176,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   std::vector<ForwardMmaConfig> configs;
   for (const bool few : {true, false}) {
     if (few && packed == 0) continue;
-    for (const MmaKernel& kernel : kKernels) {
+    for (const MmaKernel& kernel : kernels_of(all.storage)) {
       if (kernel.most_dim != bound) continue;
       ForwardMmaConfig config = all;
       config.row_waves = kernel.row_waves;

@@ -19,11 +19,10 @@ KernelMods forward_mma_mods(const problem::AttentionProblem& problem);
 /// What divides every row's address, in bytes, up to 16: by the strides and by the address (null: any).
 int row_alignment(const ConstTensorView& view);
 
-/// The kernels of these fragments for a problem, best first: those for few queries before the others. What depends on
-/// the strides is as `tensors` have them. `splits` stays 1.
+/// The kernels for a problem on an NVIDIA GPU, best first: those for few queries before the others. What depends on the
+/// strides is as `tensors` have them. `splits` stays 1.
 std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,
-                                                          const KernelMods& mods, const AttentionTensors& tensors,
-                                                          shared::FragmentKind fragments);
+                                                          const KernelMods& mods, const AttentionTensors& tensors);
 
 /// Why the kernel does not fit: a sentence without a subject. Empty when it does. `callers`: the block mask that was
 /// given.

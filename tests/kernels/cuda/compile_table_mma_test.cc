@@ -58,6 +58,14 @@ std::vector<Case> cases() {
     add({.name = "decode in pages of 16, causal", .queries = 4, .group = 8, .page_rows = 16, .mask = mods::causal()});
     add({.name = "pages of 1", .page_rows = 1});
   }
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::int64_t dim : {64, 128}) {
+      all.push_back({.name = "causal", .qk_dim = dim, .v_dim = dim, .dtype = dtype, .mask = mods::causal()});
+    }
+    all.push_back({.name = "decode", .queries = 1, .group = 8, .dtype = dtype});
+  }
+  all.push_back({.name = "alibi f32", .dtype = DType::f32, .score = alibi});
+  all.push_back({.name = "f32", .qk_dim = 256, .v_dim = 256, .dtype = DType::f32});
   all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
   return all;
 }
@@ -133,7 +141,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
   for (shared::ForwardMmaConfig config :
-       plan::forward_mma_configs(problem, mods, tensors, shared::FragmentKind::mma)) {
+       plan::forward_mma_configs(problem, mods, tensors)) {
     if (!plan::forward_mma_misfit(config, problem, gpu.caps.shared_memory_bytes, nullptr).empty()) continue;
     ++tried;
     const int bytes = shared::forward_mma_memory(config).bytes;

@@ -49,7 +49,10 @@ struct ForwardMmaConfig {
   constexpr bool splits_keys() const { return splits > 1; }
   /// Columns that are multiplied: what the tensors lack of them is zero.
   constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
-  constexpr int v_columns() const { return (v_dim + 15) / 16 * 16; }
+  constexpr int v_columns() const {
+    const int fragment = fragments == FragmentKind::gfx9 ? 32 : 16;
+    return (v_dim + fragment - 1) / fragment * fragment;
+  }
   /// As the list of tiles sees it. Tiles of fewer than 64 rows are those of few queries: no sequence has more than the
   /// tile's own, so the rows up to 64 that the list reckons with hold none.
   constexpr TileShape tile() const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <type_traits>
 
@@ -187,6 +188,8 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       if (few) set_few_queries(config, packed, longest_queries(problem));
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
     }
+    // More keys a step occupy more waves.
+    if (few) std::ranges::stable_sort(configs, std::greater<>(), &ForwardMmaConfig::kv_block);
   }
   return configs;
 }

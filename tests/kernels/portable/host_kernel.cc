@@ -114,9 +114,15 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   engine::MaskRows rows;
   std::vector<plan::Choice> choices = plan::forward_mma(
       problem, tensors, options, caps, [&](BlockSize block) { return rows(problem, options, block); });
+  const bool wide = run.fragments == shared::FragmentKind::gfx9;  // 32 keys a fragment
+  if (wide) std::erase_if(choices, [](const plan::Choice& offered) { return offered.plan.forward_mma->kv_block < 32; });
+  if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
   ForwardMmaConfig config = *choice.plan.forward_mma;
   config.fragments = run.fragments;
+  if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
+  // Twice as many rows a fragment as it was planned with.
+  while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
   if (run.splits) config.splits = *run.splits;
   choice.plan.forward_mma = config;
   const plan::TileSchedule schedule =

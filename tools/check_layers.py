@@ -58,7 +58,8 @@ KERNELS_MAY_INCLUDE = {
 # GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
 PORTABLE_MAY_INCLUDE = {
     "forward": ("portable/forward/",),
-    "fragments": ("portable/fragments/", "ptx/"),
+    "fragments": ("portable/fragments/", "portable/amd/", "ptx/"),
+    "amd": (),
 }
 HOST_FRAGMENTS, HOST_LANES = "host.cuh", "lanes.h"
 

@@ -19,7 +19,7 @@ const device::KnownGpu& known(std::string_view gpu) {
   for (const device::KnownGpu& other : device::kKnownGpus) {
     names += fmt::format("{}'{}'", names.empty() ? "" : ", ", other.name);
   }
-  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} is accepted", gpu, names));
+  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} are accepted", gpu, names));
 }
 
 }  // namespace

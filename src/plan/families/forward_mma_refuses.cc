@@ -21,14 +21,14 @@ constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 1
 
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-std::string refuse_device(const AttentionProblem& problem, const device::CudaCaps& caps) {
+std::string refuse_device(const device::CudaCaps& caps) {
   if (caps.major < 8) {
     return fmt::format("cuda:{} ({}) has compute capability {}.{}; 8.0 and later are accepted", caps.index, caps.name,
                        caps.major, caps.minor);
   }
   // Its kernels have not run there yet, and forward_sm90's have been measured.
-  if (caps.major == 9 && is_16_bits(problem.q_dtype) && base::value_of(base::Option::family) != "forward_mma") {
-    return fmt::format("on compute capability 9.0 only {}=forward_mma chooses it for f16 and bf16", base::name_of(base::Option::family));
+  if (caps.major == 9 && base::value_of(base::Option::family) != "forward_mma") {
+    return fmt::format("on compute capability 9.0 only {}=forward_mma chooses it", base::name_of(base::Option::family));
   }
   return {};
 }
@@ -84,7 +84,7 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::CudaCaps& caps) {
-  std::array<std::string, 5> reasons = {refuse_device(problem, caps), refuse_types(problem), refuse_wide_mods(problem),
+  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_wide_mods(problem),
                                         refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);

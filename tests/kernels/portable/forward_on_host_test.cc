@@ -197,18 +197,18 @@ void run_decodes(const Grid& grid) {
 
 const std::vector<DType> kWide = {DType::f32, DType::f64};
 
-TEST(ForwardOnHost, AgreesWithTheReference) { run_grid({FragmentKind::host, scaled(40), 0, 60'000}); }
-TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, scaled(20), 2'000'000, 60'000}); }
-TEST(ForwardOnHost, OverMma) { run_grid({FragmentKind::mma, scaled(30), 1'000'000, 30'000}); }
-TEST(ForwardOnHost, FewQueriesOverMma) { run_decodes({FragmentKind::mma, scaled(15), 3'000'000, 30'000}); }
-TEST(ForwardOnHost, OverGfx11) { run_grid({FragmentKind::gfx11, scaled(15), 7'000'000, 20'000}); }
-TEST(ForwardOnHost, OverGfx12) { run_grid({FragmentKind::gfx12, scaled(12), 8'000'000, 20'000}); }
-TEST(ForwardOnHost, OverGfx9) { run_grid({FragmentKind::gfx9, scaled(15), 9'000'000, 20'000}); }
-TEST(ForwardOnHost, FewQueriesOverGfx11) { run_decodes({FragmentKind::gfx11, scaled(6), 10'000'000, 20'000}); }
-TEST(ForwardOnHost, FewQueriesOverGfx9) { run_decodes({FragmentKind::gfx9, scaled(6), 11'000'000, 20'000}); }
-TEST(ForwardOnHost, F32AndF64) { run_grid({FragmentKind::host, scaled(10), 4'000'000, 60'000, kWide}); }
-TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, scaled(8), 5'000'000, 6'000, kWide}); }
-TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, scaled(4), 6'000'000, 6'000, kWide}); }
+TEST(ForwardOnHost, AgreesWithTheReference) { run_grid({FragmentKind::host, scaled(30), 0, 60'000}); }
+TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, scaled(12), 2'000'000, 60'000}); }
+TEST(ForwardOnHost, OverMma) { run_grid({FragmentKind::mma, scaled(16), 1'000'000, 30'000}); }
+TEST(ForwardOnHost, FewQueriesOverMma) { run_decodes({FragmentKind::mma, scaled(8), 3'000'000, 30'000}); }
+TEST(ForwardOnHost, OverGfx11) { run_grid({FragmentKind::gfx11, scaled(6), 7'000'000, 20'000}); }
+TEST(ForwardOnHost, OverGfx12) { run_grid({FragmentKind::gfx12, scaled(6), 8'000'000, 20'000}); }
+TEST(ForwardOnHost, OverGfx9) { run_grid({FragmentKind::gfx9, scaled(6), 9'000'000, 20'000}); }
+TEST(ForwardOnHost, FewQueriesOverGfx11) { run_decodes({FragmentKind::gfx11, scaled(3), 10'000'000, 20'000}); }
+TEST(ForwardOnHost, FewQueriesOverGfx9) { run_decodes({FragmentKind::gfx9, scaled(3), 11'000'000, 20'000}); }
+TEST(ForwardOnHost, F32AndF64) { run_grid({FragmentKind::host, scaled(8), 4'000'000, 60'000, kWide}); }
+TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, scaled(5), 5'000'000, 6'000, kWide}); }
+TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, scaled(3), 6'000'000, 6'000, kWide}); }
 
 }  // namespace
 }  // namespace heddle::test

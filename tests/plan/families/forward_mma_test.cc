@@ -64,9 +64,7 @@ TEST(ForwardMma, RefusesInSentences) {
   device::CudaCaps old = a100;
   old.major = 7, old.minor = 5, old.name = "NVIDIA T4";
   EXPECT_EQ(refusal({}, old), "cuda:0 (NVIDIA T4) has compute capability 7.5; 8.0 and later are accepted");
-  EXPECT_EQ(refusal({}, h200()),
-            "on compute capability 9.0 only HEDDLE_FAMILY=forward_mma chooses it for f16 and bf16");
-  EXPECT_EQ(refusal({.dtype = DType::f32}, h200()), "");
+  EXPECT_EQ(refusal({}, h200()), "on compute capability 9.0 only HEDDLE_FAMILY=forward_mma chooses it");
   EXPECT_EQ(refusal({.dtype = DType::e4m3}, a100),
             "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
   EXPECT_EQ(refusal({.dim = 264}, a100), "q and k have head dimension 264; 1 to 256 are accepted");
@@ -169,7 +167,6 @@ TEST(ForwardMma, IsChosenWhereForwardSm90DoesNotRun) {
     EXPECT_EQ(chosen({.q_rows = 500}, caps_of(gpu)).family, "forward_mma");
   }
   EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");
-  EXPECT_EQ(chosen({.q_rows = 500, .dtype = DType::f32}, h200()).family, "forward_mma");
 }
 
 TEST(ForwardMma, IsTakenWhereTheEnvironmentAsksForIt) {

@@ -16,6 +16,7 @@
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
+#include "shared/forward_mma_config.h"
 #include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
@@ -34,7 +35,7 @@ struct ModForms {
 
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
-  std::string family;  // "cpu_forward", "reference", "forward_sm90"
+  std::string family;  // "cpu_forward", "reference", "forward_sm90", "forward_mma"
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                          // CPU
@@ -43,6 +44,7 @@ struct Plan {
   int grid = 0;                                             // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> forward_sm90{};  // family forward_sm90
   std::optional<CpuBackwardSplit> cpu_backward{};           // family cpu_backward
+  std::optional<shared::ForwardMmaConfig> forward_mma{};    // family forward_mma
   int packed_heads = 0;                                     // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                        // of its tiles
   std::optional<Prediction> predicted{};

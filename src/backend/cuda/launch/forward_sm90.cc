@@ -18,6 +18,7 @@
 #include "backend/cuda/launch/device_lists.h"
 #include "backend/cuda/launch/kv_start.h"
 #include "backend/cuda/launch/mod_values.h"
+#include "backend/cuda/launch/sequence_spans.h"
 #include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/stored_mask.h"
 #include "backend/cuda/launch/tensor_map.h"
@@ -31,30 +32,6 @@ namespace {
 
 using shared::ForwardSm90Config;
 using shared::ForwardSm90Params;
-
-/// Where each sequence stands. `longest`: keys of the longest.
-std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem, int longest) {
-  std::vector<shared::SequenceSpan> spans;
-  for (const Sequence& sequence : problem.sequences) {
-    spans.push_back({.q_begin = static_cast<int>(sequence.q_begin),
-                     .q_len = static_cast<int>(sequence.q_len),
-                     .kv_len = static_cast<int>(sequence.kv_len),
-                     .q_start = static_cast<int>(sequence.q_start),
-                     .kv_begin = static_cast<int>(sequence.kv_begin),
-                     .kv_end = static_cast<int>(sequence.kv_begin + sequence.kv_len),
-                     .kv_before = longest - static_cast<int>(sequence.kv_len),
-                     .q_end = static_cast<int>(sequence.q_begin + sequence.q_len)});
-  }
-  return spans;
-}
-
-/// A packed tensor as a batch of so many sequences that all begin at the same address.
-template <class View>
-View by_sequence(View view, std::int64_t sequences) {
-  view.shape[0] = sequences;
-  view.strides[0] = 0;
-  return view;
-}
 
 shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
   if (!view) return {};

@@ -2,32 +2,23 @@
 //
 //   bench_cpu_forward [--threads N] [--seconds S] [FILTER]
 //
-// Each case runs in windows with an FMA probe (fma_peak.h) before and after. A window counts when both probes reach 90
-// % of the best probe seen; the table shows the medians of those: GFLOP/s over the elements that attend (4 Sq Skv D per
-// head, halved for causal) and their ratio to the probes beside them. Time is the processor time of all threads, so the
-// figures are per core and a core that somebody else takes for a while does not count; `wall` is the whole launch's
-// speed, with what waiting and other people's work cost. A first line says what one core reads of memory.
+// The table shows GFLOP/s over the elements that attend (4 Sq Skv D per head, halved for causal), their ratio to the
+// FMA probes beside them, and the speed of whole launches (cpu_windows.h). A first line says what one core reads of
+// memory.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <numeric>
-#include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "fma_peak.h"
+#include "cpu_windows.h"
 #include "heddle/heddle.h"
 
 namespace heddle::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-constexpr double kProbeMilliseconds = 2;
 
 struct Case {
   std::string name = {};
@@ -72,21 +63,6 @@ std::vector<Case> cases() {
   return all;
 }
 
-Tensor random_tensor(DType dtype, const Dims& shape, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  Tensor x = Tensor::empty(DType::f32, shape);
-  float* data = static_cast<float*>(x.data());
-  for (std::int64_t i = 0; i < x.count(); ++i) data[i] = normal(generator);
-  return x.to(dtype);
-}
-
-double process_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 /// GB/s that one core reads of memory that no cache holds.
 double read_gigabytes_per_second() {
   constexpr std::size_t kBytes = std::size_t{1} << 30;
@@ -102,13 +78,6 @@ double read_gigabytes_per_second() {
     best = std::max(best, static_cast<double>(kBytes) * 1e-9 / (process_seconds() - begin));
   }
   return best;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 void measure(const Case& c, int threads, double seconds) {
@@ -128,39 +97,10 @@ void measure(const Case& c, int threads, double seconds) {
   plan.run(tensors, {.workspace = workspace.data()});
 
   const double flops = 4.0 * static_cast<double>(c.heads * c.q_rows * c.kv_rows * c.dim) * c.attended;
-  struct Window {
-    double gflops, wall, probe_low, probe_mean;
-  };
-  std::vector<Window> windows;
-  double best_probe = 0;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  double before = fma_peak_gflops(kProbeMilliseconds);
-  while (Clock::now() < end || windows.size() < 5) {
-    const auto begin = Clock::now();
-    const double cpu_begin = process_seconds();
-    int runs = 0;
-    double elapsed = 0;
-    do {
-      plan.run(tensors, {.workspace = workspace.data()});
-      ++runs;
-      elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
-    } while (elapsed < 2e-3);
-    const double cpu = process_seconds() - cpu_begin;
-    const double after = fma_peak_gflops(kProbeMilliseconds);
-    const double done = flops * runs * 1e-9;
-    windows.push_back({done / cpu, done / elapsed, std::min(before, after), (before + after) / 2});
-    best_probe = std::max({best_probe, before, after});
-    before = after;
-  }
-  std::vector<double> gflops, wall, ratios;
-  for (const Window& window : windows) {
-    if (window.probe_low < 0.9 * best_probe) continue;
-    gflops.push_back(window.gflops);
-    wall.push_back(window.wall);
-    ratios.push_back(window.gflops / window.probe_mean);
-  }
-  fmt::print("{:<24} {:8.1f} {:8.1f} {:7.3f} {:8.1f} {:5}/{}\n", c.name, median(gflops), best_probe, median(ratios),
-             median(wall), gflops.size(), windows.size());
+  const CpuFigures figures =
+      measure_windows(flops, seconds, [&] { plan.run(tensors, {.workspace = workspace.data()}); });
+  fmt::print("{:<24} {:8.1f} {:8.1f} {:7.3f} {:8.1f} {:5}/{}\n", c.name, figures.gflops, figures.probe, figures.ratio,
+             figures.wall, figures.counted, figures.windows);
 }
 
 int main(int count, char** arguments) {

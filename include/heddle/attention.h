@@ -22,8 +22,11 @@
 // below 2^224 (f64 inputs: 2^1536); with normalizer none each t w is in the range of the reals. On a GPU sum(p w v) is
 // accumulated in f32 before it is divided by l: if it passes 3.4e38, as 10 equally weighted values of 1e38 do, o is
 // infinite or NaN.
+//
+// backward.h has the gradients.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +40,7 @@
 #include "heddle/tensor.h"
 
 namespace heddle {
+struct BackwardTensors;  // backward.h
 namespace engine {
 class PlanCache;
 }
@@ -110,9 +114,13 @@ struct AttentionOptions {
   /// must be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is
   /// built from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
-  /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number says
-  /// that the content may have changed.
+  /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number
+  /// says that the content may have changed.
   std::uint64_t mask_version = 0;
+
+  /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, and
+  /// some gradients of captures have no such way: explain() says which, and asking for one of them is an error.
+  bool deterministic = false;
 
   BackendChoice backend = BackendChoice::automatic;
   int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.
@@ -180,10 +188,11 @@ struct RunOptions {
   const AttentionOptions* options = nullptr;
 };
 
-/// An attention planned once and run many times. Planning validates, analyses the mods, builds the block mask and picks
-/// the kernel; run() only computes. Copies share the plan. All functions may be called from several threads; one plan
-/// may run on several threads or streams at once, if each run has its own workspace. On a GPU the plan must outlive
-/// what its runs enqueued, and the graphs that captured them: destroying or updating it frees lists that they read.
+/// An attention, or its backward, planned once and run many times. Planning validates, analyses the mods, builds the
+/// block mask and picks the kernel; run() only computes. Copies share the plan. All functions may be called from
+/// several threads; one plan may run on several threads or streams at once, if each run has its own workspace. On a GPU
+/// the plan must outlive what its runs enqueued, and the graphs that captured them: destroying or updating it frees
+/// lists that they read.
 ///
 /// What waits on a GPU:
 /// - Making a plan and update(). They allocate on the plan's device, copy to it and from it, and find the rows of a
@@ -201,6 +210,10 @@ class AttentionPlan {
   /// captures, and lengths on a GPU are read by each run. On a GPU it waits, as above, and compiles the kernel unless
   /// it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
+  /// Plans the backward. Which gradients are there is planned, too. All that is said of plans here holds for it. (A
+  /// template, so that tensors in braces are AttentionTensors.)
+  template <std::same_as<BackwardTensors> Tensors>
+  AttentionPlan(const Tensors& tensors, const AttentionOptions& options);
 
   /// Bytes of workspace that one run needs. On a GPU it is the sum of these:
   /// - 64 bytes, if there are more tiles than SMs. If lengths are on the device, instead
@@ -218,6 +231,9 @@ class AttentionPlan {
   /// A run does not compare the content of a mask's captures on a GPU with what the mask was built from, and a kernel
   /// may have stored the mask's answers. After a change of such a capture, call update().
   void run(const AttentionTensors& tensors, const RunOptions& options = {}) const;
+  /// Runs a backward. A plan of the other pass is an error. The same gradients must be there as planned.
+  template <std::same_as<BackwardTensors> Tensors>
+  void run(const Tensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
   /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run,

@@ -1,4 +1,4 @@
-// Is a result right? One criterion for all backends, against attention computed in float64.
+// Is a result right? One criterion for all backends, against attention, or its backward, computed in float64.
 //
 // "Plain" is the unfused computation on the same stored inputs: S, mods and softmax in f32, P rounded to the storage
 // dtype's precision before P V, f32 accumulation, o rounded once (f64 inputs: all in f64). The storage dtype is q's.
@@ -32,14 +32,34 @@
 // exception, for results of a GPU: an element of o that is not finite where the reference is counts as right if its
 // column of v holds, within the sequence, something that is not finite and therefore masked for the row (attention.h).
 //
+// Gradients (dq, dk, dv, and those of sinks, captures and params) are judged tensor by tensor, by (a) and by (b), with
+// all elements as rows. u is o's unit roundoff if that is larger than the storage dtype's, because delta is computed
+// from the stored o. "Plain" is the backward that is not fused: S, t, p = exp(t - lse), dP, delta from the stored o
+// and lse, all in f32; p w is rounded to the storage dtype's precision before dv, ds before dq and dk; gradients of
+// captures, params and sinks are f32 sums of unrounded dt.
+//
+//   magnitude  of dt: p (|w dP| + D), D = sum |dO| sum |p w v| / l + |dlse|; of dv: sum p |w| |dO|. Of dq, dk and the
+//              rest those of dt times |dt/ds scale k| and so on, summed.
+//   floor      what follows for the gradient, as a sum of absolute values, from errors of p by e, of dP and delta by
+//              2 * 2^-24 of their terms, and of dt/ds by what evaluating it in f32 costs; at a kink either side's
+//              derivative is right.
+//
+// An element whose magnitude passes the reals' range (3.4e38; f64: 1.8e308) counts as right whatever it is: its sum may
+// have overflowed on the way.
+//
+// In a GPU's gradients an element that is not finite where the reference is counts as right if k (of dq), q (of dk), or
+// dO (of dv) holds in its column, within the sequence, something that is not finite.
+//
 // The criterion speaks of mods that f32 can compute: one that amplifies rounding errors of s (exp(50 * score), a jump
 // at score == 0) may fail it on any backend.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
 #include "heddle/attention.h"
+#include "heddle/backward.h"
 
 namespace heddle {
 
@@ -65,5 +85,17 @@ struct CheckReport {
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
                             const std::optional<ConstTensorView>& lse);
+
+/// By the names "dq", "dk", "dv", "d_sinks", "d_captures['NAME']", "d_params['NAME']".
+struct GradientReport {
+  std::map<std::string, TensorCheck> tensors;
+  bool passed = false;
+  std::string text() const;  // a table of the figures
+};
+
+/// Checks the gradients that `tensors` has: results of attention_backward() with these inputs and options. Cost: three
+/// to four times check_attention's. Tensors on a GPU are copied to the CPU first; wait for the stream that computed
+/// them. Throws as attention_backward() does.
+GradientReport check_backward(const BackwardTensors& tensors, const AttentionOptions& options);
 
 }  // namespace heddle

@@ -17,11 +17,12 @@ using base::Rejected;
 /// The memory and values of one run. Everything was validated.
 struct RunArguments {
   AttentionTensors tensors;
-  const AttentionOptions* options;  // sinks, descales, threads
-  const Bindings* bindings;         // for the mods
-  const BlockMask* block_mask;      // null: everything attends
-  void* workspace;                  // plan.workspace_bytes
-  void* stream = nullptr;           // of a GPU's run; null: the device's default stream
+  const AttentionOptions* options;            // sinks, descales, threads
+  const Bindings* bindings;                   // for the mods
+  const BlockMask* block_mask;                // null: everything attends
+  void* workspace;                            // plan.workspace_bytes
+  void* stream = nullptr;                     // of a GPU's run; null: the device's default stream
+  const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
 
 /// What a kernel is prepared from. References live while prepare() runs; what the kernel needs later it keeps itself.
@@ -32,6 +33,7 @@ struct PrepareArguments {
   const AttentionOptions& options;
   const Bindings& bindings;
   const BlockMask* block_mask;  // null: everything attends. Lives as long as the kernel, whose runs bring it again
+  const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
 
 /// A prepared attention. Immutable: several runs may go on at once.

@@ -8,18 +8,13 @@
 
 #include "backend/reference/attend.h"
 #include "base/element.h"
-#include "base/on_host.h"
 #include "check/criterion.h"
+#include "check/host_copies.h"
 #include "check/plain.h"
 #include "problem/run.h"
 
 namespace heddle {
 namespace {
-
-// What was computed, in the form in which validation takes it; nothing is written through it.
-TensorView as_output(const ConstTensorView& view) {
-  return TensorView(const_cast<void*>(view.data), view.dtype, view.shape, view.strides, view.device);
-}
 
 double element_at(const ConstTensorView& view, const reference::RowPlace& place, std::int64_t column) {
   const std::int64_t row = place.batch * view.strides[0] + place.head * view.strides[1] + place.row * view.strides[2];
@@ -130,8 +125,8 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
                             const std::optional<ConstTensorView>& lse) {
-  AttentionTensors tensors = {q, k, v, as_output(o), {}};
-  if (lse) tensors.lse = as_output(*lse);
+  AttentionTensors tensors = {q, k, v, check::as_output(o), {}};
+  if (lse) tensors.lse = check::as_output(*lse);
   // Copies of what a GPU computed are known by the options.
   if (q.device.kind == DeviceKind::cpu) {
     return check_on_host(tensors, options, options.backend == BackendChoice::cuda);
@@ -140,17 +135,9 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   const problem::AttentionProblem problem = problem::validate(tensors, options);  // before anything is copied
   problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);
   base::OnHost host;
-  AttentionTensors copies = {host.view(q), host.view(k), host.view(v), as_output(host.view(o)), {}};
-  if (lse) copies.lse = as_output(host.view(*lse));
-  AttentionOptions own = options;
-  own.bindings = host.bindings(options.bindings);
-  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::sinks, &AttentionOptions::q_descale,
-                      &AttentionOptions::k_descale, &AttentionOptions::v_descale, &AttentionOptions::q_lengths,
-                      &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q, &AttentionOptions::cu_seqlens_kv,
-                      &AttentionOptions::q_start, &AttentionOptions::kv_start}) {
-    own.*member = host.view(options.*member);
-  }
-  return check_on_host(copies, own, true);
+  AttentionTensors copies = {host.view(q), host.view(k), host.view(v), check::as_output(host.view(o)), {}};
+  if (lse) copies.lse = check::as_output(host.view(*lse));
+  return check_on_host(copies, check::on_host(host, options), true);
 }
 
 }  // namespace heddle

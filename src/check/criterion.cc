@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/precision.h"
 #include "check/plain.h"
 
 namespace heddle::check {
@@ -13,26 +14,9 @@ namespace {
 // 0 finite, 1 +inf, 2 -inf, 3 NaN
 int special_class(double x) { return std::isfinite(x) ? 0 : std::isnan(x) ? 3 : x > 0 ? 1 : 2; }
 
-double smallest_subnormal(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-1074;
-    case DType::f16:
-      return 0x1p-24;
-    case DType::bf16:
-      return 0x1p-133;
-    case DType::e4m3:
-      return 0x1p-9;
-    case DType::e5m2:
-      return 0x1p-16;
-    default:
-      return 0x1p-149;
-  }
-}
-
 // At least half a unit in the last place of x.
 double one_rounding(DType dtype, double x) {
-  return std::max(std::ldexp(std::abs(x), -significand_bits(dtype)), smallest_subnormal(dtype) / 2);
+  return std::max(std::ldexp(std::abs(x), -significand_bits(dtype)), base::smallest_subnormal(dtype) / 2);
 }
 
 }  // namespace
@@ -43,9 +27,9 @@ double sum_step(const problem::AttentionProblem& problem, bool on_gpu) {
   return on_gpu && fp8 ? kFp8SumUnit : kSumUnit;
 }
 
-double storage_unit(const problem::AttentionProblem& problem) {
-  return std::ldexp(1.0, -significand_bits(problem.q_dtype));
-}
+double storage_unit(const problem::AttentionProblem& problem) { return unit_of(problem.q_dtype); }
+
+double unit_of(DType dtype) { return std::ldexp(1.0, -significand_bits(dtype)); }
 
 void Criterion::Errors::add(double error) {
   largest = std::max(largest, error);

@@ -19,6 +19,8 @@ inline constexpr double kFp8SumUnit = 0x1p-14;
 
 /// What a step of a sum is rounded to in this attention; on_gpu: a GPU computed what is judged.
 double sum_step(const problem::AttentionProblem& problem, bool on_gpu);
+/// Unit roundoff.
+double unit_of(DType dtype);
 /// u: the unit roundoff of the storage dtype, q's.
 double storage_unit(const problem::AttentionProblem& problem);
 

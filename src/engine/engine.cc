@@ -31,28 +31,50 @@ void* workspace_of(const Device& device, std::int64_t bytes, void* given, Tensor
   return allocated.data();
 }
 
+const AttentionTensors& shared_with_forward(const AttentionTensors& tensors) { return tensors; }
+AttentionTensors shared_with_forward(const BackwardTensors& tensors) { return problem::forward_tensors(tensors); }
+const BackwardTensors* backward_of(const AttentionTensors&) { return nullptr; }
+const BackwardTensors* backward_of(const BackwardTensors& tensors) { return &tensors; }
+
 }  // namespace
+
+template <class Tensors>
+void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptions& given) {
+  options = given;
+  problem = problem::validate(tensors, options);
+  planned = problem::PlannedTensors(tensors);
+  reads_depend_on_values = problem::reads_depend_on_values(problem, options.bindings);
+  const plan::Request asked = request();
+  std::vector<plan::Choice> choices =
+      plan::choose(asked, [&](BlockSize block) { return mask_rows(problem, options, block); });
+  engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
+    return engine::prepare(choice.plan, choice.block_mask.get(), asked, options.bindings);
+  });
+  plan = std::move(prepared.plan);
+  plan.schedule.reset();  // the kernel has its own copy of the lists
+  block_mask = std::move(prepared.block_mask);
+  kernel = std::move(prepared.kernel);
+}
 
 AttentionPlan::AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options)
     : state_(std::make_shared<State>()) {
-  State& state = *state_;
-  state.options = options;
-  state.problem = problem::validate(tensors, options);
-  state.planned = problem::PlannedTensors(tensors);
-  state.reads_depend_on_values = problem::reads_depend_on_values(state.problem, options.bindings);
-  const plan::Request request = {state.problem, tensors, options, engine::machine_for(state.problem.device, options)};
-  std::vector<plan::Choice> choices =
-      plan::choose(request, [&](BlockSize block) { return state.mask_rows(state.problem, options, block); });
-  engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
-    return engine::prepare(choice.plan, choice.block_mask.get(), request, options.bindings);
-  });
-  state.plan = std::move(prepared.plan);
-  state.plan.schedule.reset();  // the kernel has its own copy of the lists
-  state.block_mask = std::move(prepared.block_mask);
-  state.kernel = std::move(prepared.kernel);
+  state_->plan_for(tensors, options);
 }
 
-void AttentionPlan::State::run(const AttentionTensors& tensors, const RunOptions& run, bool mask_is_current) const {
+template <std::same_as<BackwardTensors> Tensors>
+AttentionPlan::AttentionPlan(const Tensors& tensors, const AttentionOptions& options)
+    : state_(std::make_shared<State>()) {
+  state_->plan_for(tensors, options);
+}
+template AttentionPlan::AttentionPlan(const BackwardTensors&, const AttentionOptions&);
+
+plan::Request AttentionPlan::State::request() const {
+  return {problem, planned.tensors, options, engine::machine_for(problem.device, options),
+          planned.backward ? &*planned.backward : nullptr};
+}
+
+template <class Tensors>
+void AttentionPlan::State::run(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const {
   const AttentionOptions& given = run.options != nullptr ? *run.options : options;
   const Bindings& values = run.bindings != nullptr ? *run.bindings : given.bindings;
   if (run.options != nullptr) problem::check_planned_options(problem, options, given);
@@ -66,17 +88,26 @@ void AttentionPlan::State::run(const AttentionTensors& tensors, const RunOptions
   Tensor allocated;
   void* workspace = workspace_of(problem.device, plan.workspace_bytes, run.workspace, allocated);
   if (on_gpu && plan.workspace_bytes > 0) engine::check_workspace(workspace, problem.device);
-  kernel->launch({.tensors = tensors,
+  kernel->launch({.tensors = shared_with_forward(tensors),
                   .options = &given,
                   .bindings = &values,
                   .block_mask = block_mask.get(),
                   .workspace = workspace,
-                  .stream = run.stream});
+                  .stream = run.stream,
+                  .backward = backward_of(tensors)});
 }
+template void AttentionPlan::State::run(const AttentionTensors&, const RunOptions&, bool) const;
+template void AttentionPlan::State::run(const BackwardTensors&, const RunOptions&, bool) const;
 
 void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
   state_->run(tensors, options, false);
 }
+
+template <std::same_as<BackwardTensors> Tensors>
+void AttentionPlan::run(const Tensors& tensors, const RunOptions& options) const {
+  state_->run(tensors, options, false);
+}
+template void AttentionPlan::run(const BackwardTensors&, const RunOptions&) const;
 
 void AttentionPlan::update(const Bindings& bindings) {
   State& state = *state_;
@@ -97,9 +128,7 @@ void AttentionPlan::update(const Bindings& bindings) {
   if (block_mask != nullptr) {
     block_mask = state.mask_rows.updated(state.problem, state.options, *block_mask, merged);
   }
-  const plan::Request request = {state.problem, state.planned.tensors, state.options,
-                                 engine::machine_for(state.problem.device, state.options)};
-  state.kernel = engine::prepare(state.plan, block_mask.get(), request, merged);
+  state.kernel = engine::prepare(state.plan, block_mask.get(), state.request(), merged);
   state.block_mask = std::move(block_mask);
   state.reads_depend_on_values = reads_depend_on_values;
   state.options.bindings = std::move(merged);

@@ -97,6 +97,7 @@ Json plan_json(const plan::Plan& plan) {
   if (family != nullptr && family->settings != nullptr) json["config"] = config_json(family->settings(plan));
   if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
   if (!plan.access.empty()) json["access"] = plan.access;
+  if (!plan.gradients.empty()) json["gradients"] = plan.gradients;
   return json;
 }
 
@@ -174,8 +175,10 @@ void add_plan(Text& text, const Json& plan) {
     text.below(fmt::format("packs {} heads a tile, {} queries of each", plain(plan["packed_heads"]),
                            plain(plan["config"]["packed_queries"])));
   }
-  if (!plan.contains("access")) return;
-  for (const Json& sentence : plan["access"]) text.below(plain(sentence));
+  for (const char* list : {"access", "gradients"}) {
+    if (!plan.contains(list)) continue;
+    for (const Json& sentence : plan[list]) text.below(plain(sentence));
+  }
 }
 
 void add_predicted(Text& text, const Json& predicted) {

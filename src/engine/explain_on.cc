@@ -8,6 +8,7 @@
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
 #include "heddle/error.h"
+#include "problem/run.h"
 
 namespace heddle {
 namespace {
@@ -19,22 +20,39 @@ const device::KnownGpu& known(std::string_view gpu) {
   for (const device::KnownGpu& other : device::kKnownGpus) {
     names += fmt::format("{}'{}'", names.empty() ? "" : ", ", other.name);
   }
-  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} is accepted", gpu, names));
+  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} are accepted", gpu, names));
 }
 
-}  // namespace
+AttentionTensors moved_to(AttentionTensors tensors, const Device& device) {
+  for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) view->device = device;
+  tensors.o.device = device;
+  if (tensors.lse) tensors.lse->device = device;
+  return tensors;
+}
 
-Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options) {
+BackwardTensors moved_to(BackwardTensors tensors, const Device& device) {
+  for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.d_o}) view->device = device;
+  for (auto* view : {&tensors.lse, &tensors.d_lse}) {
+    if (*view) (*view)->device = device;
+  }
+  for (auto* view : {&tensors.dq, &tensors.dk, &tensors.dv, &tensors.d_sinks}) {
+    if (*view) (*view)->device = device;
+  }
+  for (NamedViews* gradients : {&tensors.d_captures, &tensors.d_params}) {
+    for (auto& [name, view] : *gradients) view.device = device;
+  }
+  return tensors;
+}
+
+template <class Tensors>
+Explanation explain_there(std::string_view gpu, const Tensors& tensors, const AttentionOptions& options) {
   const device::KnownGpu& target = known(gpu);
   const Device device = {target.kind, 0};
   device::Machine machine = engine::cpu_machine();
   machine.cuda = {target.caps};
 
   // The views say that everything is there; the block mask is built from what really is where.
-  AttentionTensors there = tensors;
-  for (ConstTensorView* view : {&there.q, &there.k, &there.v}) view->device = device;
-  there.o.device = device;
-  if (there.lse) there.lse->device = device;
+  const Tensors there = moved_to(tensors, device);
   AttentionOptions options_there = options;
   options_there.backend = BackendChoice::automatic;
   for (auto& [name, capture] : options_there.bindings.captures) capture.device = device;
@@ -45,11 +63,26 @@ Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, co
 
   const problem::AttentionProblem problem = problem::validate(there, options_there);
   engine::MaskRows rows;
-  const std::vector<plan::Choice> choices = plan::choose(
-      {problem, there, options_there, machine}, [&](BlockSize block) { return rows(problem, options, block); });
+  const problem::PlannedTensors planned(there);
+  const plan::Request request = {problem, planned.tensors, options_there, machine,
+                                 planned.backward ? &*planned.backward : nullptr};
+  const std::vector<plan::Choice> choices =
+      plan::choose(request, [&](BlockSize block) { return rows(problem, options, block); });
   const nlohmann::ordered_json explanation =
       engine::explanation(problem, choices.front().block_mask.get(), rows.place(), choices.front().plan, nullptr);
   return {engine::to_text(explanation), explanation.dump(2)};
 }
+
+}  // namespace
+
+Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options) {
+  return explain_there(gpu, tensors, options);
+}
+
+template <std::same_as<BackwardTensors> Tensors>
+Explanation explain_on(std::string_view gpu, const Tensors& tensors, const AttentionOptions& options) {
+  return explain_there(gpu, tensors, options);
+}
+template Explanation explain_on(std::string_view gpu, const BackwardTensors&, const AttentionOptions&);
 
 }  // namespace heddle

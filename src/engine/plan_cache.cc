@@ -77,7 +77,8 @@ std::vector<AttentionPlan> PlanCache::keep(Entry entry) {
   return dropped;
 }
 
-AttentionPlan PlanCache::plan(const AttentionTensors& tensors, const AttentionOptions& options) {
+template <class Tensors>
+AttentionPlan PlanCache::plan(const Tensors& tensors, const AttentionOptions& options) {
   thread_local PlanKey key;
   write_key(tensors, options, key);
   const std::uint64_t hash = base::hash_bytes(key.data(), key.size() * sizeof(key.front()));
@@ -101,9 +102,15 @@ AttentionPlan PlanCache::plan(const AttentionTensors& tensors, const AttentionOp
   return made;
 }
 
-void PlanCache::run(const AttentionPlan& plan, const AttentionTensors& tensors, const RunOptions& options) {
+template AttentionPlan PlanCache::plan(const AttentionTensors&, const AttentionOptions&);
+template AttentionPlan PlanCache::plan(const BackwardTensors&, const AttentionOptions&);
+
+template <class Tensors>
+void PlanCache::run(const AttentionPlan& plan, const Tensors& tensors, const RunOptions& options) {
   plan.state_->run(tensors, options, true);
 }
+template void PlanCache::run(const AttentionPlan&, const AttentionTensors&, const RunOptions&);
+template void PlanCache::run(const AttentionPlan&, const BackwardTensors&, const RunOptions&);
 
 PlanCacheCounts PlanCache::counts() const {
   const std::lock_guard lock(mutex_);
@@ -129,6 +136,12 @@ PlanCache& plan_cache() {
 AttentionPlan cached_plan(const AttentionTensors& tensors, const AttentionOptions& options) {
   return engine::plan_cache().plan(tensors, options);
 }
+
+template <std::same_as<BackwardTensors> Tensors>
+AttentionPlan cached_plan(const Tensors& tensors, const AttentionOptions& options) {
+  return engine::plan_cache().plan(tensors, options);
+}
+template AttentionPlan cached_plan(const BackwardTensors&, const AttentionOptions&);
 
 PlanCacheCounts plan_cache_counts() { return engine::plan_cache().counts(); }
 

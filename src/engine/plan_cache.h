@@ -20,9 +20,12 @@ class PlanCache {
  public:
   /// Plans unless a plan is kept for this problem, whose mask then has the values of `options`. Throws as
   /// AttentionPlan. A hit allocates nothing.
-  AttentionPlan plan(const AttentionTensors& tensors, const AttentionOptions& options);
+  /// Tensors: AttentionTensors, or BackwardTensors for a backward.
+  template <class Tensors>
+  AttentionPlan plan(const Tensors& tensors, const AttentionOptions& options);
   /// Runs a plan that plan() has just given for these arguments: what its mask reads is not compared once more.
-  static void run(const AttentionPlan& plan, const AttentionTensors& tensors, const RunOptions& options);
+  template <class Tensors>
+  static void run(const AttentionPlan& plan, const Tensors& tensors, const RunOptions& options);
 
   PlanCacheCounts counts() const;
   void clear();

@@ -6,15 +6,19 @@
 #include <variant>
 
 #include "base/hash.h"
+#include "problem/problem.h"
 #include "problem/refuse.h"
 #include "problem/sequences.h"
 
 namespace heddle::engine {
 namespace {
 
+/// The first word of a backward's key; a forward's is a tensor's, which never has all bits set.
+constexpr std::uint64_t kBackward = ~std::uint64_t{0};
+
 class KeyWriter {
  public:
-  explicit KeyWriter(PlanKey& key) : key_(key) { key_.clear(); }
+  explicit KeyWriter(PlanKey& key) : key_(key) {}
 
   void add(std::uint64_t word) { key_.push_back(word); }
   void add(std::int64_t word) { key_.push_back(static_cast<std::uint64_t>(word)); }
@@ -55,10 +59,8 @@ class KeyWriter {
   PlanKey& key_;
 };
 
-}  // namespace
-
-void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key) {
-  KeyWriter words(key);
+/// What both passes are known by.
+void add_shared(KeyWriter& words, const AttentionTensors& tensors, const AttentionOptions& options) {
   for (const ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) words.add(*view);
   words.add(ConstTensorView(tensors.o));
   words.add(tensors.lse);
@@ -84,6 +86,32 @@ void write_key(const AttentionTensors& tensors, const AttentionOptions& options,
     words.add(std::string_view(name));
     words.add(view);
   }
+}
+
+}  // namespace
+
+void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key) {
+  key.clear();
+  KeyWriter words(key);
+  add_shared(words, tensors, options);
+}
+
+void write_key(const BackwardTensors& tensors, const AttentionOptions& options, PlanKey& key) {
+  key.clear();
+  KeyWriter words(key);
+  words.add(kBackward);
+  words.add(std::uint64_t{options.deterministic});
+  words.add(tensors.d_o);
+  words.add(tensors.d_lse);
+  for (const auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv, &tensors.d_sinks}) words.add(*gradient);
+  for (const NamedViews* gradients : {&tensors.d_captures, &tensors.d_params}) {
+    words.add(static_cast<std::uint64_t>(gradients->size()));
+    for (const auto& [name, view] : *gradients) {
+      words.add(std::string_view(name));
+      words.add(ConstTensorView(view));
+    }
+  }
+  add_shared(words, problem::forward_tensors(tensors), options);
 }
 
 }  // namespace heddle::engine

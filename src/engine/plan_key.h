@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "heddle/attention.h"
+#include "heddle/backward.h"
 
 namespace heddle::engine {
 
@@ -15,5 +16,7 @@ using PlanKey = std::vector<std::uint64_t>;
 /// also how far 16 bytes divide their addresses; mods by their nodes, which whoever keeps the key must keep alive;
 /// the content of lengths and starts on the CPU; scale, normalizer, backend, threads, maxima, the caller's block mask.
 void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key);
+/// Of a backward also its own tensors, and which gradients are there.
+void write_key(const BackwardTensors& tensors, const AttentionOptions& options, PlanKey& key);
 
 }  // namespace heddle::engine

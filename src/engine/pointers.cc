@@ -47,6 +47,21 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   }
 }
 
+void check_pointers(const problem::AttentionProblem& problem, const BackwardTensors& tensors,
+                    const AttentionOptions& options, const Bindings& bindings) {
+  const Device& device = problem.device;
+  check_pointers(problem, problem::forward_tensors(tensors), options, bindings);
+  check_pointer("d_o", tensors.d_o, device);
+  if (tensors.d_lse) check_pointer("d_lse", *tensors.d_lse, device);
+  if (tensors.dq) check_pointer("dq", *tensors.dq, device);
+  if (tensors.dk) check_pointer("dk", *tensors.dk, device);
+  if (tensors.dv) check_pointer("dv", *tensors.dv, device);
+  if (tensors.d_sinks) check_pointer("d_sinks", *tensors.d_sinks, device);
+  for (const NamedViews* gradients : {&tensors.d_captures, &tensors.d_params}) {
+    for (const auto& [name, view] : *gradients) check_pointer(fmt::format("the gradient of '{}'", name), view, device);
+  }
+}
+
 void check_workspace(const void* workspace, const Device& device) {
   const int found = backend::find_device_kind(device.kind)->index_of(workspace);
   if (found == device.index) return;

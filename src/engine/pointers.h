@@ -16,6 +16,9 @@ void check_pointer(std::string_view name, const ConstTensorView& view, const Dev
 /// after the run returned. Allocates nothing else.
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings);
+/// The same of a backward.
+void check_pointers(const problem::AttentionProblem& problem, const BackwardTensors& tensors,
+                    const AttentionOptions& options, const Bindings& bindings);
 /// The same for a run's workspace.
 void check_workspace(const void* workspace, const Device& device);
 

@@ -30,7 +30,7 @@ std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask
                                          const plan::Request& request, const Bindings& bindings) {
   const plan::Plan listed = plan::with_schedule(plan, request, block_mask);
   return find_backend(plan.backend)
-      .prepare({request.problem, listed, request.tensors, request.options, bindings, block_mask});
+      .prepare({request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
 }
 
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {

@@ -23,8 +23,13 @@ struct AttentionPlan::State {
   std::unique_ptr<backend::Kernel> kernel;
   bool cached = false;  // the plan cache hands it to several callers, so nobody may change it
 
+  /// Tensors: AttentionTensors, or BackwardTensors for a backward.
+  template <class Tensors>
+  void plan_for(const Tensors& tensors, const AttentionOptions& options);
   /// `mask_is_current`: the caller has asked the block mask already.
-  void run(const AttentionTensors& tensors, const RunOptions& run, bool mask_is_current) const;
+  template <class Tensors>
+  void run(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const;
+  plan::Request request() const;
 
   nlohmann::ordered_json explanation() const {
     nlohmann::ordered_json all =

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "plan/families/backward_sm90.h"
+#include "plan/families/backward_sm90_config.h"
+#include "plan/families/cpu_backward.h"
 #include "plan/families/cpu_forward.h"
 #include "plan/families/cpu_forward_costs.h"
+#include "plan/families/forward_mma.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_config.h"
 
@@ -35,6 +39,18 @@ std::vector<Choice> cpu(const Request& request, const RowsOf& rows_of) {
   return {choice};
 }
 
+std::vector<Choice> cpu_backward_choices(const Request& request, const RowsOf& rows_of) {
+  Choice choice = {cpu_backward(request), nullptr};
+  const problem::AttentionProblem& problem = request.problem;
+  ModForms& forms = choice.plan.forms;
+  if (!problem.score_mod.empty()) forms.score = "computed, with its derivative, for each pair of a tile with SIMD";
+  if (!problem.mask_mod.empty()) forms.mask = "computed for each pair of a partial block with SIMD";
+  if (!problem.weight_mod.empty()) forms.weight = "computed for each pair of a tile with SIMD";
+  choice.block_mask = rows_of(choice.plan.tile);
+  choice.plan.predicted = cpu_backward_prediction(problem, choice.plan, choice.block_mask.get(), request.machine.cpu);
+  return {choice};
+}
+
 /// choose() saw to it that the device is there.
 const device::CudaCaps& cuda_caps(const Request& request) {
   return *std::ranges::find(request.machine.cuda, request.problem.device.index, &device::CudaCaps::index);
@@ -42,7 +58,9 @@ const device::CudaCaps& cuda_caps(const Request& request) {
 
 constexpr Family kFamilies[] = {
     {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr, nullptr},
+    {"cpu_backward", BackendChoice::cpu, problem::Pass::backward, takes_all, cpu_backward_choices, nullptr, nullptr},
     {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr, nullptr},
+    {"reference_backward", BackendChoice::reference, problem::Pass::backward, takes_all, reference, nullptr, nullptr},
     {"forward_sm90", BackendChoice::cuda, problem::Pass::forward,
      [](const Request& request) { return forward_sm90_refuses(request.problem, request.options, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) {
@@ -52,6 +70,19 @@ constexpr Family kFamilies[] = {
        return forward_sm90_schedule(request.problem, *plan.forward_sm90, block_mask, cuda_caps(request), plan.order);
      },
      [](const Plan& plan) { return forward_sm90_settings(*plan.forward_sm90); }},
+    {"forward_mma", BackendChoice::cuda, problem::Pass::forward,
+     [](const Request& request) { return forward_mma_refuses(request.problem, request.options, cuda_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_mma(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
+     },
+     [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
+       return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, cuda_caps(request), plan.order);
+     },
+     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }},
+    {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
+     [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
+     nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }},
 };
 
 }  // namespace

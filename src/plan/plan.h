@@ -12,9 +12,12 @@
 #include "device/caps.h"
 #include "heddle/attention.h"
 #include "plan/access/tensor_copies.h"
+#include "plan/cpu_backward_split.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
+#include "shared/backward_sm90_config.h"
+#include "shared/forward_mma_config.h"
 #include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
@@ -33,7 +36,7 @@ struct ModForms {
 
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
-  std::string family;  // "cpu_forward", "reference", "forward_sm90"
+  std::string family;  // a name of the table (families.h)
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                          // CPU
@@ -41,6 +44,9 @@ struct Plan {
   int multiprocessors = 0;                                  // GPU: a launch has no more CTAs; 0: no GPU
   int grid = 0;                                             // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> forward_sm90{};  // family forward_sm90
+  std::optional<shared::BackwardSm90Config> backward_sm90{};  // family backward_sm90
+  std::optional<CpuBackwardSplit> cpu_backward{};           // family cpu_backward
+  std::optional<shared::ForwardMmaConfig> forward_mma{};    // family forward_mma
   int packed_heads = 0;                                     // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                        // of its tiles
   std::optional<Prediction> predicted{};
@@ -50,8 +56,9 @@ struct Plan {
   /// dropped when a kernel was prepared from them.
   std::shared_ptr<const TileSchedule> schedule{};
   TensorCopies copies{};
-  std::vector<std::string> access{};  // of tensors that TMA does not bring from where they are: how, and why
-  std::vector<std::string> rejected;  // alternatives that do not stand before it, each with its reason
+  std::vector<std::string> access{};     // of tensors that TMA does not bring from where they are: how, and why
+  std::vector<std::string> gradients{};  // of captures, params and sinks: how each is summed
+  std::vector<std::string> rejected;     // alternatives that do not stand before it, each with its reason
 };
 
 /// A plan and the rows it walks.
@@ -70,6 +77,7 @@ struct Request {
   const AttentionTensors& tensors;  // strides, and how far addresses are aligned
   const AttentionOptions& options;
   const device::Machine& machine;
+  const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
 
 /// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic

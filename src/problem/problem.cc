@@ -1,6 +1,7 @@
 #include "problem/problem.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -52,6 +53,28 @@ std::string describe_sequences(const AttentionProblem& problem) {
 
 expr::Range span(double lo, double hi) { return {.lo = lo, .hi = hi}; }
 
+// "dq, dv, d 'slopes'"
+std::string describe_wanted(const WantedGradients& wanted) {
+  std::vector<std::string> names;
+  if (wanted.q) names.push_back("dq");
+  if (wanted.k) names.push_back("dk");
+  if (wanted.v) names.push_back("dv");
+  if (wanted.sinks) names.push_back("d_sinks");
+  for (const auto* list : {&wanted.captures, &wanted.params}) {
+    for (const std::string& name : *list) names.push_back(fmt::format("d '{}'", name));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// What a backward has instead of a forward's "-> bf16 o, lse".
+std::string describe_results(const AttentionProblem& problem) {
+  if (problem.pass == Pass::forward) {
+    return fmt::format("{} o{}", heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "");
+  }
+  return fmt::format("{} from {} o and d_o{}{}", describe_wanted(problem.wanted), heddle::name(problem.o_dtype),
+                     problem.with_d_lse ? " and d_lse" : "", problem.deterministic ? "; deterministic" : "");
+}
+
 }  // namespace
 
 std::string_view name(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
@@ -75,13 +98,12 @@ std::string name(const Device& device) {
 
 std::string to_string(const AttentionProblem& problem) {
   const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;
-  return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {} o{}; scale {}; {}{}{}",
+  return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {}; scale {}; {}{}{}",
                      name(problem.pass), name(problem.normalizer), heddle::name(problem.q_dtype), tensor_batch,
                      problem.q_heads, problem.q_rows, problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads,
                      problem.kv_rows, problem.qk_dim, heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows,
-                     problem.v_dim, heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "", problem.scale,
-                     describe_sequences(problem), problem.with_sinks ? "; sinks" : "",
-                     problem.clamp_reads ? "; reads clamped" : "");
+                     problem.v_dim, describe_results(problem), problem.scale, describe_sequences(problem),
+                     problem.with_sinks ? "; sinks" : "", problem.clamp_reads ? "; reads clamped" : "");
 }
 
 bool sequences_differ(const AttentionProblem& problem) {

@@ -8,11 +8,18 @@
 
 #include "expr/ranges.h"
 #include "heddle/attention.h"
+#include "heddle/backward.h"
 
 namespace heddle::problem {
 
 enum class Pass : std::uint8_t { forward, backward };  // a decode is a forward of few queries
 std::string_view name(Pass pass);
+
+/// What a backward is asked for.
+struct WantedGradients {
+  bool q = false, k = false, v = false, sinks = false;
+  std::vector<std::string> captures, params;  // sorted; each is floating, and read by the score or weight mod
+};
 
 struct AttentionProblem {
   Pass pass = Pass::forward;
@@ -42,6 +49,11 @@ struct AttentionProblem {
   std::vector<std::string> captures;     // the names that they read, sorted
   std::vector<std::string> params;
 
+  // Of a backward. Its o and lse are inputs.
+  bool with_d_lse = false;
+  bool deterministic = false;  // as asked for
+  WantedGradients wanted{};
+
   /// Query heads that read one kv head; there may be none of either.
   std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
 };
@@ -57,6 +69,12 @@ std::string name(const Device& device);
 /// sentence that names the argument, what was given and what is accepted. Every refusal of the library about an
 /// attention's arguments stands in this folder.
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
+/// The same of a backward.
+template <std::same_as<BackwardTensors> Tensors>
+AttentionProblem validate(const Tensors& tensors, const AttentionOptions& options);
+extern template AttentionProblem validate(const BackwardTensors& tensors, const AttentionOptions& options);
+/// What a backward shares with its forward. Nothing is written through o and lse.
+AttentionTensors forward_tensors(const BackwardTensors& tensors);
 
 /// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its
 /// tensor, unless the problem clamps reads.

@@ -11,20 +11,23 @@
 namespace heddle::problem {
 namespace {
 
-/// The name of a tensor that a run reads; a sentence is made of it only where something is wrong.
-struct InputName {
+/// The name of a tensor of a run; a sentence is made of it only where something is wrong.
+struct TensorName {
   std::string_view name;
-  bool capture = false;
-  std::string text() const { return capture ? fmt::format("capture '{}'", name) : std::string(name); }
+  std::string_view of = {};  // "capture", "d_captures", "d_params": the name is one of them
+  std::string text() const {
+    if (of.empty()) return std::string(name);
+    return of == "capture" ? fmt::format("capture '{}'", name) : fmt::format("{}['{}']", of, name);
+  }
 };
 
-/// Calls f(name, view, footprint) for everything that one run reads.
+/// Calls f(name, view, footprint) for everything that one run of either pass reads, but o, lse and their gradients.
 template <class F>
 void for_each_input(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
                     const AttentionOptions& options, const Bindings& bindings, F&& f) {
-  f(InputName{"q"}, given.q, planned.q);
-  f(InputName{"k"}, given.k, planned.k);
-  f(InputName{"v"}, given.v, planned.v);
+  f(TensorName{"q"}, given.q, planned.q);
+  f(TensorName{"k"}, given.k, planned.k);
+  f(TensorName{"v"}, given.v, planned.v);
   const std::pair<std::string_view, const std::optional<ConstTensorView>*> optional_inputs[] = {
       {"page_table", &options.page_table},
       {"sinks", &options.sinks},
@@ -32,16 +35,42 @@ void for_each_input(const AttentionProblem& problem, const PlannedTensors& plann
       {"k_descale", &options.k_descale},
       {"v_descale", &options.v_descale}};
   for (const auto& [name, view] : optional_inputs) {
-    if (*view) f(InputName{name}, **view, footprint_of(name, **view));
+    if (*view) f(TensorName{name}, **view, footprint_of(name, **view));
   }
   for (const auto& [name, member] : kLengthViews) {
     const std::optional<ConstTensorView>& view = options.*member;
-    if (problem.device_lengths && view) f(InputName{name}, *view, footprint_of(name, *view));
+    if (problem.device_lengths && view) f(TensorName{name}, *view, footprint_of(name, *view));
   }
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
-    f(InputName{name, true}, view, footprint_of("capture", view));
+    f(TensorName{name, "capture"}, view, footprint_of("capture", view));
   }
+}
+
+/// What a backward reads beside that.
+template <class F>
+void for_each_forward_result(const PlannedTensors& planned, const BackwardTensors& given, F&& f) {
+  f(TensorName{"o"}, given.o, planned.o);
+  if (given.lse) f(TensorName{"lse"}, *given.lse, planned.lse);
+  f(TensorName{"d_o"}, given.d_o, planned.d_o);
+  if (given.d_lse) f(TensorName{"d_lse"}, *given.d_lse, planned.d_lse);
+}
+
+/// Calls f(name, view) for what a run writes.
+template <class F>
+void for_each_output(const AttentionTensors& given, F&& f) {
+  f(TensorName{"o"}, given.o);
+  if (given.lse) f(TensorName{"lse"}, *given.lse);
+}
+template <class F>
+void for_each_output(const BackwardTensors& given, F&& f) {
+  const std::pair<std::string_view, const std::optional<TensorView>*> tensors[] = {
+      {"dq", &given.dq}, {"dk", &given.dk}, {"dv", &given.dv}, {"d_sinks", &given.d_sinks}};
+  for (const auto& [name, view] : tensors) {
+    if (*view) f(TensorName{name}, **view);
+  }
+  for (const auto& [name, view] : given.d_captures) f(TensorName{name, "d_captures"}, view);
+  for (const auto& [name, view] : given.d_params) f(TensorName{name, "d_params"}, view);
 }
 
 // Strides of axes with at most one element say nothing, nor do those of a tensor without elements.
@@ -55,9 +84,10 @@ bool same_layout(const ConstTensorView& x, const Footprint& footprint, const Con
   return true;
 }
 
-void check_planned(std::string_view name, const ConstTensorView& planned, const Footprint& footprint,
+void check_planned(const TensorName& tensor, const ConstTensorView& planned, const Footprint& footprint,
                    const ConstTensorView& given) {
   if (same_layout(planned, footprint, given)) return;
+  const std::string name = tensor.text();
   if (!(given.device == planned.device)) {
     refuse("{} is on {}; {}, as planned, is accepted", name, problem::name(given.device),
            problem::name(planned.device));
@@ -66,7 +96,7 @@ void check_planned(std::string_view name, const ConstTensorView& planned, const 
          to_string(given.strides), describe(planned), to_string(planned.strides));
 }
 
-void check_present(const InputName& name, const ConstTensorView& view, const Footprint& footprint) {
+void check_present(const TensorName& name, const ConstTensorView& view, const Footprint& footprint) {
   const auto size = static_cast<std::uintptr_t>(size_of(view.dtype));
   const bool aligned = view.data != nullptr && reinterpret_cast<std::uintptr_t>(view.data) % size == 0;
   if (footprint.bytes > 0 && !aligned) check_memory(name.text(), view);
@@ -74,6 +104,66 @@ void check_present(const InputName& name, const ConstTensorView& view, const Foo
 
 bool share_bytes(const ConstTensorView& x, const Footprint& x_at, const ConstTensorView& y, const Footprint& y_at) {
   return ranges_meet(x, x_at, y, y_at) && overlaps(x, y);
+}
+
+template <class View>
+void check_given(std::string_view name, const std::optional<View>& planned, const std::optional<View>& given) {
+  if (planned.has_value() == given.has_value()) return;
+  refuse("{} is {}; the plan was made {} it", name, given ? "given" : "not given", planned ? "with" : "without");
+}
+
+template <class View>
+void check_planned(std::string_view name, const std::optional<View>& planned, const std::optional<View>& given) {
+  check_given(name, planned, given);
+  if (given) check_planned(TensorName{name}, *planned, footprint_of(name, *planned), *given);
+}
+
+void check_planned(std::string_view of, const NamedViews& planned, const NamedViews& given) {
+  for (const auto& [name, view] : given) {
+    const auto found = planned.find(name);
+    if (found == planned.end()) refuse("{}['{}'] is given; the plan was made without it", of, name);
+    check_planned(TensorName{name, of}, found->second, footprint_of(of, found->second), view);
+  }
+  for (const auto& [name, view] : planned) {
+    if (given.find(name) == given.end()) refuse("{}['{}'] is not given; the plan was made with it", of, name);
+  }
+}
+
+/// q, k, v, o and lse are as planned.
+void check_shared(const PlannedTensors& planned, const AttentionTensors& given) {
+  const AttentionTensors& tensors = planned.tensors;
+  check_planned({"q"}, tensors.q, planned.q, given.q);
+  check_planned({"k"}, tensors.k, planned.k, given.k);
+  check_planned({"v"}, tensors.v, planned.v, given.v);
+  check_planned({"o"}, tensors.o, planned.o, given.o);
+  check_given("lse", tensors.lse, given.lse);
+  if (given.lse) check_planned({"lse"}, *tensors.lse, planned.lse, *given.lse);
+}
+
+void check_run_pages(const AttentionProblem& problem, const AttentionTensors& given, const AttentionOptions& options) {
+  if (problem.page_rows > 0 && problem.device.kind == DeviceKind::cpu) {
+    check_pages(problem, *options.page_table, given.k.shape[0]);
+  }
+}
+
+/// Outputs are present and share no byte with what for_all_inputs(f) visits, nor with each other.
+template <class Given, class ForAllInputs>
+void check_outputs_apart(const Given& given, ForAllInputs&& for_all_inputs) {
+  for_each_output(given, [&](const TensorName& name, const ConstTensorView& output) {
+    const Footprint at = footprint_of(name.name, output);
+    check_present(name, output, at);
+    for_all_inputs([&](const TensorName& input, const ConstTensorView& view, const Footprint& input_at) {
+      if (!share_bytes(output, at, view, input_at)) return;
+      refuse("{} overlaps {} in memory; an output that shares no byte with an input is accepted", name.text(),
+             input.text());
+    });
+    bool before = true;
+    for_each_output(given, [&](const TensorName& other, const ConstTensorView& view) {
+      before = before && !(other.name.data() == name.name.data());
+      if (!before || !share_bytes(output, at, view, footprint_of(other.name, view))) return;
+      refuse("{} overlaps {} in memory; outputs that share no byte are accepted", other.text(), name.text());
+    });
+  });
 }
 
 }  // namespace
@@ -87,46 +177,53 @@ PlannedTensors::PlannedTensors(const AttentionTensors& planned)
   if (planned.lse) lse = footprint_of("lse", *planned.lse);
 }
 
+PlannedTensors::PlannedTensors(const BackwardTensors& planned) : PlannedTensors(forward_tensors(planned)) {
+  backward = planned;
+  d_o = footprint_of("d_o", planned.d_o);
+  if (planned.d_lse) d_lse = footprint_of("d_lse", *planned.d_lse);
+}
+
 void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
                   const AttentionOptions& options, const Bindings& bindings) {
-  const AttentionTensors& tensors = planned.tensors;
-  check_planned("q", tensors.q, planned.q, given.q);
-  check_planned("k", tensors.k, planned.k, given.k);
-  check_planned("v", tensors.v, planned.v, given.v);
-  check_planned("o", tensors.o, planned.o, given.o);
-  if (tensors.lse.has_value() != given.lse.has_value()) {
-    refuse("lse is {}; the plan was made {} it", given.lse ? "given" : "not given", tensors.lse ? "with" : "without");
+  if (problem.pass != Pass::forward) {
+    refuse("the plan is of a backward, and a forward's tensors are given; a backward's are accepted");
   }
-  if (given.lse) check_planned("lse", *tensors.lse, planned.lse, *given.lse);
+  check_shared(planned, given);
+  const auto for_all_inputs = [&](auto&& f) { for_each_input(problem, planned, given, options, bindings, f); };
+  for_all_inputs(check_present);
+  check_run_pages(problem, given, options);
+  check_outputs_apart(given, for_all_inputs);
+}
 
-  const auto check_output = [&](std::string_view name, const ConstTensorView& output, const Footprint& at) {
-    check_present({name}, output, at);
-    for_each_input(problem, planned, given, options, bindings,
-                   [&](const InputName& input, const ConstTensorView& view, const Footprint& input_at) {
-                     if (!share_bytes(output, at, view, input_at)) return;
-                     refuse("{} overlaps {} in memory; an output that shares no byte with an input is accepted", name,
-                            input.text());
-                   });
+void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const BackwardTensors& given,
+                  const AttentionOptions& options, const Bindings& bindings) {
+  if (problem.pass != Pass::backward) {
+    refuse("the plan is of a forward, and a backward's tensors are given; a forward's are accepted");
+  }
+  const AttentionTensors shared = forward_tensors(given);
+  check_shared(planned, shared);
+  const BackwardTensors& tensors = *planned.backward;
+  check_planned({"d_o"}, tensors.d_o, planned.d_o, given.d_o);
+  check_planned("d_lse", tensors.d_lse, given.d_lse);
+  check_planned("dq", tensors.dq, given.dq);
+  check_planned("dk", tensors.dk, given.dk);
+  check_planned("dv", tensors.dv, given.dv);
+  check_planned("d_sinks", tensors.d_sinks, given.d_sinks);
+  check_planned("d_captures", tensors.d_captures, given.d_captures);
+  check_planned("d_params", tensors.d_params, given.d_params);
+  const auto for_all_inputs = [&](auto&& f) {
+    for_each_input(problem, planned, shared, options, bindings, f);
+    for_each_forward_result(planned, given, f);
   };
-  for_each_input(problem, planned, given, options, bindings, check_present);
-  if (problem.page_rows > 0 && problem.device.kind == DeviceKind::cpu) {
-    check_pages(problem, *options.page_table, given.k.shape[0]);
-  }
-  check_output("o", given.o, planned.o);
-  if (!given.lse) return;
-  check_output("lse", *given.lse, planned.lse);
-  if (share_bytes(given.o, planned.o, *given.lse, planned.lse)) {
-    refuse("o overlaps lse in memory; outputs that share no byte are accepted");
-  }
+  for_all_inputs(check_present);
+  check_outputs_apart(given, for_all_inputs);
 }
 
 void check_planned_options(const AttentionProblem& problem, const AttentionOptions& planned,
                            const AttentionOptions& given) {
   const auto check = [](std::string_view name, const std::optional<ConstTensorView>& own,
                         const std::optional<ConstTensorView>& other) {
-    if (own.has_value() != other.has_value()) {
-      refuse("{} is {}; the plan was made {} it", name, other ? "given" : "not given", own ? "with" : "without");
-    }
+    check_given(name, own, other);
     if (!own) return;
     if (own->dtype == other->dtype && own->device == other->device && own->shape == other->shape &&
         own->strides == other->strides) {

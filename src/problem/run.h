@@ -10,16 +10,22 @@ namespace heddle::problem {
 
 /// The planned tensors, with what a run's checks need to know of them. Their memory may be gone.
 struct PlannedTensors {
-  AttentionTensors tensors;
+  AttentionTensors tensors;  // of a backward: what it shares with its forward
   Footprint q, k, v, o, lse;
+  std::optional<BackwardTensors> backward;
+  Footprint d_o, d_lse;
 
   PlannedTensors() = default;
   explicit PlannedTensors(const AttentionTensors& planned);
+  explicit PlannedTensors(const BackwardTensors& planned);
 };
 
 /// What a run may change must still fit the plan: same shapes, dtypes, devices and strides, memory present and aligned
 /// to its elements, no overlap of o or lse with what the run reads or with each other.
 void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
+                  const AttentionOptions& options, const Bindings& bindings);
+/// The same of a backward: o and lse are inputs, gradients are outputs, and the planned ones are there.
+void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const BackwardTensors& given,
                   const AttentionOptions& options, const Bindings& bindings);
 
 /// What a run's own options may change must still fit the planned ones: sinks, descales and the page table, and lengths

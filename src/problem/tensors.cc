@@ -12,25 +12,6 @@ constexpr std::int64_t kLargestExtent = std::numeric_limits<std::int32_t>::max()
 
 bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
 
-// A tensor of attention: rows of elements with a unit stride.
-void check_rows(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes) {
-  check_view(name, view);
-  if (view.rank() != rank) refuse("{} has shape {}; {} axes {} are accepted", name, to_string(view.shape), rank, axes);
-  if (!is_floating(view.dtype)) {
-    refuse("{} is {}; f64, f32, f16, bf16, e4m3 and e5m2 are accepted", name, heddle::name(view.dtype));
-  }
-  for (std::int64_t extent : view.shape) {
-    if (extent > kLargestExtent) {
-      refuse("{} has shape {}; extents up to 2147483647 are accepted, since mods count in i32", name,
-             to_string(view.shape));
-    }
-  }
-  const int last = rank - 1;
-  if (view.count() > 0 && view.shape[last] > 1 && view.strides[last] != 1) {
-    refuse("{} has strides {}; a last stride of 1 is accepted (permute or copy it)", name, to_string(view.strides));
-  }
-}
-
 void check_input_dtypes(DType q, DType k, DType v) {
   if (q == k && k == v) return;
   const bool q_beside_fp8 = q == DType::f16 || q == DType::bf16 || is_fp8(q);
@@ -69,6 +50,24 @@ void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, cons
 }
 
 }  // namespace
+
+void check_rows(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes) {
+  check_view(name, view);
+  if (view.rank() != rank) refuse("{} has shape {}; {} axes {} are accepted", name, to_string(view.shape), rank, axes);
+  if (!is_floating(view.dtype)) {
+    refuse("{} is {}; f64, f32, f16, bf16, e4m3 and e5m2 are accepted", name, heddle::name(view.dtype));
+  }
+  for (std::int64_t extent : view.shape) {
+    if (extent > kLargestExtent) {
+      refuse("{} has shape {}; extents up to 2147483647 are accepted, since mods count in i32", name,
+             to_string(view.shape));
+    }
+  }
+  const int last = rank - 1;
+  if (view.count() > 0 && view.shape[last] > 1 && view.strides[last] != 1) {
+    refuse("{} has strides {}; a last stride of 1 is accepted (permute or copy it)", name, to_string(view.strides));
+  }
+}
 
 Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, bool paged) {
   check_rows("q", q, 4, "[B, Hq, Sq, Dqk]");

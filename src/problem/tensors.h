@@ -1,9 +1,14 @@
 // q, k, v, o and lse: ranks, dtypes, devices, shapes and strides that fit each other, and memory that does not overlap.
 #pragma once
 
+#include <string_view>
+
 #include "problem/problem.h"
 
 namespace heddle::problem {
+
+/// A floating tensor of so many axes, extents that fit i32, and elements of the last axis one after the other.
+void check_rows(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes);
 
 /// Shapes, dtypes and strides of the caller's o and lse against what the inputs ask for. Memory is not looked at.
 void check_outputs(const AttentionTensors& tensors, const Outputs& expected);

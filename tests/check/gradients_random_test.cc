@@ -4,8 +4,10 @@
 
 #include <random>
 
-#include "check/gradients.h"
+#include "backend/reference/backward.h"
+#include "check/plain_backward.h"
 #include "expr/random_expression.h"
+#include "heddle/check.h"
 
 namespace heddle::test {
 namespace {
@@ -33,16 +35,16 @@ struct RandomCase {
   }
   AttentionTensors tensors() const { return {q, k, v, o, lse}; }
 
-  check::GradientReport check_plain() const {
+  GradientReport check_plain() const {
     const problem::AttentionProblem problem = problem::validate(tensors(), options);
     const backend::RunArguments arguments{tensors(), &options, &options.bindings, nullptr, nullptr};
     const reference::BackwardArguments backward{.d_o = d_o, .d_lse = {}, .of = {true, true}};
     const check::PlainGradients plain = check::plain_backward(problem, arguments, backward, {o, lse});
     const Tensor d_q = plain.q.to(q.dtype()), d_k = plain.k.to(q.dtype()), d_v = plain.v.to(q.dtype());
-    check::GivenGradients given{.q = d_q, .k = d_k, .v = d_v};
-    for (const auto& [name, tensor] : plain.captures) given.captures[name] = tensor;
-    for (const auto& [name, tensor] : plain.params) given.params[name] = tensor;
-    return check::check_gradients(tensors(), options, d_o, {}, given);
+    BackwardTensors given{.q = q, .k = k, .v = v, .o = o, .lse = lse, .d_o = d_o, .dq = d_q, .dk = d_k, .dv = d_v};
+    for (const auto& [name, tensor] : plain.captures) given.d_captures[name] = tensor;
+    for (const auto& [name, tensor] : plain.params) given.d_params[name] = tensor;
+    return check_backward(given, options);
   }
 };
 

@@ -1,14 +1,15 @@
 // The criterion of gradients passes what is right and fails each planted error.
-#include "check/gradients.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "backend/reference/backward.h"
 #include "base/element.h"
+#include "check/plain_backward.h"
 #include "check/tile_backward.h"
 #include "expect_error.h"
+#include "heddle/check.h"
 
 namespace heddle::test {
 namespace {
@@ -18,7 +19,7 @@ constexpr DType kStorage[] = {DType::f32, DType::f16, DType::bf16};
 TEST(CheckGradients, PassesATiledBackward) {
   for (const DType dtype : kStorage) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-      const check::GradientReport report = TileBackward(dtype, seed).check(Fault::none);
+      const GradientReport report = TileBackward(dtype, seed).check(Fault::none);
       EXPECT_TRUE(report.passed) << name(dtype) << ", seed " << seed << '\n' << report.text();
     }
   }
@@ -29,7 +30,7 @@ TEST(CheckGradients, PassesPeakedRows) {
   for (const DType dtype : kStorage) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       TileBackward backward(dtype, seed, dtype, TileBackward::Scores::peaked);
-      const check::GradientReport report = backward.check(Fault::none);
+      const GradientReport report = backward.check(Fault::none);
       EXPECT_TRUE(report.passed) << name(dtype) << ", seed " << seed << '\n' << report.text();
     }
   }
@@ -44,7 +45,7 @@ TEST(CheckGradients, FailsPlantedErrors) {
     for (int i = 1; i < kFaults; ++i) {
       const auto fault = static_cast<Fault>(i);
       if (fault == Fault::slopes_of_rounded || (dtype == DType::f32 && hides_in_f32(fault))) continue;
-      const check::GradientReport report = backward.check(fault);
+      const GradientReport report = backward.check(fault);
       EXPECT_FALSE(report.passed) << name(dtype) << ", fault " << i << '\n' << report.text();
     }
   }
@@ -54,8 +55,8 @@ TEST(CheckGradients, FailsPlantedErrors) {
 // little.
 TEST(CheckGradients, FailsCapturesFromRoundedScoresBesideAnExactO) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    const check::GradientReport report = TileBackward(dtype, 1, DType::f32).check(Fault::slopes_of_rounded);
-    EXPECT_FALSE(report.tensors.at("d slopes").passed) << report.text();
+    const GradientReport report = TileBackward(dtype, 1, DType::f32).check(Fault::slopes_of_rounded);
+    EXPECT_FALSE(report.tensors.at("d_captures['slopes']").passed) << report.text();
     EXPECT_TRUE(report.tensors.at("dq").passed) << report.text();
     EXPECT_TRUE(TileBackward(dtype, 1, DType::f32).check(Fault::none).passed);
   }
@@ -63,8 +64,8 @@ TEST(CheckGradients, FailsCapturesFromRoundedScoresBesideAnExactO) {
 
 TEST(CheckGradients, TextHasALineATensor) {
   const std::string text = TileBackward(DType::bf16, 1).check(Fault::no_slopes_batch).text();
-  EXPECT_THAT(text,
-              testing::ContainsRegex("\nd slopes .*FAILED\ndk .*passed\ndq .*passed\ndsinks .*passed\ndv .*passed"));
+  EXPECT_THAT(text, testing::ContainsRegex(
+                        "\nd_captures..slopes.. .*FAILED\nd_sinks .*passed\ndk .*passed\ndq .*passed\ndv .*passed"));
 }
 
 // The reference's gradients, rounded once, which a test then spoils.
@@ -107,9 +108,12 @@ struct Rounded {
     if (options.normalizer == Normalizer::softmax) tensors.lse = lse;
     return tensors;
   }
-  check::GradientReport check() const {
-    return check::check_gradients(tensors(), options, d_o, {}, {.q = d_q, .k = d_k, .v = d_v});
+  BackwardTensors given() const {
+    BackwardTensors given{.q = q, .k = k, .v = v, .o = o, .d_o = d_o, .dq = d_q, .dk = d_k, .dv = d_v};
+    if (options.normalizer == Normalizer::softmax) given.lse = lse;
+    return given;
   }
+  GradientReport check() const { return check_backward(given(), options); }
   static double get(const Tensor& tensor, std::int64_t i) { return get_element(reshaped(tensor), {i}); }
   static void set(const Tensor& tensor, std::int64_t i, double x) {
     base::store_element(tensor.data(), tensor.dtype(), i, x);
@@ -126,7 +130,7 @@ TEST(CheckGradients, PassesTheRoundedReference) {
         AttentionOptions options;
         options.normalizer = normalizer;
         options.score_mod = parse(mod);
-        const check::GradientReport report = Rounded(dtype, options).check();
+        const GradientReport report = Rounded(dtype, options).check();
         EXPECT_TRUE(report.passed) << name(dtype) << ' ' << mod << '\n' << report.text();
       }
     }
@@ -203,19 +207,14 @@ TEST(CheckGradients, AllowsMaskedNumbersThatAreNotFiniteToReachGradientsOfAGpu) 
 
 TEST(CheckGradients, RefusesOtherShapesAndNames) {
   Rounded rounded(DType::f32);
-  expect_error(
-      [&] {
-        check::check_gradients(rounded.tensors(), {}, rounded.d_o, {},
-                               {.q = rounded.d_k, .k = rounded.d_k, .v = rounded.d_v});
-      },
-      ErrorCode::internal, "dq has shape [1, 1, 11, 8]; [1, 2, 9, 8] is accepted");
-  expect_error(
-      [&] {
-        check::check_gradients(
-            rounded.tensors(), {}, rounded.d_o, {},
-            {.q = rounded.d_q, .k = rounded.d_k, .v = rounded.d_v, .captures = {{"x", rounded.d_q}}});
-      },
-      ErrorCode::internal, "x has no gradient: no mod depends on it smoothly");
+  BackwardTensors given = rounded.given();
+  given.dq = rounded.d_k;
+  expect_error([&] { check_backward(given, {}); }, ErrorCode::invalid_argument,
+               "dq has shape [1, 1, 11, 8]; [1, 2, 9, 8], that of q, is accepted");
+  given = rounded.given();
+  given.d_captures["x"] = rounded.d_q;
+  expect_error([&] { check_backward(given, {}); }, ErrorCode::invalid_argument,
+               "d_captures['x'] is given, but no mod reads it; none is accepted");
 }
 
 }  // namespace

@@ -8,8 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "check/gradients.h"
+#include "backend/reference/backward.h"
 #include "check/plain.h"
+#include "check/plain_backward.h"
+#include "heddle/check.h"
 
 namespace heddle::test {
 
@@ -68,13 +70,23 @@ class TileBackward {
     attention_into(q_, k_, v_, o_, lse_, options_);
   }
 
-  check::GradientReport check(Fault fault) {
+  GradientReport check(Fault fault) {
     compute(fault);
     const Tensor d_q = stored(dq_, kHeads), d_k = stored(dk_, kKvHeads), d_v = stored(dv_, kKvHeads);
     const Tensor d_sinks = small(d_sinks_), d_slopes = small(d_slopes_);
-    return check::check_gradients(
-        {q_, k_, v_, o_, lse_}, options_, d_o_, d_lse_,
-        {.q = d_q, .k = d_k, .v = d_v, .sinks = d_sinks, .captures = {{"slopes", d_slopes}}, .params = {}});
+    return check_backward({.q = q_,
+                           .k = k_,
+                           .v = v_,
+                           .o = o_,
+                           .lse = lse_,
+                           .d_o = d_o_,
+                           .d_lse = d_lse_,
+                           .dq = d_q,
+                           .dk = d_k,
+                           .dv = d_v,
+                           .d_sinks = d_sinks,
+                           .d_captures = {{"slopes", d_slopes}}},
+                          options_);
   }
 
  private:

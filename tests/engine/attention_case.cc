@@ -117,9 +117,9 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   k = tensor(spec.k_dtype, kv_shape(batch, spec.qk_dim));
   v = tensor(spec.v_dtype, kv_shape(batch, spec.v_dim));
   const double spread = std::sqrt(spec.spread);
-  fill(q, spread);
-  fill(k, spread);
-  fill(v, 1);
+  fill(q, spread, q_lengths_);
+  fill(k, spread, kv_lengths_);
+  fill(v, 1, kv_lengths_);
   const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view(), spec.page_rows > 0);
   const bool overlaps = spec.layout == Layout::expanded || spec.layout == Layout::one_row;
   const Layout layout = overlaps ? Layout::bhsd : spec.layout;
@@ -210,22 +210,22 @@ Dims AttentionCase::kv_shape(std::int64_t batch, std::int64_t dim) const {
 }
 
 // Rows past the end of their sequence stay NaN, and those of pages that nobody has.
-void AttentionCase::fill(const GuardedTensor& tensor, double spread) {
-  const std::vector<std::int64_t>& lengths = &tensor == &q ? q_lengths_ : kv_lengths_;
+void AttentionCase::fill(const GuardedTensor& tensor, double spread, const std::vector<std::int64_t>& lengths,
+                         int row_axis) {
   const DType dtype = tensor.view().dtype;
   const double limit = dtype == DType::e4m3 ? 400 : 50000;
   std::normal_distribution<double> normal;
   tensor.for_each_element([&](const Dims& index, std::int64_t offset) {
-    const bool paged = spec_.page_rows > 0 && &tensor != &q;
-    if (paged && index[2] >= page_used_[static_cast<std::size_t>(index[0])]) return;
+    const bool paged = spec_.page_rows > 0 && (&tensor == &k || &tensor == &v);
+    if (paged && index[row_axis] >= page_used_[static_cast<std::size_t>(index[0])]) return;
     if (spec_.sequences == "lengths" && !paged) {
       const auto own = static_cast<std::size_t>(index[0]);
       const bool shared = tensor.view().shape[0] == 1 && !lengths.empty();
-      if (index[2] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
+      if (index[row_axis] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
     }
     const bool is_late =
         &tensor == &k &&
-        4 * (index[2] + (paged ? page_first_[static_cast<std::size_t>(index[0])] : 0)) >= 3 * spec_.kv_rows;
+        4 * (index[row_axis] + (paged ? page_first_[static_cast<std::size_t>(index[0])] : 0)) >= 3 * spec_.kv_rows;
     const double x = std::clamp((is_late ? spec_.late : 1) * spread * normal(rng_), -limit, limit);
     base::store_element(tensor.view().data, dtype, offset, x);
   });

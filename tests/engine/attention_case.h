@@ -70,6 +70,9 @@ class AttentionCase {
     return static_cast<std::int64_t>(rng_() % static_cast<std::uint64_t>(bound));
   }
 
+  /// Draws what has the queries' rows on an axis from N(0, 1): dO, d_lse. Rows past a sequence's end stay as they are.
+  void draw_beside_queries(const GuardedTensor& tensor, int row_axis) { fill(tensor, 1, q_lengths_, row_axis); }
+
   /// Keeps a tensor alive and binds it.
   void capture(const std::string& name, const Tensor& tensor);
   Tensor keep(const Tensor& tensor) {
@@ -87,7 +90,7 @@ class AttentionCase {
   std::int64_t largest_kv_start() const { return largest_kv_start_; }
 
  private:
-  void fill(const GuardedTensor& tensor, double spread);
+  void fill(const GuardedTensor& tensor, double spread, const std::vector<std::int64_t>& lengths, int row_axis = 2);
   void make_sequences();
   void make_pages();
   /// One more than the keys take.

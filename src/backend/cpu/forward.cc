@@ -9,9 +9,11 @@
 #include <optional>
 
 #include "backend/backends.h"
+#include "backend/cpu/backward.h"
 #include "backend/cpu/caps.h"
 #include "backend/cpu/mod_programs.h"
 #include "backend/cpu/progress.h"
+#include "backend/cpu/rows_of.h"
 #include "backend/cpu/schedule.h"
 #include "backend/cpu/tile.h"
 #include "base/element.h"
@@ -53,22 +55,6 @@ struct CpuForward {
   CpuForward(const CpuForward&) = delete;
   CpuForward& operator=(const CpuForward&) = delete;
 };
-
-/// Rows from `row` on of one batch entry and head; batches of one serve all entries.
-template <class RowsType, class View>
-RowsType rows_of(const View& view, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  const std::int64_t entry = view.shape[0] == 1 ? 0 : batch;
-  const std::int64_t offset = entry * view.strides[0] + head * view.strides[1] + row * view.strides[2];
-  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
-  return RowsType{static_cast<Byte*>(view.data) + offset * size_of(view.dtype), view.dtype, view.strides[2]};
-}
-
-double element_or_one(const std::optional<ConstTensorView>& view, std::int64_t batch, std::int64_t head) {
-  if (!view) return 1;
-  const std::int64_t offset =
-      (view->shape[0] == 1 ? 0 : batch * view->strides[0]) + (view->shape[1] == 1 ? 0 : head * view->strides[1]);
-  return base::load_element(view->data, view->dtype, offset);
-}
 
 /// A number a query head: of a vector [heads], or of a row of a matrix [batch, heads]. Extents of one serve all.
 template <class T>
@@ -338,6 +324,9 @@ namespace heddle::backend {
 const Backend& cpu_backend() {
   static const Backend backend = {.choice = BackendChoice::cpu,
                                   .prepare = [](const PrepareArguments& arguments) -> std::unique_ptr<Kernel> {
+                                    if (arguments.problem.pass == problem::Pass::backward) {
+                                      return cpu::prepare_backward(arguments);
+                                    }
                                     return std::make_unique<cpu::CpuForwardKernel>(arguments);
                                   }};
   return backend;

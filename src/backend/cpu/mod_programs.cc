@@ -15,6 +15,8 @@ std::optional<TileProgram> compile(const Expr& mod, expr::Precision precision) {
   return std::optional<TileProgram>(std::in_place, simple, precision);
 }
 
+}  // namespace
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -23,8 +25,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   }
   return lines;
 }
-
-}  // namespace
 
 ModPrograms::ModPrograms(const problem::AttentionProblem& problem) {
   const Expr score = problem.score_mod.empty() ? leaf::score() : problem.score_mod;

@@ -23,6 +23,9 @@ struct ModPrograms {
   std::vector<std::pair<std::string, std::vector<std::string>>> text() const;
 };
 
+/// The lines of a program's text that are not empty.
+std::vector<std::string> lines_of(const std::string& text);
+
 /// One worker's registers for the programs of one run.
 class WorkerMods {
  public:

@@ -38,9 +38,12 @@ struct Rows {
   std::int64_t stride = 0;
 };
 
-/// c = factor (a b), or c = factor (scale c + a b), scale and factor per row: a [rows][a_stride], b
-/// [depth][plan::kPanel], c [rows][c_stride]. The first `columns` of b and c take part, a multiple of 16. scales
-/// [rows], or null: c is overwritten. factors [rows], or null: 1. b and c are aligned to 64 bytes.
+/// Which of a's axes are rows of the product.
+enum class ProductSide : std::uint8_t { rows, columns };
+/// c = factor (a b), c = factor (c + a b) or c = factor (scale c + a b), scale and factor per row: b
+/// [depth][plan::kPanel], c [rows][c_stride]. a's rows stand in its rows, [rows][a_stride], or in its columns,
+/// [depth][a_stride]. The first `columns` of b and c take part, a multiple of 16. factors [rows], or null: 1. b and c
+/// are aligned to 64 bytes.
 template <class T>
 struct Product {
   const T* a;
@@ -49,8 +52,10 @@ struct Product {
   T* c;
   std::int64_t c_stride;
   std::int64_t rows, columns, depth;
-  const T* scales;
+  const T* scales;  // [rows], or null: c is overwritten
   const T* factors = nullptr;
+  ProductSide side = ProductSide::rows;
+  bool add = false;  // c + a b; scales is null
 };
 
 /// Keys [begin, end) of one sequence and head, `begin` a multiple of plan::kPanel, `end` too or the last key + 1.

@@ -10,6 +10,7 @@
 #include "backend/reference/attend.h"
 #include "backend/reference/key_places.h"
 #include "base/element.h"
+#include "base/precision.h"
 
 namespace heddle::reference {
 namespace {
@@ -110,15 +111,23 @@ class Backward {
   struct RowLoss {
     std::vector<double> d_o;
     double d_lse;
-    Term delta;     // magnitude: D; floor: E
-    double growth;  // e
+    Term delta;       // magnitude: D; floor: E
+    double exponent;  // what rounding errors change ln p by
+    double growth;    // e: and p, relative to it
   };
 
   bool judged() const { return step_ > 0; }
   bool softmax() const { return problem_.normalizer == Normalizer::softmax; }
 
+  // p is the exponential of t - lse, each rounded.
+  double exponent_of(const RowResult& result) const {
+    const double lse = softmax() && std::isfinite(result.lse) ? std::abs(result.lse) : 0;
+    return step_ * (1 + std::max(result.exponent, lse));
+  }
+
   RowLoss row_loss(const RowPlace& place, const RowResult& result) const {
-    RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .growth = std::expm1(step_ * (1 + result.exponent))};
+    RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .exponent = exponent_of(result), .growth = 0};
+    loss.growth = std::expm1(loss.exponent);
     const ConstTensorView& d_o = backward_.d_o;
     const std::int64_t start = place.batch * d_o.strides[0] + place.head * d_o.strides[1] + place.row * d_o.strides[2];
     for (std::int64_t d = 0; d < problem_.v_dim; ++d) {
@@ -128,9 +137,10 @@ class Backward {
     if (backward_.d_lse) loss.d_lse = get_element(*backward_.d_lse, {place.batch, place.head, place.row});
     loss.delta.value = dot(loss.d_o, result.o.data()).sum - loss.d_lse;
     loss.delta.magnitude = std::abs(loss.d_lse);
+    const double unseen = judged() ? base::smallest_subnormal(problem_.o_dtype) / 2 : 0;
     for (std::size_t d = 0; d < loss.d_o.size(); ++d) {
       loss.delta.magnitude += std::abs(loss.d_o[d]) * result.magnitude[d];
-      loss.delta.floor += std::abs(loss.d_o[d]) * result.floor[d];
+      loss.delta.floor += std::abs(loss.d_o[d]) * (result.floor[d] + unseen);
     }
     loss.delta.floor += kTermsSteps * step_ * loss.delta.magnitude;
     return loss;
@@ -142,8 +152,8 @@ class Backward {
   };
   Weight weight_of(double t, double lse, const RowLoss& loss) const {
     if (problem_.normalizer == Normalizer::none) {
-      // p is t itself: log1p(e) is step * (1 + the largest |t|).
-      return {{t, std::abs(t), std::log1p(loss.growth)}, {1, 1, step_}};
+      // p is t itself.
+      return {{t, std::abs(t), loss.exponent}, {1, 1, step_}};
     }
     const auto floor = [&](double x) { return std::min(1.0, std::max(x, flushed_) * loss.growth); };
     const double p = softmax() ? std::exp(t - lse) : 1 / (1 + std::exp(-t));
@@ -173,9 +183,9 @@ class Backward {
                      weight.slope.floor * (size * std::abs(d_p.sum) + delta) + weight.slope.magnitude * sums};
     const double reach = kTermsSteps * step_ * std::abs(row.scale) * product.terms;
     const double slope = slopes_.score.score(at);
-    const double slope_error = error_of(at, reach, slope, slopes_.score.is_score(), [&](const expr::Element& there) {
-      return slopes_in_reals_.score.score(there);
-    });
+    const double slope_error =
+        error_of(at, reach, slope, slopes_.score.score_terms(at),
+                 [&](const expr::Element& there) { return slopes_in_reals_.score.score(there); });
     elements.push_back(
         {j, through({weight.p.value, weight.p.magnitude, weight.p.floor}, w, 0), through(dt, slope, slope_error)});
 
@@ -192,12 +202,12 @@ class Backward {
             term.floor * std::abs(slope) + (term.magnitude + term.floor) * error};
   }
 
-  // By how much a derivative errs if it is computed in the problem's reals at a score that is off by up to `reach`.
-  // At a kink either side's is right.
+  // By how much a derivative errs if it is computed in the problem's reals at a score that is off by up to `reach`, by
+  // functions that err by a few units in the last place of its terms. At a kink either side's is right.
   template <class F>
-  double error_of(const expr::Element& at, double reach, double slope, bool exact, F&& in_reals) const {
-    if (!judged() || exact) return 0;
-    double error = 0;
+  double error_of(const expr::Element& at, double reach, double slope, double terms, F&& in_reals) const {
+    if (!judged() || terms == 0) return 0;
+    double error = std::isfinite(terms) ? step_ * terms : 0;
     for (const double move : {-reach, 0.0, reach}) {
       expr::Element there = at;
       there.score += move;
@@ -213,7 +223,7 @@ class Backward {
       const double slope = read.slope(at);
       const std::optional<std::int64_t> place = read.place(at, slope);
       if (!place) continue;
-      const double error = error_of(at, reach, slope, false,
+      const double error = error_of(at, reach, slope, read.slope_terms(at),
                                     [&](const expr::Element& there) { return in_reals.reads()[i].slope(there); });
       reads.push_back({&read, *place, through(term, slope, error)});
     }

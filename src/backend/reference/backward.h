@@ -47,9 +47,10 @@ struct Gradients {
 ///               those of dt times |dt/ds scale k| and so on.
 ///   floor       of dt: e (|w dP| + |delta|) + p (E + step / 4 |w| sum |dO v|), where rounding errors of `step` change
 ///   p
-///               by up to e (attend.h), and delta by E: what follows from o's floor, and step / 4 of D. Of dq, dk and
-///               reads also what dt/ds errs by if it is computed in the problem's reals, from a score that is off by
-///               step / 4 of its terms; at a kink either side's slope is right.
+///               by up to e (attend.h), and delta by E: what follows from o's floor and from o's rounding below its
+///               dtype's smallest number, and step / 4 of D. Of dq, dk and reads also what dt/ds errs by if it is
+///               computed in the problem's reals, from a score that is off by step / 4 of its terms; at a kink either
+///               side's slope is right.
 Gradients attend_backward(const problem::AttentionProblem& problem, const backend::RunArguments& arguments,
                           const BackwardArguments& backward, double step);
 

@@ -2,7 +2,9 @@
 
 #include "backend/backends.h"
 #include "backend/reference/attend.h"
+#include "backend/reference/backward.h"
 #include "base/element.h"
+#include "base/store.h"
 
 namespace heddle::backend {
 namespace {
@@ -34,7 +36,53 @@ class ReferenceKernel final : public Kernel {
   problem::AttentionProblem problem_;
 };
 
+// Stores what attend_backward() sums up.
+class ReferenceBackwardKernel final : public Kernel {
+ public:
+  explicit ReferenceBackwardKernel(const problem::AttentionProblem& problem) : problem_(problem) {}
+
+  void launch(const RunArguments& arguments) const override {
+    const BackwardTensors& tensors = *arguments.backward;
+    const problem::WantedGradients& wanted = problem_.wanted;
+    const reference::BackwardArguments backward = {
+        .d_o = tensors.d_o,
+        .d_lse = tensors.d_lse,
+        .of = {.captures = !wanted.captures.empty(), .params = !wanted.params.empty()},
+        .of_sinks = wanted.sinks};
+    const reference::Gradients gradients = reference::attend_backward(problem_, arguments, backward, 0);
+    store(gradients.q, tensors.dq);
+    store(gradients.k, tensors.dk);
+    store(gradients.v, tensors.dv);
+    if (tensors.d_sinks) store(*gradients.sinks, tensors.d_sinks);
+    store(gradients.captures, tensors.d_captures);
+    store(gradients.params, tensors.d_params);
+  }
+
+  nlohmann::ordered_json facts() const override {
+    return {{"summary", "float64, row by row; derivatives of the mods interpreted unsimplified in float64"},
+            {"recomputed", "o, lse, scores and weights, in float64; the stored o and lse are not read"}};
+  }
+
+ private:
+  static void store(const reference::Gradient& gradient, const std::optional<TensorView>& to) {
+    if (to) base::store_row_major(static_cast<const double*>(gradient.value.data()), *to);
+  }
+  // What no mod depends on smoothly has no sum: its gradient is 0.
+  static void store(const std::map<std::string, reference::Gradient>& gradients, const NamedViews& to) {
+    for (const auto& [name, view] : to) {
+      const auto found = gradients.find(name);
+      const Tensor sum = found != gradients.end() ? found->second.value : Tensor::zeros(DType::f64, view.shape);
+      base::store_row_major(static_cast<const double*>(sum.data()), view);
+    }
+  }
+
+  problem::AttentionProblem problem_;
+};
+
 std::unique_ptr<Kernel> prepare(const PrepareArguments& arguments) {
+  if (arguments.problem.pass == problem::Pass::backward) {
+    return std::make_unique<ReferenceBackwardKernel>(arguments.problem);
+  }
   return std::make_unique<ReferenceKernel>(arguments.problem);
 }
 

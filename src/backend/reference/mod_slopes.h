@@ -19,18 +19,21 @@ class ReadSlope {
  public:
   /// A param has no indices and a view of rank 0 without memory.
   ReadSlope(std::string name, bool is_param, const Dims& shape, std::vector<expr::Interpreter> indices,
-            expr::Interpreter slope)
+            expr::Interpreter slope, std::optional<expr::Interpreter> terms)
       : name_(std::move(name)),
         is_param_(is_param),
         shape_(shape),
         indices_(std::move(indices)),
-        slope_(std::move(slope)) {}
+        slope_(std::move(slope)),
+        terms_(std::move(terms)) {}
 
   const std::string& name() const { return name_; }
   bool is_param() const { return is_param_; }
   const Dims& shape() const { return shape_; }
 
   double slope(const expr::Element& element) const { return slope_.real(element); }
+  /// What slope() is a sum and product of, by magnitude: 2 for 1 - tanh^2 where it is next to 0. 0 where it is exact.
+  double slope_terms(const expr::Element& element) const { return terms_ ? terms_->real(element) : 0; }
   /// The row-major number of the element that is read. As the interpreter reads: an index outside gives the nearest one
   /// inside. None where nothing is read: the tensor is empty, or `at` took its fill, whose slope is 0.
   std::optional<std::int64_t> place(const expr::Element& element, double slope) const;
@@ -41,6 +44,7 @@ class ReadSlope {
   Dims shape_;
   std::vector<expr::Interpreter> indices_;
   expr::Interpreter slope_;
+  std::optional<expr::Interpreter> terms_;
 };
 
 /// Immutable after construction; threads share it.
@@ -52,12 +56,14 @@ class ModSlopes {
 
   /// d mod / d score.
   double score(const expr::Element& element) const { return score_ ? score_->real(element) : 1; }
+  /// As ReadSlope::slope_terms.
+  double score_terms(const expr::Element& element) const { return score_terms_ ? score_terms_->real(element) : 0; }
   /// True when d mod / d score is 1 everywhere.
   bool is_score() const { return !score_; }
   const std::vector<ReadSlope>& reads() const { return reads_; }
 
  private:
-  std::optional<expr::Interpreter> score_;
+  std::optional<expr::Interpreter> score_, score_terms_;
   std::vector<ReadSlope> reads_;
 };
 

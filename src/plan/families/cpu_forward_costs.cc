@@ -116,12 +116,17 @@ double cpu_flops_per_second(expr::Precision precision, double head_dim) {
   return gflops * 1e9 * std::min(1.0, head_dim / kCpuForwardRates.front().head_dim);
 }
 
-Prediction cpu_forward_prediction(const AttentionProblem& problem, const Plan& plan, const BlockMask* block_mask,
-                                  const device::Caps& caps) {
+double cpu_elements(const AttentionProblem& problem, const BlockMask* rows) {
   double elements = 0;
   for (std::int64_t index = 0; index < std::ssize(problem.sequences); ++index) {
-    elements += elements_of(problem, block_mask, index);
+    elements += elements_of(problem, rows, index);
   }
+  return elements;
+}
+
+Prediction cpu_forward_prediction(const AttentionProblem& problem, const Plan& plan, const BlockMask* block_mask,
+                                  const device::Caps& caps) {
+  const double elements = cpu_elements(problem, block_mask);
   const Share share = share_of(problem, plan, block_mask);
   const double dims = static_cast<double>(problem.qk_dim + problem.v_dim);
   const double bytes = moved_bytes(problem, share.keys);

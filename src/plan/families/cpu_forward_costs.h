@@ -35,6 +35,9 @@ inline constexpr std::array<CpuRate, 5> kCpuForwardRates = {{
 /// Of one core, by the row of the largest head dimension that is not larger. Smaller ones take as long as the first.
 double cpu_flops_per_second(expr::Precision precision, double head_dim);
 
+/// Pairs of a query and a key in those rows' blocks (null: everything attends), of all heads.
+double cpu_elements(const problem::AttentionProblem& problem, const BlockMask* rows);
+
 /// For a plan of family cpu_forward, which walks those rows (null: everything attends).
 Prediction cpu_forward_prediction(const problem::AttentionProblem& problem, const Plan& plan,
                                   const BlockMask* block_mask, const device::Caps& caps);

@@ -1,0 +1,30 @@
+// How fast a computation is on the CPU, beside what the machine's multiply-adds do at that moment.
+//
+// It runs in windows with an FMA probe (fma_peak.h) before and after. A window counts when both probes reach 90 % of
+// the best probe seen. Time is the processor time of all threads, so figures are per core, and a core that somebody
+// else takes for a while does not count; `wall` is the speed of whole runs, with what waiting and other people's work
+// cost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "heddle/tensor.h"
+
+namespace heddle::bench {
+
+struct CpuFigures {
+  double gflops, probe, ratio, wall;  // medians of the windows that count; the best probe
+  std::int64_t counted, windows;
+};
+
+/// run: one run, of so many floating-point operations.
+CpuFigures measure_windows(double flops, double seconds, const std::function<void()>& run);
+
+/// Processor time of all threads.
+double process_seconds();
+
+/// Normally distributed.
+Tensor random_tensor(DType dtype, const Dims& shape, unsigned seed);
+
+}  // namespace heddle::bench

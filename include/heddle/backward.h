@@ -1,0 +1,89 @@
+// The backward of attention: gradients of a loss with respect to what attention() read.
+//
+//   dP = dO.v      delta = dO.o - dlse      dt = p (w dP - delta)      ds = dt/ds dt      p = exp(t - lse)
+//   dq = scale sum_j ds k      dk = scale sum_i ds q      dv = sum_i p w dO      d_sinks = -sum_i exp(sink - lse) delta
+//   d of what score_mod reads: sum dt * dt/d read      d of what weight_mod reads: sum p dP * dw/d read
+//
+// normalizer sigmoid: dt = (p - p^2) w dP; none: dt = w dP with p = t. Both have no delta.
+//
+// Derivatives of the mods are found by the library. At a kink (abs, min, max, where, floor) it is the derivative of the
+// branch taken; at a tie of min or max half of each. Masks, indices, scale, lengths and descale factors are constants:
+// q, k and v count as stored. A tensor that serves several sequences (batch 1) gets the sum of their gradients.
+//
+// What takes no part in a row never reaches it. A row in which nothing attends gives zeros, whatever its dO holds; its
+// sink gets the gradient of lse, because lse is the sink. Rows past a sequence's end give and get zeros. On the CPU
+// this holds without exception. On a GPU a number that is not finite and belongs to a masked element may reach results
+// of the same tile: k dq, q dk, dO dv.
+//
+// Sums are taken in f32 (f64 for f64 inputs): one whose terms pass 3.4e38 on the way is infinite or NaN.
+//
+// It does not check that o and lse are this problem's. If they are another's, results are wrong; rows where lse is
+// smaller than a score by more than 88 (f64: 709) become infinite or NaN.
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "heddle/attention.h"
+
+namespace heddle {
+
+/// Gradients by the names of captures or params.
+using NamedViews = std::map<std::string, TensorView, std::less<>>;
+
+/// The tensors of one backward. Shapes, dtypes and strides of q, k, v, o and lse are those of the forward. Everything
+/// is on one device. Keys and values in pages have no backward.
+struct BackwardTensors {
+  ConstTensorView q, k, v;
+  ConstTensorView o;                       // as the forward stored it
+  std::optional<ConstTensorView> lse{};    // as the forward stored it. Normalizers none and sigmoid: absent
+  ConstTensorView d_o{};                   // [B, Hq, Sq, Dv], o's dtype or q's
+  std::optional<ConstTensorView> d_lse{};  // [B, Hq, Sq], lse's dtype; absent: 0. Normalizer softmax only
+
+  // What is written: at least one of these. Shape: that of what it is the gradient of. Any floating dtype. Unit last
+  // stride for dq, dk and dv, any strides for the others. Without overlap with an input or with each other.
+  std::optional<TensorView> dq{}, dk{}, dv{};
+  std::optional<TensorView> d_sinks{};
+  /// Of floating captures that score_mod or weight_mod reads. Elements that no element of the score matrix reads get 0.
+  NamedViews d_captures{};
+  /// Of f32 params that score_mod or weight_mod reads: tensors of rank 0.
+  NamedViews d_params{};
+};
+
+/// Which gradients attention_backward() computes. A gradient costs its own time and memory.
+struct GradientRequest {
+  bool q = true, k = true, v = true, sinks = false;
+  std::vector<std::string> captures{}, params{};
+};
+
+/// Empty tensors for what was not asked for. dq, dk, dv: dtype of q, k, v (bf16 for fp8). d_sinks and those of params:
+/// f32 (f64 for f64 inputs). Those of captures: the capture's dtype, if it is f64, f32, f16 or bf16; else f32.
+struct BackwardResult {
+  Tensor dq, dk, dv, d_sinks;
+  std::map<std::string, Tensor, std::less<>> d_captures, d_params;
+};
+
+/// One call: plans, allocates, runs. Throws Error before anything is written. The plan is kept as attention()'s is.
+/// tensors: the inputs; its gradients must be absent.
+BackwardResult attention_backward(const BackwardTensors& tensors, const AttentionOptions& options = {},
+                                  const GradientRequest& request = {});
+/// The same into the caller's tensors: the gradients that `tensors` has.
+void attention_backward_into(const BackwardTensors& tensors, const AttentionOptions& options = {});
+
+extern template AttentionPlan::AttentionPlan(const BackwardTensors& tensors, const AttentionOptions& options);
+extern template void AttentionPlan::run(const BackwardTensors& tensors, const RunOptions& options) const;
+
+/// The forward's cached_plan() and explain_on(), of a backward.
+template <std::same_as<BackwardTensors> Tensors>
+AttentionPlan cached_plan(const Tensors& tensors, const AttentionOptions& options);
+template <std::same_as<BackwardTensors> Tensors>
+Explanation explain_on(std::string_view gpu, const Tensors& tensors, const AttentionOptions& options);
+extern template AttentionPlan cached_plan(const BackwardTensors& tensors, const AttentionOptions& options);
+extern template Explanation explain_on(std::string_view gpu, const BackwardTensors& tensors,
+                                       const AttentionOptions& options);
+
+}  // namespace heddle

@@ -1,0 +1,38 @@
+#include "check/host_copies.h"
+
+namespace heddle::check {
+
+TensorView as_output(const ConstTensorView& view) {
+  return TensorView(const_cast<void*>(view.data), view.dtype, view.shape, view.strides, view.device);
+}
+
+AttentionOptions on_host(base::OnHost& host, const AttentionOptions& options) {
+  AttentionOptions own = options;
+  own.bindings = host.bindings(options.bindings);
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::sinks, &AttentionOptions::q_descale,
+                      &AttentionOptions::k_descale, &AttentionOptions::v_descale, &AttentionOptions::q_lengths,
+                      &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q, &AttentionOptions::cu_seqlens_kv,
+                      &AttentionOptions::q_start, &AttentionOptions::kv_start}) {
+    own.*member = host.view(options.*member);
+  }
+  return own;
+}
+
+BackwardTensors on_host(base::OnHost& host, const BackwardTensors& tensors) {
+  BackwardTensors own = tensors;
+  for (auto member :
+       {&BackwardTensors::q, &BackwardTensors::k, &BackwardTensors::v, &BackwardTensors::o, &BackwardTensors::d_o}) {
+    own.*member = host.view(tensors.*member);
+  }
+  own.lse = host.view(tensors.lse);
+  own.d_lse = host.view(tensors.d_lse);
+  for (auto member : {&BackwardTensors::dq, &BackwardTensors::dk, &BackwardTensors::dv, &BackwardTensors::d_sinks}) {
+    if (tensors.*member) own.*member = as_output(host.view(ConstTensorView(*(tensors.*member))));
+  }
+  for (NamedViews* gradients : {&own.d_captures, &own.d_params}) {
+    for (auto& [name, view] : *gradients) view = as_output(host.view(ConstTensorView(view)));
+  }
+  return own;
+}
+
+}  // namespace heddle::check

@@ -1,0 +1,16 @@
+// Copies of what a check reads, in host memory.
+#pragma once
+
+#include "base/on_host.h"
+#include "heddle/backward.h"
+
+namespace heddle::check {
+
+/// Views of copies that `host` keeps; of the views that are on the CPU already, these.
+AttentionOptions on_host(base::OnHost& host, const AttentionOptions& options);
+BackwardTensors on_host(base::OnHost& host, const BackwardTensors& tensors);
+
+/// What was computed, in the form in which validation takes it; nothing is written through it.
+TensorView as_output(const ConstTensorView& view);
+
+}  // namespace heddle::check

@@ -1,0 +1,92 @@
+#include "plan/capture_sums.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "expr/node.h"
+
+namespace heddle::plan {
+namespace {
+
+using expr::Leaf;
+using problem::AttentionProblem;
+
+constexpr expr::LeafSet kOfKeys = {Leaf::kv_idx, Leaf::kv_token, Leaf::score};
+constexpr expr::LeafSet kOfQueries = {Leaf::q_idx, Leaf::q_token, Leaf::score};
+
+bool is_leaf(const Expr& e, Leaf leaf) { return e.node()->op == expr::Op::leaf && e.node()->leaf() == leaf; }
+
+ReadPlace place_of(const std::vector<Expr>& indices) {
+  bool keys = false, queries = false;
+  for (const Expr& index : indices) {
+    keys = keys || index.node()->uses.intersects(kOfKeys);
+    queries = queries || index.node()->uses.intersects(kOfQueries);
+  }
+  if (!keys) return queries ? ReadPlace::queries : ReadPlace::one;
+  if (!queries) return ReadPlace::keys;
+  const auto depends_on_key = [](const Expr& index) { return index.node()->uses.intersects(kOfKeys); };
+  const bool others = std::any_of(indices.begin(), indices.end() - 1, depends_on_key);
+  return !others && is_leaf(indices.back(), Leaf::kv_idx) ? ReadPlace::key_rows : ReadPlace::any;
+}
+
+/// True when some axis of all reads is that leaf: what differs in it differs in its place.
+bool has_axis(const CaptureSum& sum, std::initializer_list<Leaf> leaves) {
+  for (int axis = 0; axis < sum.shape.size(); ++axis) {
+    for (const Leaf leaf : leaves) {
+      const auto is_axis = [&](const ReadGradient& read) {
+        return is_leaf(read.indices[static_cast<std::size_t>(axis)], leaf);
+      };
+      if (std::ranges::all_of(sum.reads, is_axis)) return true;
+    }
+  }
+  return false;
+}
+
+/// Keys of several sequences have the same kv_idx; kv_token tells them apart. Reads that leave their tensor are moved
+/// inside, where others are.
+void find_owners(const AttentionProblem& problem, CaptureSum& sum) {
+  const bool of_token = problem.packed && has_axis(sum, {Leaf::kv_token});
+  sum.of_sequence = problem.batch <= 1 || (!problem.reads_leave && (of_token || has_axis(sum, {Leaf::b})));
+  sum.of_head = problem.kv_heads <= 1 || (!problem.reads_leave && has_axis(sum, {Leaf::h}));
+  const auto starts_alike = [&](const Sequence& sequence) {
+    return sequence.kv_start == problem.sequences.front().kv_start;
+  };
+  const bool by_index =
+      has_axis(sum, {Leaf::kv_idx}) && (sum.of_sequence || std::ranges::all_of(problem.sequences, starts_alike));
+  sum.of_key = !problem.reads_leave && (of_token || by_index);
+}
+
+void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem, std::vector<CaptureSum>& sums) {
+  if (mod.empty()) return;
+  const auto find = [&](const std::string& name, bool param) {
+    return std::ranges::find_if(sums, [&](const CaptureSum& s) { return s.name == name && s.param == param; });
+  };
+  for (const expr::CaptureGradient& read : expr::d_captures(mod, problem.precision)) {
+    const auto found = find(read.capture.name, false);
+    if (found == sums.end()) continue;
+    found->reads.push_back({of_weight, read.indices, read.gradient, place_of(read.indices)});
+  }
+  for (const expr::ParamGradient& read : expr::d_params(mod, problem.precision)) {
+    const auto found = find(read.name, true);
+    if (found != sums.end()) found->reads.push_back({of_weight, {}, read.gradient, ReadPlace::one});
+  }
+}
+
+}  // namespace
+
+std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bindings& bindings) {
+  std::vector<CaptureSum> sums;
+  for (const std::string& name : problem.wanted.captures) {
+    const ConstTensorView& view = bindings.captures.find(name)->second;
+    sums.push_back({.name = name, .param = false, .shape = view.shape, .count = view.count(), .reads = {}});
+  }
+  for (const std::string& name : problem.wanted.params) {
+    sums.push_back({.name = name, .param = true, .shape = {}, .count = 1, .reads = {}});
+  }
+  add_reads(problem.score_mod, false, problem, sums);
+  add_reads(problem.weight_mod, true, problem, sums);
+  for (CaptureSum& sum : sums) find_owners(problem, sum);
+  return sums;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,44 @@
+// How a backward sums the gradients of what mods read: plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "expr/differentiate.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+/// What the place that a read's gradient belongs to depends on, within a tile of queries and keys.
+enum class ReadPlace : std::uint8_t {
+  one,       // neither query nor key: the tile's sum
+  keys,      // the key alone: sums of columns
+  queries,   // the query alone: sums of rows
+  key_rows,  // the last index is kv_idx, and no other depends on the key: rows of neighbours
+  any,
+};
+
+struct ReadGradient {
+  bool of_weight = false;     // of the weight mod, else of the score mod
+  std::vector<Expr> indices;  // empty: a param, or a capture of rank 0
+  Expr slope;                 // of the mod by the read; simplified
+  ReadPlace place{};
+};
+
+/// The gradient of one capture or param.
+struct CaptureSum {
+  std::string name;
+  bool param = false;
+  Dims shape;
+  std::int64_t count = 0;           // of elements
+  std::vector<ReadGradient> reads;  // none: no mod depends on it smoothly
+  // What an element of the gradient belongs to alone: one sequence, one query head, one key of it. True where there is
+  // one sequence, or one kv head.
+  bool of_sequence = false, of_head = false, of_key = false;
+};
+
+/// The gradients of captures and params that the problem wants, captures first. Bindings: the captures' shapes.
+std::vector<CaptureSum> capture_sums(const problem::AttentionProblem& problem, const Bindings& bindings);
+
+}  // namespace heddle::plan

@@ -87,6 +87,11 @@ TEST_P(Faults, duplicate_store) {
   gpu_.run("duplicate_store", {2, 1, 1}, 64, Arguments().add(fresh).add(63u));
 }
 
+TEST_P(Faults, misaligned_atomic) {
+  const std::uint64_t counters = gpu_.input(std::vector<std::uint32_t>(2));
+  expect_fault(Fault::kAlignment, "misaligned_atomic", 1, 64, Arguments().add(counters));
+}
+
 TEST_P(Faults, undefined_values) {
   expect_fault(Fault::kUndefined, "unwritten_lds", 1, 64, Arguments().add(out_));
   expect_fault(Fault::kUndefined, "unwritten_register", 1, 64, Arguments().add(out_));

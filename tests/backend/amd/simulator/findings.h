@@ -13,7 +13,7 @@ enum class Fault : std::uint8_t {
   kBounds,     ///< an access outside of every buffer, of LDS or of scratch
   kUndefined,  ///< an address, a branch or a stored value depends on bits that nothing wrote
   kDuplicate,  ///< two threads store to the same address; halves of a WMMA operand that must be equal differ
-  kAlignment,  ///< an address is not a multiple of what the instruction needs
+  kAlignment,  ///< the address of an atomic is not a multiple of its bytes
   kBarrier,    ///< some waves wait for a barrier that others never reach
   kRunaway,    ///< a wave executes more instructions than the launch allows
 };

@@ -13,15 +13,25 @@ constexpr std::uint64_t kGap = 1 << 20;
 }  // namespace
 
 std::uint64_t Memory::allocate(std::size_t bytes, std::string name) {
+  const std::uint64_t begin = next_;
+  next_ += (bytes + kPage - 1) / kPage * kPage + kGap;
+  allocate_at(begin, bytes, std::move(name));
+  return begin;
+}
+
+void Memory::allocate_at(std::uint64_t address, std::size_t bytes, std::string name) {
+  const auto after = buffers_.lower_bound(address);
+  const bool meets_next = after != buffers_.end() && after->first < address + std::max<std::size_t>(bytes, 1);
+  const bool meets_previous =
+      after != buffers_.begin() && std::prev(after)->first + std::prev(after)->second.bytes.size() > address;
+  if (meets_next || meets_previous)
+    throw std::invalid_argument(fmt::format("{}: another buffer is at {:#x}", name, address));
   Buffer buffer;
-  buffer.begin = next_;
+  buffer.begin = address;
   buffer.bytes.assign(bytes, 0xa5);
   buffer.writer.assign(bytes, kNobody);
   buffer.name = std::move(name);
-  next_ += (bytes + kPage - 1) / kPage * kPage + kGap;
-  const std::uint64_t begin = buffer.begin;
-  buffers_.emplace(begin, std::move(buffer));
-  return begin;
+  buffers_.emplace(address, std::move(buffer));
 }
 
 bool Memory::free(std::uint64_t address) { return buffers_.erase(address) == 1; }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ inline const std::vector<std::string>& chips() {
 class Simulated {
  public:
   Simulated(const std::string& kernels, const std::string& chip)
-      : object_(CodeObject::load(std::string(AMD_CODE_OBJECTS "/") + kernels + "." + chip + ".hsaco")),
+      : object_(loaded(std::string(AMD_CODE_OBJECTS "/") + kernels + "." + chip + ".hsaco")),
         simulator_(object_, memory_) {}
 
   /// A buffer that the kernel reads.
@@ -61,7 +62,14 @@ class Simulated {
   int lanes() const { return object_.chip().lanes; }
 
  private:
-  CodeObject object_;
+  /// Each file once a process: LLVM's tools take longer to read it than most tests take.
+  static const CodeObject& loaded(const std::string& path) {
+    static std::map<std::string, CodeObject> all;
+    const auto known = all.find(path);
+    return known != all.end() ? known->second : all.emplace(path, CodeObject::load(path)).first->second;
+  }
+
+  const CodeObject& object_;
   Memory memory_;
   Simulator simulator_;
 };

@@ -172,6 +172,10 @@ KERNEL GROUP_SIZE(64) void uses_what_is_not_simulated(u32* out) {
   out[thread_x()] = time;
 }
 
+KERNEL GROUP_SIZE(64) void misaligned_atomic(u8* counters) {
+  __hip_atomic_fetch_add((u32*)(counters + 2), 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // Many lanes ask for different dwords of one bank.
 KERNEL GROUP_SIZE(64) void bank_conflicts(u32* out, const u32* in) {
   SHARED static u32 tile[64 * 32];

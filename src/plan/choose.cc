@@ -67,15 +67,15 @@ std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   return all;
 }
 
-/// The family of a GPU that the environment asks for; empty: any.
-std::string family_asked_for(BackendChoice backend) {
+/// The family of a GPU that the environment asks for; empty: any. A family of one pass says nothing of the other.
+std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
   if (backend != BackendChoice::cuda) return {};
   std::string name = base::value_of(base::Option::family);
-  const auto is_it = [&](const Family& family) { return family.backend == backend && family.name == name; };
-  if (name.empty() || std::ranges::any_of(families(), is_it)) return name;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is '{}'; backend {} has no kernel family of that name",
-                          base::name_of(base::Option::family), name, heddle::name(backend)));
+  if (name.empty()) return name;
+  const Family* family = family_of(name);
+  if (family != nullptr && family->backend == backend) return family->pass == pass ? name : std::string();
+  throw Error(ErrorCode::invalid_argument, fmt::format("{} is '{}'; backend {} has no kernel family of that name",
+                                                       base::name_of(base::Option::family), name, heddle::name(backend)));
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
   check_device(request.problem.device, request.machine);
   std::vector<std::vector<Choice>> lists;
   std::vector<std::string> refused;
-  const std::string only = family_asked_for(backend);
+  const std::string only = family_asked_for(backend, request.problem.pass);
   for (const Family& family : families()) {
     if (family.backend != backend || family.pass != request.problem.pass) continue;
     if (!only.empty() && family.name != only) {

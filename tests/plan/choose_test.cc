@@ -155,17 +155,20 @@ TEST(Choose, ThePlanCarriesModsAndTiles) {
   EXPECT_EQ(again.schedule->ctas, choices.front().plan.schedule->ctas);
 }
 
-// A backward asks for families of its own.
+// A backward asks for families of its own. Those that have not run on a GPU are taken only when they are named.
 TEST(Choose, FamiliesAreOfOnePass) {
-  Call call;
-  problem::AttentionProblem problem = call.validate();
+  HopperCall call;
+  problem::AttentionProblem problem = call.problem();
   problem.pass = problem::Pass::backward;
-  const device::Machine machine;
-  expect_error(
-      [&] {
-        plan::choose({problem, {}, call.options, machine}, [](BlockSize) { return nullptr; });
-      },
-      ErrorCode::unsupported, "no kernel family of backend cpu computes this backward: there is none");
+  problem.wanted.q = true;
+  const AttentionTensors tensors = call.tensors();
+  const AttentionOptions options = call.all_options();
+  const auto choose_on = [&](const Device& device, const device::Machine& machine) {
+    problem.device = device;
+    return plan::choose({problem, tensors, options, machine}, [&](BlockSize block) { return call.rows_of(block); });
+  };
+  EXPECT_EQ(choose_on(kCpu, kNoGpu).front().plan.family, "cpu_backward");
+  EXPECT_THROW(choose_on(kCuda, machine_with(h200())), Error);
 }
 
 }  // namespace

@@ -73,8 +73,9 @@ std::string family_asked_for(BackendChoice backend) {
   std::string name = base::value_of(base::Option::family);
   const auto is_it = [&](const Family& family) { return family.backend == backend && family.name == name; };
   if (name.empty() || std::ranges::any_of(families(), is_it)) return name;
-  throw Error(ErrorCode::invalid_argument, fmt::format("{} is '{}'; backend {} has no kernel family of that name",
-                                                       base::name_of(base::Option::family), name, heddle::name(backend)));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is '{}'; backend {} has no kernel family of that name",
+                          base::name_of(base::Option::family), name, heddle::name(backend)));
 }
 
 }  // namespace
@@ -93,6 +94,11 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
     }
     if (std::string reason = family.refuses(request); !reason.empty()) {
       refused.push_back(fmt::format("{}: {}", family.name, reason));
+      continue;
+    }
+    if (family.unproven && only.empty()) {
+      refused.push_back(fmt::format("{}: it has not run on a GPU yet; {}={} takes it", family.name,
+                                    base::name_of(base::Option::family), family.name));
       continue;
     }
     lists.push_back(family.candidates(request, rows_of));

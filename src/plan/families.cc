@@ -78,11 +78,11 @@ constexpr Family kFamilies[] = {
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, cuda_caps(request), plan.order);
      },
-     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }},
+     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }, true},
     {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
      [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
-     nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }},
+     nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }, true},
 };
 
 }  // namespace

@@ -40,7 +40,8 @@ extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsig
 }}
 )";
 
-std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout) {
+std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
+                    const device_text::ModLayout& layout) {
   return "#include \"lanes.h\"\n" + forward_mma::config_and_mods_text(config, mods, layout) +
          fmt::format(kEnd, forward_mma::fragments_header(config.fragments),
                      forward_mma::fragments_class(config.fragments));
@@ -69,7 +70,8 @@ Entry compile(const std::string& text) {
   const std::string root = HEDDLE_SOURCE_DIR;
   const std::string command = fmt::format(
       "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
-      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/cuda' -I'{2}/src' -o '{3}' '{4}' >'{5}' 2>&1",
+      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/cuda' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
+      "2>&1",
       HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -94,6 +96,25 @@ Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionP
   return own;
 }
 
+/// The tensors of a case. Captures are not among them: a case with mods runs on the host only.
+std::vector<KernelMemory> memory_of(const AttentionCase& c) {
+  std::vector<KernelMemory> memory;
+  const auto add_tensor = [&](const char* name, const GuardedTensor& tensor, bool written) {
+    memory.push_back({name, tensor.memory().data(), tensor.memory().size(), written, false});
+  };
+  add_tensor("q", c.q, false);
+  add_tensor("k", c.k, false);
+  add_tensor("v", c.v, false);
+  add_tensor("o", c.o, true);
+  if (c.tensors().lse) add_tensor("lse", c.lse_rows, true);
+  return memory;
+}
+
+template <class T>
+void add(std::vector<KernelMemory>& memory, const char* name, const std::vector<T>& list) {
+  memory.push_back({name, const_cast<T*>(list.data()), list.size() * sizeof(T), false, false});
+}
+
 const device::CudaCaps& caps_of(std::string_view gpu) {
   return std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name)->caps;
 }
@@ -112,8 +133,8 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
     throw Error(ErrorCode::unsupported, reason);
   }
   engine::MaskRows rows;
-  std::vector<plan::Choice> choices = plan::forward_mma(
-      problem, tensors, options, caps, [&](BlockSize block) { return rows(problem, options, block); });
+  std::vector<plan::Choice> choices = plan::forward_mma(problem, tensors, options, caps,
+                                                        [&](BlockSize block) { return rows(problem, options, block); });
   const bool wide = run.fragments == shared::FragmentKind::gfx9;  // 32 keys a fragment
   if (wide) std::erase_if(choices, [](const plan::Choice& offered) { return offered.plan.forward_mma->kv_block < 32; });
   if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
@@ -128,8 +149,8 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   const plan::TileSchedule schedule =
       plan::forward_mma_schedule(problem, config, choice.block_mask.get(), caps, choice.plan.order);
 
-  const backend::PrepareArguments prepared = {problem, choice.plan, tensors, options, options.bindings,
-                                              choice.block_mask.get()};
+  const backend::PrepareArguments prepared = {problem, choice.plan,      tensors,
+                                              options, options.bindings, choice.block_mask.get()};
   shared::ForwardMmaParams params = forward_mma::constant_params(prepared);
   forward_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, nullptr}, params);
   params.tiles.items = schedule.items.data();
@@ -150,9 +171,19 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   params.tiles.run = 77;
   params.parts = base + split.parts;
 
-  const Entry entry = compile(text_of(config, choice.plan.mods, layout));
   const int ctas = std::max(1, params.tiles.item_count * config.splits);
-  entry(params, static_cast<unsigned>(ctas), static_cast<unsigned>(c.spec().seed));
+  if (run.execute) {
+    std::vector<KernelMemory> memory = memory_of(c);
+    add(memory, "tiles", schedule.items);
+    add(memory, "runs", schedule.runs);
+    add(memory, "fills", schedule.fills);
+    add(memory, "sequences", spans);
+    memory.push_back({"workspace", base, static_cast<std::size_t>(split.bytes), true, true});
+    run.execute({config, forward_mma::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
+  } else {
+    const Entry entry = compile(text_of(config, choice.plan.mods, layout));
+    entry(params, static_cast<unsigned>(ctas), static_cast<unsigned>(c.spec().seed));
+  }
   // A graph that repeats the run begins with what it left.
   for (int i = 0; config.splits_keys() && i < params.tiles.item_count; ++i) EXPECT_EQ(params.tiles.tickets[i], 0U);
   return forward_mma::name_of(config);

@@ -186,6 +186,21 @@ TEST_P(BackwardPoison, KeysAndValuesThatNothingAttends) {
   }
 }
 
+// Rows are known to be finite by panels of 64: one is not, in the second panel of its tile.
+TEST_P(BackwardPoison, OneRowBehindAFinitePanel) {
+  const Chooses one = [](auto, auto, std::int64_t row) { return row == 100; };
+  for (CaseSpec spec : backward_specs(GetParam())) {
+    if (spec.kv_rows != 150) continue;
+    spec.q_rows = 130;
+    expect_unreached(
+        spec, [](AttentionCase& c) { c.options().mask_mod = leaf::kv_idx() != 100; },
+        [&](AttentionCase& c, BackwardCase&) { poison_rows(c.k, one), poison_rows(c.v, one); }, {});
+    expect_unreached(
+        spec, [](AttentionCase& c) { c.options().mask_mod = leaf::q_idx() != 100; },
+        [&](AttentionCase& c, BackwardCase& backward) { poison_rows(c.q, one), poison_rows(backward.d_o, one); }, {});
+  }
+}
+
 // Without a sink even their d_lse counts nowhere.
 TEST_P(BackwardPoison, QueriesThatAttendNothing) {
   const Chooses blind = [](auto, auto, std::int64_t i) { return i % 3 == 1; };

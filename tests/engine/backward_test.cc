@@ -128,6 +128,82 @@ TEST_P(Backward, IsKeptByThePlanCacheBesideItsForward) {
   EXPECT_EQ(plan_cache_counts().plans, 3);
 }
 
+// Words of the key that no other word stands for: a plan of other ones would refuse the run, or count as a hit.
+TEST_P(Backward, PlansAreKnownByAllThatIsTheBackwards) {
+  clear_plan_cache();
+  Training training(GetParam());
+  const Tensor other = draw({4}, DType::f32, 8);
+  training.options.bindings.captures["other"] = other;
+  training.options.score_mod = parse("score + slopes[h] * other[h] + cap", Symbols(training.options.bindings));
+  const auto is_new = [&](auto&& change) {
+    BackwardTensors tensors = training.inputs();
+    AttentionOptions options = training.options;
+    GradientRequest request = {.q = false, .captures = {"slopes"}};
+    change(tensors, options, request);
+    const std::int64_t before = plan_cache_counts().misses;
+    attention_backward(tensors, options, request);
+    return plan_cache_counts().misses == before + 1;
+  };
+  const auto nothing = [](BackwardTensors&, AttentionOptions&, GradientRequest&) {};
+  EXPECT_TRUE(is_new(nothing));
+  EXPECT_FALSE(is_new(nothing));
+  EXPECT_TRUE(is_new([](BackwardTensors& t, AttentionOptions&, GradientRequest&) { t.d_lse.reset(); }));
+  EXPECT_TRUE(is_new([](BackwardTensors&, AttentionOptions& o, GradientRequest&) { o.deterministic = true; }));
+  EXPECT_TRUE(is_new([](BackwardTensors&, AttentionOptions&, GradientRequest& r) { r.captures = {"other"}; }));
+  EXPECT_TRUE(is_new([](BackwardTensors&, AttentionOptions&, GradientRequest& r) { r.sinks = true; }));
+  EXPECT_TRUE(is_new([](BackwardTensors&, AttentionOptions&, GradientRequest& r) { r.params = {"cap"}; }));
+}
+
+TEST_P(Backward, GradientsHaveTheDtypesThatTheHeaderSays) {
+  struct Case {
+    DType inputs, rows, real;
+  };
+  for (const Case& at : {Case{DType::f64, DType::f64, DType::f64},
+                         {DType::f16, DType::f16, DType::f32},
+                         {DType::e4m3, DType::bf16, DType::f32}}) {
+    SCOPED_TRACE(name(at.inputs));
+    Training training(GetParam());
+    const Tensor q = training.q.to(at.inputs), k = training.k.to(at.inputs), v = training.v.to(at.inputs),
+                 sinks = training.sinks.to(at.real);
+    training.options.sinks = sinks;
+    for (const auto& [own, expected] : {std::pair(DType::f64, DType::f64),
+                                        {DType::f16, DType::f16},
+                                        {DType::bf16, DType::bf16},
+                                        {DType::e5m2, DType::f32}}) {
+      const Tensor slopes = training.slopes.to(own);
+      training.options.bindings.captures["slopes"] = slopes;
+      training.options.score_mod = parse("score + cap * slopes[h]", Symbols(training.options.bindings));
+      const AttentionResult forward = attention(q, k, v, training.options, true);
+      const Tensor d_o = training.d_o.to(forward.o.dtype());
+      const BackwardResult result =
+          attention_backward({.q = q, .k = k, .v = v, .o = forward.o, .lse = forward.lse, .d_o = d_o}, training.options,
+                             {.sinks = true, .captures = {"slopes"}, .params = {"cap"}});
+      for (const Tensor* rows : {&result.dq, &result.dk, &result.dv}) EXPECT_EQ(rows->dtype(), at.rows);
+      EXPECT_EQ(result.d_sinks.dtype(), at.real);
+      EXPECT_EQ(result.d_params.at("cap").dtype(), at.real);
+      EXPECT_EQ(result.d_captures.at("slopes").dtype(), expected);
+    }
+  }
+}
+
+TEST_P(Backward, RefusesGradientsWhereItAllocatesThem) {
+  const Training training(GetParam());
+  const Tensor any = Tensor::empty(DType::f32, {4});
+  const auto refused = [&](auto&& give) {
+    BackwardTensors tensors = training.inputs();
+    give(tensors);
+    expect_error(
+        [&] { attention_backward(tensors, training.options); }, ErrorCode::invalid_argument,
+        "tensors has gradients, which attention_backward allocates; attention_backward_into takes the caller's");
+  };
+  for (const auto member :
+       {&BackwardTensors::dq, &BackwardTensors::dk, &BackwardTensors::dv, &BackwardTensors::d_sinks}) {
+    refused([&](BackwardTensors& t) { t.*member = any; });
+  }
+  refused([&](BackwardTensors& t) { t.d_captures["slopes"] = any; });
+  refused([&](BackwardTensors& t) { t.d_params["cap"] = any; });
+}
+
 TEST_P(Backward, RefusesWhatHasNoGradient) {
   Training training(GetParam());
   const Tensor ids = Tensor::zeros(DType::i32, {16}), limit = Tensor::zeros(DType::f32, {4});
@@ -233,6 +309,16 @@ TEST_P(Backward, RunsRefuseOtherGradientsThanPlanned) {
   refused([&](BackwardTensors& t) { t.d_captures["slopes"] = d_slopes; },
           "d_captures['slopes'] is given; the plan was made without it");
   refused([](BackwardTensors& t) { t.d_lse.reset(); }, "d_lse is not given; the plan was made with it");
+
+  given.d_captures["slopes"] = d_slopes;
+  const AttentionPlan with_slopes(given, training.options);
+  expect_error(
+      [&] {
+        BackwardTensors tensors = given;
+        tensors.d_captures.clear();
+        with_slopes.run(tensors);
+      },
+      ErrorCode::invalid_argument, "d_captures['slopes'] is not given; the plan was made with it");
 }
 
 TEST_P(Backward, IsExplained) {

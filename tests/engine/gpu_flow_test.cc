@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <vector>
 
 #include "backend/cuda/driver/fake_driver.h"
 #include "backend/cuda/driver/in_child.h"
 #include "engine/pointers.h"
+#include "heddle/backward.h"
 #include "heddle/check.h"
 #include "heddle/error.h"
 #include "heddle/mods.h"
@@ -73,6 +75,54 @@ TEST(GpuFlow, ChecksCopiesOfWhatIsOnAGpu) {
               return std::string("nothing was thrown");
             }),
             "capture 'ids' is on cuda:0; cuda:1 is accepted, where q is");
+}
+
+TEST(GpuFlow, ChecksCopiesOfGradientsOnAGpu) {
+  EXPECT_EQ(with_fake([] {
+              const Inputs in;
+              AttentionOptions options;
+              const Tensor slopes = random_tensor({2}, 4).to(DType::f32), sinks = random_tensor({2}, 5).to(DType::f32);
+              options.sinks = sinks;
+              options.bindings.captures["slopes"] = slopes;
+              options.bindings.params["cap"] = 3.0F;
+              options.score_mod = parse("cap * tanh(score) + slopes[h] * kv_idx", Symbols(options.bindings));
+              const AttentionResult forward = attention(in.q, in.k, in.v, options, true);
+              const Tensor d_o = random_tensor({1, 2, 70, 64}, 6), d_lse = random_tensor({1, 2, 70}, 7).to(DType::f32);
+              BackwardTensors here{
+                  .q = in.q, .k = in.k, .v = in.v, .o = forward.o, .lse = forward.lse, .d_o = d_o, .d_lse = d_lse};
+              const BackwardResult result =
+                  attention_backward(here, options, {.sinks = true, .captures = {"slopes"}, .params = {"cap"}});
+              here.dq = result.dq, here.dk = result.dk, here.dv = result.dv, here.d_sinks = result.d_sinks;
+              here.d_captures["slopes"] = result.d_captures.at("slopes");
+              here.d_params["cap"] = result.d_params.at("cap");
+
+              // Everything is moved: what stays behind shows as memory of the host.
+              std::vector<Tensor> kept;
+              const auto moved = [&](const ConstTensorView& view) {
+                return kept.emplace_back(copy(view, view.dtype).to(kSecond)).view();
+              };
+              BackwardTensors there = here;
+              for (auto member : {&BackwardTensors::q, &BackwardTensors::k, &BackwardTensors::v, &BackwardTensors::o,
+                                  &BackwardTensors::d_o}) {
+                there.*member = moved(here.*member);
+              }
+              there.lse = moved(*here.lse), there.d_lse = moved(*here.d_lse);
+              for (auto member :
+                   {&BackwardTensors::dq, &BackwardTensors::dk, &BackwardTensors::dv, &BackwardTensors::d_sinks}) {
+                there.*member = moved(*(here.*member));
+              }
+              there.d_captures["slopes"] = moved(here.d_captures.at("slopes"));
+              there.d_params["cap"] = moved(here.d_params.at("cap"));
+              AttentionOptions own = options;
+              own.sinks = moved(sinks);
+              own.bindings.captures["slopes"] = moved(slopes);
+
+              options.backend = BackendChoice::cuda;  // judged as a GPU's
+              const GradientReport expected = check_backward(here, options), report = check_backward(there, own);
+              if (!report.passed || expected.text() != report.text()) return expected.text() + report.text();
+              return std::to_string(report.tensors.size()) + " tensors";
+            }),
+            "6 tensors");
 }
 
 // The driver knows where memory is, whatever the views say.

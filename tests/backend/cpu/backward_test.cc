@@ -79,6 +79,16 @@ TEST(CpuBackward, EveryNormalizerOnEveryTarget) {
   });
 }
 
+// The mod has replaced the scores before the places are found; the last index does not ask for them.
+TEST(CpuBackward, PlacesThatDependOnTheScore) {
+  Training training({.q_heads = 2, .q_rows = 33, .kv_rows = 70}, DType::f64);
+  const Tensor table = random_tensor(DType::f64, {8, 2}, 5);
+  training.options.bindings.captures["table"] = table;
+  training.options.score_mod =
+      parse("score + table[min(max(i32(3.0 * score) + 4, 0), 7), h]", Symbols(training.options.bindings));
+  expect_right(training, {.captures = {"table"}});
+}
+
 TEST(CpuBackward, ZeroSizes) {
   for (const Shape& shape : {Shape{.q_rows = 0, .kv_rows = 5}, Shape{.q_rows = 5, .kv_rows = 0}, Shape{.batch = 0}}) {
     Training training(shape);

@@ -3,10 +3,12 @@
 // register 4 j + 2 r + e. Its bit of a word is that of its register.
 #pragma once
 
+#include "fragments/elements.cuh"
 #include "mods/columns.cuh"
 #include "ptx/math.cuh"
 #include "shared/mod_forms.h"
 #include "shared/mod_values.h"
+#include "shared/philox.h"
 
 namespace heddle {
 
@@ -34,6 +36,40 @@ struct TransposedMod {
     row = Mod::row(mod, uniform, at.batch, at.head, q_idx);
   }
 };
+
+/// What a weight_mod that draws keeps: the forward's draws. A call serves both keys of a thread.
+struct TransposedDrops {
+  unsigned bits;
+  float kept;  // the weight of what is kept
+  __device__ __forceinline__ float weight(int n) const { return (bits >> n & 1) != 0 ? kept : 0.0F; }
+};
+__device__ __forceinline__ TransposedDrops draw_transposed(const shared::ModValues& mod, const TransposedOrigin& at) {
+  const BlockOrigin head = {at.batch, at.head, 0, 0};
+  const auto seed = static_cast<unsigned>(uniform_value<SeedMod>(mod, head, seed_element));
+  const int from = uniform_value<ThresholdMod>(mod, head, threshold_element);  // below 0: kept are those below ~from
+  const auto threshold = static_cast<unsigned>(from < 0 ? ~from : from);
+  const auto key = static_cast<unsigned>(at.kv_idx);
+  const unsigned column = shared::random_uniform_column(key);
+  TransposedDrops kept = {0, uniform_value<KeptMod>(mod, head, kept_element)};
+#pragma unroll 1
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const shared::PhiloxWords words = shared::random_uniform_words(
+          shared::random_uniform_row(seed, static_cast<unsigned>(at.batch), static_cast<unsigned>(at.head),
+                                     static_cast<unsigned>(at.query(j, e))),
+          column);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const unsigned of_pair = shared::random_uniform_pair_of(key + 8 * r);
+        const unsigned drawn = shared::random_uniform_bits(shared::random_uniform_pair(words, of_pair), key);
+        const bool keeps = (drawn >= threshold) != (from < 0);
+        kept.bits |= static_cast<unsigned>(keeps) << (4 * j + 2 * r + e);
+      }
+    }
+  }
+  return kept;
+}
 
 /// The scores that attend: of `queries` queries from the thread's first on and `keys` keys, and, where the mask decides,
 /// by the mask_mod.

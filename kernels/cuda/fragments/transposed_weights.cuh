@@ -25,14 +25,15 @@ class TransposedWeights {
   static constexpr bool kMapped = kConfig.scores == ScoreForm::mapped;
   static constexpr bool kAdded = kConfig.scores == ScoreForm::added;
   static_assert(kPlain || kMapped || kAdded);
+  static constexpr bool kOne = kConfig.normalizer == Normalizer::none && !kMapped;  // X dt/ds, where it attends
   static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
 
   /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse begin.
   /// kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
   template <bool kCut>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
-                                                   const Params& params, const TransposedOrigin& at,
-                                                   ptx::Address numbers) {
+                                                   const TransposedDrops& drops, const Params& params,
+                                                   const TransposedOrigin& at, ptx::Address numbers) {
     const shared::ModValues& mod = params.mod;
     Mods own(mod, at);
 #pragma unroll
@@ -58,8 +59,9 @@ class TransposedWeights {
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             float weight;
             const float factor = factor_of(t, lse[2 * half + e], weight);
-            s[n] = attends ? factor * slope : 0.0F;
+            if constexpr (!kOne) s[n] = attends ? factor * slope : 0.0F;
             if constexpr (kConfig.weighted) weight *= own.weight(mod, at, q_idx, r);
+            if constexpr (kConfig.dropped) weight *= drops.weight(n);
             weights[2 * r + e] = attends ? weight : 0.0F;
           }
         }
@@ -73,7 +75,8 @@ class TransposedWeights {
   /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds. `numbers`: where the thread's deltas begin.
   template <bool kCut>
   static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32], unsigned (&d_s)[16],
-                                                       unsigned bits, const Params& params, const TransposedOrigin& at,
+                                                       unsigned bits, const TransposedDrops& drops,
+                                                       const Params& params, const TransposedOrigin& at,
                                                        ptx::Address numbers) {
     const shared::ModValues& mod = params.mod;
     WeightOnly own(mod, at);
@@ -94,7 +97,8 @@ class TransposedWeights {
             const int n = 4 * j + 2 * r + e;
             float of_weight = d_p[n];
             if constexpr (kConfig.weighted) of_weight *= own.weight(mod, at, q_idx, r);
-            const float ds = x[n] * (of_weight - delta[2 * half + e]);
+            if constexpr (kConfig.dropped) of_weight *= drops.weight(n);
+            const float ds = (kOne ? 1.0F : x[n]) * (of_weight - delta[2 * half + e]);
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             four[2 * r + e] = attends ? ds : 0.0F;
           }

@@ -90,11 +90,13 @@ class BackwardConsumer {
       unsigned bits = attending(step);
       const bool cut = bits_matter(step);
       const TransposedOrigin at = origin(step);
+      TransposedDrops drops{};
+      if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
       const ptx::Address numbers = memory_.lse(step.slot) + lane_offset();
       if (cut) {
-        bits = Weights::template weigh<true>(s_, p_, bits, params_, at, numbers);
+        bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, numbers);
       } else {
-        bits = Weights::template weigh<false>(s_, p_, bits, params_, at, numbers);
+        bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, numbers);
       }
       if constexpr (kConfig.d_q) end_part();
       previous_block_ = memory_.step_word(step.slot, shared::kStepBlock);
@@ -106,9 +108,9 @@ class BackwardConsumer {
       ptx::touch(y_);
       const ptx::Address deltas = memory_.delta(step.slot) + lane_offset();
       if (cut) {
-        Weights::template differentiate<true>(y_, s_, d_s_, bits, params_, at, deltas);
+        Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, deltas);
       } else {
-        Weights::template differentiate<false>(y_, s_, d_s_, bits, params_, at, deltas);
+        Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, deltas);
       }
       if constexpr (kConfig.d_q) store_d_s();
       issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(step.slot), number_ > 0);

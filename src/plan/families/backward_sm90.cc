@@ -161,7 +161,11 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
 void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& plan) {
   plan.forms.score = describe_derivative(mods);
   if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
-  if (!problem.weight_mod.empty()) plan.forms.weight = "computed for each pair, for dV and again for dS";
+  if (mods.drops) {
+    plan.forms.weight = "dropped: a bit for each pair of a thread, by the forward's draws; two keys share a call";
+  } else if (!problem.weight_mod.empty()) {
+    plan.forms.weight = "computed for each pair, for dV and again for dS";
+  }
   plan.gradients.push_back("S and P are recomputed from q, k and lse, dP from dO and v");
   if (problem.wanted.q) {
     plan.gradients.push_back(problem.deterministic

@@ -73,7 +73,8 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.f16 = problem.q_dtype == DType::f16;
   config.d_q = problem.wanted.q;
   config.masked = !mods.mask.empty();
-  config.weighted = !mods.weight.empty();
+  config.dropped = mods.drops.has_value();
+  config.weighted = !mods.weight.empty() && !config.dropped;
   config.by_sequence = problem::sequences_differ(problem) || problem.packed;
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;

@@ -13,6 +13,7 @@ BackwardMods backward_mods(const problem::AttentionProblem& problem) {
   BackwardMods mods;
   mods.mask = forward.mask;
   mods.weight = forward.weight;
+  mods.drops = forward.drops;
   mods.factor = forward.factor;
   mods.kv_start = forward.kv_start;
   if (forward.form == ScoreForm::mapped || forward.cap != 0) {

@@ -2,9 +2,11 @@
 // has, and derivatives. Knows no kernel family.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "plan/mods/drops.h"
 #include "plan/mods/kernel_mods.h"
 #include "problem/problem.h"
 
@@ -13,6 +15,7 @@ namespace heddle::plan {
 struct BackwardMods {
   Expr mask;  // empty: everything attends
   Expr weight;
+  std::optional<Drops> drops;  // the weight, where it is such a one
   shared::ScoreForm form = shared::ScoreForm::plain;  // plain, added or mapped
   double factor = 1;                                  // of the score, in every form but mapped
   Expr offset;                                        // added: t = factor * score + offset

@@ -54,7 +54,7 @@ std::shared_ptr<void> load(const std::string& text) {
   std::ofstream(source) << text;
   const std::string own = HEDDLE_SOURCE_DIR;
   const std::string command = fmt::format(
-      "'{}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared -I'{}/tests/kernels/cuda/emulated' "
+      "'{}' -std=c++20 -O2 -w -ffp-contract=off -fPIC -shared -I'{}/tests/kernels/cuda/emulated' "
       "-I'{}/tests/backend/device_text' -I'{}/kernels/cuda' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
       HEDDLE_CXX, own, own, own, own, object, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));

@@ -78,12 +78,16 @@ std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {
     return mod.empty() ? device_text::no_mod_text(name, type, takes_score)
                        : device_text::mod_text(name, mod, layout, takes_score, rounding);
   };
+  const plan::Drops none{}, drops = mods.drops.value_or(none);
   constexpr auto kContracted = device_text::Rounding::contracted;
   return text("mask", mods.mask, ExprType::boolean, TakesScore::no) +
          text("offset", mods.offset, ExprType::f32, TakesScore::no) +
          text("score", mods.score, ExprType::f32, TakesScore::yes, kContracted) +
          text("derivative", mods.derivative, ExprType::f32, TakesScore::yes, kContracted) +
-         text("weight", mods.weight, ExprType::f32, TakesScore::no);
+         text("weight", mods.drops ? Expr() : mods.weight, ExprType::f32, TakesScore::no) +
+         text("seed", drops.seed, ExprType::i32, TakesScore::no) +
+         text("threshold", drops.threshold, ExprType::i32, TakesScore::no) +
+         text("kept", drops.kept, ExprType::f32, TakesScore::no);
 }
 
 std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
@@ -91,11 +95,12 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
   };
-  add(config.v_dim != config.qk_dim, fmt::format("/ {}", config.v_dim));
+  add(config.v_dim != config.qk_dim, fmt::format("v{}", config.v_dim));
   add(true, fmt::format("{}x64", config.keys()));
   add(config.masked, "masked");
   add(config.scores != shared::ScoreForm::plain, shared::name(config.scores));
   add(config.weighted, "weighted");
+  add(config.dropped, "dropped");
   add(config.by_sequence, "by sequence");
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));

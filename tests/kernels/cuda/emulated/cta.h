@@ -64,6 +64,7 @@ struct Thread {
   ucontext_t context;
   std::vector<char> stack;
   bool done = false;
+  std::function<bool()> waits_for;  // empty: it runs
   std::deque<Product> products;  // not executed yet
   std::deque<int> groups;        // products left of each committed group, the oldest first
   int open = 0;                  // products of the group that is not committed
@@ -103,10 +104,14 @@ class Cta {
       const std::uint64_t before = progress_;
       std::shuffle(order.begin(), order.end(), random_);
       for (const int i : order) {
-        if (threads_[static_cast<std::size_t>(i)]->done) continue;
+        Thread& thread = *threads_[static_cast<std::size_t>(i)];
+        if (thread.done) continue;
         any = true;
+        if (thread.waits_for && !thread.waits_for()) continue;
+        thread.waits_for = nullptr;
+        ++progress_;
         current_ = i;
-        swapcontext(&scheduler_, &threads_[static_cast<std::size_t>(i)]->context);
+        swapcontext(&scheduler_, &thread.context);
         if (random_() % 8 == 0) work();
       }
       work();
@@ -126,10 +131,9 @@ class Cta {
 
   template <class Condition>
   void wait_until(Condition&& condition) {
-    while (!condition()) yield();
-    ++progress_;
+    own().waits_for = condition;
+    swapcontext(&own().context, &scheduler_);
   }
-  void yield() { swapcontext(&own().context, &scheduler_); }
 
   /// Until all members have come; the last one does `action`.
   template <class Action>
@@ -142,7 +146,7 @@ class Cta {
       ++progress_;
       return;
     }
-    while (meeting.generation == generation) yield();
+    wait_until([&meeting, generation] { return meeting.generation != generation; });
   }
   Meeting& all() { return all_; }
   Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }

@@ -27,7 +27,7 @@ inline void barrier_arrive_expecting(Address barrier, unsigned bytes) {
 }
 inline void barrier_wait(Address barrier, unsigned parity) {
   if (cta().barrier(barrier).count == 0) emulated::fail("a wait for a barrier that was not made");
-  cta().wait_until([&] { return cta().barrier(barrier).phase != parity; });
+  cta().wait_until([=] { return cta().barrier(barrier).phase != parity; });
 }
 
 struct Ring {

@@ -55,7 +55,8 @@ inline void tma_load_before(int end, Address to, const TensorMap& map, Address b
 }
 inline void tma_store_commit() {}
 inline void tma_store_wait_read() {
-  cta().wait_until([] { return cta().own().adds == 0; });
+  emulated::Thread* own = &cta().own();
+  cta().wait_until([own] { return own->adds == 0; });
 }
 inline void tma_store_wait() { tma_store_wait_read(); }
 

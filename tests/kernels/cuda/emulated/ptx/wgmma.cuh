@@ -13,7 +13,8 @@ inline void wgmma_commit() {
 }
 template <int kGroups>
 void wgmma_wait() {
-  cta().wait_until([] { return static_cast<int>(cta().own().groups.size()) <= kGroups; });
+  emulated::Thread* own = &cta().own();
+  cta().wait_until([own] { return static_cast<int>(own->groups.size()) <= kGroups; });
 }
 template <int kCount>
 void touch(float (&)[kCount]) {}

@@ -34,8 +34,7 @@ def backward_of(
 
 
 def wanted_from(rest: Sequence[Any]) -> Wanted:
-    *flags, names = rest[-2:]
-    query, key, value, sinks = flags[0]
+    (query, key, value, sinks), names = rest[-2:]
     return Wanted(query, key, value, sinks, tuple(names))
 
 

@@ -18,7 +18,8 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         template, tensors = packed(rest)
-        return Forward.apply(template, query, key, value, *tensors)
+        record: Any = Forward.apply
+        return record(template, query, key, value, *tensors)
 
     @staticmethod
     def forward(template: list[Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *tensors: Any) -> Any:
@@ -48,7 +49,8 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def run(*args: Any) -> Sequence[torch.Tensor]:
         template, tensors = packed(args[FIRST:])
-        made: Sequence[torch.Tensor] = Backward.apply(template, *args[:FIRST], *tensors)
+        record: Any = Backward.apply
+        made: Sequence[torch.Tensor] = record(template, *args[:FIRST], *tensors)
         return made
 
     @staticmethod

@@ -404,7 +404,8 @@ def test_a_capture_that_comes_to_require_a_gradient():
         assert flex_attention(Q, K, V, mod).grad_fn is None
     mask = create_block_mask(lambda b, h, q_idx, kv_idx: values[kv_idx] > 0.3, None, None, L, L, "cpu")
     q = Q.clone().requires_grad_()
-    assert torch.autograd.grad(flex_attention(q, K, V, block_mask=mask).sum(), [q, values], allow_unused=True)[1] is None
+    out = flex_attention(q, K, V, block_mask=mask)
+    assert torch.autograd.grad(out.sum(), [q, values], allow_unused=True)[1] is None
     bias = torch.zeros(1, 1, L, L, requires_grad=True)
     assert torch.autograd.grad(scaled_dot_product_attention(Q, K, V, bias).square().sum(), bias)[0].any()
 

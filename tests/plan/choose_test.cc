@@ -111,15 +111,16 @@ TEST(Choose, NeverFallsBackToAnotherDevice) {
 
 TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
   device::CudaCaps old = h200();
-  old.major = 8;
-  old.name = "NVIDIA A100";
+  old.major = 7;
+  old.name = "NVIDIA V100";
   expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
-               "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA A100) has compute "
-               "capability 8.0; 9.0 is accepted");
+               "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA V100) has compute "
+               "capability 7.0; 9.0 is accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
+               "later are accepted");
   expect_error(
       [&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
       "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 264; 1 "
-      "to 256 are accepted");
+      "to 256 are accepted; forward_mma: on compute capability 9.0 only HEDDLE_FAMILY=forward_mma chooses it");
 }
 
 // What later stages would otherwise work out again: the first choice brings it, and with_schedule() makes the same.

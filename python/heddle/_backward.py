@@ -50,7 +50,8 @@ class Gradients:
 
     def __repr__(self) -> str:
         made = [name for name in ("dq", "dk", "dv", "d_sinks") if getattr(self, name) is not None]
-        made += [f"d_captures['{name}']" for name in self.d_captures] + [f"d_params['{name}']" for name in self.d_params]
+        made += [f"d_captures['{name}']" for name in self.d_captures]
+        made += [f"d_params['{name}']" for name in self.d_params]
         return f"<heddle.Gradients {', '.join(made) or 'without any'}>"
 
 

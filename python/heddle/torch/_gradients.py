@@ -127,7 +127,8 @@ def attend_with_gradients(
                            "without out, or under torch.no_grad()")
     query, key, value = suited(query, key, value) or (query, key, value)
     call.captures = {name: x if x.device == query.device else x.to(query.device) for name, x in call.captures.items()}
-    made = Attention.apply(call, (out,), query, key, value, *call.captures.values(), *call.tensors.values())
+    record: Any = Attention.apply
+    made = record(call, (out,), query, key, value, *call.captures.values(), *call.tensors.values())
     return made if call.with_lse else (made, None)
 
 
@@ -156,9 +157,11 @@ class Attention(torch.autograd.Function):
         call.tensors = dict(zip(ctx.options, tensors[first:]))
         wanted = wanted_of(call, needs[:3], zip(ctx.captures, needs[3:first]), zip(ctx.options, needs[first:]))
         with torch.no_grad():
-            made = computed(d_out, d_lse, out, lse, *tensors[:3], call, wanted)
+            query, key, value = tensors[:3]
+            made = computed(d_out, d_lse, out, lse, query, key, value, call, wanted)
         if torch.is_grad_enabled():  # create_graph
-            made = RefusedTwice.apply(len(made), *made, *(x for x in (d_out, d_lse, *tensors) if x is not None))
+            record: Any = RefusedTwice.apply
+            made = record(len(made), *made, *(x for x in (d_out, d_lse, *tensors) if x is not None))
         return None, None, *in_places(made, call, wanted)
 
 

@@ -162,7 +162,8 @@ def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -
     batch = tensors[0].shape[1]  # keys and values may have batch 1
     whole = [x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]) for x in tensors]
     out, lse = call_forward(*whole, *args[3:])
-    return out.unflatten(0, (size, batch)), lse.unflatten(0, (size, batch)) if args[-2] else lse
+    sizes = size, batch
+    return out.unflatten(0, sizes), lse.unflatten(0, sizes) if args[-2] else lse  # type: ignore[no-untyped-call]
 
 
 def flat_dims(dims: Any) -> list[Any]:

@@ -24,18 +24,17 @@ def backward_of(
     d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor, key: torch.Tensor,
     value: torch.Tensor, *rest: Any,
 ) -> list[torch.Tensor]:
-    given = [None if x is None else bare((x,))[0] for x in (d_out, d_lse)]
+    d_out, d_lse = (None if x is None else bare((x,))[0] for x in (d_out, d_lse))
     out, lse, query, key, value = bare((out, lse, query, key, value))
-    if not is_plain(*(x for x in (*given, out, query, key, value) if x is not None)):
+    if not is_plain(*(x for x in (d_out, d_lse, out, query, key, value) if x is not None)):
         raise NotImplementedError("heddle::backward runs inside of a mode or a transform that does not handle it")
     call = call_of(query, *rest[:-2])
     with torch.no_grad():
-        return backward(*given, out, lse, query, key, value, call, wanted_from(rest))
+        return backward(d_out, d_lse, out, lse, query, key, value, call, wanted_from(rest))
 
 
 def wanted_from(rest: Sequence[Any]) -> Wanted:
-    *flags, names = rest[-2:]
-    query, key, value, sinks = flags[0]
+    (query, key, value, sinks), names = rest[-2:]
     return Wanted(query, key, value, sinks, tuple(names))
 
 
@@ -137,7 +136,7 @@ def gradients_of(ctx: Any, d_out: Gradient, d_lse: Gradient, needs: Sequence[boo
 
 def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient) -> tuple[Any, ...]:
     """Of heddle::forward."""
-    nothing = [[None] * x if isinstance(x, Count) else [] if x == [] else None for x in ctx.template]
+    nothing: list[Any] = [[None] * x if isinstance(x, Count) else [] if x == [] else None for x in ctx.template]
     if d_out is None and d_lse is None:
         return None, None, None, *nothing
     needs = ctx.needs_input_grad

@@ -24,7 +24,8 @@ HAS_DETACHED = "has_detached"
 # Words of the text form, which no capture may be called.
 RESERVED = {
     "score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and", "or",
-    "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", HAS_DETACHED, *dir(_core)}
+    "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", HAS_DETACHED,
+    *dir(_core)}
 
 
 class Memory:

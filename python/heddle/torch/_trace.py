@@ -74,10 +74,10 @@ class Kept:
             return False
         return type(value) is typed[1] and becomes_param(value)
 
-    def recognise(self, mod: Any, reached: Reached, known: _core.KeptMods) -> None:
+    def recognise(self, mod: Any, reached: Reached, known: _core.KeptMods, device: torch.device) -> None:
         """Lets C++ find this expression for mods that are walked over as this one was."""
         steps = reached.steps
-        if not steps.are_complete or self.recognised >= MOST_WALKS:
+        if not steps.are_complete or self.recognised >= MOST_WALKS or may_learn_a_number(reached, device):
             return
         self.recognised += 1
         for position, shape in self.shapes:
@@ -101,6 +101,13 @@ class Kept:
         captures.update(self.constants)
         for name, recipe in self.params:
             params[name] = computed(recipe, reached.numbers, reached.arrays)
+
+
+def may_learn_a_number(reached: Reached, device: torch.device) -> bool:
+    """Whether a 0-d tensor on the CPU is a param or a capture of this device's call, by whether it is learned: C++ does
+    not look at that."""
+    return device.type != "cpu" and any(x.dim() == 0 and x.is_floating_point() and x.device.type == "cpu"
+                                        for x in reached.arrays)
 
 
 class Slots:
@@ -179,14 +186,14 @@ class Mods:
             return expr
         for kept in variants:
             if kept.serves(reached):
-                kept.recognise(mod, reached, known)
+                kept.recognise(mod, reached, known, self.device)
                 kept.bind(reached, self.captures, self.params)
                 return kept.expr
         expr, recording = traced(mod, reached, arguments, self.device, prefix, kind)
         made = Kept(expr, recording)
         if recording.is_kept:
             keep(key, made)
-            made.recognise(mod, reached, known)
+            made.recognise(mod, reached, known, self.device)
         made.bind(reached, self.captures, self.params)
         return expr
 

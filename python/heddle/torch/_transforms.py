@@ -9,7 +9,7 @@ import torch
 
 from ._gradients import refuse_twice
 from ._library import mapped_forward
-from ._library_backward import Count, gradients_of, keep_inputs, mapped_backward, packed, unpacked
+from ._library_backward import FIRST, Count, gradients_of, keep_inputs, mapped_backward, packed, unpacked
 
 
 class Forward(torch.autograd.Function):
@@ -18,7 +18,8 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         template, tensors = packed(rest)
-        return Forward.apply(template, query, key, value, *tensors)
+        record: Any = Forward.apply
+        return record(template, query, key, value, *tensors)
 
     @staticmethod
     def forward(template: list[Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *tensors: Any) -> Any:
@@ -47,13 +48,14 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def run(*args: Any) -> Sequence[torch.Tensor]:
-        template, tensors = packed(args[7:])
-        made: Sequence[torch.Tensor] = Backward.apply(template, *args[:7], *tensors)
+        template, tensors = packed(args[FIRST:])
+        record: Any = Backward.apply
+        made: Sequence[torch.Tensor] = record(template, *args[:FIRST], *tensors)
         return made
 
     @staticmethod
     def forward(template: list[Any], *tensors: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.ops.heddle.backward(*tensors[:7], *unpacked(template, tensors[7:])))
+        return tuple(torch.ops.heddle.backward(*tensors[:FIRST], *unpacked(template, tensors[FIRST:])))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -65,7 +67,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, template: list[Any], *tensors: Any) -> Any:
-        in_dims, *args = mapped(template, in_dims[1:], tensors, 7)
+        in_dims, *args = mapped(template, in_dims[1:], tensors, FIRST)
         made, dims = mapped_backward(info, in_dims, *args)
         return tuple(made), tuple(dims)
 

@@ -57,3 +57,32 @@ def assert_same(got, want, tolerance, names=None):
         error = (x.double() - y.double()).abs().max() if x.numel() else torch.zeros(())
         limit = tolerance * max(1.0, y.double().abs().max().item() if y.numel() else 1.0)
         assert error <= limit, f"{names[i] if names else i}: {error} > {limit}"
+
+
+def random(*shape, seed=0, dtype=torch.float64, requires_grad=True):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_(requires_grad)
+
+
+def qkv(batch=2, heads=4, kv_heads=4, q_len=13, kv_len=17, dim=8, dtype=torch.float64):
+    return [random(batch, heads, q_len, dim, seed=1, dtype=dtype),
+            *(random(batch, kv_heads, kv_len, dim, seed=seed, dtype=dtype) for seed in (2, 3))]
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+slopes = random(4, seed=9)
+
+
+def alibi(score, b, h, q_idx, kv_idx):
+    return score + slopes[h] * (kv_idx - q_idx)
+
+
+def assert_gradients(ours, torchs, leaves, tolerance=1e-12):
+    results, wanted = ours(), torchs()
+    incoming = [random(*x.shape, seed=5, dtype=x.dtype, requires_grad=False) for x in results]
+    got = gradients(results, leaves, incoming)
+    assert_same(got, gradients(wanted, leaves, incoming), tolerance)
+    return got

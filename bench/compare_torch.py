@@ -17,6 +17,7 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 import heddle.torch
+import heddle.viz
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -56,23 +57,9 @@ def host_microseconds(call, calls=100):
     return best * 1e6
 
 
-def milliseconds(call, at_least=0.05):
+def milliseconds(call):
     """Of a call until its work is done."""
-    call()
-    wait()
-    best, repeats = math.inf, 1
-    for _ in range(ROUNDS):
-        while True:
-            began = time.perf_counter()
-            for _ in range(repeats):
-                call()
-            wait()
-            taken = time.perf_counter() - began
-            if taken >= at_least:
-                break
-            repeats *= 2
-        best = min(best, taken / repeats)
-    return best * 1e3
+    return heddle.viz.seconds(call, rounds=ROUNDS, at_least=0.05, wait=wait) * 1e3
 
 
 def randoms(*shape, count=3):
@@ -99,6 +86,7 @@ def host():
         "heddle plain": lambda: heddle.torch.flex_attention(q, k, v),
         "heddle causal": lambda: heddle.torch.flex_attention(q, k, v, block_mask=ours),
         "heddle ALiBi, causal": lambda: heddle.torch.flex_attention(q, k, v, alibi, ours),
+        "heddle torch's causal": lambda: heddle.torch.flex_attention(q, k, v, block_mask=torchs),
         "heddle SDPA, causal": lambda: heddle.torch.scaled_dot_product_attention(q, k, v, is_causal=True),
         "torch SDPA, causal": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
     }

@@ -114,7 +114,8 @@ std::vector<Case> cases() {
 
 void measure(benchmark::State& state, const Case& bench, int rows) {
   const cpu::TileProgram program(bench.e, expr::Precision::f32);
-  cpu::TileProgram::Scratch scratch(program, bindings());
+  const Bindings values = bindings();
+  cpu::TileProgram::Scratch scratch(program, values);
   alignas(64) static float tile[96 * kColumns];
   cpu::TilePosition at{.sequence = {.q_len = kLength, .kv_len = kLength}, .q_first = 960, .kv_first = 896};
   at.h = 1;

@@ -26,13 +26,14 @@ MAY_INCLUDE = {
     "plan": ("base", "shared", "expr", "mask", "problem", "device"),
     "backend": BELOW_BACKEND,
     "backend/device_text": BELOW_BACKEND,
+    "backend/forward_mma": (*BELOW_BACKEND, "backend", "backend/device_text"),
     "backend/reference": (*BELOW_BACKEND, "backend"),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/cuda/driver": ("base", "device"),
     "backend/cuda/jit": ("base", "backend/cuda/driver"),
-    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/cuda/jit"),
-    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/cuda/driver", "backend/cuda/jit",
-                            "backend/cuda/emit"),
+    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/forward_mma", "backend/cuda/jit"),
+    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/forward_mma", "backend/cuda/driver",
+                            "backend/cuda/jit", "backend/cuda/emit"),
     "check": (*BELOW_BACKEND, "backend", "backend/reference"),
     "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check"),
     "capi": (),
@@ -52,6 +53,15 @@ KERNELS_MAY_INCLUDE = {
     "families": ("ptx", "mods", "fragments", "sm90"),
     "": ("ptx", "mods", "fragments", "sm90", "families"),
 }
+
+# The same for kernels/portable, which every device's compiler compiles, by the path from kernels. Fragments of NVIDIA's
+# GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
+PORTABLE_MAY_INCLUDE = {
+    "forward": ("portable/forward/",),
+    "fragments": ("portable/fragments/", "portable/amd/", "ptx/"),
+    "amd": (),
+}
+HOST_FRAGMENTS, HOST_LANES = "host.cuh", "lanes.h"
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
 LIBRARY_USERS = {
@@ -159,6 +169,22 @@ def breach_in_kernels(path, text, quoted, root):
     return f"{room} may not include '{text}'; it may include {listed}"
 
 
+def breach_in_portable(path, text, quoted, root):
+    folder = path.parent.name
+    if folder not in PORTABLE_MAY_INCLUDE or path.parent.parent != root / "kernels" / "portable":
+        return f"{path.parent.relative_to(root)} has no row in PORTABLE_MAY_INCLUDE of tools/check_layers.py"
+    if path.name == HOST_FRAGMENTS and (text == HOST_LANES or not quoted):
+        return None
+    if not quoted:
+        return f"device code is compiled without headers of the system: '{text}'"
+    if text.startswith("shared/"):
+        return None if (root / "src" / text).is_file() else f"there is no header src/{text}"
+    if not text.startswith(PORTABLE_MAY_INCLUDE[folder]):
+        return f"kernels/portable/{folder} may not include '{text}'"
+    home = root / "kernels" if text.startswith("portable/") else root / "kernels" / "cuda"
+    return None if (home / text).is_file() else f"'{text}' is no file of kernels"
+
+
 def breach_in_public(path, text, root):
     if path == root / "include" / C_HEADER:
         if text in C_STANDARD_HEADERS:
@@ -202,6 +228,9 @@ def check(root):
     for path in sources(root / "kernels" / "cuda"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_kernels(path, text, quoted, root))
+    for path in sources(root / "kernels" / "portable"):
+        for line, text, quoted in includes_of(path):
+            note(path, line, breach_in_portable(path, text, quoted, root))
     for path in sources(root / "examples"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_examples(path, text, quoted))

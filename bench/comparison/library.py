@@ -92,6 +92,8 @@ class AttentionOptions(Sized):
         ("kv_start", POINTER(Tensor)),
         ("clamp_reads", c_int32),
         ("reserved_2", c_int32),
+        ("deterministic", c_int32),
+        ("reserved_3", c_int32),
     ]
 
 

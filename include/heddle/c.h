@@ -1,4 +1,4 @@
-// Heddle from C, and from every language that calls C: the forward pass of fused attention, with score, mask and weight
+// Heddle from C, and from every language that calls C: fused attention and its backward, with score, mask and weight
 // functions as text. Plain C11.
 //
 //   o = softmax(score_mod(scale * q k^T)) v        where mask_mod says which pairs count
@@ -7,7 +7,7 @@
 //   heddle_attention_tensors tensors = {sizeof tensors, &q, &k, &v, &o, NULL};
 //   if (heddle_attention_into(&tensors, &options) != HEDDLE_OK) puts(heddle_last_error());
 //
-// What each argument means, shapes and dtypes stand in attention.h, the language of mods in expr.h.
+// What each argument means, shapes and dtypes stand in attention.h and backward.h, the language of mods in expr.h.
 //
 // Structs that may grow begin with struct_size: set it to their sizeof and everything you do not use to zero, which is
 // the default. Programs that were compiled against an older version keep working; fields that a library does not know
@@ -24,7 +24,9 @@
 //
 // 2: page_table, max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
 // 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size.
-#define HEDDLE_C_VERSION 4
+// 4: clamp_reads.
+// 5: backward: heddle_backward_tensors and the functions that take it; heddle_attention_options.deterministic.
+#define HEDDLE_C_VERSION 5
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -179,6 +181,11 @@ typedef struct heddle_attention_options {
   // 0: a read whose index is not proven inside its tensor is refused. 1: it gives the nearest element. Since version 4.
   int32_t clamp_reads;
   int32_t reserved_2;  // 0
+
+  // Backward. 1: the same bits in each run, on one machine, or an error that names the gradient that has no such way;
+  // on the CPU they always are. Since version 5.
+  int32_t deterministic;
+  int32_t reserved_3;  // 0
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -191,6 +198,35 @@ typedef struct heddle_attention_tensors {
   const heddle_tensor* o;
   const heddle_tensor* lse;
 } heddle_attention_tensors;
+
+/// Where the gradient of a capture or param goes.
+typedef struct heddle_gradient {
+  const char* name;  // of the capture or param
+  const heddle_tensor* tensor;
+} heddle_gradient;
+
+/// The tensors of a backward (backward.h). Since version 5.
+typedef struct heddle_backward_tensors {
+  uint64_t struct_size;
+  const heddle_tensor* q;
+  const heddle_tensor* k;
+  const heddle_tensor* v;
+  const heddle_tensor* o;      // as the forward stored it
+  const heddle_tensor* lse;    // as the forward stored it; NULL with normalizers none and sigmoid
+  const heddle_tensor* d_o;    // [B, Hq, Sq, Dv], o's dtype or q's
+  const heddle_tensor* d_lse;  // [B, Hq, Sq], lse's dtype; NULL: 0. Softmax only
+
+  // What is written: at least one of these. Each has the shape of what it is the gradient of, and any floating dtype.
+  // Unit last stride for dq, dk and dv, any strides for the others.
+  const heddle_tensor* dq;
+  const heddle_tensor* dk;
+  const heddle_tensor* dv;
+  const heddle_tensor* d_sinks;
+  const heddle_gradient* d_captures;  // of floating captures that score_mod or weight_mod reads, each once
+  int64_t d_capture_count;
+  const heddle_gradient* d_params;  // of f32 params that they read: tensors of rank 0, each once
+  int64_t d_param_count;
+} heddle_backward_tensors;
 
 /// One sequence of a batch: where its rows stand in the tensors (0 in a padded batch), how many there are, and what is
 /// added to q_idx and to kv_idx. Fields may follow in later versions: heddle_block_mask_options.sequence_size tells the
@@ -239,7 +275,7 @@ typedef struct heddle_run_options {
   void* stream;  // CUDA: as heddle_attention_options.stream
 } heddle_run_options;
 
-/// An attention planned once and run many times.
+/// An attention, or its backward, planned once and run many times.
 ///
 /// What waits on a GPU: heddle_plan_create and heddle_plan_update allocate on the device and copy there, and captures
 /// of the mask from there, on the legacy stream, and wait for these copies, and so for what all streams of the device
@@ -266,8 +302,12 @@ HEDDLE_API heddle_status heddle_devices_json(const char** json);
 /// mask on a GPU are known by their addresses: after a change in place, call heddle_clear_plan_cache first.
 HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* tensors,
                                                const heddle_attention_options* options);
-/// Forgets the plans that heddle_attention_into keeps, and frees its workspaces. On a GPU it waits until the device is
-/// idle. Since version 2.
+/// Computes the gradients that `tensors` has, in one call. All that is said of heddle_attention_into holds for it.
+/// Since version 5.
+HEDDLE_API heddle_status heddle_attention_backward_into(const heddle_backward_tensors* tensors,
+                                                        const heddle_attention_options* options);
+/// Forgets the plans that the one-call functions keep, and frees their workspaces. On a GPU it waits until the device
+/// is idle. Since version 2.
 HEDDLE_API heddle_status heddle_clear_plan_cache(void);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
@@ -275,6 +315,10 @@ HEDDLE_API heddle_status heddle_clear_plan_cache(void);
 /// and lengths on a GPU are read by each run. `options` may be NULL. *plan is NULL after a failure.
 HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
                                             const heddle_attention_options* options, heddle_plan** plan);
+/// Plans a backward; which gradients there are is planned, too. The plan is destroyed, updated and asked as one of a
+/// forward. Since version 5.
+HEDDLE_API heddle_status heddle_plan_create_backward(const heddle_backward_tensors* tensors,
+                                                     const heddle_attention_options* options, heddle_plan** plan);
 /// NULL is accepted. Not during a run, nor, on a GPU, while one is enqueued: it frees lists that runs read, and waits.
 HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 
@@ -284,6 +328,10 @@ HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 /// run with its own workspace. `options` may be NULL.
 HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
                                          const heddle_run_options* options);
+/// Runs a plan of heddle_plan_create_backward, as heddle_plan_run runs the others. The same gradients must be there as
+/// planned. A plan of the other pass is an error. Since version 5.
+HEDDLE_API heddle_status heddle_plan_run_backward(const heddle_plan* plan, const heddle_backward_tensors* tensors,
+                                                  const heddle_run_options* options);
 /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
 /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run, nor,
 /// on a GPU, while one is enqueued; graphs must be captured again. On a GPU it waits.
@@ -327,6 +375,10 @@ HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, co
 HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
                                                 const heddle_attention_options* options, int32_t* passed,
                                                 const char** report);
+/// Judges the gradients that `tensors` has in the same way. Since version 5.
+HEDDLE_API heddle_status heddle_check_backward(const heddle_backward_tensors* tensors,
+                                               const heddle_attention_options* options, int32_t* passed,
+                                               const char** report);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -73,6 +73,7 @@ AttentionOptions options_of(const Arguments& given) {
   options.block_mask = given.block_mask;
   options.mask_version = given.mask_version;
   options.clamp_reads = given.clamp_reads;
+  options.deterministic = given.deterministic;
   options.backend = backend_named(given.backend);
   options.threads = given.threads;
   options.stream = reinterpret_cast<void*>(given.stream);
@@ -117,6 +118,7 @@ void add_arguments(nb::module_& module) {
           [](Arguments& self, const SharedBlockMask& given) { self.block_mask = given.mask; })
       .def_rw("mask_version", &Arguments::mask_version)
       .def_rw("clamp_reads", &Arguments::clamp_reads)
+      .def_rw("deterministic", &Arguments::deterministic)
       .def_rw("threads", &Arguments::threads)
       .def_rw("stream", &Arguments::stream);
 }

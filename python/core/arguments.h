@@ -50,7 +50,7 @@ struct Arguments {
   std::string normalizer = "softmax", backend = "automatic";
   std::shared_ptr<const BlockMask> block_mask;
   std::uint64_t mask_version = 0;
-  bool clamp_reads = false;
+  bool clamp_reads = false, deterministic = false;
   int threads = 0;
   std::uintptr_t stream = 0;
 };

@@ -10,13 +10,18 @@
 #include <string>
 
 #include "arguments.h"
+#include "backward.h"
+#include "backward_tensors.h"
 #include "block_masks.h"
+#include "call_tensors.h"
 #include "checks.h"
+#include "direct_calls.h"
 #include "expressions.h"
 #include "function_docs.h"
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
+#include "kept_mods.h"
 #include "kept_plans.h"
 #include "mods.h"
 #include "plans.h"
@@ -27,15 +32,12 @@ namespace {
 
 using namespace nb::literals;
 
-void attention_into_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o,
-                           const std::optional<Array>& lse, const Arguments& arguments) {
+void attention_into_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const GivenOut& lse,
+                           const Arguments& arguments) {
   const AttentionOptions options = options_of(arguments);
-  const ConstTensorView q_view = const_view_of(q, "q"), k_view = const_view_of(k, "k"), v_view = const_view_of(v, "v");
-  const TensorView o_view = python::view_of(o, "o");
-  std::optional<TensorView> lse_view;
-  if (lse) lse_view = python::view_of(*lse, "lse");
+  const AttentionTensors tensors = tensors_of(q, k, v, o, lse);
   const WithoutGil released;
-  attention_into(q_view, k_view, v_view, o_view, lse_view, options);
+  attention_into(tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse, options);
 }
 
 Pair attention_of_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, bool with_lse,
@@ -77,11 +79,15 @@ NB_MODULE(_core, module) {
   add_expressions(module);
   add_block_masks(module);
   add_arguments(module);
+  add_kept_mods(module);
   add_kept_plans(module);
+  add_direct_calls(module);
   add_checks(module);
   add_files(module);
   add_mods(module);
   add_plans(module);
+  add_backward_tensors(module);
+  add_backward(module);
   module.def("attention", &attention_of_arrays, "q"_a, "k"_a, "v"_a, "with_lse"_a, "arguments"_a);
   module.def("attention_into", &attention_into_arrays, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a);
   module.def(

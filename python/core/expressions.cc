@@ -7,7 +7,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -192,6 +195,14 @@ void add_expressions(nb::module_& module) {
   type.def_prop_ro(
       "type", [](const Expr& x) { return std::string(x.empty() ? "none" : name(x.type())); },
       "'f32', 'i32' or 'bool'.");
+  type.def_prop_ro(
+      "captures",
+      [](const Expr& x) {
+        std::vector<std::string> names;
+        if (!x.empty()) std::ranges::copy(symbols_of(x).captures | std::views::keys, std::back_inserter(names));
+        return names;
+      },
+      "The names of the arrays that it reads.");
   type.def("__str__", [](const Expr& x) { return x.empty() ? std::string() : print(x); });
   type.def("__repr__", [](const Expr& x) { return x.empty() ? std::string("Expr()") : "Expr(" + print(x) + ")"; });
   type.def("__bool__", [](const Expr& x) -> bool {

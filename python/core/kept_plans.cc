@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "call_tensors.h"
 #include "heddle/attention.h"
 #include "tensors.h"
 
@@ -14,17 +15,6 @@ namespace heddle::python {
 namespace {
 
 using namespace nb::literals;
-
-AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o,
-                            const std::optional<Array>& lse) {
-  AttentionTensors tensors{.q = const_view_of(q, "q"),
-                           .k = const_view_of(k, "k"),
-                           .v = const_view_of(v, "v"),
-                           .o = view_of(o, "out"),
-                           .lse = {}};
-  if (lse) tensors.lse = view_of(*lse, "lse");
-  return tensors;
-}
 
 /// The plan that heddle.attention would run, for runs with a workspace of the caller's: what a CUDA graph captures.
 class KeptPlan {

@@ -5,7 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,46 +14,15 @@
 
 #include "arguments.h"
 #include "block_masks.h"
+#include "call_tensors.h"
 #include "heddle/attention.h"
-#include "heddle/error.h"
 #include "tensors.h"
+#include "workspaces.h"
 
 namespace heddle::python {
 namespace {
 
 using namespace nb::literals;
-using GivenOut = std::optional<Array>;
-
-/// What a call returns when it is not given where to write.
-struct ResultShapes {
-  Device device;
-  DType o_dtype = DType::f32, lse_dtype = DType::f32;
-  Dims o, lse;
-
-  ResultShapes(const ConstTensorView& q, const ConstTensorView& v) : device(q.device) {
-    const bool is_f8 = q.dtype == DType::e4m3 || q.dtype == DType::e5m2;
-    o_dtype = is_f8 ? DType::bf16 : q.dtype;
-    lse_dtype = q.dtype == DType::f64 ? DType::f64 : DType::f32;
-    if (q.rank() != 4 || v.rank() != 4) return;  // the library refuses them by name
-    o = {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
-    lse = {q.shape[0], q.shape[1], q.shape[2]};
-  }
-};
-
-/// Views of a call's tensors. Those that are not given have the shapes of results, and no memory.
-AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o,
-                            const GivenOut& lse, bool with_lse) {
-  AttentionTensors tensors{
-      .q = const_view_of(q, "q"), .k = const_view_of(k, "k"), .v = const_view_of(v, "v"), .o = {}, .lse = {}};
-  const ResultShapes made(tensors.q, tensors.v);
-  tensors.o = o ? view_of(*o, "out") : TensorView(nullptr, made.o_dtype, made.o, made.device);
-  if (lse) {
-    tensors.lse = view_of(*lse, "lse");
-  } else if (with_lse) {
-    tensors.lse = TensorView(nullptr, made.lse_dtype, made.lse, made.device);
-  }
-  return tensors;
-}
 
 /// Where the results of a run go: the caller's arrays, or new tensors.
 class Results {
@@ -108,7 +76,7 @@ class Plan {
     if (!o) tensors.o.dtype = o_dtype_;
     std::optional<AttentionOptions> options;
     if (instead != nullptr) options = options_of(*instead);
-    const RunOptions run{.workspace = workspace_of(workspace),
+    const RunOptions run{.workspace = workspace_of(workspace, device_, plan_->workspace_bytes()),
                          .stream = reinterpret_cast<void*>(stream),
                          .options = options ? &*options : nullptr};
     const Results results(tensors, o, lse);
@@ -131,31 +99,13 @@ class Plan {
 
   const AttentionPlan& plan() const { return *plan_; }
   const Arguments& arguments() const { return arguments_; }
-  Tensor workspace() const {
-    return Tensor::empty_on(device_, DType::u8, {std::max<std::int64_t>(plan_->workspace_bytes(), 1)});
-  }
+  Tensor workspace() const { return new_workspace(device_, plan_->workspace_bytes()); }
   std::optional<SharedBlockMask> block_mask() const {
     if (plan_->block_mask() == nullptr) return {};
     return SharedBlockMask{std::make_shared<const BlockMask>(*plan_->block_mask())};
   }
 
  private:
-  void* workspace_of(const GivenOut& given) const {
-    if (!given) return nullptr;
-    const TensorView view = view_of(*given, "workspace");
-    const std::int64_t bytes = view.count() * size_of(view.dtype), needed = plan_->workspace_bytes();
-    if (!is_contiguous(view)) throw Error(ErrorCode::invalid_argument, "workspace has gaps between its elements");
-    if (view.device != device_ || bytes < needed) {
-      throw Error(ErrorCode::invalid_argument, "workspace has " + std::to_string(bytes) + " bytes on " +
-                                                   text_of(view.device) + "; " + std::to_string(needed) + " on " +
-                                                   text_of(device_) + " are accepted");
-    }
-    return view.data;
-  }
-  static std::string text_of(const Device& device) {
-    return std::string(name(device.kind)) + " " + std::to_string(device.index);
-  }
-
   Arguments arguments_;  // the arrays that runs read, and the block mask
   std::optional<AttentionPlan> plan_;
   Device device_;

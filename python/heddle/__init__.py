@@ -16,6 +16,7 @@ from ._core import (
     CheckReport,
     DeviceInfo,
     Expr,
+    GradientReport,
     TensorCheck,
     abs,
     atan,
@@ -58,6 +59,8 @@ from ._core import (
     where,
 )
 from ._attention import attention
+from ._backward import Gradients, attention_backward, check_backward, explain_backward
+from ._backward_plan import BackwardPlan
 from ._block_mask import BlockMask, Lists, Run, Sequence
 from ._check import check, devices, merge_states, missing
 from ._files import TensorFile, load, save
@@ -68,10 +71,11 @@ from ._types import Array
 __version__: str = _core.version()
 
 __all__ = [
-    "Array", "AttentionPlan", "BlockMask", "Capture", "CheckReport", "DeviceInfo", "Explanation", "Expr", "Lists",
-    "Run", "Sequence", "Tensor", "TensorCheck", "TensorFile", "abs", "atan", "attention", "ceil", "check",
-    "clear_plan_cache", "clip", "cos", "devices", "erf", "exp", "exp2", "explain", "explain_on", "expm1", "floor",
-    "gelu", "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum",
-    "missing", "mods", "param", "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "save",
-    "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32", "trunc", "where",
+    "Array", "AttentionPlan", "BackwardPlan", "BlockMask", "Capture", "CheckReport", "DeviceInfo", "Explanation",
+    "Expr", "GradientReport", "Gradients", "Lists", "Run", "Sequence", "Tensor", "TensorCheck", "TensorFile", "abs",
+    "atan", "attention", "attention_backward", "ceil", "check", "check_backward", "clear_plan_cache", "clip", "cos",
+    "devices", "erf", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "floor", "gelu",
+    "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
+    "mods", "param", "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "save", "sigmoid",
+    "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32", "trunc", "where",
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from . import _core
 from ._mod import Mod
 from ._types import Array, ModLike, ParamValue
 from ._reached import is_array
-from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name
+from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name, recognised
 
 if TYPE_CHECKING:
     from ._block_mask import BlockMask
@@ -45,6 +46,12 @@ class Options(TypedDict, total=False):
     stream: int | None
 
 
+class BackwardOptions(Options, total=False):
+    """The options of heddle.attention_backward."""
+
+    deterministic: bool | None
+
+
 _ARRAY = "an array of NumPy, or anything with __dlpack__,"
 # What an option accepts, for errors.
 ACCEPTED = {
@@ -53,7 +60,7 @@ ACCEPTED = {
          "q_descale", "k_descale", "v_descale"), _ARRAY),
     **dict.fromkeys(("max_q_len", "max_kv_len", "threads", "stream"), "an int"),
     **dict.fromkeys(("normalizer", "backend"), "a str"),
-    "clamp_reads": "a bool", "scale": "a float", "block_mask": "a heddle.BlockMask",
+    **dict.fromkeys(("clamp_reads", "deterministic"), "a bool"), "scale": "a float", "block_mask": "a heddle.BlockMask",
 }
 
 
@@ -166,7 +173,9 @@ def arguments_of(
         refuse_type("block_mask", block_mask, ACCEPTED["block_mask"])
     if block_mask is not None and mask_mod is None:  # its mask applies, with what it was built from
         captures, params = {**block_mask.captures, **(captures or {})}, {**block_mask.params, **(params or {})}
-    if score_mod is not None or mask_mod is not None or weight_mod is not None or captures:
+    if not captures and not params and sets_one_known(arguments, score_mod, mask_mod, weight_mod):
+        pass
+    elif score_mod is not None or mask_mod is not None or weight_mod is not None or captures:
         traced = Tracer(captures, params)
         if mask_mod is not None:  # first, so that its captures are named as in BlockMask.build
             arguments.mask_mod = traced.of(mask_mod, MASK_ARGUMENTS)
@@ -179,6 +188,20 @@ def arguments_of(
         set_values(arguments, {}, params)
     set_options(arguments, options)
     return arguments
+
+
+def sets_one_known(arguments: _core.Arguments, score_mod: ModLike, mask_mod: ModLike, weight_mod: ModLike) -> bool:
+    """Sets the mod of a call that has only one, if it is a function that was met before."""
+    given = score_mod if score_mod is not None else mask_mod if mask_mod is not None else weight_mod
+    if given is None or (score_mod is not None) + (mask_mod is not None) + (weight_mod is not None) > 1:
+        return False
+    function = given.function if type(given) is Mod and given.expr is None else given
+    if type(function) is not FunctionType:
+        return False
+    if score_mod is not None:
+        return recognised[SCORE_ARGUMENTS].set_score(arguments, function)
+    masks = recognised[MASK_ARGUMENTS]
+    return (masks.set_mask if mask_mod is not None else masks.set_weight)(arguments, function)
 
 
 def set_options(arguments: _core.Arguments, options: Mapping[str, Any]) -> None:

@@ -6,17 +6,20 @@ same code with the same numbers, on arrays of the same types and ranks, take the
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _core
-from ._reached import NotKept, is_array, key_of, names_of
+from ._reached import NotKept, Reached, is_array, names_of
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
 MOST_KEPT = 512
 
 _kept: dict[Any, tuple[Any, tuple[str, ...]]] = {}
+# What C++ recognises.
+recognised: dict[tuple[str, ...], _core.KeptMods] = {
+    SCORE_ARGUMENTS: _core.KeptMods(), MASK_ARGUMENTS: _core.KeptMods()}
 
 
 class Traced:
@@ -47,27 +50,47 @@ class Traced:
             return _core.parse(mod, declared, {})
         if not callable(mod):
             raise TypeError(f"a mod is a function, text or an expression, not {type(mod).__name__}")
-        arrays: list[Any] = []
+        is_first = not self.captures  # else names may be taken, and arrays named
+        if is_first:
+            found = recognised[arguments].find(mod)
+            if found is not None:
+                self._take(found[1].items())
+                return found[0]
+        return self._traced(mod, arguments, is_first)
+
+    def _take(self, captures: Iterable[tuple[str, Any]]) -> None:
+        for name, array in captures:
+            self.captures[name] = array
+            self._names[id(array)] = name
+
+    def _traced(self, mod: Callable[..., Any], arguments: tuple[str, ...], is_first: bool) -> Any:
+        """The kept expression, or that of a call of the mod."""
+        reached = None
         try:
-            reached = key_of(mod, arrays)
-            # Names may be taken, and arrays named, by what was captured before.
-            key = arguments, reached, tuple(self.captures), tuple(self._names.get(id(array)) for array in arrays)
+            if type(mod) is types.FunctionType:
+                reached = Reached(mod)
         except NotKept:
-            key = None
-        if key is not None and key in _kept:
-            expr, names = _kept[key]
-            for name, array in zip(names, arrays):
-                if name:
-                    self.captures[name] = array
-                    self._names[id(array)] = name
-            return expr
-        check_arguments(mod, arguments)
-        expr = _core.as_expr(self.rebound(mod)(*(_core.leaf(name) for name in arguments)))
-        if key is not None:
+            pass
+        if reached is None:
+            check_arguments(mod, arguments)
+            return self._called(mod, arguments)
+        key = (arguments, reached.key, tuple(self.captures), tuple(self._names.get(id(x)) for x in reached.arrays))
+        kept = _kept.get(key)
+        if kept is None:
+            check_arguments(mod, arguments)
+            expr = self._called(mod, arguments)
+            names = tuple(self._names.get(id(x), "") for x in reached.arrays)
             if len(_kept) >= MOST_KEPT:
                 _kept.pop(next(iter(_kept)), None)
-            _kept[key] = expr, tuple(self._names.get(id(array), "") for array in arrays)
+            kept = _kept[key] = expr, names
+        expr, names = kept
+        self._take((name, array) for name, array in zip(names, reached.arrays) if name)
+        if is_first:
+            recognise(mod, arguments, reached, expr, names)
         return expr
+
+    def _called(self, mod: Callable[..., Any], arguments: tuple[str, ...]) -> Any:
+        return _core.as_expr(self.rebound(mod)(*(_core.leaf(name) for name in arguments)))
 
     def rebound(self, function: Any) -> Any:
         """The same function, but that arrays which it reaches are captures."""
@@ -109,6 +132,19 @@ class Traced:
         if is_array(value):
             return self.capture(value, name)
         return self.rebound(value) if self.is_replaced(value) else value
+
+
+def recognise(
+    mod: Any, arguments: tuple[str, ...], reached: Reached, expr: Any, names: tuple[str, ...]
+) -> None:
+    """Lets C++ find this expression for mods that are walked over as this one was."""
+    if not reached.steps.are_complete:
+        return
+    captures = [(name, position) for position, name in enumerate(names) if name]
+    try:
+        recognised[arguments].keep(mod, expr, reached.steps.all, reached.arrays, captures, [], {})
+    except TypeError:  # an array that DLPack does not describe
+        pass
 
 
 def check_arguments(mod: Callable[..., Any], arguments: tuple[str, ...]) -> None:

@@ -1,4 +1,5 @@
-"""heddle in Hugging Face's transformers 5: `heddle.hf.register()`, then `attn_implementation="heddle"`.
+"""heddle in Hugging Face's transformers 5: `heddle.hf.register()`, then `attn_implementation="heddle"`, and
+`"paged|heddle"` for continuous batching (`generate_batch`), which transformers makes of it itself.
 
 Masks become block masks of heddle.torch: causal, sliding, chunked and packed attention skip the blocks that they mask.
 Sinks, softcap, position biases, dropout, static caches and dynamic caches go to the kernel as they are.
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
-from .torch import _forms
+from .torch import _forms, serving
 from .torch._block_mask import create_block_mask
 from .torch._flex import check_block_mask, set_mask
 from .torch._run import Call, attend
@@ -20,11 +21,13 @@ NAME = "heddle"
 
 
 def register(name: str = NAME) -> None:
-    """Makes `attn_implementation=name` known to transformers. Raises ImportError without transformers 5."""
+    """Makes `attn_implementation=name` and `paged|name` known to transformers. Raises ImportError without transformers
+    5."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(name, attention)
+    AttentionInterface.register(f"paged|{name}", paged_attention)
     AttentionMaskInterface.register(name, mask)
 
 
@@ -99,6 +102,41 @@ def attention(
     if dropout > 0.0 and module.training:
         call.set_dropout(dropout, query.device)
     batch, heads, length, _ = query.shape
-    out = query.new_empty((batch, length, heads, value.shape[3]))
-    attend(query, key, value, call, out.transpose(1, 2))
-    return out, None
+    last = value.shape[3]
+    strides = length * heads * last, last, heads * last, 1  # of [B, L, H, D]
+    out, _ = attend(query, key, value, call, query.new_empty_strided((batch, heads, length, last), strides))
+    return out.transpose(1, 2), None
+
+
+def paged_attention(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None,
+    scaling: float | None = None, dropout: float = 0.0, softcap: float | None = None,
+    s_aux: torch.Tensor | None = None, cache: Any = None, cu_seq_lens_q: Any = None, cu_seq_lens_k: Any = None,
+    max_seqlen_q: Any = None, max_seqlen_k: Any = None, block_table: Any = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention of one layer under continuous batching: query [1, Hq, T, D], key and value [1, Hkv, T, D].
+
+    The rows of all sequences stand one after the other. `cache` stores the new keys and values and returns all keys of
+    the sequences. A query attends to the keys of its own sequence up to its own position, within the layer's sliding
+    window. s_aux [Hq] are sinks. Returns out [1, T, Hq, D], and None for the weights. Raises ValueError without a paged
+    cache, for dropout and for a block_table, which transformers makes for flash-attention alone.
+    """
+    if cache is None:
+        raise ValueError("'paged|heddle' runs under continuous batching, which brings a paged cache; 'heddle' is for an "
+                         "ordinary forward pass")
+    if block_table is not None:
+        raise ValueError("'paged|heddle' reads the cache by read_index and write_index; a block_table is given")
+    if dropout > 0.0 and module.training:
+        raise ValueError("'paged|heddle' has no dropout; continuous batching is for inference")
+    keys, values = cache.update(
+        key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=kwargs["read_index"],
+        write_index=kwargs["write_index"])
+    window = kwargs.get("sliding_window", getattr(module, "sliding_window", None))
+    if isinstance(cu_seq_lens_k, dict):
+        kind = "sliding_attention" if window else "full_attention"
+        cu_seq_lens_k, max_seqlen_k = cu_seq_lens_k[kind], max_seqlen_k[kind]
+    out = serving.varlen_func(
+        query.squeeze(0).transpose(0, 1), keys, values, cu_seq_lens_q, cu_seq_lens_k, max_seqlen_q, max_seqlen_k,
+        softmax_scale=scaling, causal=True, window_size=(window - 1 if window else -1, -1), softcap=softcap or 0.0,
+        sinks=s_aux)
+    return out.unsqueeze(0), None

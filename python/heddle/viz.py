@@ -116,18 +116,22 @@ def attention_map(
     return axes
 
 
-def seconds(call: Callable[[], Any], *, rounds: int = 5, at_least: float = 0.02) -> float:
+def seconds(
+    call: Callable[[], Any], *, rounds: int = 5, at_least: float = 0.02, wait: Callable[[], Any] = lambda: None
+) -> float:
     """The best time of one call, in seconds, over `rounds` rounds of at least `at_least` seconds each.
 
-    `call` waits for what it starts on a GPU.
+    A round ends with `wait()`. If there is none, `call` waits for what it starts on a GPU.
     """
     call()
+    wait()
     best, repeats = float("inf"), 1
     for _ in range(rounds):
         while True:
             start = time.perf_counter()
             for _ in range(repeats):
                 call()
+            wait()
             taken = time.perf_counter() - start
             if taken >= at_least:
                 break

@@ -19,6 +19,12 @@ import matplotlib.image  # noqa: E402
 from heddle import viz  # noqa: E402
 
 
+def test_seconds_waits_at_the_end_of_each_round():
+    events = []
+    viz.seconds(lambda: events.append("call"), rounds=2, at_least=0, wait=lambda: events.append("wait"))
+    assert events == ["call", "wait"] * 3
+
+
 def test_a_block_mask():
     mask = heddle.BlockMask.build(heddle.mods.causal(), 60, 64, block=16)
     axes = viz.block_mask(mask)

@@ -25,6 +25,13 @@ text: str = heddle.explain(q, k, v, normalizer="none").text
 narrow: heddle.Tensor = heddle.Tensor.of(q).to("bfloat16")
 o = heddle.attention(narrow, narrow, narrow)
 heddle.merge_states([q], [q[..., 0]])
+o, lse = heddle.attention(q, k, v, return_lse=True)
+gradients: heddle.Gradients = heddle.attention_backward(
+    q, k, v, o, lse, q, d_captures=["slopes"], score_mod="score + slopes[h]", captures={"slopes": q[0, :, 0, 0]},
+    dq=np.empty_like(q), dv=False, backend="reference")
+judged: heddle.GradientReport = heddle.check_backward(
+    q, k, v, o, lse, q, gradients=heddle.Gradients(dk=gradients.dk), backend="reference")
+again: heddle.Gradients = heddle.BackwardPlan(q, k, v, o, lse, q, backend="reference").run(q, k, v, o, lse, q)
 
 if text == "never":
     heddle.attention([1.0], k, v)  # type: ignore[arg-type]
@@ -32,6 +39,8 @@ if text == "never":
     heddle.attention(q, k, v, masks=None)  # type: ignore[call-arg]
     heddle.AttentionPlan(q, k, v, scale="x")  # type: ignore[arg-type]
     heddle.AttentionPlan(q, k, v, masks=None)  # type: ignore[call-arg]
+    heddle.attention_backward(q, k, v, o, lse, q, dq=3)  # type: ignore[arg-type]
+    heddle.attention_backward(q, k, v, o, lse)  # type: ignore[call-arg]
     heddle.BlockMask.build(mine, "4", 4)  # type: ignore[arg-type]
     count: int = mask.shape  # type: ignore[assignment]
     heddle.exp(3).typo  # type: ignore[attr-defined]

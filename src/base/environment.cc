@@ -30,6 +30,8 @@ constexpr std::array kOptions{
               "they are: 64M; default: 1G; 0: nothing"},
     OptionRow{Option::plan_cache_bytes, "HEDDLE_PLAN_CACHE_BYTES",
               "what the plans that attention() keeps may hold in all: 64M; default: 1G; 0: no plan is kept"},
+    OptionRow{Option::family, "HEDDLE_FAMILY",
+              "the only kernel family that plans on a GPU may take: forward_sm90, forward_mma; for measurements"},
 };
 
 constexpr bool in_order() {

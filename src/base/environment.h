@@ -16,7 +16,8 @@ enum class Option : std::uint8_t {
   host_masks,
   mask_bytes,
   copy_bytes,
-  plan_cache_bytes
+  plan_cache_bytes,
+  family
 };
 
 struct OptionRow {

@@ -34,6 +34,12 @@ std::string devices_json() {
   return result.dump();
 }
 
+// Of a forward or of a backward.
+void keep_report(const auto& result, std::int32_t* passed, const char** report) {
+  if (report != nullptr) *report = keep_text(result.text());
+  *passed = result.passed ? 1 : 0;
+}
+
 }  // namespace
 }  // namespace heddle::capi
 
@@ -58,6 +64,11 @@ heddle_status heddle_attention_into(const heddle_attention_tensors* tensors, con
     const heddle::AttentionTensors views = to_tensors(tensors);
     heddle::attention_into(views.q, views.k, views.v, views.o, views.lse, to_options(options));
   });
+}
+
+heddle_status heddle_attention_backward_into(const heddle_backward_tensors* tensors,
+                                             const heddle_attention_options* options) {
+  return call([&] { heddle::attention_backward_into(to_tensors(tensors), to_options(options)); });
 }
 
 heddle_status heddle_clear_plan_cache(void) {
@@ -86,9 +97,15 @@ heddle_status heddle_check_attention(const heddle_attention_tensors* tensors, co
   return call([&] {
     require(passed, "passed", "place for an int32_t");
     const heddle::AttentionTensors views = to_tensors(tensors);
-    const heddle::CheckReport result =
-        heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse);
-    if (report != nullptr) *report = keep_text(result.text());
-    *passed = result.passed ? 1 : 0;
+    keep_report(heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse), passed,
+                report);
+  });
+}
+
+heddle_status heddle_check_backward(const heddle_backward_tensors* tensors, const heddle_attention_options* options,
+                                    int32_t* passed, const char** report) {
+  return call([&] {
+    require(passed, "passed", "place for an int32_t");
+    keep_report(heddle::check_backward(to_tensors(tensors), to_options(options)), passed, report);
   });
 }

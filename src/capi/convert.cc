@@ -49,9 +49,9 @@ std::span<const std::int64_t> known_axes(const std::int64_t (&values)[HEDDLE_MAX
   return std::span<const std::int64_t>(values).first(static_cast<std::size_t>(rank));
 }
 
-void check_count(std::string_view name, std::int64_t count, const void* entries) {
-  if (count < 0) refuse("bindings.{}_count is {}; at least 0 is accepted", name, count);
-  if (count > 0 && entries == nullptr) refuse("bindings.{0}_count is {1}, but bindings.{0}s is null", name, count);
+void check_count(std::string_view owner, std::string_view name, std::int64_t count, const void* entries) {
+  if (count < 0) refuse("{}.{}_count is {}; at least 0 is accepted", owner, name, count);
+  if (count > 0 && entries == nullptr) refuse("{0}.{1}_count is {2}, but {0}.{1}s is null", owner, name, count);
 }
 
 /// `declare` makes the name's Param or Capture, which throws for a name that no text can read.
@@ -68,6 +68,19 @@ void check_name(const Bindings& bound, std::string_view list, std::int64_t index
   } catch (const Error& error) {
     refuse("bindings.{}[{}].name: {}", list, index, error.what());
   }
+}
+
+// `list`: d_capture, d_param.
+NamedViews to_gradients(std::string_view list, const heddle_gradient* gradients, std::int64_t count) {
+  check_count("tensors", list, count, gradients);
+  NamedViews views;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const char* name = gradients[i].name;
+    if (name == nullptr) refuse("tensors.{}s[{}].name is null; a name is accepted", list, i);
+    if (views.contains(name)) refuse("tensors.{}s[{}].name is '{}', which is given twice", list, i, name);
+    views.emplace(name, to_view(fmt::format("{}s['{}']", list, name), gradients[i].tensor));
+  }
+  return views;
 }
 
 ParamValue to_value(const heddle_param& param) {
@@ -112,6 +125,25 @@ AttentionTensors to_tensors(const heddle_attention_tensors* tensors) {
           to_optional_view("lse", given.lse)};
 }
 
+BackwardTensors to_tensors(const heddle_backward_tensors* tensors) {
+  require(tensors, "tensors", "heddle_backward_tensors");
+  const auto given = known_fields("tensors", tensors);
+  BackwardTensors result = {.q = to_view("q", given.q),
+                            .k = to_view("k", given.k),
+                            .v = to_view("v", given.v),
+                            .o = to_view("o", given.o),
+                            .lse = to_optional_view("lse", given.lse),
+                            .d_o = to_view("d_o", given.d_o),
+                            .d_lse = to_optional_view("d_lse", given.d_lse)};
+  result.dq = to_optional_view("dq", given.dq);
+  result.dk = to_optional_view("dk", given.dk);
+  result.dv = to_optional_view("dv", given.dv);
+  result.d_sinks = to_optional_view("d_sinks", given.d_sinks);
+  result.d_captures = to_gradients("d_capture", given.d_captures, given.d_capture_count);
+  result.d_params = to_gradients("d_param", given.d_params, given.d_param_count);
+  return result;
+}
+
 bool to_flag(std::string_view field, int number) {
   if (number != 0 && number != 1) refuse("options.{} is {}; 0 and 1 are accepted", field, number);
   return number == 1;
@@ -121,13 +153,13 @@ Bindings to_bindings(const heddle_bindings* bindings) {
   Bindings bound;
   if (bindings == nullptr) return bound;
   const auto given = known_fields("bindings", bindings);
-  check_count("param", given.param_count, given.params);
+  check_count("bindings", "param", given.param_count, given.params);
   for (std::int64_t i = 0; i < given.param_count; ++i) {
     const heddle_param& param = given.params[i];
     check_name(bound, "params", i, param.name, [&] { heddle::param(param.name, ExprType::i32); });
     bound.params.emplace(param.name, to_value(param));
   }
-  check_count("capture", given.capture_count, given.captures);
+  check_count("bindings", "capture", given.capture_count, given.captures);
   for (std::int64_t i = 0; i < given.capture_count; ++i) {
     const heddle_capture& capture = given.captures[i];
     check_name(bound, "captures", i, capture.name, [&] { Capture(capture.name, DType::f32, 0); });
@@ -150,6 +182,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   if (options == nullptr) return result;
   const auto given = known_fields("options", options);
   if (given.reserved != 0) refuse("options.reserved is {}; 0 is accepted", given.reserved);
+  if (given.reserved_3 != 0) refuse("options.reserved_3 is {}; 0 is accepted", given.reserved_3);
 
   result.bindings = to_bindings(given.bindings);
   result.score_mod = to_mod("score_mod", given.score_mod, result.bindings);
@@ -175,6 +208,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.backend = to_enum("options", "backend", given.backend, BackendChoice::cuda);
   result.threads = given.threads;
   result.clamp_reads = to_flag("clamp_reads", given.clamp_reads);
+  result.deterministic = to_flag("deterministic", given.deterministic);
   result.stream = given.stream;
   if (given.progress != nullptr) {
     result.progress = [report = given.progress, context = given.progress_context](double done) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "heddle/attention.h"
+#include "heddle/backward.h"
 #include "heddle/c.h"
 
 /// Shared with the plans that were made with it.
@@ -23,11 +24,12 @@ TensorView to_view(std::string_view name, const heddle_tensor* tensor);
 std::optional<TensorView> to_optional_view(std::string_view name, const heddle_tensor* tensor);
 
 AttentionTensors to_tensors(const heddle_attention_tensors* tensors);
+BackwardTensors to_tensors(const heddle_backward_tensors* tensors);
 /// Null: the defaults.
 AttentionOptions to_options(const heddle_attention_options* options);
-/// Null: no names.
 /// A field of options that is 0 or 1.
 bool to_flag(std::string_view field, int number);
+/// Null: no names.
 Bindings to_bindings(const heddle_bindings* bindings);
 /// Null: an empty expression. Errors start with the option's name, as the text is one of several.
 Expr to_mod(std::string_view option, const char* text, const Bindings& bindings);

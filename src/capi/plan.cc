@@ -7,10 +7,11 @@ struct heddle_plan {
   heddle::AttentionPlan plan;
 };
 
-using namespace heddle::capi;
+namespace heddle::capi {
+namespace {
 
-heddle_status heddle_plan_create(const heddle_attention_tensors* tensors, const heddle_attention_options* options,
-                                 heddle_plan** plan) {
+// Of either pass, by the type of `tensors`.
+heddle_status create(const auto* tensors, const heddle_attention_options* options, heddle_plan** plan) {
   return call([&] {
     require(plan, "plan", "place for a heddle_plan*");
     *plan = nullptr;
@@ -18,23 +19,47 @@ heddle_status heddle_plan_create(const heddle_attention_tensors* tensors, const 
   });
 }
 
-void heddle_plan_destroy(heddle_plan* plan) { delete plan; }
-
-heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
-                              const heddle_run_options* options) {
+heddle_status run(const heddle_plan* plan, const auto* tensors, const heddle_run_options* options) {
   return call([&] {
     require(plan, "plan", "heddle_plan");
-    const heddle::AttentionTensors views = to_tensors(tensors);
+    const auto views = to_tensors(tensors);
     heddle_run_options given = {};
     if (options != nullptr) given = known_fields("options", options);
-    heddle::RunOptions run = {.workspace = given.workspace, .bindings = nullptr, .stream = given.stream};
-    heddle::Bindings bindings;
+    RunOptions run = {.workspace = given.workspace, .bindings = nullptr, .stream = given.stream};
+    Bindings bindings;
     if (given.bindings != nullptr) {
       bindings = to_bindings(given.bindings);
       run.bindings = &bindings;
     }
     plan->plan.run(views, run);
   });
+}
+
+}  // namespace
+}  // namespace heddle::capi
+
+using namespace heddle::capi;
+
+heddle_status heddle_plan_create(const heddle_attention_tensors* tensors, const heddle_attention_options* options,
+                                 heddle_plan** plan) {
+  return create(tensors, options, plan);
+}
+
+heddle_status heddle_plan_create_backward(const heddle_backward_tensors* tensors,
+                                          const heddle_attention_options* options, heddle_plan** plan) {
+  return create(tensors, options, plan);
+}
+
+void heddle_plan_destroy(heddle_plan* plan) { delete plan; }
+
+heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
+                              const heddle_run_options* options) {
+  return run(plan, tensors, options);
+}
+
+heddle_status heddle_plan_run_backward(const heddle_plan* plan, const heddle_backward_tensors* tensors,
+                                       const heddle_run_options* options) {
+  return run(plan, tensors, options);
 }
 
 heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings) {

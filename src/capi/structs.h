@@ -14,7 +14,7 @@ namespace heddle::capi {
 void copy_known_fields(std::string_view name, const void* given, void* known, std::size_t known_size,
                        std::size_t first_size);
 
-/// Sizes of the structs in version 1. They stay when the structs grow.
+/// Sizes of the structs in the version that brought them. They stay when the structs grow.
 template <class Struct>
 inline constexpr std::size_t kFirstSize = 0;
 template <>
@@ -27,6 +27,8 @@ template <>
 inline constexpr std::size_t kFirstSize<heddle_attention_tensors> = 48;
 template <>
 inline constexpr std::size_t kFirstSize<heddle_run_options> = 32;
+template <>
+inline constexpr std::size_t kFirstSize<heddle_backward_tensors> = 128;
 
 /// The struct as this library knows it: what an older caller does not have is zero.
 template <class Struct>

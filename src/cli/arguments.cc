@@ -124,6 +124,28 @@ void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
       ->group("Execution");
 }
 
+void add_backward_options(CLI::App& verb, BackwardArguments& arguments) {
+  const std::string group = "Backward";
+  CLI::Option* tensors = verb.add_option("--backward", arguments.tensors,
+                                         "DO=FILE: computes gradients; FILE holds the gradient of o\n"
+                                         "[B, Hq, Sq, Dv]. May be repeated: DLSE=FILE, the gradient of lse,\n"
+                                         "else 0; O=FILE and LSE=FILE, what the forward stored, else it is\n"
+                                         "computed first. FILE is FILE.npy or FILE.safetensors:TENSOR")
+                             ->option_text("NAME=FILE")
+                             ->allow_extra_args(false)
+                             ->group(group);
+  add_text(verb, "--gradients", arguments.gradients, "NAMES",
+           "which ones, with commas between them: q, k, v, sinks, and names\n"
+           "of captures and params; default: all that there are")
+      ->needs(tensors)
+      ->group(group);
+  verb.add_flag("--deterministic", arguments.deterministic,
+                "the same bits in each run, or an error; on the CPU they always\nare")
+      ->needs(tensors)
+      ->option_text(" ")
+      ->group(group);
+}
+
 std::pair<std::string, std::string> parse_assignment(std::string_view option, const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {

@@ -37,11 +37,20 @@ struct AttentionArguments {
   std::string page_table;
 };
 
+/// What run, check and explain ask of a backward.
+struct BackwardArguments {
+  std::vector<std::string> tensors;  // DO=FILE, DLSE=FILE, O=FILE, LSE=FILE; none: there is no backward
+  std::string gradients;             // names with commas between them; empty: all that there are
+  bool deterministic = false;
+};
+
 /// An option that takes a text of at least one character. `kind` stands in the help.
 CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& target, const std::string& kind,
                       const std::string& help);
 /// Declares the options that fill `arguments`, which must outlive the parse.
 void add_attention_options(CLI::App& verb, AttentionArguments& arguments);
+/// The same for a backward.
+void add_backward_options(CLI::App& verb, BackwardArguments& arguments);
 /// The flag for reads outside of tensors.
 void add_clamp_reads(CLI::App& verb, bool& clamp_reads);
 /// The options for captures and params alone.

@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "backward_job.h"
 #include "heddle/devices.h"
-#include "job.h"
 #include "output.h"
 #include "progress.h"
 #include "verbs.h"
@@ -17,6 +17,7 @@ namespace {
 
 struct CheckArguments {
   AttentionArguments attention;
+  BackwardArguments backward;
   std::string output;
   bool json = false, explain = false;
 };
@@ -33,7 +34,7 @@ Json to_json(const TensorCheck& check) {
           {"mismatched_specials", check.mismatched_specials}};
 }
 
-int check(const CheckArguments& arguments) {
+int check_forward(const CheckArguments& arguments) {
   Progress progress("load");
   AttentionJob job = load_job(arguments.attention);
   job.options.progress = [&](double fraction) { progress.set(fraction); };
@@ -62,13 +63,51 @@ int check(const CheckArguments& arguments) {
   return report.passed ? 0 : 1;
 }
 
+int check_gradients(const CheckArguments& arguments) {
+  Progress progress("load");
+  BackwardJob job = load_backward(arguments.backward, arguments.attention.dtype, load_job(arguments.attention));
+  job.attention.options.progress = [&](double fraction) { progress.set(fraction); };
+
+  progress.stage("run");
+  const BackwardPlans plans(job);
+  if (plans.forward) run_once(*plans.forward, job.attention.tensors(job.forward));
+  run_once(plans.backward, job.tensors());
+
+  progress.stage("check");
+  const GradientReport report = check_backward(job.tensors(), job.attention.options);
+  progress.finish();
+
+  if (arguments.json) {
+    Json json = {{"verb", "check"},
+                 {"pass", "backward"},
+                 {"heddle", version()},
+                 {"backend", name(plans.backward.backend())},
+                 {"passed", report.passed},
+                 {"gradients", Json::object()},
+                 {"explanation", Json::parse(plans.backward.explain_json())}};
+    for (const auto& [name, tensor] : report.tensors) json["gradients"][name] = to_json(tensor);
+    print_json(json);
+  } else {
+    if (arguments.explain) print_text(plans.backward.explain());
+    print_text(report.text());
+  }
+  return report.passed ? 0 : 1;
+}
+
+int check(const CheckArguments& arguments) {
+  return arguments.backward.tensors.empty() ? check_forward(arguments) : check_gradients(arguments);
+}
+
 }  // namespace
 
 void add_check(CLI::App& app, Work& chosen) {
   auto arguments = std::make_shared<CheckArguments>();
   CLI::App* verb =
-      app.add_subcommand("check", "Runs an attention and compares it with float64; exit code 1 when it fails.");
+      app.add_subcommand("check",
+                         "Runs an attention, or its backward, and compares it with float64; exit code 1 when it "
+                         "fails.");
   add_attention_options(*verb, arguments->attention);
+  add_backward_options(*verb, arguments->backward);
   verb->add_option("-o,--output", arguments->output, "accepted, so that a run's arguments serve; nothing is written")
       ->option_text("FILE")
       ->group("Result");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -17,18 +18,8 @@ bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; 
 
 /// q, k or v as given: converted, with a batch axis.
 Tensor prepare(const std::string& name, const Tensor& tensor, const std::string& dtype) {
-  if (tensor.shape().size() != 3 && tensor.shape().size() != 4) {
-    refuse(fmt::format("{} has shape {}; it must be [B, H, S, D], or [H, S, D] for one batch entry", name,
-                       to_string(tensor.shape())));
-  }
-  Tensor converted = tensor;
-  if (!dtype.empty() && parse_dtype(dtype) != tensor.dtype()) converted = tensor.to(parse_dtype(dtype));
-  if (converted.shape().size() == 4) return converted;
-  const Dims& shape = converted.shape();
-  const Dims& strides = converted.view().strides;
-  const TensorView batched(converted.data(), converted.dtype(), Dims{1, shape[0], shape[1], shape[2]},
-                           Dims{shape[0] * shape[1] * shape[2], strides[0], strides[1], strides[2]});
-  return Tensor::adopt(batched, std::make_shared<Tensor>(converted));
+  const Tensor batched = with_batch(name, tensor, "[B, H, S, D]");
+  return dtype.empty() || parse_dtype(dtype) == tensor.dtype() ? batched : batched.to(parse_dtype(dtype));
 }
 
 void load_inputs(const AttentionArguments& arguments, AttentionJob& job) {
@@ -110,6 +101,21 @@ void move_to_gpu(AttentionJob& job, const Device& device) {
 
 }  // namespace
 
+Tensor with_batch(const std::string& name, const Tensor& tensor, const std::string& axes) {
+  const auto rank = static_cast<int>(std::ranges::count(axes, ',')) + 1;
+  const TensorView& view = tensor.view();
+  if (view.rank() == rank) return tensor;
+  if (view.rank() != rank - 1) {
+    refuse(fmt::format("{} has shape {}; it must be {}, or [{} for one batch entry", name, to_string(view.shape), axes,
+                       axes.substr(axes.find(' ') + 1)));
+  }
+  std::vector<std::int64_t> shape = {1}, strides = {view.count()};
+  shape.insert(shape.end(), view.shape.begin(), view.shape.end());
+  strides.insert(strides.end(), view.strides.begin(), view.strides.end());
+  return Tensor::adopt(TensorView(view.data, view.dtype, Dims(shape), Dims(strides), view.device),
+                       std::make_shared<Tensor>(tensor));
+}
+
 AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   AttentionJob job;
   load_inputs(arguments, job);
@@ -144,18 +150,24 @@ AttentionResult AttentionJob::allocate() const {
   return result;
 }
 
-void run_once(const AttentionPlan& plan, const AttentionTensors& tensors) {
+namespace {
+
+void run_in_workspace(const AttentionPlan& plan, const auto& tensors) {
   const std::int64_t bytes = plan.workspace_bytes();
   // Freed on return: the driver lets that wait for the run.
   const Tensor workspace = bytes > 0 ? Tensor::empty_on(tensors.q.device, DType::u8, {bytes}) : Tensor();
   plan.run(tensors, {.workspace = workspace.data()});
 }
 
-AttentionResult on_cpu(const AttentionResult& result) {
-  if (result.o.view().device.kind == DeviceKind::cpu) return result;
-  const bool with_lse = result.lse.view().device.kind != DeviceKind::cpu;
-  return {result.o.to(Device{}), with_lse ? result.lse.to(Device{}) : result.lse};
+}  // namespace
+
+void run_once(const AttentionPlan& plan, const AttentionTensors& tensors) { run_in_workspace(plan, tensors); }
+void run_once(const AttentionPlan& plan, const BackwardTensors& tensors) { run_in_workspace(plan, tensors); }
+
+Tensor on_cpu(const Tensor& tensor) {
+  return tensor.view().device.kind == DeviceKind::cpu ? tensor : tensor.to(Device{});
 }
+AttentionResult on_cpu(const AttentionResult& result) { return {on_cpu(result.o), on_cpu(result.lse)}; }
 
 AttentionTensors AttentionJob::tensors(const AttentionResult& result) const {
   AttentionTensors tensors{q, k, v, result.o, std::nullopt};

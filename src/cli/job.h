@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "heddle/attention.h"
+#include "heddle/backward.h"
 #include "heddle/tensor.h"
 #include "names.h"
 
@@ -27,8 +28,13 @@ struct AttentionJob {
 
 /// Runs the plan once, with a workspace of its own.
 void run_once(const AttentionPlan& plan, const AttentionTensors& tensors);
+void run_once(const AttentionPlan& plan, const BackwardTensors& tensors);
 /// The same in CPU memory, once the run is done.
 AttentionResult on_cpu(const AttentionResult& result);
+Tensor on_cpu(const Tensor& tensor);
+
+/// A tensor whose axes are `axes` ("[B, H, S, D]"), or these without the first one for one batch entry.
+Tensor with_batch(const std::string& name, const Tensor& tensor, const std::string& axes);
 
 /// Throws Error: io for files, invalid_argument for names, mods and shapes.
 /// `on_its_device` false: all tensors stay in CPU memory, to be planned for only.

@@ -45,7 +45,7 @@ MaskShape shape_of(const MaskArguments& arguments) {
 void check_picture(const MaskArguments& arguments) {
   if (!arguments.svg.empty()) {
     std::vector<InputFile> inputs;
-    add_captured_files(arguments.captures, inputs);
+    add_named_files("--capture", arguments.captures, inputs);
     check_output("--svg", arguments.svg, inputs);
     report_beside(arguments.svg);
   }

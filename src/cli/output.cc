@@ -66,9 +66,10 @@ void check_output(std::string_view option, const std::string& output, const std:
   if (status.type() == fs::file_type::none) fail(output, error.message());
 }
 
-void add_captured_files(const std::vector<std::string>& captures, std::vector<InputFile>& inputs) {
-  for (const std::string& text : captures) {
-    inputs.push_back({"--capture " + text, file_of(parse_assignment("--capture", text).second)});
+void add_named_files(const std::string& option, const std::vector<std::string>& assignments,
+                     std::vector<InputFile>& inputs) {
+  for (const std::string& text : assignments) {
+    inputs.push_back({option + " " + text, file_of(parse_assignment(option, text).second)});
   }
 }
 

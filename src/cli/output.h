@@ -33,8 +33,9 @@ struct InputFile {
 /// Before hours of work: throws Error invalid_argument when `output` is one of the inputs, under whatever name, and io
 /// when it is a place that cannot be written.
 void check_output(std::string_view option, const std::string& output, const std::vector<InputFile>& inputs);
-/// The files of --capture.
-void add_captured_files(const std::vector<std::string>& captures, std::vector<InputFile>& inputs);
+/// The files of --capture, or of another option of NAME=FILE.
+void add_named_files(const std::string& option, const std::vector<std::string>& assignments,
+                     std::vector<InputFile>& inputs);
 
 /// "[2, 8, 512, 64] f16"
 std::string describe(const ConstTensorView& tensor);

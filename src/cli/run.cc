@@ -1,43 +1,24 @@
 // heddle run, and heddle explain, which stops after the plan.
+#include "run.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "backward_job.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
 #include "heddle/files.h"
-#include "job.h"
 #include "output.h"
 #include "progress.h"
 #include "verbs.h"
 
 namespace heddle::cli {
 namespace {
-
-struct RunArguments {
-  AttentionArguments attention;
-  std::string output;
-  std::string gpu;  // of explain: one that need not be here
-  bool json = false, explain = false;
-};
-
-class Stopwatch {
- public:
-  /// Seconds since the last call.
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 struct Times {
   double load = 0, plan = 0, run = 0, save = 0;
@@ -51,7 +32,8 @@ void check_output(const RunArguments& arguments) {
   }
   const AttentionArguments& given = arguments.attention;
   std::vector<InputFile> inputs = {{"", given.input}, {"--q", given.q}, {"--k", given.k}, {"--v", given.v}};
-  add_captured_files(given.captures, inputs);
+  add_named_files("--capture", given.captures, inputs);
+  add_named_files("--backward", arguments.backward.tensors, inputs);
   check_output("-o", arguments.output, inputs);
 }
 
@@ -59,13 +41,7 @@ void save(const RunArguments& arguments, const AttentionJob& job, const Attentio
   TensorFile file;
   file.tensors["o"] = result.o;
   if (job.options.normalizer == Normalizer::softmax) file.tensors["lse"] = result.lse;
-  file.metadata["heddle"] = version();
-  const auto note = [&](const std::string& key, const Expr& mod) {
-    if (!mod.empty()) file.metadata[key] = print(mod);
-  };
-  note("score", job.options.score_mod);
-  note("mask", job.options.mask_mod);
-  note("weight", job.options.weight_mod);
+  add_metadata(file, job.options);
   save_safetensors(path_of(arguments.output), file);
 }
 
@@ -100,9 +76,7 @@ std::string result_text(const RunArguments& arguments, const AttentionJob& job, 
   return text + "\n";
 }
 
-int run(const RunArguments& arguments) {
-  check_output(arguments);
-  report_beside(arguments.output);
+int run_forward(const RunArguments& arguments) {
   Progress progress("load");
   Times times;
   Stopwatch watch;
@@ -134,18 +108,32 @@ int run(const RunArguments& arguments) {
   return 0;
 }
 
+int run(const RunArguments& arguments) {
+  check_output(arguments);
+  report_beside(arguments.output);
+  return arguments.is_backward() ? run_backward(arguments) : run_forward(arguments);
+}
+
 struct Explained {
   BackendChoice backend;
   Explanation explanation;
 };
 
+Explained explained_by(const std::string& gpu, const auto& tensors, const AttentionOptions& options) {
+  if (!gpu.empty()) return {BackendChoice::cuda, explain_on(gpu, tensors, options)};
+  const AttentionPlan plan(tensors, options);
+  return {plan.backend(), {plan.explain(), plan.explain_json()}};
+}
+
 Explained plan_of(const RunArguments& arguments) {
   const bool here = arguments.gpu.empty();
-  const AttentionJob job = load_job(arguments.attention, here);
+  AttentionJob job = load_job(arguments.attention, here);
+  if (arguments.is_backward()) {
+    const BackwardJob backward = load_backward(arguments.backward, arguments.attention.dtype, std::move(job));
+    return explained_by(arguments.gpu, backward.tensors(), backward.attention.options);
+  }
   const AttentionResult result = job.allocate();
-  if (!here) return {BackendChoice::cuda, explain_on(arguments.gpu, job.tensors(result), job.options)};
-  const AttentionPlan plan(job.tensors(result), job.options);
-  return {plan.backend(), {plan.explain(), plan.explain_json()}};
+  return explained_by(arguments.gpu, job.tensors(result), job.options);
 }
 
 int explain(const RunArguments& arguments) {
@@ -165,14 +153,26 @@ int explain(const RunArguments& arguments) {
 
 }  // namespace
 
+void add_metadata(TensorFile& file, const AttentionOptions& options) {
+  file.metadata["heddle"] = version();
+  const auto note = [&](const std::string& key, const Expr& mod) {
+    if (!mod.empty()) file.metadata[key] = print(mod);
+  };
+  note("score", options.score_mod);
+  note("mask", options.mask_mod);
+  note("weight", options.weight_mod);
+}
+
 void add_run(CLI::App& app, Work& chosen) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* verb = app.add_subcommand("run", "Computes an attention and writes o and lse.");
+  CLI::App* verb = app.add_subcommand("run", "Computes an attention, or its gradients, and writes them.");
   add_attention_options(*verb, arguments->attention);
+  add_backward_options(*verb, arguments->backward);
   add_text(*verb, "-o,--output", arguments->output, "FILE.safetensors",
-           "gets o, and lse where the normalizer is softmax; written only\n"
-           "when all went well. - is the standard output: then the report\n"
-           "goes to stderr")
+           "gets o, and lse where the normalizer is softmax; with --backward\n"
+           "dq, dk, dv, d_sinks, d_captures.NAME and d_params.NAME, and o and\n"
+           "lse if they were computed; written only when all went well. - is\n"
+           "the standard output: then the report goes to stderr")
       ->required()
       ->group("Result");
   verb->add_flag("--explain", arguments->explain, "also prints what was decided, stage by stage")->group("Result");
@@ -189,6 +189,7 @@ void add_explain(CLI::App& app, Work& chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* verb = app.add_subcommand("explain", "Plans an attention and prints what was decided, without running it.");
   add_attention_options(*verb, arguments->attention);
+  add_backward_options(*verb, arguments->backward);
   add_text(*verb, "--gpu", arguments->gpu, "NAME", "plans for a GPU that need not be here: h200")->group("Execution");
   verb->add_flag("--json", arguments->json, "prints JSON")->group("Result");
   verb->footer(

@@ -15,17 +15,29 @@ struct KnownGpu {
   CudaCaps caps;
 };
 
-/// As the driver of an NVIDIA H200 SXM tells.
-inline const std::array<KnownGpu, 1> kKnownGpus = {{{.name = "h200",
-                                                     .kind = DeviceKind::cuda,
-                                                     .caps = {.index = 0,
-                                                              .name = "NVIDIA H200",
-                                                              .major = 9,
-                                                              .minor = 0,
-                                                              .multiprocessors = 132,
-                                                              .shared_memory_bytes = 227 << 10,
-                                                              .l2_bytes = std::int64_t{50} << 20,
-                                                              .memory_bytes = std::int64_t{140} << 30,
-                                                              .driver_version = 12000}}}};
+/// What a row says of an NVIDIA GPU beside its name.
+inline CudaCaps cuda_caps(const char* name, int major, int minor, int multiprocessors, int shared_kib, int l2_mib,
+                             int memory_gib) {
+  CudaCaps caps;
+  caps.name = name;
+  caps.major = major;
+  caps.minor = minor;
+  caps.multiprocessors = multiprocessors;
+  caps.shared_memory_bytes = std::int64_t{shared_kib} << 10;
+  caps.l2_bytes = std::int64_t{l2_mib} << 20;
+  caps.memory_bytes = std::int64_t{memory_gib} << 30;
+  caps.driver_version = 12000;
+  return caps;
+}
+
+/// The H200: as the driver of an NVIDIA H200 SXM tells. The others: as NVIDIA's documents tell; none was there.
+inline const std::array<KnownGpu, 5> kKnownGpus = {
+    {{.name = "h200", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H200", 9, 0, 132, 227, 50, 140)},
+     {.name = "a100", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA A100-SXM4-80GB", 8, 0, 108, 163, 40, 80)},
+     {.name = "rtx3090", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA GeForce RTX 3090", 8, 6, 82, 99, 6, 24)},
+     {.name = "rtx4090", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA GeForce RTX 4090", 8, 9, 128, 99, 72, 24)},
+     {.name = "rtx5090",
+      .kind = DeviceKind::cuda,
+      .caps = cuda_caps("NVIDIA GeForce RTX 5090", 12, 0, 170, 99, 96, 32)}}};
 
 }  // namespace heddle::device

@@ -20,7 +20,7 @@ const device::KnownGpu& known(std::string_view gpu) {
   for (const device::KnownGpu& other : device::kKnownGpus) {
     names += fmt::format("{}'{}'", names.empty() ? "" : ", ", other.name);
   }
-  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} is accepted", gpu, names));
+  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} are accepted", gpu, names));
 }
 
 AttentionTensors moved_to(AttentionTensors tensors, const Device& device) {

@@ -57,6 +57,7 @@ class Interpreter {
 /// Throws invalid_argument, naming the name, when `bindings` lacks a capture or param of `e` or gives it another type
 /// or rank.
 void check_bound(const Expr& e, const Bindings& bindings);
+void check_bound(const Symbols& symbols, const Bindings& bindings);
 /// Params replaced by their values.
 Expr bind_params(const Expr& e, const Bindings& bindings);
 

@@ -73,8 +73,9 @@ Symbols symbols_of(const Expr& e) {
 
 namespace expr {
 
-void check_bound(const Expr& e, const Bindings& bindings) {
-  const Symbols symbols = symbols_of(e);
+void check_bound(const Expr& e, const Bindings& bindings) { check_bound(symbols_of(e), bindings); }
+
+void check_bound(const Symbols& symbols, const Bindings& bindings) {
   for (const auto& [capture, decl] : symbols.captures) check_capture(capture, decl, bindings);
   for (const auto& [param, type] : symbols.params) check_param(param, type, bindings);
 }

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <ranges>
 
+#include "base/environment.h"
 #include "heddle/error.h"
 #include "plan/families.h"
 
@@ -66,6 +67,17 @@ std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   return all;
 }
 
+/// The family of a GPU that the environment asks for; empty: any. A family of one pass says nothing of the other.
+std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
+  if (backend != BackendChoice::cuda) return {};
+  std::string name = base::value_of(base::Option::family);
+  if (name.empty()) return name;
+  const Family* family = family_of(name);
+  if (family != nullptr && family->backend == backend) return family->pass == pass ? name : std::string();
+  throw Error(ErrorCode::invalid_argument, fmt::format("{} is '{}'; backend {} has no kernel family of that name",
+                                                       base::name_of(base::Option::family), name, heddle::name(backend)));
+}
+
 }  // namespace
 
 std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
@@ -73,10 +85,20 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
   check_device(request.problem.device, request.machine);
   std::vector<std::vector<Choice>> lists;
   std::vector<std::string> refused;
+  const std::string only = family_asked_for(backend, request.problem.pass);
   for (const Family& family : families()) {
     if (family.backend != backend || family.pass != request.problem.pass) continue;
+    if (!only.empty() && family.name != only) {
+      refused.push_back(fmt::format("{}: {} asks for {}", family.name, base::name_of(base::Option::family), only));
+      continue;
+    }
     if (std::string reason = family.refuses(request); !reason.empty()) {
       refused.push_back(fmt::format("{}: {}", family.name, reason));
+      continue;
+    }
+    if (family.unproven && only.empty()) {
+      refused.push_back(fmt::format("{}: it has not run on a GPU yet; {}={} takes it", family.name,
+                                    base::name_of(base::Option::family), family.name));
       continue;
     }
     lists.push_back(family.candidates(request, rows_of));

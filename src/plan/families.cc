@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "plan/families/backward_sm90.h"
+#include "plan/families/backward_sm90_config.h"
 #include "plan/families/cpu_backward.h"
 #include "plan/families/cpu_forward.h"
 #include "plan/families/cpu_forward_costs.h"
+#include "plan/families/forward_mma.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_config.h"
 
@@ -67,6 +70,19 @@ constexpr Family kFamilies[] = {
        return forward_sm90_schedule(request.problem, *plan.forward_sm90, block_mask, cuda_caps(request), plan.order);
      },
      [](const Plan& plan) { return forward_sm90_settings(*plan.forward_sm90); }},
+    {"forward_mma", BackendChoice::cuda, problem::Pass::forward,
+     [](const Request& request) { return forward_mma_refuses(request.problem, request.options, cuda_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_mma(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
+     },
+     [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
+       return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, cuda_caps(request), plan.order);
+     },
+     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }, true},
+    {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
+     [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
+     nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }, true},
 };
 
 }  // namespace

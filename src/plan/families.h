@@ -29,6 +29,8 @@ struct Family {
   TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*);
   /// What explain() shows of a plan's kernel. Null: nothing.
   std::vector<Setting> (*settings)(const Plan&);
+  /// Its kernels were compiled, and run on the host or not at all: nobody gets it without asking (HEDDLE_FAMILY).
+  bool unproven = false;
 };
 
 /// Of every backend and pass; of one, the preferred first.

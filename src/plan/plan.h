@@ -16,6 +16,8 @@
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
+#include "shared/backward_sm90_config.h"
+#include "shared/forward_mma_config.h"
 #include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
@@ -34,7 +36,7 @@ struct ModForms {
 
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
-  std::string family;  // "cpu_forward", "reference", "forward_sm90"
+  std::string family;  // a name of the table (families.h)
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                          // CPU
@@ -42,7 +44,9 @@ struct Plan {
   int multiprocessors = 0;                                  // GPU: a launch has no more CTAs; 0: no GPU
   int grid = 0;                                             // CUDA: CTAs of the launch
   std::optional<shared::ForwardSm90Config> forward_sm90{};  // family forward_sm90
+  std::optional<shared::BackwardSm90Config> backward_sm90{};  // family backward_sm90
   std::optional<CpuBackwardSplit> cpu_backward{};           // family cpu_backward
+  std::optional<shared::ForwardMmaConfig> forward_mma{};    // family forward_mma
   int packed_heads = 0;                                     // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};                                        // of its tiles
   std::optional<Prediction> predicted{};

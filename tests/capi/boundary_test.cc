@@ -18,7 +18,8 @@ namespace {
 static_assert(sizeof(heddle_tensor) == 152 && sizeof(heddle_param) == 24 && sizeof(heddle_capture) == 16);
 static_assert(sizeof(heddle_bindings) >= 40 && sizeof(heddle_attention_options) >= 168);
 static_assert(sizeof(heddle_attention_tensors) >= 48 && sizeof(heddle_block_mask_options) >= 104 &&
-              sizeof(heddle_run_options) >= 32);
+              sizeof(heddle_run_options) >= 32 && sizeof(heddle_backward_tensors) >= 128);
+static_assert(sizeof(heddle_gradient) == 16);
 static_assert(std::is_standard_layout_v<heddle_attention_options> && std::is_trivial_v<heddle_attention_options>);
 static_assert(std::is_same_v<heddle_status, std::int32_t>);
 

@@ -89,7 +89,7 @@ static void test_struct_sizes(void) {
   tensors.struct_size = sizeof tensors - 1;
   EXPECT_INVALID("tensors.struct_size is 47");
   options.struct_size = 4097;
-  EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 208 here, is accepted");
+  EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 216 here, is accepted");
   options.struct_size = UINT64_MAX;
   EXPECT_INVALID("options.struct_size is 18446744073709551615");
   const heddle_bindings bindings = {.struct_size = 8};
@@ -100,7 +100,7 @@ static void test_struct_sizes(void) {
   EXPECT_OK(heddle_attention_into(&tensors, &newer.known));
   newer.later = (uint64_t)1 << 63;
   EXPECT_ERROR(heddle_attention_into(&tensors, &newer.known), HEDDLE_ERROR_UNSUPPORTED,
-               "options uses fields past byte 208, newer than version 4");
+               "options uses fields past byte 216, newer than version 5");
 
   heddle_plan* plan = NULL;
   const heddle_run_options run = {.struct_size = 31};
@@ -161,6 +161,10 @@ static void test_numbers(void) {
   EXPECT_INVALID("options.backend is -1; 0 to 3 are accepted");
   options.reserved = 1;
   EXPECT_INVALID("options.reserved is 1; 0 is accepted");
+  options.reserved_3 = 1;
+  EXPECT_INVALID("options.reserved_3 is 1; 0 is accepted");
+  options.deterministic = 2;
+  EXPECT_INVALID("options.deterministic is 2; 0 and 1 are accepted");
   options.threads = -1;
   EXPECT_INVALID("threads is -1");
   const double scale = NAN;
@@ -252,7 +256,7 @@ static void test_runs(void) {
 static void test_last_error(void) {
   EXPECT(heddle_plan_run(NULL, NULL, NULL) == HEDDLE_ERROR_INVALID_ARGUMENT);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
-  EXPECT(heddle_c_version() == 4 && heddle_version() != NULL);
+  EXPECT(heddle_c_version() == 5 && heddle_version() != NULL);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
   EXPECT(heddle_attention_into(&tensors, NULL) == HEDDLE_OK);
   EXPECT(strcmp(heddle_last_error(), "") == 0);

@@ -154,3 +154,17 @@ double largest_error(const attention_case* c, bool with_lse) {
   free(o);
   return largest;
 }
+
+double loss_of(const attention_case* c, const float* d_o, const float* d_lse) {
+  double* o = malloc((size_t)c->v_dim * sizeof(double));
+  if (o == NULL) abort();
+  double loss = 0;
+  for (int64_t row = 0; row < lse_count(c); ++row) {
+    const int64_t b = row / (c->q_heads * c->q_rows), h = row / c->q_rows % c->q_heads;
+    const double lse = plain_row(c, b, h, row % c->q_rows, o);
+    for (int64_t d = 0; d < c->v_dim; ++d) loss += d_o[row * c->v_dim + d] * o[d];
+    if (d_lse != NULL) loss += d_lse[row] * lse;
+  }
+  free(o);
+  return loss;
+}

@@ -51,5 +51,7 @@ void clear_outputs(attention_case* c);
 heddle_attention_tensors tensors_of(const attention_case* c, bool with_lse);
 /// The largest difference of o (and lse) from the plain loops; infinite where NaN stands or only one side is infinite.
 double largest_error(const attention_case* c, bool with_lse);
+/// sum d_o o + sum d_lse lse, by the plain loops. d_lse may be NULL.
+double loss_of(const attention_case* c, const float* d_o, const float* d_lse);
 
 #endif  // HEDDLE_TESTS_CAPI_HARNESS_H_

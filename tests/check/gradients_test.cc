@@ -36,6 +36,21 @@ TEST(CheckGradients, PassesPeakedRows) {
   }
 }
 
+// delta is what the stored o gives: an o of fewer bits than q's costs more than q's roundoff.
+TEST(CheckGradients, PassesBesideACoarserO) {
+  for (const DType dtype : kStorage) {
+    for (const DType o_dtype : {DType::bf16, DType::e4m3, DType::e5m2}) {
+      EXPECT_FALSE(TileBackward(dtype, 1, o_dtype).check(Fault::no_slopes_batch).passed);
+      for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+        TileBackward backward(dtype, seed, o_dtype, TileBackward::Scores::peaked);
+        const GradientReport report = backward.check(Fault::none);
+        EXPECT_TRUE(report.passed) << name(dtype) << " beside " << name(o_dtype) << ", seed " << seed << '\n'
+                                   << report.text();
+      }
+    }
+  }
+}
+
 // Of f32 the floor is 8 units, so what is rounded to fewer bits passes there.
 bool hides_in_f32(Fault fault) { return fault == Fault::coarse_weights || fault == Fault::coarse_sums; }
 
@@ -135,6 +150,37 @@ TEST(CheckGradients, PassesTheRoundedReference) {
       }
     }
   }
+}
+
+// Weights of e^-17 beside a sink: o is subnormal in f16, and the sink's gradient is delta.
+TEST(CheckGradients, PassesBesideASubnormalO) {
+  AttentionOptions options;
+  const Tensor sinks = Tensor::empty(DType::f32, {2});
+  for (int h = 0; h < 2; ++h) static_cast<float*>(sinks.data())[h] = 17;
+  options.sinks = sinks;
+  const Rounded rounded(DType::f16, options);
+  const problem::AttentionProblem problem = problem::validate(rounded.tensors(), options);
+  const backend::RunArguments arguments{rounded.tensors(), &options, &options.bindings, nullptr, nullptr};
+  const Tensor d_sinks =
+      check::plain_backward(problem, arguments, {.d_o = rounded.d_o, .of_sinks = true}, {rounded.o, rounded.lse}).sinks;
+  BackwardTensors given = rounded.given();
+  given.d_sinks = d_sinks;
+  const GradientReport report = check_backward(given, options);
+  EXPECT_TRUE(report.passed) << report.text();
+  static_cast<double*>(d_sinks.data())[1] *= 2;
+  EXPECT_FALSE(check_backward(given, options).passed);
+}
+
+// Without a softmax t is p, and may be near f32's end.
+TEST(CheckGradients, JudgesHugeScoresThatAreWeights) {
+  AttentionOptions options;
+  options.normalizer = Normalizer::none;
+  options.score_mod = where(leaf::kv_idx() == 2, Expr(-3e38), leaf::score());
+  Rounded rounded(DType::f64, options);
+  for (std::int64_t d = 0; d < 8; ++d) Rounded::set(rounded.d_o, d, 0);
+  rounded.compute();
+  const GradientReport report = rounded.check();
+  EXPECT_TRUE(report.passed) << report.text();
 }
 
 TEST(CheckGradients, FailsOneWrongElement) {

@@ -98,6 +98,12 @@ class ProgramTest(unittest.TestCase):
     def run_json(self, *arguments, **options):
         return json.loads(self.run_well(*arguments, "--json", **options))
 
+    def assert_exit_code(self, code, *arguments):
+        """The program ends with `code`; returns its stdout."""
+        result = heddle(*arguments)
+        self.assertEqual(result.returncode, code, f"{arguments}\n{result.stdout}\n{result.stderr}")
+        return result.stdout
+
     def assert_fails(self, code, sentence, *arguments, **options):
         """The program ends with `code` and says `sentence` on stderr, and nothing on stdout."""
         result = heddle(*arguments, **options)

@@ -1,5 +1,6 @@
 // What must never reach a gradient: NaN and infinity in what takes no part change no bit of it. (Memory around every
 // view is poisoned in all cases of the backward's grid.)
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,6 +58,17 @@ Unreached unreached(const BackwardCase& c, const Reach& reach) {
     }
   }
   return values;
+}
+
+// "" or where they differ first.
+std::string difference(const Unreached& clean, const Unreached& poisoned) {
+  for (const auto& [name, values] : clean) {
+    const std::vector<double>& others = poisoned.at(name);
+    const auto [own, other] = std::ranges::mismatch(values, others);
+    if (own == values.end() && other == others.end()) continue;
+    return fmt::format("{}: number {} of {} was {} and is {}", name, own - values.begin(), values.size(), *own, *other);
+  }
+  return "";
 }
 
 bool holds_no_nan(const Unreached& values) {
@@ -144,7 +156,7 @@ class BackwardPoison : public testing::TestWithParam<BackendChoice> {
     poison(attention_case, backward_case);
     backward_case.run_forward();
     backward_case.run(GetParam());
-    EXPECT_EQ(unreached(backward_case, reach), clean);
+    EXPECT_EQ(difference(clean, unreached(backward_case, reach)), "");
     also(backward_case);
   }
 };

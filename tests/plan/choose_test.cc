@@ -111,15 +111,16 @@ TEST(Choose, NeverFallsBackToAnotherDevice) {
 
 TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
   device::CudaCaps old = h200();
-  old.major = 8;
-  old.name = "NVIDIA A100";
+  old.major = 7;
+  old.name = "NVIDIA V100";
   expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
-               "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA A100) has compute "
-               "capability 8.0; 9.0 is accepted");
+               "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA V100) has compute "
+               "capability 7.0; 9.0 is accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
+               "later are accepted");
   expect_error(
       [&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
       "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 264; 1 "
-      "to 256 are accepted");
+      "to 256 are accepted; forward_mma: on compute capability 9.0 only HEDDLE_FAMILY=forward_mma chooses it");
 }
 
 // What later stages would otherwise work out again: the first choice brings it, and with_schedule() makes the same.
@@ -154,17 +155,20 @@ TEST(Choose, ThePlanCarriesModsAndTiles) {
   EXPECT_EQ(again.schedule->ctas, choices.front().plan.schedule->ctas);
 }
 
-// A backward asks for families of its own.
+// A backward asks for families of its own. Those that have not run on a GPU are taken only when they are named.
 TEST(Choose, FamiliesAreOfOnePass) {
-  Call call;
-  problem::AttentionProblem problem = call.validate();
+  HopperCall call;
+  problem::AttentionProblem problem = call.problem();
   problem.pass = problem::Pass::backward;
-  const device::Machine machine;
-  expect_error(
-      [&] {
-        plan::choose({problem, {}, call.options, machine}, [](BlockSize) { return nullptr; });
-      },
-      ErrorCode::unsupported, "no kernel family of backend cpu computes this backward: there is none");
+  problem.wanted.q = true;
+  const AttentionTensors tensors = call.tensors();
+  const AttentionOptions options = call.all_options();
+  const auto choose_on = [&](const Device& device, const device::Machine& machine) {
+    problem.device = device;
+    return plan::choose({problem, tensors, options, machine}, [&](BlockSize block) { return call.rows_of(block); });
+  };
+  EXPECT_EQ(choose_on(kCpu, kNoGpu).front().plan.family, "cpu_backward");
+  EXPECT_THROW(choose_on(kCuda, machine_with(h200())), Error);
 }
 
 }  // namespace

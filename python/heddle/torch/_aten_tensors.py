@@ -22,7 +22,7 @@ def to_copy(x: Value, *rest: Any, dtype: torch.dtype | None = None, **_: Any) ->
     return cast(x, next((one for one in rest if isinstance(one, torch.dtype)), dtype))
 
 
-op("alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "contiguous", "alias_copy", "positive", "detach_copy")(
+op("alias", "clone", "lift_fresh", "lift_fresh_copy", "contiguous", "alias_copy", "positive")(
     lambda x, **_: x)
 op("copy")(lambda x, y, *_: values.expanded(cast_to(y, x.kind), x.shape))
 

@@ -10,13 +10,16 @@ import torch
 
 import heddle
 
+from .. import _core
 from .._trace import dtype_name
+from . import _direct
 from ._run import parsed, type_of
 from ._trace import Mods
 
 MaskMod = Callable[..., torch.Tensor]
 Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices
 Versions = list[tuple[torch.Tensor | None, int | bytes]]  # tensors, and what changes with their content
+LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
 _versions = itertools.count(1)
 
 
@@ -113,9 +116,10 @@ class LazyLists:
             mask, batch, heads, lengths, block, device)
         self._lists: dict[str, torch.Tensor] | None = None
         self._versions: Versions = []
+        self._direct: _core.BoundMod | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lists": None, "_versions": []}
+        return {**self.__dict__, "_lists": None, "_versions": [], "_direct": None}
 
     def are_changed(self) -> bool:
         """Whether a list was changed in place after it was made."""
@@ -132,6 +136,14 @@ class LazyLists:
         return heddle.BlockMask.build(
             self.mask.expr, *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
             params=self.mask.params, clamp_reads=True)
+
+    def direct(self) -> _core.BoundMod | None:
+        """The mask for _direct.attend(), made once. None if that does not take it."""
+        if self._direct is None and self.block[0] < LARGE_BLOCK:
+            scope = self.batch, self.heads, *self.lengths
+            bound = self.mask
+            self._direct = _direct.bound(bound.expr, bound.captures, bound.params, bound.version, scope, self.device)
+        return self._direct
 
     def lists(self) -> dict[str, torch.Tensor]:
         if self._lists is None:

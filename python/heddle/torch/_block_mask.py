@@ -11,15 +11,17 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn.attention import flex_attention as flex
 
 import heddle
 
-from . import _dense
-from ._block_lists import Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions
+from .. import _core
+from . import _dense, _direct
+from ._block_lists import (
+    Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
 
 DEFAULT_BLOCK = 128
-LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
 
 
 def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:
@@ -274,6 +276,8 @@ class Made(NamedTuple):
     lists: Versions
     core: heddle.BlockMask
     bound: BoundMask
+    mask_mod: MaskMod
+    direct: _core.ListedMask | None  # for _direct.attend()
 
 
 _made: WeakKeyDictionary[flex.BlockMask, Made] = WeakKeyDictionary()
@@ -285,7 +289,8 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
         return mask._lazy.core(), mask._lazy.mask
     sizes = batch, heads, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)
     lists = versions(mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
-    bound = BoundMask(mask.mask_mod, mask.kv_num_blocks.device)  # each time: the numbers that it reads may have changed
+    device = mask.kv_num_blocks.device
+    bound = BoundMask(mask.mask_mod, device)  # each time: the numbers that it reads may have changed
     kept = _made.get(mask)
     if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound):
         if bound.reads_as(kept.bound):
@@ -293,16 +298,36 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
         core = kept.core
     else:
         core = of_lists(mask, bound, batch, heads)
-    _made[mask] = Made(sizes, lists, core, bound)
+    direct = None
+    if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
+        scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
+        direct = _direct.listed(core._mask, mask.mask_mod, bound.version, scope, device)
+    _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, direct)
     return core, bound
+
+
+def direct_mask(mask: Any) -> Any:
+    """The block mask for _direct.attend(). None if it was not made yet for what the object holds now."""
+    if type(mask) is BlockMask:
+        lazy = mask._lazy
+        if lazy is not None:
+            return lazy.direct()
+    kept = _made.get(mask) if isinstance(mask, flex.BlockMask) else None
+    if kept is None or kept.mask_mod is not mask.mask_mod:
+        return None
+    if kept.sizes[2] != tuple(mask.seq_lengths) or kept.sizes[3] != tuple(mask.BLOCK_SIZE):
+        return None
+    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+    return kept.direct if same(kept.lists, versions(*lists)) else None
 
 
 def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> heddle.BlockMask:
     def flat(x: torch.Tensor | None, rank: int) -> Any:
         if x is None:
             return None
-        x = x.detach().cpu().to(torch.int32)
-        return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
+        with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
+            x = x.detach().cpu().to(torch.int32)
+            return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
 
     return heddle.BlockMask.from_lists(
         flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4), flat(mask.full_kv_num_blocks, 3),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -44,11 +43,13 @@ def bias(score_mod: Callable[..., torch.Tensor], query: torch.Tensor, key: torch
     """[B, H, L, S], f32 (f64 for f64): what score_mod adds. Raises ValueError if it does anything else to a score."""
     shape = (*query.shape[:3], key.shape[2])
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    of_zero = _evaluated(score_mod, torch.zeros(shape, dtype=dtype, device=query.device))  # with its gradients
     with torch.no_grad():
         some = 4 * torch.randn(shape, dtype=dtype, device=query.device)
-        of_zero, of_some = (_evaluated(score_mod, scores) for scores in (torch.zeros_like(some), some))
-    added = (of_some - of_zero - some).abs() <= 1e-5 * (1 + of_zero.abs() + some.abs())
-    if not bool((added | of_zero.isinf() & (of_zero == of_some)).all()):
+        of_some = _evaluated(score_mod, some)
+        added = (of_some - of_zero - some).abs() <= 1e-5 * (1 + of_zero.abs() + some.abs())
+        is_bias = bool((added | of_zero.isinf() & (of_zero == of_some)).all())
+    if not is_bias:
         raise ValueError("score_mod has an operation without an expression, and does more to a score than adding to "
                          "it: it cannot become a dense bias")
     return of_zero

@@ -7,22 +7,32 @@ from typing import Any
 import torch
 
 from . import _forms
+from ._gradients import Wanted, backward
 from ._run import Call, attend
 from ._sdpa import set_window
 
 NAME = "heddle"
 
 
-def _call(scale: float | None, dropout_p: float, device: torch.device) -> Call:
+INPUTS = Wanted(True, True, True, False, ())
+
+
+def _call(scale: float | None, dropout_p: float, device: torch.device, rng_state: torch.Tensor | None = None) -> Call:
+    """`rng_state`: of the forward, for its backward."""
     call = Call(scale=scale, with_lse=True)
     if dropout_p > 0.0:
         call.set_dropout(dropout_p, device)
+        if rng_state is not None:
+            call.captures["dropout_seed"] = rng_state.view(torch.int64)[0]
     return call
 
 
-def _unused(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """rng_state and another one that torch's schema has."""
-    return like.new_zeros((2,), dtype=torch.uint64), like.new_empty((), dtype=torch.uint64)
+def _states(call: Call, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """rng_state, which holds the seed, and another one that torch's schema has."""
+    state = like.new_zeros((2,), dtype=torch.int64)
+    if "dropout_seed" in call.captures:
+        state[0] = call.captures["dropout_seed"]
+    return state.view(torch.uint64), like.new_empty((), dtype=torch.uint64)
 
 
 def sdpa_forward(
@@ -32,9 +42,26 @@ def sdpa_forward(
     """aten::_scaled_dot_product_flash_attention."""
     call = _call(scale, dropout_p, query.device)
     call.mask = _forms.CAUSAL if is_causal else None
-    out, lse = attend(query, key, value, call)
+    with torch.no_grad():  # autograd calls the operators of the backward
+        out, lse = attend(query, key, value, call)
     empty = query.new_empty((0,), dtype=torch.int32)
-    return out, lse, empty, empty, query.shape[2], key.shape[2], *_unused(query), query.new_empty((0,))
+    return out, lse, empty, empty, query.shape[2], key.shape[2], *_states(call, query), query.new_empty((0,))
+
+
+def sdpa_backward(
+    grad_out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    logsumexp: torch.Tensor, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float,
+    is_causal: bool, philox_seed: torch.Tensor, philox_offset: torch.Tensor, *, scale: float | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """aten::_scaled_dot_product_flash_attention_backward."""
+    call = _call(scale, dropout_p, query.device, philox_seed)
+    call.mask = _forms.CAUSAL if is_causal else None
+    with torch.no_grad():
+        return tuple(backward(grad_out, None, out, logsumexp, query, key, value, call, INPUTS))
+
+
+def _window(is_causal: bool, left: int | None, right: int | None) -> tuple[int, int]:
+    return -1 if left is None else left, 0 if is_causal else -1 if right is None else right
 
 
 def forward(
@@ -46,9 +73,7 @@ def forward(
 ) -> tuple[Any, ...]:
     """aten::_flash_attention_forward: [B, S, H, D], or packed [T, H, D] with cumulative lengths."""
     call = _call(scale, dropout_p, query.device)
-    left = -1 if window_size_left is None else window_size_left
-    right = 0 if is_causal else -1 if window_size_right is None else window_size_right
-    set_window(call, (left, right))
+    set_window(call, _window(is_causal, window_size_left, window_size_right))
     if alibi_slopes is not None:
         batch = "b, " if alibi_slopes.dim() == 2 else ""
         call.score = f"score - alibi_slopes[{batch}h] * abs(q_idx + ({_forms.SHIFT}) - kv_idx)"
@@ -59,12 +84,40 @@ def forward(
         call.max_q_len, call.max_kv_len = max_q, max_k
     elif seqused_k is not None:
         call.tensors = {"kv_lengths": seqused_k}
-    views = [(x.unsqueeze(0) if packed else x).transpose(1, 2) for x in (query, key, value)]
-    out, lse = attend(views[0], views[1], views[2], call)
+    is_lost = alibi_slopes is not None or seqused_k is not None
+    if is_lost and torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        raise NotImplementedError("torch's operator does not hand alibi_slopes and seqused_k to its backward")
+    views = [_heads_first(x, packed) for x in (query, key, value)]
+    with torch.no_grad():
+        out, lse = attend(views[0], views[1], views[2], call)
     out = out.transpose(1, 2)
     if packed and lse is not None:
         out, lse = out.squeeze(0), lse.squeeze(0)
-    return out, lse, *_unused(query), query.new_empty((0,))
+    return out, lse, *_states(call, query), query.new_empty((0,))
+
+
+def _heads_first(x: torch.Tensor, packed: bool) -> torch.Tensor:
+    return (x.unsqueeze(0) if packed else x).transpose(1, 2)
+
+
+def flash_backward(
+    grad_out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    logsumexp: torch.Tensor, cum_seq_q: torch.Tensor | None, cum_seq_k: torch.Tensor | None, max_q: int, max_k: int,
+    dropout_p: float, is_causal: bool, rng_state: torch.Tensor, unused: torch.Tensor, *, scale: float | None = None,
+    window_size_left: int | None = None, window_size_right: int | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """aten::_flash_attention_backward."""
+    call = _call(scale, dropout_p, query.device, rng_state)
+    set_window(call, _window(is_causal, window_size_left, window_size_right))
+    packed = cum_seq_q is not None and cum_seq_q.numel() > 0
+    if packed and cum_seq_q is not None and cum_seq_k is not None:
+        call.tensors = {"cu_seqlens_q": cum_seq_q, "cu_seqlens_kv": cum_seq_k}
+        call.max_q_len, call.max_kv_len = max_q, max_k
+    with torch.no_grad():
+        d_out, of_out, q, k, v = (_heads_first(x, packed) for x in (grad_out, out, query, key, value))
+        lse = logsumexp.unsqueeze(0) if packed else logsumexp
+        made = [x.transpose(1, 2) for x in backward(d_out, None, of_out, lse, q, k, v, call, INPUTS)]
+    return tuple([x.squeeze(0) if packed else x for x in made])
 
 
 class Handle:
@@ -74,7 +127,9 @@ class Handle:
         library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._library: torch.library.Library | None = library
         for name, function in (("_scaled_dot_product_flash_attention", sdpa_forward),
-                               ("_flash_attention_forward", forward)):
+                               ("_scaled_dot_product_flash_attention_backward", sdpa_backward),
+                               ("_flash_attention_forward", forward),
+                               ("_flash_attention_backward", flash_backward)):
             for device in ("CUDA", "CPU"):
                 library.impl(name, function, device)  # type: ignore[no-untyped-call]
 

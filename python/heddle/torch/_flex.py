@@ -10,8 +10,9 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from . import _dense
-from ._block_mask import LARGE_BLOCK, BlockMask, made_for, noop_mask
+from . import _dense, _direct
+from ._block_lists import LARGE_BLOCK
+from ._block_mask import BlockMask, direct_mask, made_for, noop_mask
 from ._run import PLAIN, Call, attend, autocast, is_plain, ordered_out
 from ._trace import Mods
 
@@ -139,18 +140,16 @@ def flex_attention(
 
     - ValueError, RuntimeError: for shapes, devices and options that torch refuses with the same.
     - TypeError: for a function whose Python code needs the value of a score or an index.
-    - NotImplementedError: for inputs that require a gradient, for max_scores, and for an operation of a function that
-      has no expression; the message names it and the line.
+    - NotImplementedError: for max_scores, and for an operation of a function that has no expression; the message names
+      it and the line.
+
+    Autograd has gradients of query, key, value, lse, and of the tensors that score_mod reads.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(1, 2, 16, 8)
     >>> heddle.torch.flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score - (q_idx - kv_idx).abs()).shape
     torch.Size([1, 2, 16, 8])
     """
-    query, key, value = autocast(query, key, value)
-    check_inputs(query, key, value, enable_gqa)
-    if kernel_options:
-        check_kernel_options(kernel_options)
     if return_lse:
         if return_aux is not None:
             raise ValueError("Cannot specify both return_lse and return_aux. return_lse is deprecated, please use "
@@ -159,15 +158,49 @@ def flex_attention(
                   FutureWarning)
     if return_aux is not None and return_aux.max_scores:
         raise NotImplementedError("max_scores are not computed yet; lse is")
+    with_lse = return_lse or return_aux is not None and return_aux.lse
+    made = None
+    if not torch.compiler.is_dynamo_compiling() and not kernel_options:
+        made = repeated(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse)
+    if made is None:
+        made = checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options)
+    if return_aux is not None:
+        return made[0], AuxOutput(lse=made[1] if with_lse else None)
+    return made if return_lse else made[0]
+
+
+def repeated(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
+    enable_gqa: bool, with_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """The call without checked(), if it was made before and nothing stands against that."""
+    mask = None
+    if block_mask is not None:
+        mask = direct_mask(block_mask)
+        if mask is None:
+            return None
+    if score_mod is flex._identity:
+        score_mod = None
+    return _direct.attend(query, key, value, score_mod, mask, scale, enable_gqa, with_lse, True)
+
+
+def checked(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., torch.Tensor] | None,
+    block_mask: Any, scale: float | None, enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """out, and lse if it is wanted. Raises what flex_attention raises."""
+    query, key, value = autocast(query, key, value)
+    check_inputs(query, key, value, enable_gqa)
+    if kernel_options:
+        check_kernel_options(kernel_options)
     if is_no_mask(block_mask):
         block_mask = None
     if query.shape[0] != key.shape[0] and (key.shape[0] != 1 or block_mask is None):
         raise ValueError("Expect query and key/value to have the same batch size, or key and value of batch 1 and a "
                          f"block_mask, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
     if torch.compiler.is_dynamo_compiling():
-        return compiled(query, key, value, score_mod, block_mask, scale, return_lse, return_aux)
-    call = Call(scale=None if scale is None else float(scale),
-                with_lse=return_lse or return_aux is not None and return_aux.lse)
+        return compiled(query, key, value, score_mod, block_mask, scale, with_lse)
+    call = Call(scale=None if scale is None else float(scale), with_lse=with_lse)
     if score_mod is not None and score_mod is not flex._identity:
         set_score(call, query, key, score_mod)
     if block_mask is not None:
@@ -175,18 +208,14 @@ def flex_attention(
         set_mask(call, query, block_mask)
         call.clamps = call.clamps or bool(call.captures)
     is_expanded = type(query) in PLAIN and 0 in query.stride() and is_plain(query, key, value)
-    out, lse = attend(query, key, value, call, ordered_out(query, value.shape[3]) if is_expanded else None)
-    if return_aux is not None:
-        return out, AuxOutput(lse=lse)
-    return (out, lse) if return_lse else out
+    return attend(query, key, value, call, ordered_out(query, value.shape[3]) if is_expanded else None)
 
 
 def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
-             scale: float | None, return_lse: bool, return_aux: AuxRequest | None) -> Any:
+             scale: float | None, with_lse: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What Dynamo traces."""
     from ._higher_order import flex_attention as operator
 
-    with_lse = return_lse or return_aux is not None and return_aux.lse
     options = {"with_lse": with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
     if block_mask is None:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
@@ -197,7 +226,6 @@ def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_
         check_block_mask(query, key, block_mask)
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
                  block_mask.full_kv_num_blocks, block_mask.full_kv_indices, block_mask.mask_mod)
-    out, lse = operator(query, key, value, flex._identity if score_mod is None else score_mod, parts, scale, options)
-    if return_aux is not None:
-        return out, AuxOutput(lse=lse if with_lse else None)
-    return (out, lse) if return_lse else out
+    made: tuple[torch.Tensor, torch.Tensor] = operator(
+        query, key, value, flex._identity if score_mod is None else score_mod, parts, scale, options)
+    return made

@@ -14,31 +14,39 @@ import torch
 
 import heddle
 
-from ._run import PLAIN, Call, attend, empty_lse, empty_out, is_plain, refuse_gradients, type_of
+from ._run import PLAIN, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of
 
-SCHEMA = (
-    "forward(Tensor query, Tensor key, Tensor value, str score, str mask, str weight, str[] capture_names, "
-    "Tensor[] captures, str[] option_names, Tensor[] options, str[] int_names, SymInt[] ints, str[] float_names, "
-    "float[] floats, str[] bool_names, bool[] bools, float? scale, SymInt? max_q_len, SymInt? max_kv_len, "
-    "Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps) -> (Tensor, Tensor)")
+# What a Call holds.
+OPERANDS = (
+    "str score, str mask, str weight, str[] capture_names, Tensor[] captures, str[] option_names, Tensor[] options, "
+    "str[] int_names, SymInt[] ints, str[] float_names, float[] floats, str[] bool_names, bool[] bools, float? scale, "
+    "SymInt? max_q_len, SymInt? max_kv_len, Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps")
+SCHEMA = f"forward(Tensor query, Tensor key, Tensor value, {OPERANDS}) -> (Tensor, Tensor)"
 _library = torch.library.Library("heddle", "DEF")  # type: ignore[no-untyped-call]
 _library.define(SCHEMA)  # type: ignore[no-untyped-call]
 
 Result = tuple[torch.Tensor, torch.Tensor]
 
 
-def forward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: str, mask: str, weight: str,
-    capture_names: Sequence[str], captures: Sequence[torch.Tensor], option_names: Sequence[str],
-    options: Sequence[torch.Tensor], int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str],
-    floats: Sequence[float], bool_names: Sequence[str], bools: Sequence[bool], scale: float | None,
-    max_q_len: int | None, max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int],
-    with_lse: bool, clamps: bool,
-) -> Result:
+def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
     query, key, value = bare((query, key, value))
-    captures, options, lists = bare(captures), bare(options), bare(lists)
     if not is_plain(query, key, value):  # attend() would call the operator again
         raise NotImplementedError("heddle::forward runs inside of a mode or a transform that does not handle it")
+    call = call_of(query, *rest)
+    with torch.no_grad():
+        out, lse = attend(query, key, value, call)
+    return out, query.new_empty((0,)) if lse is None else lse
+
+
+def call_of(
+    query: torch.Tensor, score: str, mask: str, weight: str, capture_names: Sequence[str],
+    captures: Sequence[torch.Tensor], option_names: Sequence[str], options: Sequence[torch.Tensor],
+    int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str], floats: Sequence[float],
+    bool_names: Sequence[str], bools: Sequence[bool], scale: float | None, max_q_len: int | None,
+    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
+) -> Call:
+    """From the operands."""
+    captures, options, lists = bare(captures), bare(options), bare(lists)
     call = Call(scale=scale, with_lse=with_lse)
     call.captures = dict(zip(capture_names, captures))
     call.params = {**dict(zip(int_names, ints)), **dict(zip(float_names, floats)), **dict(zip(bool_names, bools))}
@@ -47,9 +55,7 @@ def forward(
     call.score, call.mask, call.weight = (text or None for text in (score, mask, weight))
     if lists:
         call.lists = mask_of_lists(lists, list_sizes, query, call.expression(mask) if mask else None)
-    with torch.no_grad():
-        out, lse = attend(query, key, value, call)
-    return out, query.new_empty((0,)) if lse is None else lse
+    return call
 
 
 def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -79,7 +85,8 @@ def mask_of_lists(
         mask_mod=mask)
 
 
-def operands(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int] = ()) -> tuple[Any, ...]:
+def operands(call: Call, with_lse: bool, lists: Sequence[torch.Tensor] = (),
+             sizes: Sequence[int] = ()) -> tuple[Any, ...]:
     """The operator's arguments after query, key and value."""
     kinds: dict[str, tuple[list[str], list[Any]]] = {"i32": ([], []), "f32": ([], []), "bool": ([], [])}
     for name, number in call.params.items():
@@ -89,7 +96,7 @@ def operands(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int
     texts = ["" if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     return (*texts, list(call.captures), list(call.captures.values()), list(call.tensors), list(call.tensors.values()),
             *kinds["i32"], *kinds["f32"], *kinds["bool"], call.scale, call.max_q_len, call.max_kv_len, list(lists),
-            list(sizes), call.with_lse, call.clamps)
+            list(sizes), with_lse, call.clamps)
 
 
 def traced_attend(
@@ -97,12 +104,12 @@ def traced_attend(
     lse: torch.Tensor | None, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The operator on tensors that are traced or transformed."""
-    refuse_gradients(query, key, value, *call.captures.values(), *call.tensors.values())
-    if call.lists is not None and not lists:
-        made = call.lists.to_lists()
-        lists = [torch.from_numpy(x).to(query.device) for x in made]
-        sizes = (*call.lists.shape[-2:], *call.lists.block)
-    result, made_lse = torch.ops.heddle.forward(query, key, value, *operands(call, lists, sizes))
+    tensors = query, key, value, *call.captures.values(), *call.tensors.values()
+    refuse_tangents(*tensors)
+    if not lists:
+        lists, sizes = call.listed(query.device)
+    with_lse = call.with_lse or needs_lse(tensors)
+    result, made_lse = call_forward(query, key, value, *operands(call, with_lse, lists, sizes))
     if out is not None:
         out.copy_(result)
         result = out
@@ -110,6 +117,26 @@ def traced_attend(
         lse.copy_(made_lse)
         made_lse = lse
     return result, made_lse if call.with_lse else None
+
+
+def needs_lse(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether there may be a backward. Under transforms a tensor does not say what outer ones ask of it."""
+    return torch.is_grad_enabled() and (is_transformed() or any(x.requires_grad for x in tensors))
+
+
+def is_transformed() -> bool:
+    return not torch.compiler.is_dynamo_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def call_forward(*args: Any) -> Result:
+    """The operator, also under transforms of torch.func."""
+    if is_transformed():
+        from ._transforms import Forward
+
+        out, lse = Forward.run(*args)
+        return out, lse
+    out, lse = torch.ops.heddle.forward(*args)
+    return out, lse
 
 
 def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int, int | None]]:
@@ -123,8 +150,7 @@ def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[i
     if only_inputs and not options and not lists and not any(re.search(r"\bb\b", text) for text in texts):
         out, lse = folded_forward(info.batch_size, in_dims[:3], args)
     else:
-        results = [torch.ops.heddle.forward(*(pick(x, dim, i) for x, dim in zip(args, in_dims)))
-                   for i in range(info.batch_size)]
+        results = [call_forward(*(pick(x, dim, i) for x, dim in zip(args, in_dims))) for i in range(info.batch_size)]
         out = torch.stack([result[0] for result in results])
         lse = torch.stack([result[1] for result in results]) if with_lse else results[0][1]
     return (out, lse), (0, 0 if with_lse else None)
@@ -135,8 +161,9 @@ def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -
                for x, dim in zip(args[:3], dims)]
     batch = tensors[0].shape[1]  # keys and values may have batch 1
     whole = [x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]) for x in tensors]
-    out, lse = torch.ops.heddle.forward(*whole, *args[3:])
-    return out.unflatten(0, (size, batch)), lse.unflatten(0, (size, batch)) if args[-2] else lse
+    out, lse = call_forward(*whole, *args[3:])
+    sizes = size, batch
+    return out.unflatten(0, sizes), lse.unflatten(0, sizes) if args[-2] else lse  # type: ignore[no-untyped-call]
 
 
 def flat_dims(dims: Any) -> list[Any]:
@@ -150,3 +177,5 @@ def pick(value: Any, dim: Any, i: int) -> Any:
 
 
 torch.library.register_vmap("heddle::forward", mapped_forward, lib=_library)
+
+from . import _library_backward  # noqa: E402,F401  the gradients of the operator

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -37,11 +38,13 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
         Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
         for name in arguments
     ]
-    ambient: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    ambient: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if torch.compiler.is_exporting():
         from ._higher_order import without_modes  # it needs Dynamo, which is slow to import
 
         ambient = without_modes()
+    elif torch._C._functorch.peek_interpreter_stack() is not None:
+        ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
     with ambient, torch.no_grad(), Functions(recording), Operations(recording):
         try:
             return checked(recording, mod(*leaves), kind)
@@ -78,6 +81,12 @@ def users_line() -> str:
     return f" ({frame.f_code.co_filename}:{frame.f_lineno}{': ' + line if line else ''})"
 
 
+def is_wrapped(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(is_wrapped(one) for one in x)
+    return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
 class Functions(TorchFunctionMode):
     """Sees torch's functions as the mod calls them: indexing, and numbers among the operands."""
 
@@ -99,7 +108,13 @@ class Functions(TorchFunctionMode):
             recording.is_kept = False
         if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))
+        if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
+            args, kwargs = tree_map(self.symbolic, (args, kwargs))
         return func(*args, **kwargs)
+
+    def symbolic(self, x: Any) -> Any:
+        """A tensor of a transform of torch.func: an operation on it would not say what it was."""
+        return self.recording.wrapped(self.recording.value_of(x), x.dtype) if is_wrapped(x) else x
 
     def number(self, x: Any) -> Any:
         if not isinstance(x, Number):
@@ -122,6 +137,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.python_value(func, args[0])
         if name in ("lift_fresh", "lift_fresh_copy") and not isinstance(args[0], Traced):
             return recording.wrapped(recording.constant(args[0]), args[0].dtype)
+        if name in ("detach", "detach_copy"):
+            return recording.detached(args[0])
         operation = OPERATIONS.get(name)
         in_place = operation is None and name.endswith("_") and not name.startswith("_")
         if in_place:

@@ -17,10 +17,15 @@ from ._values import Unsupported, Value
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
 MOST_LITERALS = 16
 MASK_PREFIX = "mask_"  # of what a mask reads: in one call, names of score and mask differ
+# Of a tensor that the mod detaches: it has no gradient by this name.
+DETACHED_PREFIX = "detached_"
+# A param, True, of a mod that detaches a computed value, which expressions cannot say. None reads it.
+HAS_DETACHED = "has_detached"
 # Words of the text form, which no capture may be called.
 RESERVED = {
     "score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and", "or",
-    "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", *dir(_core)}
+    "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", HAS_DETACHED,
+    *dir(_core)}
 
 
 class Memory:
@@ -119,10 +124,11 @@ class Recording:
         self.device = device
         self.prefix = prefix
         self.is_kept = reached is not None
+        self.with_gradients = torch.is_grad_enabled()
         self.captures: dict[str, torch.Tensor] = {}
         self.params: dict[Recipe, str] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
-        self._names: dict[int, str] = {}
+        self._names: dict[tuple[int, bool], str] = {}  # by the tensor's id, and whether it is detached
         self._taken: set[str] = set()
         self._positions = {id(array): i for i, array in enumerate(reached.arrays)} if reached else {}
 
@@ -131,10 +137,12 @@ class Recording:
         if position is not None:
             self.shapes[position] = tuple(tensor.shape)
 
-    def _free(self, wanted: str) -> str:
-        wanted = self.prefix + "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
+    def _free(self, wanted: str, detached: bool = False) -> str:
+        first = self.prefix + DETACHED_PREFIX if detached else self.prefix
+        wanted = first + "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
         is_masks = not self.prefix and wanted.startswith(MASK_PREFIX.rstrip("_"))
-        if not wanted or wanted[0].isdigit() or wanted in RESERVED or is_masks:
+        is_detached = not detached and wanted.startswith(DETACHED_PREFIX.rstrip("_"))
+        if not wanted or wanted[0].isdigit() or wanted in RESERVED or is_masks or is_detached:
             wanted = f"x{wanted}"
         name, number = wanted, 2
         while name in self._taken:
@@ -142,21 +150,22 @@ class Recording:
         self._taken.add(name)
         return name
 
-    def value_of(self, tensor: torch.Tensor) -> Value:
-        """The symbolic value of a tensor: a mod's own, or a capture."""
+    def value_of(self, tensor: torch.Tensor, detached: bool = False) -> Value:
+        """The symbolic value of a tensor: a mod's own, or a capture. `detached`: one without a gradient."""
         if isinstance(tensor, Traced):
             return tensor.read()
         position = self._positions.get(id(tensor))
         if position is None:
             self.is_kept = False
-        if tensor.dim() == 0 and tensor.device.type == "cpu" and self.device.type != "cpu":
+        is_learned = self.with_gradients and tensor.requires_grad
+        if tensor.dim() == 0 and tensor.device.type == "cpu" and self.device.type != "cpu" and not is_learned:
             if position is None:
                 return Value.scalar(values.literal(tensor.item()))
             return self.param(Number(tensor.item(), ("item", position), self.guards))
-        name = self._names.get(id(tensor))
+        name = self._names.get((id(tensor), detached))
         if name is None:
             wanted = self.reached.array_names[position] if self.reached and position is not None else "tensor"
-            name = self._names[id(tensor)] = self._free(wanted)
+            name = self._names[id(tensor), detached] = self._free(wanted, detached)
             self.captures[name] = tensor
         capture = _core.Capture(name, dtype_name(tensor), tensor.dim())
         if tensor.dim() == 0:
@@ -185,6 +194,14 @@ class Recording:
             name = self.params[recipe] = self._free(wanted)
         kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, (float, torch.SymFloat)) else "i32"
         return Value.scalar(_core.param(name, kind))
+
+    def detached(self, x: torch.Tensor) -> Any:
+        """x.detach() as the mod sees it."""
+        if not isinstance(x, Traced):
+            return self.wrapped(self.value_of(x, True), x.dtype)
+        if x.dtype.is_floating_point:
+            self.params[None, True, "True"] = HAS_DETACHED
+        return self.wrapped(x.read(), x.dtype, memory=x._memory)
 
     def stand_in(self, x: Any) -> Any:
         """A recorded number in place of one that Dynamo lifted out of the mod."""

@@ -66,6 +66,13 @@ class Call:
         captures = tuple([(name, (dtype_name(x), x.dim())) for name, x in self.captures.items()])
         return parsed(mod, captures, tuple([(name, type_of(number)) for name, number in self.params.items()]))
 
+    def listed(self, device: torch.device) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+        """The block lists, and their sizes: queries and keys, of the whole and of a block."""
+        if self.lists is None:
+            return [], ()
+        return [torch.from_numpy(x).to(device) for x in self.lists.to_lists()], (
+            *self.lists.shape[-2:], *self.lists.block)
+
     def arguments(self, device: torch.device) -> Any:
         made = _core.Arguments()
         if self.score is not None:
@@ -114,17 +121,19 @@ def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
     return ordered_out(query, last)
 
 
-def ordered_out(query: torch.Tensor, last: int) -> torch.Tensor:
+def ordered_out(query: torch.Tensor, last: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """empty_out() where expanded axes of the query, whose stride is 0, come last: flex_attention's result."""
-    strides = query.stride()
-    order = sorted(range(3), key=lambda axis: -strides[axis])
-    made = query.new_empty([query.shape[axis] for axis in order] + [last], dtype=out_dtype(query))
-    return made.permute([order.index(axis) for axis in range(3)] + [3])
+    shape, strides, step = (*query.shape[:3], last), [0, 0, 0, 1], last
+    for axis in reversed(sorted(range(3), key=lambda axis: -query.stride(axis))):
+        strides[axis] = step
+        step = step * shape[axis]
+    return query.new_empty_strided(shape, strides, dtype=out_dtype(query) if dtype is None else dtype)
 
 
 def empty_lse(query: torch.Tensor) -> torch.Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return query.new_empty(query.shape[:3], dtype=dtype)
+    batch, heads, length, _ = query.shape
+    return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
 
 
 def has_tangent(*tensors: torch.Tensor) -> bool:
@@ -134,16 +143,12 @@ def has_tangent(*tensors: torch.Tensor) -> bool:
         for x in tensors)
 
 
-def refuse_gradients(*tensors: torch.Tensor) -> None:
-    """Raises NotImplementedError if an input requires a gradient: better than a gradient that is missing."""
+def refuse_tangents(*tensors: torch.Tensor) -> None:
+    """Raises NotImplementedError if an input has a tangent: better than a derivative that is missing."""
     if not torch.compiler.is_dynamo_compiling() and forward_ad._current_level >= 0 and has_tangent(*tensors):
         raise NotImplementedError(
             "heddle.torch has no forward-mode derivative, and an input has a tangent: call torch's own attention, or "
             "take the primal of the input")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        raise NotImplementedError(
-            "heddle.torch has no backward yet, and an input requires a gradient: call under torch.no_grad(), or detach "
-            "the input")
 
 
 def attend(
@@ -156,7 +161,12 @@ def attend(
 
         return traced_attend(query, key, value, call, out, lse)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-        refuse_gradients(query, key, value, *call.captures.values(), *call.tensors.values())
+        tensors = query, key, value, *call.captures.values(), *call.tensors.values()
+        refuse_tangents(*tensors)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            from ._gradients import attend_with_gradients
+
+            return attend_with_gradients(query, key, value, call, out)
     if out is None:
         out = empty_out(query, value.shape[3])
     if lse is None and call.with_lse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,10 @@ import torch
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.attention.varlen import AuxRequest
 
-from . import _forms
-from ._run import Call, attend, autocast
+from .. import _core
+from .._trace import dtype_name
+from . import _direct, _forms
+from ._run import PLAIN, Call, attend, autocast
 
 
 def scaled_dot_product_attention(
@@ -28,14 +31,20 @@ def scaled_dot_product_attention(
 
     Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
 
-    Raises RuntimeError for types, devices and shapes that torch refuses, ValueError for dropout_p outside of [0, 1),
-    and NotImplementedError for an input that requires a gradient.
+    Raises RuntimeError for types, devices and shapes that torch refuses, and ValueError for dropout_p outside of
+    [0, 1).
+
+    Autograd has gradients of query, key, value and a floating attn_mask.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(2, 4, 16, 8)
     >>> heddle.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 4, 16, 8])
     """
+    if not torch.compiler.is_dynamo_compiling() and dropout_p == 0.0:
+        made = repeated(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        if made is not None:
+            return made[0]
     query, key, value = autocast(query, key, value)
     check(query, key, value, attn_mask, dropout_p, is_causal)
     call = Call(scale=None if scale is None else float(scale))
@@ -59,6 +68,45 @@ def scaled_dot_product_attention(
             set_mask(call, attn_mask)
         return attend(query, key, value, call)[0]
     return of_any_rank(query, key, value, attn_mask, call, enable_gqa)
+
+
+def repeated(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, is_causal: bool, scale: Any,
+    enable_gqa: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """The call without the checks, if it is plainly right. Else None."""
+    score = None
+    if attn_mask is not None:
+        score = None if is_causal else dense_score(query, key, attn_mask)
+        if score is None:
+            return None
+    return _direct.attend(query, key, value, score, causal() if is_causal else None, scale, enable_gqa, False, False)
+
+
+@functools.cache
+def causal() -> Any:
+    return _direct.bound(_core.parse(_forms.CAUSAL, {}, {}), {}, {})
+
+
+@functools.cache
+def dense_expression(dtype: torch.dtype, broadcast: tuple[bool, ...]) -> _core.Expr:
+    text = _forms.tensor_mask(dtype == torch.bool, broadcast)
+    return _core.parse(text, {"attn_mask": (dtype_name(torch.empty(0, dtype=dtype)), 4)}, {})
+
+
+def dense_score(query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor) -> Any:
+    """The score under a dense mask of 4 axes. None for others, and for those that do not fit or have odd types."""
+    if type(attn_mask) not in PLAIN or attn_mask.dim() != 4 or query.dim() != 4 or key.dim() != 4:
+        return None
+    mask, scores = attn_mask.shape, query.shape
+    broadcast = mask[0] == 1, mask[1] == 1, mask[2] == 1, mask[3] == 1
+    if not ((broadcast[0] or mask[0] == scores[0]) and (broadcast[1] or mask[1] == scores[1])
+            and (broadcast[2] or mask[2] == scores[2]) and (broadcast[3] or mask[3] == key.shape[2])):
+        return None
+    dtype = attn_mask.dtype
+    if dtype != torch.bool and not dtype.is_floating_point:
+        return None
+    return _direct.bound(dense_expression(dtype, broadcast), {"attn_mask": attn_mask}, {})
 
 
 def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, dropout_p: float,

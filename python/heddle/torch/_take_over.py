@@ -57,8 +57,8 @@ def clear_log() -> None:
 def refuses(query: Any, *others: Any) -> str:
     """Why heddle does not take a call; empty if it does."""
     tensors = [x for x in (query, *others) if isinstance(x, torch.Tensor)]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        return "an input requires a gradient"
+    if query.device.type == "cuda" and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return "an input requires a gradient, and the backward runs on a CPU"
     if not torch.compiler.is_dynamo_compiling():
         if forward_ad._current_level >= 0 and has_tangent(*tensors):
             return "an input has a tangent of forward-mode AD"

@@ -6,15 +6,18 @@ the same code on tensors of the same types and ranks take the kept expression.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from .. import _core
 from .._reached import NotKept, Reached
+from .._steps import Steps
 from ._modes import trace_with
-from ._numbers import becomes_param, computed
+from ._numbers import Recipe, becomes_param, computed
 from ._rebind import Rebound
 from ._recording import MASK_PREFIX, Recording
 
@@ -22,6 +25,7 @@ SCORE = ("score", "b", "h", "q_idx", "kv_idx")
 MASK = SCORE[1:]
 MOST_KEPT = 512  # keys
 MOST_VARIANTS = 16  # of one key: other shapes, or other numbers that Python's code needs
+MOST_WALKS = 4  # that lead to one expression
 
 _counts = {"traces": 0}
 
@@ -42,7 +46,7 @@ def counts() -> dict[str, int]:
 class Kept:
     """A mod's expression and where its captures and params come from."""
 
-    __slots__ = ("expr", "captures", "params", "types", "guards", "shapes", "constants")
+    __slots__ = ("expr", "captures", "params", "types", "guards", "shapes", "constants", "recognised")
 
     def __init__(self, expr: Any, recording: Recording) -> None:
         positions = recording._positions
@@ -56,6 +60,7 @@ class Kept:
                       for recipe in recording.params if not isinstance(recipe, int)] if reached else []
         self.guards = recording.guards
         self.shapes = list(recording.shapes.items())
+        self.recognised = 0  # how many walks lead to it in C++
 
     def serves(self, reached: Reached) -> bool:
         arrays = reached.arrays
@@ -69,6 +74,27 @@ class Kept:
             return False
         return type(value) is typed[1] and becomes_param(value)
 
+    def recognise(self, mod: Any, reached: Reached, known: _core.KeptMods, device: torch.device) -> None:
+        """Lets C++ find this expression for mods that are walked over as this one was."""
+        steps = reached.steps
+        if not steps.are_complete or self.recognised >= MOST_WALKS or may_learn_a_number(reached, device):
+            return
+        self.recognised += 1
+        for position, shape in self.shapes:
+            steps.check("shape", 0, (position, shape))
+        slots = Slots(steps)
+        for recipe, value in self.guards.all.items():
+            steps.value(slots.of(recipe), value)
+        for recipe, kind in self.types:
+            if not issubclass(kind, (bool, int, float)):
+                return
+            steps.of_type(slots.of(recipe), kind)
+        params = [(name, slots.of(recipe)) for name, recipe in self.params]
+        try:
+            known.keep(mod, self.expr, steps.all, reached.arrays, self.captures, params, self.constants)
+        except TypeError:  # an array that DLPack does not describe
+            pass
+
     def bind(self, reached: Reached, captures: dict[str, Any], params: dict[str, Any]) -> None:
         for name, position in self.captures:
             captures[name] = reached.arrays[position]
@@ -77,8 +103,44 @@ class Kept:
             params[name] = computed(recipe, reached.numbers, reached.arrays)
 
 
+def may_learn_a_number(reached: Reached, device: torch.device) -> bool:
+    """Whether a 0-d tensor on the CPU is a param or a capture of this device's call, by whether it is learned: C++ does
+    not look at that."""
+    return device.type != "cpu" and any(x.dim() == 0 and x.is_floating_point() and x.device.type == "cpu"
+                                        for x in reached.arrays)
+
+
+class Slots:
+    """Where the numbers of recipes (_numbers.py) stand in a walk."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._known: dict[Recipe, int] = {}
+
+    def of(self, recipe: Recipe) -> int:
+        if isinstance(recipe, int):
+            return self._steps.number_slots[recipe]
+        known = self._known.get(recipe)
+        if known is None:
+            known = self._known[recipe] = self._computed(*recipe)
+        return known
+
+    def _computed(self, function: Any, *operands: Any) -> int:
+        if function is None:
+            return self._steps.to("constant", 0, operands[0])
+        if function == "item":
+            return self._steps.result(torch.Tensor.item, (self._steps.array_slots[operands[0]],))
+        return self._steps.result(function, tuple([self.of(one) for one in operands]))
+
+
 _kept: dict[Any, list[Kept]] = {}
 _lock = threading.Lock()
+
+
+@functools.cache
+def known_of(prefix: str, device: str) -> _core.KeptMods:
+    """The mods that C++ recognises: of score or mask functions, for queries on this kind of device."""
+    return _core.KeptMods()
 
 
 def keep(key: Any, made: Kept) -> None:
@@ -105,22 +167,33 @@ class Mods:
         return self._of(mod, MASK, MASK_PREFIX, "bool")
 
     def _of(self, mod: Any, arguments: tuple[str, ...], prefix: str, kind: str) -> Any:
+        known = known_of(prefix, self.device.type)
+        found = known.find(mod)
+        if found is not None:
+            self.captures.update(cast(dict[str, torch.Tensor], found[1]))
+            self.params.update(found[2])
+            return found[0]
         try:
             reached = Reached(mod, params=True)
-            key = arguments, self.device.type, reached.key
+            # A learned 0-d tensor on the CPU is a capture of a GPU's call, others are params.
+            learns = self.device.type != "cpu" and torch.is_grad_enabled()
+            key = arguments, self.device.type, learns, reached.key
             variants = _kept.get(key, ())
         except (NotKept, TypeError):  # TypeError: a key that does not hash
             expr, recording = traced(mod, None, arguments, self.device, prefix, kind)
             self.captures.update(recording.captures)
+            self.params.update(recording.values())
             return expr
         for kept in variants:
             if kept.serves(reached):
+                kept.recognise(mod, reached, known, self.device)
                 kept.bind(reached, self.captures, self.params)
                 return kept.expr
         expr, recording = traced(mod, reached, arguments, self.device, prefix, kind)
         made = Kept(expr, recording)
         if recording.is_kept:
             keep(key, made)
+            made.recognise(mod, reached, known, self.device)
         made.bind(reached, self.captures, self.params)
         return expr
 
@@ -128,18 +201,21 @@ class Mods:
 def traced(
     mod: Any, reached: Reached | None, arguments: tuple[str, ...], device: torch.device, prefix: str, kind: str
 ) -> tuple[Any, Recording]:
+    """The expression of a mod, and what its trace recorded."""
     _counts["traces"] += 1
+
+    def of(stand_ins: bool) -> tuple[Any, Recording]:
+        recording = Recording(reached, device, prefix)
+        rebound = Rebound(reached, recording.guards) if reached is not None and stand_ins else None
+        called = mod if rebound is None else rebound.of(mod)
+        replaced = set() if rebound is None else rebound.replaced
+        numbers = [] if reached is None else reached.numbers
+        recording.guards.all.update((i, number) for i, number in enumerate(numbers) if i not in replaced)
+        return trace_with(recording, called, arguments, kind), recording
+
     if reached is not None and reached.slots:
         try:
-            recording = Recording(reached, device, prefix)
-            rebound = Rebound(reached, recording.guards)
-            again = rebound.of(mod)
-            recording.guards.all.update(
-                (i, number) for i, number in enumerate(reached.numbers) if i not in rebound.replaced)
-            return trace_with(recording, again, arguments, kind), recording
+            return of(stand_ins=True)
         except Exception:  # perhaps for a number that is none: again, for these numbers alone
             pass
-    recording = Recording(reached, device, prefix)
-    if reached is not None:
-        recording.guards.all.update(enumerate(reached.numbers))
-    return trace_with(recording, mod, arguments, kind), recording
+    return of(stand_ins=False)

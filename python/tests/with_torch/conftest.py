@@ -2,7 +2,10 @@
 
 import importlib.util
 import sys
+import types
 from pathlib import Path
+
+import pytest
 
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*.py"]
 sys.path.insert(0, str(Path(__file__).parent))  # agreement.py
@@ -14,3 +17,30 @@ def pytest_report_header():
     import torch
 
     return f"torch {torch.__version__}"
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """Counts what C++ did not do: walks over mods, and calls that Python's checks made."""
+    from heddle.torch import _flex, _sdpa, _trace
+
+    counted = types.SimpleNamespace(mods=0, calls=0)
+
+    class Counting(_trace.Reached):
+        __slots__ = ()
+
+        def __init__(self, *args, **kwargs):
+            counted.mods += 1
+            super().__init__(*args, **kwargs)
+
+    def counting(function):
+        def call(*args):
+            counted.calls += 1
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(_trace, "Reached", Counting)
+    monkeypatch.setattr(_flex, "checked", counting(_flex.checked))
+    monkeypatch.setattr(_sdpa, "check", counting(_sdpa.check))
+    return counted

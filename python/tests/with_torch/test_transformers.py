@@ -64,10 +64,17 @@ def counted(*arguments, **options):
     return heddle.hf.attention(*arguments, **options)
 
 
+def counted_pages(*arguments, **options):
+    global calls
+    calls += 1
+    return heddle.hf.paged_attention(*arguments, **options)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def registered():
     heddle.hf.register()
     transformers.AttentionInterface.register("heddle", counted)
+    transformers.AttentionInterface.register("paged|heddle", counted_pages)
     with torch.no_grad():
         yield
 
@@ -162,6 +169,55 @@ def test_packed_sequences():
     )
 
 
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss", "llama 4", "bert", "t5"])
+def test_gradients_of_a_training_step(name, padded):
+    """Of all parameters; sinks (gpt-oss) and position biases (T5) among them."""
+    global calls
+    given = inputs(name, padded)
+    if name != "bert":
+        given["labels"] = given["input_ids"]
+        if padded:
+            given["labels"] = given["labels"].clone()
+            given["labels"][1, :10] = -100  # the padding's rows, which attend to nothing, predict up to this one
+    made = []
+    with torch.enable_grad():
+        for model in models(name):
+            calls = 0
+            result = model(**given)
+            loss = result.loss if name != "bert" else result.last_hidden_state[:, 10:].square().mean()
+            loss.backward()
+            made.append({one: x.grad for one, x in model.named_parameters()})
+    assert calls > 0
+    for one, want in made[0].items():
+        got = made[1][one]
+        assert (got is None) == (want is None)
+        if want is not None:
+            error = (got - want).abs().max().item()
+            assert error <= 1e-4 * max(want.abs().max().item(), 1e-3), f"{one}: {error}"
+    learned = {"gpt-oss": "sinks", "t5": "relative_attention_bias"}.get(name, "k_proj" if name != "bert" else "key")
+    assert any(learned in one and x is not None and x.any() for one, x in made[1].items())
+
+
+def test_a_training_step_with_dropout_and_checkpoints():
+    _, model = models("llama")
+    given = {**inputs("llama", True), "labels": inputs("llama", True)["input_ids"]}
+    made = []
+    with torch.enable_grad():
+        for checkpoints in (False, True):
+            model.config.attention_dropout = 0.2
+            for layer in model.model.layers:
+                layer.self_attn.attention_dropout = 0.2
+            model.train()
+            if checkpoints:
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            torch.manual_seed(5)
+            model.zero_grad()
+            model(**given).loss.backward()
+            made.append([x.grad.clone() for x in model.parameters()])
+    assert all(torch.equal(x, y) for x, y in zip(*made)) and made[0][0].any()
+
+
 def test_attention_weights_are_refused():
     _, ours = models("llama")
     q = torch.randn(1, 2, 4, 8)
@@ -175,3 +231,31 @@ def test_dropout_in_training():
     out = heddle.hf.attention(layer, q, q, v, dropout=0.5, is_causal=False)[0]
     assert out.std() > 0.01 and abs(out.mean() - 1) < 0.2
     assert torch.allclose(heddle.hf.attention(layer.eval(), q, q, v, dropout=0.5, is_causal=False)[0], torch.ones(()))
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss"])
+def test_continuous_batching(name):
+    """Requests of different lengths, one longer than the sliding window: each gets the tokens that eager's generate
+    makes of it alone."""
+    global calls
+    prompts = [[5, 6, 7, 8, 9, 10, 11], [20, 21, 3], list(range(10, 40)), [90]]
+    settings = transformers.GenerationConfig(max_new_tokens=12, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    eager, ours = models(name)
+    want = [eager.generate(torch.tensor([x]), generation_config=settings)[0, len(x) :].tolist() for x in prompts]
+    ours.set_attn_implementation("paged|heddle")
+    calls = 0
+    made = ours.generate_batch(inputs=prompts, generation_config=settings, progress_bar=False)
+    assert calls >= 4 * 12  # layers, steps
+    assert [made[request].generated_tokens for request in sorted(made)] == want
+
+
+def test_what_continuous_batching_does_not_bring():
+    layer = torch.nn.Module().train()
+    q = torch.randn(1, 2, 4, 8)
+    for options, sentence in (
+        ({}, "paged cache"),
+        ({"cache": object(), "block_table": torch.zeros(1, 1, 1)}, "block_table"),
+        ({"cache": object(), "dropout": 0.5}, "dropout"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            heddle.hf.paged_attention(layer, q, q, q, **options)

@@ -16,6 +16,7 @@
 #include "backend/cpu/backward_step.h"
 #include "backend/cpu/caps.h"
 #include "backend/cpu/capture_scatter.h"
+#include "backend/cpu/gradient_sums.h"
 #include "backend/cpu/progress.h"
 #include "backend/cpu/rows_of.h"
 #include "base/parallel.h"
@@ -36,21 +37,60 @@ struct CpuBackward {
   const plan::CpuBackwardSplit& split = *plan.cpu_backward;
   BackwardPrograms programs;
   plan::CpuBackwardScratch scratch;
-  std::int64_t lane_bytes, owned_bytes, wave_bytes;
+  std::int64_t sum_bytes, wave_bytes;  // of the workspace, in this order; the workers' scratch follows
   BackwardSchedule schedule;
+  std::optional<BackwardWave> only_wave;  // where there is one
 
   explicit CpuBackward(const backend::PrepareArguments& arguments)
       : problem(arguments.problem),
         plan(arguments.plan),
         programs(problem, split),
         scratch(plan::cpu_backward_scratch(problem, split)),
-        lane_bytes(plan::cpu_backward_lane_bytes(split)),
-        owned_bytes(plan::cpu_backward_owned_bytes(problem, split)),
+        sum_bytes(split.lanes * plan::cpu_backward_lane_bytes(split) + plan::cpu_backward_owned_bytes(problem, split)),
         wave_bytes(plan::cpu_backward_wave_bytes(problem, split)),
-        schedule(problem, split, arguments.block_mask) {}
+        schedule(problem, split, arguments.block_mask) {
+    if (schedule.waves() == 1) only_wave = schedule.wave(0);
+  }
   CpuBackward(const CpuBackward&) = delete;
   CpuBackward& operator=(const CpuBackward&) = delete;
 };
+
+/// sum += row `row` of panels of `rows` rows.
+template <class T>
+void add_panel_row(const T* panels, std::int64_t rows, std::int64_t row, std::vector<double>& sum) {
+  for (std::int64_t d = 0; d < std::ssize(sum); ++d) {
+    const std::int64_t panel = d / plan::kPanel * plan::kPanel;
+    sum[static_cast<std::size_t>(d)] += static_cast<double>(panels[panel * rows + row * plan::kPanel + (d - panel)]);
+  }
+}
+
+/// Rows of gradients that no sequence has: past the longest one, where one entry serves all.
+void clear_rows(const std::optional<TensorView>& gradient, const problem::AttentionProblem& problem,
+                std::int64_t Sequence::*length) {
+  if (!gradient) return;
+  const TensorView& to = *gradient;
+  const std::size_t bytes = static_cast<std::size_t>(to.shape[3] * size_of(to.dtype));
+  for (std::int64_t entry = 0; entry < to.shape[0]; ++entry) {
+    std::int64_t longest = 0;
+    for (std::int64_t i = 0; i < problem.batch; ++i) {
+      const Sequence& sequence = problem.sequences[static_cast<std::size_t>(i)];
+      if (to.shape[0] == 1 || i == entry) longest = std::max(longest, sequence.*length);
+    }
+    for (std::int64_t head = 0; head < to.shape[1]; ++head) {
+      for (std::int64_t row = longest; row < to.shape[2]; ++row) {
+        std::memset(rows_of<Rows>(to, entry, head, row).data, 0, bytes);
+      }
+    }
+  }
+}
+
+/// A packed batch has none.
+void clear_padding(const problem::AttentionProblem& problem, const BackwardTensors& tensors) {
+  if (problem.packed) return;
+  clear_rows(tensors.dq, problem, &Sequence::q_len);
+  clear_rows(tensors.dk, problem, &Sequence::kv_len);
+  clear_rows(tensors.dv, problem, &Sequence::kv_len);
+}
 
 /// One launch: what the workers share.
 template <class T>
@@ -64,9 +104,8 @@ class BackwardLaunch {
         options_(*run.options),
         bindings_(*run.bindings),
         scratch_(backward.scratch),
-        lanes_(static_cast<std::byte*>(run.workspace)),
-        owned_(lanes_ + split_.lanes * backward.lane_bytes),
-        waves_(owned_ + backward.owned_bytes),
+        sums_(split_, static_cast<std::byte*>(run.workspace)),
+        waves_(static_cast<std::byte*>(run.workspace) + backward.sum_bytes),
         workers_(waves_ + backward.wave_bytes),
         sinks_(static_cast<std::size_t>(problem_.wanted.sinks ? problem_.q_heads : 0)) {
     for (const Sequence& sequence : problem_.sequences) {
@@ -75,11 +114,15 @@ class BackwardLaunch {
   }
 
   void run() {
-    std::memset(lanes_, 0, static_cast<std::size_t>(waves_ - lanes_));
-    fill_padding();
-    for (std::int64_t i = 0; i < backward_.schedule.waves(); ++i) run(backward_.schedule.wave(i), i);
+    sums_.clear();
+    clear_padding(problem_, tensors_);
+    if (backward_.only_wave) {
+      run(*backward_.only_wave, 0);
+    } else {
+      for (std::int64_t i = 0; i < backward_.schedule.waves(); ++i) run(backward_.schedule.wave(i), i);
+    }
     if (tensors_.d_sinks) base::store_row_major(sinks_.data(), *tensors_.d_sinks);
-    store_sums();
+    sums_.store(tensors_);
   }
 
  private:
@@ -394,47 +437,7 @@ class BackwardLaunch {
       for (std::size_t axis = 0; axis < read.indices.size(); ++axis) indices.push_back(mods.read_index(i, axis));
       const T* scores = read.by_score ? scratch<T>(worker, scratch_.score_copy) : nullptr;
       scatter(read, indices, ReadTile<T>{at, step.reads[i].gradients, scores, plan::kScoreStride},
-              sum_view(read.sum, lane), places);
-    }
-  }
-
-  GradientSumView<T> sum_view(std::size_t sum, std::int64_t lane) const {
-    GradientSumView<T> view;
-    view.shape = split_.sums[sum].shape;
-    if (split_.owners[sum] == plan::SumOwner::lane) {
-      view.lane = reinterpret_cast<double*>(lanes_ + lane * backward_.lane_bytes + offset_of(sum));
-    } else {
-      view.task = reinterpret_cast<T*>(owned_ + offset_of(sum));
-    }
-    return view;
-  }
-
-  /// Among the sums with the same kind of owner.
-  std::int64_t offset_of(std::size_t sum) const {
-    const plan::SumOwner owner = split_.owners[sum];
-    const std::int64_t size = owner == plan::SumOwner::lane ? 8 : static_cast<std::int64_t>(sizeof(T));
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < sum; ++i) {
-      if (split_.owners[i] == owner) offset += plan::round_up(split_.sums[i].count * size, plan::kAlignment);
-    }
-    return offset;
-  }
-
-  void store_sums() const {
-    for (std::size_t i = 0; i < split_.sums.size(); ++i) {
-      const plan::CaptureSum& sum = split_.sums[i];
-      const NamedViews& views = sum.param ? tensors_.d_params : tensors_.d_captures;
-      const TensorView& to = views.find(sum.name)->second;
-      if (split_.owners[i] == plan::SumOwner::task) {
-        base::store_row_major(sum_view(i, 0).task, to);
-        continue;
-      }
-      double* total = sum_view(i, 0).lane;
-      for (std::int64_t lane = 1; lane < split_.lanes; ++lane) {
-        const double* part = sum_view(i, lane).lane;
-        for (std::int64_t e = 0; e < sum.count; ++e) total[e] += part[e];
-      }
-      base::store_row_major(total, to);
+              sums_.view(read.sum, lane), places);
     }
   }
 
@@ -460,56 +463,22 @@ class BackwardLaunch {
   }
 
   void store_broadcast_queries(const BackwardWave& wave, int workers) {
-    base::parallel_tasks(workers, problem_.q_heads * problem_.q_rows, [&](int worker, std::int64_t task) {
+    base::parallel_tasks(workers, problem_.q_heads * problem_.q_rows, [&](int, std::int64_t task) {
       const std::int64_t head = task / problem_.q_rows, row = task % problem_.q_rows;
       std::vector<double> sum(static_cast<std::size_t>(problem_.qk_dim));
       for (std::int64_t index = 0; index < problem_.batch; ++index) {
-        if (row >= sequence(index).q_len) continue;
+        const std::int64_t rows = sequence(index).q_len;
+        if (row >= rows) continue;
         const QueryMemory memory = memory_of(backward_.schedule.query_unit(wave, index, head));
         for (std::int64_t piece = 0; piece < split_.pieces; ++piece) {
-          const T* dq = memory.get<T>(memory.at->dq + piece * memory.at->part_bytes) + row * plan::kPanel;
-          for (std::int64_t d = 0; d < problem_.qk_dim; ++d) {
-            const std::int64_t panel = d / plan::kPanel * plan::kPanel;
-            sum[static_cast<std::size_t>(d)] += static_cast<double>(dq[panel * sequence(index).q_len + (d - panel)]);
-          }
+          add_panel_row(memory.get<const T>(memory.at->dq + piece * memory.at->part_bytes), rows, row, sum);
         }
       }
-      (void)worker;
       const Rows to = rows_of<Rows>(*tensors_.dq, 0, head, row);
       for (std::int64_t d = 0; d < problem_.qk_dim; ++d) {
         base::store_element(to.data, to.dtype, d, sum[static_cast<std::size_t>(d)]);
       }
     });
-  }
-
-  // Rows that no sequence has.
-
-  void fill_padding() const {
-    if (problem_.packed) return;
-    const auto clear = [&](const std::optional<TensorView>& gradient, std::int64_t heads, std::int64_t rows,
-                           auto length) {
-      if (!gradient) return;
-      const std::size_t bytes = static_cast<std::size_t>(gradient->shape[3] * size_of(gradient->dtype));
-      for (std::int64_t entry = 0; entry < gradient->shape[0]; ++entry) {
-        for (std::int64_t head = 0; head < heads; ++head) {
-          for (std::int64_t row = length(gradient->shape[0] == 1, entry); row < rows; ++row) {
-            std::memset(rows_of<Rows>(*gradient, entry, head, row).data, 0, bytes);
-          }
-        }
-      }
-    };
-    const auto length_of = [&](std::int64_t Sequence::*field) {
-      return [this, field](bool of_all, std::int64_t entry) {
-        std::int64_t longest = 0;
-        for (std::int64_t i = 0; i < problem_.batch; ++i) {
-          if (of_all || i == entry) longest = std::max(longest, sequence(i).*field);
-        }
-        return longest;
-      };
-    };
-    clear(tensors_.dq, problem_.q_heads, problem_.q_rows, length_of(&Sequence::q_len));
-    clear(tensors_.dk, problem_.kv_heads, problem_.kv_rows, length_of(&Sequence::kv_len));
-    clear(tensors_.dv, problem_.kv_heads, problem_.kv_rows, length_of(&Sequence::kv_len));
   }
 
   static constexpr std::int64_t kColumnsAtATime = 16;  // a step's columns begin at a multiple
@@ -521,7 +490,8 @@ class BackwardLaunch {
   const AttentionOptions& options_;
   const Bindings& bindings_;
   const plan::CpuBackwardScratch& scratch_;
-  std::byte *lanes_, *owned_, *waves_, *workers_;
+  GradientSums<T> sums_;
+  std::byte *waves_, *workers_;
   std::vector<double> sinks_;
   std::vector<plan::CpuBackwardQueries> memory_;  // of each sequence
   std::vector<BackwardWorkerMods> mods_;

@@ -24,6 +24,7 @@ TileOperand surface(const T* base, std::int64_t stride) {
 
 struct TileProgram::Code {
   Expr root;
+  Symbols symbols;  // of the root
   expr::Precision precision;
   Program guarded;
   std::optional<Program> plain;  // when `guarded` has guards
@@ -33,7 +34,7 @@ TileProgram::TileProgram(const Expr& root, expr::Precision precision) {
   Program guarded = lower(root, /*diagonal_comparisons=*/true);
   std::optional<Program> plain;
   if (!guarded.guards.empty()) plain = lower(root, /*diagonal_comparisons=*/false);
-  code_ = std::make_unique<const Code>(Code{root, precision, std::move(guarded), std::move(plain)});
+  code_ = std::make_unique<const Code>(Code{root, symbols_of(root), precision, std::move(guarded), std::move(plain)});
 }
 TileProgram::~TileProgram() = default;
 TileProgram::TileProgram(TileProgram&&) noexcept = default;
@@ -43,12 +44,15 @@ ExprType TileProgram::type() const { return code_->root.type(); }
 std::string TileProgram::text() const { return to_string(code_->guarded); }
 
 struct TileProgram::Scratch::Registers {
-  Machine guarded;
-  std::optional<Machine> plain;
+  const Code& code;
+  const Bindings& bindings;
+  std::optional<Machine> guarded{}, plain{};  // made for the first tile that needs them: most small runs need one
 
   /// The machine that may run this tile, entered.
   Machine& enter(const TilePosition& at) {
-    if (guarded.enter(at)) return guarded;
+    if (!guarded) guarded.emplace(code.guarded, code.precision, bindings);
+    if (guarded->enter(at)) return *guarded;
+    if (!plain) plain.emplace(*code.plain, code.precision, bindings);
     plain->enter(at);
     return *plain;
   }
@@ -56,9 +60,8 @@ struct TileProgram::Scratch::Registers {
 
 TileProgram::Scratch::Scratch(const TileProgram& program, const Bindings& bindings) {
   const Code& code = *program.code_;
-  expr::check_bound(code.root, bindings);
-  registers_ = std::make_unique<Registers>(Registers{Machine(code.guarded, code.precision, bindings), {}});
-  if (code.plain) registers_->plain.emplace(*code.plain, code.precision, bindings);
+  expr::check_bound(code.symbols, bindings);
+  registers_ = std::make_unique<Registers>(Registers{code, bindings});
 }
 TileProgram::Scratch::~Scratch() = default;
 TileProgram::Scratch::Scratch(Scratch&&) noexcept = default;

@@ -39,10 +39,12 @@ class TileProgram {
   std::string text() const;
 
   /// One thread's registers, and the values that the program's names have in one run. Throws as expr::Interpreter's
-  /// constructor does for a name without a value. The captures' memory is read when the program runs.
+  /// constructor does for a name without a value. The program and the bindings outlive it. The captures' memory is
+  /// read when the program runs.
   class Scratch {
    public:
     Scratch(const TileProgram& program, const Bindings& bindings);
+    Scratch(const TileProgram& program, const Bindings&& gone) = delete;
     ~Scratch();
     Scratch(Scratch&&) noexcept;
 

@@ -134,7 +134,8 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   scratch.reads = place_bytes(reads * scratch.read_bytes);
   scratch.indices = place_bytes(reads > 0 ? rows * kScoreStride * 4 : 0);
   scratch.places = place_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
-  scratch.staging = place(std::max(kPanel * kPanel, std::max(qk_panels, v_panels)));
+  const std::int64_t rows_of_o = 2 * problem.v_dim * 8 / element;  // o and dO in f64
+  scratch.staging = place(std::max({kPanel * kPanel, qk_panels, v_panels, rows_of_o}));
   return scratch;
 }
 

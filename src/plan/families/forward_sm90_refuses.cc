@@ -9,6 +9,7 @@
 
 #include "plan/families/forward_sm90.h"
 #include "plan/mods/kernel_mods.h"
+#include "plan/mods/refuses_values.h"
 #include "shared/forward_sm90_memory.h"
 
 namespace heddle::plan {
@@ -91,57 +92,12 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   return {};
 }
 
-std::string refuse_capture(const std::string& name, int rank, const ConstTensorView* bound, const Device& device) {
-  if (rank > 4) return fmt::format("capture '{}' has {} axes; up to 4 are accepted", name, rank);
-  if (bound == nullptr) return {};  // another's to refuse
-  const ConstTensorView& view = *bound;
-  if (!(view.device == device)) {
-    return fmt::format("capture '{}' is on {}; {}, where q is, is accepted", name, problem::name(view.device),
-                       problem::name(device));
-  }
-  for (const std::int64_t extent : view.shape) {
-    if (extent > std::numeric_limits<std::int32_t>::max()) {
-      return fmt::format("capture '{}' has shape {}; extents up to 2147483647 are accepted", name,
-                         to_string(view.shape));
-    }
-  }
-  return {};
-}
-
-// All mods of a kernel share its params and captures.
-std::string refuse_mods(const AttentionProblem& problem, const Bindings& bindings) {
-  Symbols all;
-  for (const Expr* mod : {&problem.score_mod, &problem.mask_mod, &problem.weight_mod}) {
-    if (mod->empty()) continue;
-    all.params.merge(symbols_of(*mod).params);
-    all.captures.merge(symbols_of(*mod).captures);
-  }
-  const KvStart start = kv_start_of(problem);
-  const auto refuse_count = [&](std::string_view what, std::int64_t count, KvStart::Form form, int most) {
-    const std::int64_t all_count = count + (start.form == form ? 1 : 0);
-    if (all_count <= most) return std::string();
-    return fmt::format("the mods read {} {}{}; up to {} are accepted", count, what, takes_one_more(start, form), most);
-  };
-  for (std::string reason :
-       {refuse_count("params", std::ssize(all.params), KvStart::Form::param, shared::kModParams),
-        refuse_count("captures", std::ssize(all.captures), KvStart::Form::capture, shared::kModCaptures)}) {
-    if (!reason.empty()) return reason;
-  }
-  for (const auto& [name, declaration] : all.captures) {
-    const auto bound = bindings.captures.find(name);
-    const ConstTensorView* view = bound == bindings.captures.end() ? nullptr : &bound->second;
-    std::string reason = refuse_capture(name, declaration.rank, view, problem.device);
-    if (!reason.empty()) return reason;
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps) {
   std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_options(problem),
-                                        refuse_sizes(problem), refuse_mods(problem, options.bindings)};
+                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

@@ -52,6 +52,7 @@ TEST(CpuBackward, OddShapesOnEveryTarget) {
       {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_rows = 97, .kv_rows = 129, .qk_dim = 40, .v_dim = 24},
       {.q_rows = 103, .kv_rows = 63, .qk_dim = 128, .v_dim = 128},
       {.q_rows = 5, .kv_rows = 70, .qk_dim = 200, .v_dim = 72},
+      {.q_rows = 3, .kv_rows = 4, .qk_dim = 1, .v_dim = 3000},
   };
   on_every_target([&] {
     for (const Shape& shape : shapes) {

@@ -185,7 +185,8 @@ TEST(TileCases, DivisionsByOneNumberAreRoundedExactly) {
   for (const std::int64_t target : test::targets()) {
     const OnTarget on(target);
     for (const float divisor : divisors) {
-      TileProgram::Scratch scratch(program, {.captures = {}, .params = {{"y", double{divisor}}}});
+      const Bindings bindings = {.captures = {}, .params = {{"y", double{divisor}}}};
+      TileProgram::Scratch scratch(program, bindings);
       for (float& number : x) {
         // Half of them any bits at all, half ordinary, so that the fast way and the careful one both see many.
         const auto bits = static_cast<std::uint32_t>(random());
@@ -216,7 +217,8 @@ TEST(TileCases, CountsTrueElements) {
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
   const auto count = [](const Expr& mask, const Setting& setting) {
     const TileProgram program(mask, Precision::f32);
-    TileProgram::Scratch scratch(program, {});
+    const Bindings none;
+    TileProgram::Scratch scratch(program, none);
     return program.count(setting.at, scratch);
   };
   for (const std::int64_t target : test::targets()) {
@@ -244,7 +246,8 @@ TEST(TileCases, ScratchSeesWhatCapturesHoldNow) {
   float gain = 2;
   const Capture capture("gain", DType::f32, 0);
   const TileProgram program(leaf::score() * capture(), Precision::f32);
-  TileProgram::Scratch scratch(program, {.captures = {{"gain", ConstTensorView(&gain, DType::f32, {})}}, .params = {}});
+  const Bindings bindings = {.captures = {{"gain", ConstTensorView(&gain, DType::f32, {})}}, .params = {}};
+  TileProgram::Scratch scratch(program, bindings);
   const Setting setting = tile(1, 16);
   alignas(64) float x[16], out[16];
   std::fill(std::begin(x), std::end(x), 3.0F);
@@ -269,7 +272,8 @@ void expect_error(ErrorCode code, const std::string& sentence, F&& run) {
 
 TEST(TileCases, WrongUse) {
   const TileProgram real(leaf::score(), Precision::f32), boolean(leaf::kv_idx() < 3, Precision::f32);
-  TileProgram::Scratch of_real(real, {}), of_boolean(boolean, {});
+  const Bindings none;
+  TileProgram::Scratch of_real(real, none), of_boolean(boolean, none);
   const TilePosition at = tile(1, 16).at;
   alignas(64) float out[16];
   alignas(64) double wide[16];
@@ -284,7 +288,7 @@ TEST(TileCases, WrongUse) {
                [&] { TileProgram(Expr(), Precision::f32); });
   const TileProgram named(leaf::score() * param("gain", ExprType::f32), Precision::f32);
   expect_error(ErrorCode::invalid_argument, "param 'gain' was given no value",
-               [&] { TileProgram::Scratch(named, {}); });
+               [&] { TileProgram::Scratch(named, none); });
 }
 
 }  // namespace

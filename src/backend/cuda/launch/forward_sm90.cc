@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,8 +15,10 @@
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/copied_rows.h"
+#include "backend/cuda/launch/device_lists.h"
 #include "backend/cuda/launch/kv_start.h"
 #include "backend/cuda/launch/mod_values.h"
+#include "backend/cuda/launch/sequence_spans.h"
 #include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/stored_mask.h"
 #include "backend/cuda/launch/tensor_map.h"
@@ -34,93 +33,11 @@ namespace {
 using shared::ForwardSm90Config;
 using shared::ForwardSm90Params;
 
-/// A number of its own for every launch of this process, from a start that other processes hardly share: by it a run
-/// knows its own draws from what others have left in the workspace.
-shared::TicketWord next_run() {
-  constexpr shared::TicketWord kEnd = shared::TicketWord{1} << (64 - shared::kTicketBits);
-  static std::atomic<shared::TicketWord> run = [] {
-    std::random_device random;
-    return (shared::TicketWord{random()} << 32 | random()) % kEnd;
-  }();
-  for (;;) {
-    const shared::TicketWord number = ++run % kEnd;
-    if (number != 0) return number;
-  }
-}
-
-/// Where each sequence stands. `longest`: keys of the longest.
-std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem, int longest) {
-  std::vector<shared::SequenceSpan> spans;
-  for (const Sequence& sequence : problem.sequences) {
-    spans.push_back({.q_begin = static_cast<int>(sequence.q_begin),
-                     .q_len = static_cast<int>(sequence.q_len),
-                     .kv_len = static_cast<int>(sequence.kv_len),
-                     .q_start = static_cast<int>(sequence.q_start),
-                     .kv_begin = static_cast<int>(sequence.kv_begin),
-                     .kv_end = static_cast<int>(sequence.kv_begin + sequence.kv_len),
-                     .kv_before = longest - static_cast<int>(sequence.kv_len),
-                     .q_end = static_cast<int>(sequence.q_begin + sequence.q_len)});
-  }
-  return spans;
-}
-
-/// A packed tensor as a batch of so many sequences that all begin at the same address.
-template <class View>
-View by_sequence(View view, std::int64_t sequences) {
-  view.shape[0] = sequences;
-  view.strides[0] = 0;
-  return view;
-}
-
 shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
   if (!view) return {};
   const auto stride = [&](int axis) { return view->shape[axis] == 1 ? 0 : view->strides[axis]; };
   return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
 }
-
-/// -1: the capture is none of the layout's.
-int slot_of(const device_text::ModLayout& layout, std::string_view capture) {
-  const auto at = std::ranges::find(layout.captures, capture, &device_text::ModLayout::CaptureSlot::name);
-  return at == layout.captures.end() ? -1 : static_cast<int>(at - layout.captures.begin());
-}
-
-/// A schedule, and where sequences stand if they differ, in device memory; `params` points into it.
-class DeviceLists {
- public:
-  DeviceLists(int device, const plan::TileSchedule& schedule, const std::vector<shared::SequenceSpan>& spans,
-              ForwardSm90Params& params) {
-    std::vector<char> bytes;
-    const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
-                      fills = append(bytes, schedule.fills), sequences = append(bytes, spans),
-                      mask_words_at = append(bytes, schedule.mask_words_at);
-    memory_ = DeviceMemory(device, bytes.size());
-    copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
-    const char* base = static_cast<const char*>(memory_.data());
-    params.tiles.items = reinterpret_cast<const shared::WorkItem*>(base + items);
-    params.tiles.item_count = static_cast<int>(schedule.items.size());
-    params.tiles.runs = reinterpret_cast<const shared::KvRun*>(base + runs);
-    params.fills.fills = reinterpret_cast<const shared::RowFill*>(base + fills);
-    params.fills.count = static_cast<int>(schedule.fills.size());
-    params.fills.unattending = schedule.unattending_fills;
-    if (!schedule.mask_words_at.empty())
-      params.mask_words.words_at = reinterpret_cast<const int*>(base + mask_words_at);
-    if (!spans.empty()) params.mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(base + sequences);
-  }
-  std::size_t bytes() const { return memory_.bytes(); }
-
- private:
-  // Returns where the list begins. Items and runs are read 16 bytes at a time.
-  template <class T>
-  static std::size_t append(std::vector<char>& bytes, const std::vector<T>& list) {
-    constexpr std::size_t kAlignment = 16;
-    const std::size_t begin = (bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
-    bytes.resize(begin + list.size() * sizeof(T));
-    if (!list.empty()) std::memcpy(bytes.data() + begin, list.data(), list.size() * sizeof(T));
-    return begin;
-  }
-
-  DeviceMemory memory_;
-};
 
 class ForwardSm90Kernel final : public backend::Kernel {
  public:
@@ -149,7 +66,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     std::vector<shared::SequenceSpan> spans;
     if (config_.by_sequence && !config_.device_lengths) spans = spans_of(arguments.problem, params_.operands.kv_len);
-    if (grid_ > 0) lists_.emplace(device_, schedule, spans, params_);
+    if (grid_ > 0) {
+      lists_.emplace(device_, schedule, spans);
+      lists_->set(params_.tiles, params_.fills, params_.mod);
+      params_.mask_words.words_at = lists_->mask_words_at();
+    }
     if (grid_ > 0 && config_.stores_mask()) {
       stored_mask_.emplace(device_, config_.tile(), config_.by_sequence, schedule.stored, mods.mask, arguments.bindings,
                            kv_start_.bindings(), params_.mod);

@@ -26,6 +26,7 @@ std::string contents(const fs::path& path) {
 }
 
 fs::path path_of(const std::string& name) {
+  if (name.starts_with("portable/")) return kRoot / "kernels" / name;
   return name.starts_with("shared/") ? kRoot / "src" / name : kRoot / "kernels" / "cuda" / name;
 }
 
@@ -45,7 +46,8 @@ TEST(Embedded, IsTheTextOfTheFiles) {
 
 TEST(Embedded, HasEveryDeviceHeader) {
   const std::set<std::string> embedded = names();
-  EXPECT_THAT(embedded, testing::IsSupersetOf({"mods/operations.cuh", "shared/forward_sm90.h", "shared/philox.h"}));
+  EXPECT_THAT(embedded, testing::IsSupersetOf({"mods/operations.cuh", "shared/forward_sm90.h", "shared/philox.h",
+                                                  "portable/forward/forward.cuh", "portable/fragments/mma.cuh"}));
   for (const auto& entry : fs::recursive_directory_iterator(kRoot / "kernels" / "cuda")) {
     if (!entry.is_regular_file() || entry.path().extension() != ".cuh") continue;
     EXPECT_TRUE(embedded.contains(fs::relative(entry.path(), kRoot / "kernels" / "cuda").generic_string()))

@@ -1,0 +1,189 @@
+// From scores to dS, on transposed scores (transposed_scores.cuh). With t = score_mod(s), p the weight, w = weight_mod:
+//
+//   dt = X (w dP - delta),  X = p (softmax), p - p^2 (sigmoid), 1 (none);  ds = dt/ds dt
+//
+// weigh() leaves X dt/ds in the registers of the scores, so that a derivative takes none of its own, and p w, rounded,
+// for dV. differentiate() makes ds of dP. Elements that do not attend, and those whose t is -inf, give 0 to both,
+// whatever else is computed of them.
+#pragma once
+
+#include "fragments/transposed_scores.cuh"
+#include "ptx/shared_words.cuh"
+#include "shared/backward_rows.h"
+
+namespace heddle {
+
+using shared::Normalizer;
+using shared::ScoreForm;
+
+template <auto kConfig, class Params>
+class TransposedWeights {
+ public:
+  static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
+  static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
+  static constexpr bool kPlain = kConfig.scores == ScoreForm::plain;
+  static constexpr bool kMapped = kConfig.scores == ScoreForm::mapped;
+  static constexpr bool kAdded = kConfig.scores == ScoreForm::added;
+  static_assert(kPlain || kMapped || kAdded);
+  static constexpr bool kOne = kConfig.normalizer == Normalizer::none && !kMapped;  // X dt/ds, where it attends
+  static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
+
+  /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse begin.
+  /// kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
+  template <bool kCut>
+  static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
+                                                   const TransposedDrops& drops, const Params& params,
+                                                   const TransposedOrigin& at, ptx::Address numbers) {
+    const shared::ModValues& mod = params.mod;
+    Mods own(mod, at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float lse[4] = {0, 0, 0, 0};
+      if constexpr (kSoftmax) ptx::load_floats(numbers + 16 * i, lse);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = 2 * i + half;
+        float weights[4];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int q_idx = at.query(j, e);
+          own.set_query(mod, at, q_idx);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int n = 4 * j + 2 * r + e;
+            float slope = 1;
+            const float t = own.t(s[n], slope, params, at, q_idx, r);
+            if constexpr (!kPlain) {
+              if (t == -ptx::infinity()) bits &= ~(1U << n);
+            }
+            const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
+            float weight;
+            const float factor = factor_of(t, lse[2 * half + e], weight);
+            if constexpr (!kOne) s[n] = attends ? factor * slope : 0.0F;
+            if constexpr (kConfig.weighted) weight *= own.weight(mod, at, q_idx, r);
+            if constexpr (kConfig.dropped) weight *= drops.weight(n);
+            weights[2 * r + e] = attends ? weight : 0.0F;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) p[2 * j + r] = ptx::pack<kConfig.f16>(weights[2 * r], weights[2 * r + 1]);
+      }
+    }
+    return bits;
+  }
+
+  /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds. `numbers`: where the thread's deltas begin.
+  template <bool kCut>
+  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32], unsigned (&d_s)[16],
+                                                       unsigned bits, const TransposedDrops& drops,
+                                                       const Params& params, const TransposedOrigin& at,
+                                                       ptx::Address numbers) {
+    const shared::ModValues& mod = params.mod;
+    WeightOnly own(mod, at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float delta[4] = {0, 0, 0, 0};
+      if constexpr (kSoftmax) ptx::load_floats(numbers + 16 * i, delta);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = 2 * i + half;
+        float four[4];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int q_idx = at.query(j, e);
+          own.set_query(mod, at, q_idx);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int n = 4 * j + 2 * r + e;
+            float of_weight = d_p[n];
+            if constexpr (kConfig.weighted) of_weight *= own.weight(mod, at, q_idx, r);
+            if constexpr (kConfig.dropped) of_weight *= drops.weight(n);
+            const float ds = (kOne ? 1.0F : x[n]) * (of_weight - delta[2 * half + e]);
+            const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
+            four[2 * r + e] = attends ? ds : 0.0F;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) d_s[2 * j + r] = ptx::pack<kConfig.f16>(four[2 * r], four[2 * r + 1]);
+      }
+    }
+  }
+
+ private:
+  /// What a mod that the kernel does not compute is.
+  struct None {
+    __device__ __forceinline__ None(const shared::ModValues&, const TransposedOrigin&) {}
+    __device__ __forceinline__ void set_query(const shared::ModValues&, const TransposedOrigin&, int) {}
+  };
+  template <bool kThere, class Mod>
+  struct Maybe : None {
+    using None::None;
+  };
+  template <class Mod>
+  struct Maybe<true, Mod> : TransposedMod<Mod> {
+    using TransposedMod<Mod>::TransposedMod;
+  };
+
+  struct WeightOnly : Maybe<kConfig.weighted, WeightMod> {
+    using Base = Maybe<kConfig.weighted, WeightMod>;
+    using Base::Base;
+    __device__ __forceinline__ float weight(const shared::ModValues& mod, const TransposedOrigin& at, int q_idx,
+                                            int r) const {
+      if constexpr (!kConfig.weighted) return 1;
+      return weight_element(mod, this->uniform, this->row, this->column[r], at.batch, at.head, q_idx, at.key(r));
+    }
+  };
+
+  struct Mods {
+    Maybe<kAdded, OffsetMod> offset;
+    Maybe<kMapped, ScoreMod> score;
+    Maybe<kMapped, DerivativeMod> derivative;
+    WeightOnly weights;
+
+    __device__ __forceinline__ Mods(const shared::ModValues& mod, const TransposedOrigin& at)
+        : offset(mod, at), score(mod, at), derivative(mod, at), weights(mod, at) {}
+    __device__ __forceinline__ void set_query(const shared::ModValues& mod, const TransposedOrigin& at, int q_idx) {
+      offset.set_query(mod, at, q_idx);
+      score.set_query(mod, at, q_idx);
+      derivative.set_query(mod, at, q_idx);
+      weights.set_query(mod, at, q_idx);
+    }
+    __device__ __forceinline__ float weight(const shared::ModValues& mod, const TransposedOrigin& at, int q_idx,
+                                            int r) const {
+      return weights.weight(mod, at, q_idx, r);
+    }
+    /// t, in powers of two where the normalizer takes exponentials, and the derivative of a mapped score.
+    __device__ __forceinline__ float t(float product, float& slope, const Params& params, const TransposedOrigin& at,
+                                       int q_idx, int r) const {
+      if constexpr (kPlain) {
+        return product * params.scale_log2;
+      } else if constexpr (kAdded) {
+        return fmaf(product, params.scale_log2,
+                    kUnit * offset_element(params.mod, offset.uniform, offset.row, offset.column[r], at.batch, at.head,
+                                           q_idx, at.key(r)));
+      } else {
+        const float s = product * params.scale;
+        slope = derivative_element(params.mod, derivative.uniform, derivative.row, derivative.column[r], s, at.batch,
+                                   at.head, q_idx, at.key(r));
+        return kUnit * score_element(params.mod, score.uniform, score.row, score.column[r], s, at.batch, at.head, q_idx,
+                                     at.key(r));
+      }
+    }
+  };
+
+  /// X, and the weight.
+  static __device__ __forceinline__ float factor_of(float t, float lse, float& weight) {
+    if constexpr (kSoftmax) {
+      weight = ptx::exp2_fast(t - lse);
+      return weight;
+    } else if constexpr (kSigmoid) {
+      weight = ptx::reciprocal(1.0F + ptx::exp2_fast(-t));
+      return fmaf(-weight, weight, weight);
+    } else {
+      weight = t;
+      return 1;
+    }
+  }
+};
+
+}  // namespace heddle

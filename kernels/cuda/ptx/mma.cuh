@@ -1,0 +1,69 @@
+// Products of one warp, and what brings their operands: mma, ldmatrix, cp.async. sm_80 and later. (Tests on the host
+// bring a file of their own under this name.)
+#pragma once
+
+namespace heddle::ptx {
+
+/// In shared memory.
+using SharedAddress = unsigned;
+__device__ __forceinline__ SharedAddress shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+/// d += a b, 16 x 8 x 16, f16 or bf16 in, f32 out. Thread `lane` has, with g = lane / 4 and t = lane % 4: of d columns
+/// 2 t and 2 t + 1 of rows g (d[0], d[1]) and g + 8 (d[2], d[3]); of a columns 2 t and 2 t + 1 of row g (a[0]) and of
+/// row g + 8 (a[1]), and 8 columns on the same (a[2], a[3]); of b rows 2 t and 2 t + 1 of column g (b0), and 8 rows on
+/// (b1).
+template <bool kF16>
+__device__ __forceinline__ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], unsigned b0,
+                                    unsigned b1) {
+  if constexpr (kF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+/// Four matrices of 8 x 8 halves. Lane l names row l % 8 of matrix l / 8, 16 bytes at a multiple of 16. Thread `lane`
+/// gets of each matrix row lane / 4, columns 2 (lane % 4) and the next; kTransposed: of column lane / 4 these rows.
+template <bool kTransposed>
+__device__ __forceinline__ void load_matrices(unsigned (&x)[4], SharedAddress row) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(row)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(row)
+                 : "memory");
+  }
+}
+
+/// Asks for kBytes (4, 8 or 16) of global memory, of which the first `valid` are read and the others are 0.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(SharedAddress to, const void* from, int valid) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(valid)
+                 : "memory");
+  }
+}
+/// All that this thread has asked for is there. (A barrier makes it so for others.)
+__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ __forceinline__ void store_half(SharedAddress to, unsigned short x) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
+}
+
+}  // namespace heddle::ptx

@@ -1,0 +1,287 @@
+// A consumer of the backward: one warpgroup, 64 keys of the tile, through all of its steps. Of each step it computes
+// S^T and dP^T of its keys, adds to its dV and dK, and leaves dS in shared memory; dQ = dS K, over the keys of all
+// warpgroups, follows one step behind.
+//
+// A step's products come in three bursts, and what is between them is arithmetic: dQ of the step before; dP and dV; dK
+// and the next step's S. Warpgroups meet at dS alone, by a barrier for each panel of 64 keys: no barrier stops all.
+#pragma once
+
+#include "fragments/output_elements.cuh"
+#include "fragments/transposed_weights.cuh"
+#include "ptx/matrix_store.cuh"
+#include "ptx/tma.cuh"
+#include "sm90/backward_memory.cuh"
+#include "sm90/backward_products.cuh"
+
+namespace heddle {
+
+/// The rows of dK or dV that a warpgroup's accumulator holds, stored by its threads; rows past the sequence's last key
+/// as zeros.
+template <auto kConfig, shared::OutputType kType>
+__device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim, const float (&d)[kConfig.columns / 2],
+                                               float factor, long long head_at, int row, int live, int stored) {
+  using Elements = OutputElements<kType, kConfig.f16>;
+  using One = typename Elements::One;
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int own = row + 8 * r;
+    One* to = static_cast<One*>(out.data) + head_at + own * out.stride[2];
+#pragma unroll
+    for (int j = 0; j < kConfig.columns / 8; ++j) {
+      const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
+      const bool is_key = own < live;
+      const typename Elements::Pair two =
+          Elements::pair(is_key ? d[i] * factor : 0.0F, is_key ? d[i + 1] * factor : 0.0F);
+      if (own >= stored || column >= dim) continue;
+      if (!kConfig.odd_gradients && column + 1 < dim) {
+        *reinterpret_cast<typename Elements::Pair*>(to + column) = two;
+      } else {
+        to[column] = Elements::first(two);
+        if (column + 1 < dim) to[column + 1] = Elements::second(two);
+      }
+    }
+  }
+}
+
+template <auto kConfig>
+class BackwardConsumer {
+ public:
+  using Memory = BackwardMemory<kConfig>;
+  using Params = shared::BackwardSm90Params;
+  using Weights = TransposedWeights<kConfig, Params>;
+
+  __device__ __forceinline__ BackwardConsumer(const Memory& memory, const Params& params, int warpgroup)
+      : memory_(memory), params_(params), warpgroup_(warpgroup) {
+    ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (word(shared::kTileSteps) > 0) walk();
+    if constexpr (kConfig.d_q) end_parts();
+    store();
+  }
+
+ private:
+  // What the tile and the step are stays in shared memory and is read where it is used: registers are few.
+  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
+  struct Step {
+    int flags, slot;
+  };
+
+  __device__ __forceinline__ void release(ptx::Address empty) const {
+    __syncwarp();  // all its threads have read
+    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
+  }
+
+  __device__ __forceinline__ void walk() {
+    ptx::barrier_wait(memory_.k_full(), 0);
+    Step step = next_step();
+    issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(step.slot));
+    ptx::barrier_wait(memory_.v_full(), 0);
+    for (;;) {
+      // S of this step, dK of the one before.
+      ptx::wgmma_wait<0>();
+      ptx::touch(s_);
+      ptx::touch(d_k_);
+      ptx::touch(d_v_);
+      if (number_ > 0) give_back_previous();
+      if constexpr (kConfig.d_q) begin_part();
+      unsigned bits = attending(step);
+      const bool cut = bits_matter(step);
+      const TransposedOrigin at = origin(step);
+      TransposedDrops drops{};
+      if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
+      const ptx::Address numbers = memory_.lse(step.slot) + lane_offset();
+      if (cut) {
+        bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, numbers);
+      } else {
+        bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, numbers);
+      }
+      if constexpr (kConfig.d_q) end_part();
+      previous_block_ = memory_.step_word(step.slot, shared::kStepBlock);
+      previous_slot_ = step.slot;
+      ptx::barrier_wait(memory_.d_o_full(d_o_.slot), d_o_.parity);
+      issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(d_o_.slot));
+      issue_gradient<kConfig>(d_v_, p_, memory_.d_o(d_o_.slot), number_ > 0);
+      ptx::wgmma_wait<1>();
+      ptx::touch(y_);
+      const ptx::Address deltas = memory_.delta(step.slot) + lane_offset();
+      if (cut) {
+        Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, deltas);
+      } else {
+        Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, deltas);
+      }
+      if constexpr (kConfig.d_q) store_d_s();
+      issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(step.slot), number_ > 0);
+      ++number_;
+      if (step.flags & shared::kStepLast) break;
+      step = next_step();
+      issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(step.slot));
+    }
+    ptx::wgmma_wait<0>();
+    ptx::touch(d_k_);
+    ptx::touch(d_v_);
+    if constexpr (kConfig.d_q) {
+      begin_part();
+      end_part();
+    }
+  }
+
+  __device__ __forceinline__ ptx::Address own_rows(ptx::Address panel) const {
+    return panel + warpgroup_ * (shared::kWarpgroupRows * 128);
+  }
+
+  /// Waits for a step's queries.
+  __device__ __forceinline__ Step next_step() {
+    Step step;
+    step.slot = q_.slot;
+    ptx::barrier_wait(memory_.q_full(q_.slot), q_.parity);
+    // One value for the warp, and the compiler knows it.
+    step.flags = __shfl_sync(~0U, memory_.step_word(q_.slot, shared::kStepFlags), 0);
+    q_.advance(kConfig.q_stages);
+    return step;
+  }
+
+  /// The step before: its products have ended.
+  __device__ __forceinline__ void give_back_previous() {
+    release(memory_.q_empty(previous_slot_));
+    release(memory_.d_o_empty(d_o_.slot));
+    d_o_.advance(kConfig.d_o_stages);
+  }
+
+  __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
+  /// Of the thread's first key, in the tile.
+  __device__ __forceinline__ int own_key() const {
+    return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
+  }
+  __device__ __forceinline__ int kv_first() const { return word(shared::kTileKvTile) * kConfig.keys(); }
+  __device__ __forceinline__ TransposedOrigin origin(const Step& step) const {
+    return {word(shared::kTileBatch), memory_.step_word(step.slot, shared::kStepHead),
+            memory_.step_word(step.slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
+                word(shared::kTileQStart),
+            kv_first() + own_key()};
+  }
+
+  /// Some elements of the step do not attend, or may not.
+  __device__ __forceinline__ bool bits_matter(const Step& step) const {
+    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
+    return (step.flags & decided) != 0 || !(step.flags & (shared::kStepAttends << warpgroup_)) ||
+           ragged_keys_;
+  }
+  __device__ __forceinline__ unsigned attending(const Step& step) const {
+    if (!bits_matter(step)) return ~0U;
+    if (!(step.flags & (shared::kStepAttends << warpgroup_))) return 0;
+    return attending_bits<kConfig>(params_.mod, origin(step),
+                                   word(shared::kTileQLen) - memory_.step_word(step.slot, shared::kStepQFirst) -
+                                       2 * static_cast<int>(threadIdx.x & 3),
+                                   word(shared::kTileKvLen) - kv_first() - own_key(),
+                                   (step.flags & (shared::kStepPartial << warpgroup_)) != 0);
+  }
+
+  // dS, in buffers of its own: panels of 64 keys, rows of queries.
+
+  __device__ __forceinline__ void store_d_s() {
+    const int buffer = number_ % shared::kDsBuffers;
+    const unsigned parity = (number_ / shared::kDsBuffers + 1) & 1;
+    ptx::barrier_wait(memory_.d_s_empty(buffer), parity);
+    const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
+    const unsigned chunk = 2 * warp + (matrix & 1);
+    const ptx::Address to = memory_.d_s(buffer, warpgroup_) + (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const unsigned words[4] = {d_s_[4 * c], d_s_[4 * c + 1], d_s_[4 * c + 2], d_s_[4 * c + 3]};
+      ptx::store_transposed(to + c * (16 * 128), words);
+    }
+    ptx::fence_for_tma();
+    release(memory_.d_s_full(buffer, warpgroup_));
+  }
+
+  // Of the step before. Where each warpgroup has a part it is computed before the first step, too, of whatever stands in
+  // memory, and forgotten: around a product that some steps lack the compiler serialises all.
+
+  __device__ __forceinline__ bool has_part() const {
+    if constexpr (kConfig.shares_d_q()) return true;
+    return number_ > 0 && (number_ - 1) % kConfig.warpgroups == warpgroup_;
+  }
+  /// dQ, in flight.
+  __device__ __forceinline__ void begin_part() {
+    if (!has_part()) return;
+    const int of = max(number_ - 1, 0), buffer = of % shared::kDsBuffers;
+    if (number_ > 0) {
+      const unsigned parity = (of / shared::kDsBuffers) & 1;
+#pragma unroll
+      for (int w = 0; w < kConfig.warpgroups; ++w) ptx::barrier_wait(memory_.d_s_full(buffer, w), parity);
+    }
+    // A part's columns are a panel of K, or half of one.
+    const int part = kConfig.shares_d_q() ? warpgroup_ : 0;
+    const ptx::Address columns = kConfig.d_q_columns == 64 ? part * (kConfig.keys() * 128) : part * 64;
+    issue_queries<kConfig>(d_q(), memory_.d_s(buffer, 0), memory_.keys() + columns);
+  }
+  /// It has come: to shared memory, and on.
+  __device__ __forceinline__ void end_part() {
+    if (!has_part()) return;
+    ptx::wgmma_wait<0>();
+    ptx::touch(d_q());
+    if (number_ == 0) return;
+    release(memory_.d_s_empty((number_ - 1) % shared::kDsBuffers));
+    ptx::barrier_wait(memory_.d_q_empty(warpgroup_), (parts_ + 1) & 1);
+    const ptx::Address to = memory_.d_q(warpgroup_) + 16 * (threadIdx.x & 127);
+#pragma unroll
+    for (int j = 0; j < kConfig.d_q_columns / 8; ++j) {
+      ptx::store_floats(to + j * (128 * 16), d_q()[4 * j], d_q()[4 * j + 1], d_q()[4 * j + 2], d_q()[4 * j + 3]);
+    }
+    hand_over(previous_block_ * kConfig.d_q_parts() + (kConfig.shares_d_q() ? warpgroup_ : 0));
+  }
+  __device__ __forceinline__ auto& d_q() {
+    if constexpr (kConfig.d_q_columns == 64) {
+      return y_;
+    } else {
+      return half_;
+    }
+  }
+  __device__ __forceinline__ void hand_over(int target) {
+    if ((threadIdx.x & 127) == 0) ptx::store_word(memory_.target(warpgroup_), target);
+    ptx::fence_for_tma();
+    release(memory_.d_q_full(warpgroup_));
+    ++parts_;
+  }
+  __device__ __forceinline__ void end_parts() {
+    ptx::barrier_wait(memory_.d_q_empty(warpgroup_), (parts_ + 1) & 1);
+    hand_over(-1);
+  }
+
+  __device__ __forceinline__ void store() const {
+    const int row = kv_first() + own_key(), keys = word(shared::kTileKvLen);
+    const int stored = params_.padded_keys > 0 ? params_.padded_keys : keys;
+    const int live = word(shared::kTileSteps) > 0 ? keys : 0;  // else nothing was summed
+    const auto head_at = [&](const shared::RowGradient& out) {
+      return word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
+             word(shared::kTileKvBegin) * out.stride[2];
+    };
+    if (params_.d_k.data != nullptr) {
+      store_gradient<kConfig, kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, head_at(params_.d_k),
+                                                row, live, stored);
+    }
+    if (params_.d_v.data != nullptr) {
+      store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v), row,
+                                                live, stored);
+    }
+  }
+
+  const Memory& memory_;
+  const Params& params_;
+  int warpgroup_;
+  int number_ = 0;  // of the step
+  int parts_ = 0;   // of dQ that were handed over
+  int previous_slot_, previous_block_;  // of the step before
+  bool ragged_keys_;
+  ptx::Ring q_{0}, d_o_{0};
+  float s_[32];  // registers: S, then X: 64 keys x 64 queries
+  float y_[32];  // dQ of the step before, 64 queries x 64 columns; then dP, 64 keys x 64 queries
+  float half_[kConfig.d_q_columns == 64 ? 1 : 16];  // dQ, where a part has 32 columns
+  unsigned p_[16], d_s_[16];
+  float d_k_[kConfig.columns / 2], d_v_[kConfig.columns / 2];  // 64 keys x columns
+};
+
+}  // namespace heddle

@@ -1,0 +1,142 @@
+// The producer of a backward's CTA: one thread that loads the tile's keys and values, then walks its runs of query
+// blocks. And the adders: a thread for each consumer warpgroup, which adds its finished parts of dQ to memory.
+#pragma once
+
+#include "ptx/bulk.cuh"
+#include "ptx/tma.cuh"
+#include "sm90/backward_memory.cuh"
+
+namespace heddle {
+
+template <auto kConfig>
+class BackwardProducer {
+ public:
+  using Memory = BackwardMemory<kConfig>;
+  using Params = shared::BackwardSm90Params;
+
+  struct Maps {
+    const ptx::TensorMap &q, &k, &v, &d_o;
+  };
+
+  __device__ __forceinline__ BackwardProducer(const Memory& memory, const Maps& maps, const Params& params)
+      : memory_(memory), maps_(maps), params_(params) {}
+
+  // What the tile is stays in shared memory and is read where it is used: registers are few here.
+  __device__ __forceinline__ void run() {
+    if (word(shared::kTileSteps) == 0) return;
+    load_keys();
+    const shared::QueryRun* run = params_.runs + word(shared::kTileFirstRun);
+#pragma unroll 1
+    for (int left = word(shared::kTileRuns); left > 0; --left, ++run) {
+      int flags = run->flags, end = run->end;
+      const int head = run->head;
+#pragma unroll 1
+      for (int block = run->begin; block < end; ++block) {
+        if (left == 1 && block + 1 == end) flags |= shared::kStepLast;
+        load_queries(block, head, flags);
+        if (values_pending_) load_values();
+        load_d_o(block, head);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
+
+  /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
+  struct Rows {
+    int first, end;
+  };
+  __device__ __forceinline__ Rows query_rows(int block) const {
+    const int first = block * shared::kStepQueries;
+    if constexpr (!kConfig.by_sequence) return {first, 0};
+    return {first + params_.operands.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
+  }
+  __device__ __forceinline__ Rows key_rows() const {
+    const int first = word(shared::kTileKvTile) * kConfig.keys();
+    if constexpr (!kConfig.by_sequence) return {first, 0};
+    return {first + word(shared::kTileKvBefore), word(shared::kTileKvEnd)};
+  }
+
+  /// The first panels of a tensor; products read zeros in those that it lacks.
+  template <int kPanels>
+  __device__ __forceinline__ void load(ptx::Address to, int rows_of_panel, const ptx::TensorMap& map,
+                                       ptx::Address full, const Rows& rows, int head, int batched,
+                                       unsigned long long priority) const {
+    const int batch = batched ? word(shared::kTileBatch) : 0;
+#pragma unroll 1
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const ptx::Address at = to + panel * rows_of_panel * 128;
+      if constexpr (kConfig.by_sequence) {
+        ptx::tma_load_before(rows.end, at, map, full, panel * shared::kPanelColumns, rows.first, head, batch, priority);
+      } else {
+        ptx::tma_load(at, map, full, panel * shared::kPanelColumns, rows.first, head, batch, priority);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_keys() const {
+    constexpr unsigned kBytes = kConfig.qk_panels() * kConfig.keys() * 128;
+    ptx::barrier_arrive_expecting(memory_.k_full(), kBytes);
+    load<kConfig.qk_panels()>(memory_.keys(), kConfig.keys(), maps_.k, memory_.k_full(), key_rows(),
+                              word(shared::kTileKvHead), params_.operands.k_batched, ptx::kEvictFirst);
+  }
+  /// Behind the first queries, which are needed sooner.
+  __device__ __forceinline__ void load_values() {
+    constexpr unsigned kBytes = kConfig.v_panels() * kConfig.keys() * 128;
+    ptx::barrier_arrive_expecting(memory_.v_full(), kBytes);
+    load<kConfig.v_panels()>(memory_.values(), kConfig.keys(), maps_.v, memory_.v_full(), key_rows(),
+                             word(shared::kTileKvHead), params_.operands.v_batched, ptx::kEvictFirst);
+    values_pending_ = false;
+  }
+
+  __device__ __forceinline__ void load_queries(int block, int head, int flags) {
+    const ptx::Address full = memory_.q_full(q_.slot);
+    ptx::barrier_wait(memory_.q_empty(q_.slot), q_.parity);
+    const int number = (word(shared::kTileFirstBlock) + block) * params_.q_heads + head;
+    const int q_first = block * shared::kStepQueries;
+    if (q_first + shared::kStepQueries > word(shared::kTileQLen)) flags |= shared::kStepRagged;
+    ptx::store_words(memory_.step(q_.slot), q_first, head, flags, number);
+    constexpr unsigned kQueryBytes = kConfig.qk_panels() * shared::kStepQueries * 128;
+    ptx::barrier_arrive_expecting(full, kQueryBytes + shared::kBlockBytes);
+    ptx::bulk_load(memory_.lse(q_.slot), params_.rows + static_cast<long long>(number) * (2 * shared::kBlockNumbers),
+                   shared::kBlockBytes, full);
+    load<kConfig.qk_panels()>(memory_.queries(q_.slot), shared::kStepQueries, maps_.q, full, query_rows(block), head,
+                              params_.operands.q_batched, ptx::kEvictLast);
+    q_.advance(kConfig.q_stages);
+  }
+
+  __device__ __forceinline__ void load_d_o(int block, int head) {
+    const ptx::Address full = memory_.d_o_full(d_o_.slot);
+    ptx::barrier_wait(memory_.d_o_empty(d_o_.slot), d_o_.parity);
+    ptx::barrier_arrive_expecting(full, kConfig.v_panels() * shared::kStepQueries * 128);
+    load<kConfig.v_panels()>(memory_.d_o(d_o_.slot), shared::kStepQueries, maps_.d_o, full, query_rows(block), head,
+                             params_.d_o_batched, ptx::kEvictLast);
+    d_o_.advance(kConfig.d_o_stages);
+  }
+
+  const Memory& memory_;
+  const Maps& maps_;
+  const Params& params_;
+  ptx::Ring q_{1}, d_o_{1};
+  bool values_pending_ = true;
+};
+
+/// By one thread for each consumer warpgroup.
+template <auto kConfig>
+__device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
+                                          const shared::BackwardSm90Params& params, int warpgroup) {
+  for (unsigned parity = 0;; parity ^= 1) {
+    ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
+    const int part = ptx::load_word(memory.target(warpgroup));
+    if (part < 0) break;
+    ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(warpgroup),
+                  4 * kConfig.d_q_part_floats());
+    ptx::tma_store_commit();
+    ptx::tma_store_wait_read();
+    ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+  }
+  ptx::tma_store_wait();
+}
+
+}  // namespace heddle

@@ -1,0 +1,152 @@
+// AMD's instructions, one a function, for clang and hipRTC in HIP mode: no header of HIP is needed. (Tests on the host
+// bring a file of their own under this name.)
+#pragma once
+
+#ifndef __device__
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#endif
+#ifndef __forceinline__
+#define __forceinline__ inline __attribute__((always_inline))
+#endif
+
+namespace heddle::amd {
+
+using Float4 = float __attribute__((ext_vector_type(4)));
+using Float8 = float __attribute__((ext_vector_type(8)));
+using Float16 = float __attribute__((ext_vector_type(16)));
+using Half4 = _Float16 __attribute__((ext_vector_type(4)));
+using Half8 = _Float16 __attribute__((ext_vector_type(8)));
+using Half16 = _Float16 __attribute__((ext_vector_type(16)));
+using Short4 = short __attribute__((ext_vector_type(4)));
+using Short8 = short __attribute__((ext_vector_type(8)));
+using Short16 = short __attribute__((ext_vector_type(16)));
+
+__device__ __forceinline__ int thread() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+__device__ __forceinline__ int workgroup() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
+/// One value for all threads of the wave, which the compiler knows then.
+__device__ __forceinline__ int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+
+/// Orders shared memory alone: loads of global memory stay under way.
+__device__ __forceinline__ void barrier() {
+#if __clang_major__ >= 19
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+#else
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+#endif
+}
+__device__ __forceinline__ void device_fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+__device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
+                                                               unsigned long long to) {
+  __hip_atomic_compare_exchange_strong(at, &from, to, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+  return from;
+}
+
+/// kWave threads: 32 or 64.
+template <int kWave>
+__device__ __forceinline__ bool any(bool x) {
+  if constexpr (kWave == 32) return __builtin_amdgcn_ballot_w32(x) != 0;
+  return __builtin_amdgcn_ballot_w64(x) != 0;
+}
+/// The value of the thread in the other half of the wave.
+template <int kWave>
+__device__ __forceinline__ unsigned other_half(unsigned x) {
+  if constexpr (kWave == 32) {
+    return static_cast<unsigned>(
+        __builtin_amdgcn_permlanex16(static_cast<int>(x), static_cast<int>(x), 0x76543210, 0xfedcba98, false, false));
+  } else {
+    return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute(((thread() & 63) ^ 32) * 4, static_cast<int>(x)));
+  }
+}
+
+#if __has_builtin(__builtin_amdgcn_exp2f)
+__device__ __forceinline__ float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+__device__ __forceinline__ float log2(float x) { return __builtin_amdgcn_logf(x); }
+#else
+__device__ __forceinline__ float exp2(float x) {
+  float y;
+  asm("v_exp_f32 %0, %1" : "=v"(y) : "v"(x));
+  return y;
+}
+__device__ __forceinline__ float log2(float x) {
+  float y;
+  asm("v_log_f32 %0, %1" : "=v"(y) : "v"(x));
+  return y;
+}
+#endif
+__device__ __forceinline__ float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+/// NaN gives the other operand.
+__device__ __forceinline__ float larger(float x, float y) { return __builtin_fmaxf(x, y); }
+
+/// To nearest even.
+template <bool kF16>
+__device__ __forceinline__ unsigned rounded(float x) {
+  if constexpr (kF16) return __builtin_bit_cast(unsigned short, static_cast<_Float16>(x));
+  const unsigned bits = __builtin_bit_cast(unsigned, x);
+  return x != x ? 0x7fffU : (bits + 0x7fffU + (bits >> 16 & 1)) >> 16;
+}
+template <bool kF16>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+  return rounded<kF16>(high) << 16 | rounded<kF16>(low);
+}
+/// The lower, or the upper, halves of two words.
+__device__ __forceinline__ unsigned lower_halves(unsigned x, unsigned y) {
+  return __builtin_amdgcn_perm(y, x, 0x05040100);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned x, unsigned y) {
+  return __builtin_amdgcn_perm(y, x, 0x07060302);
+}
+
+/// c += a b of 16 x 16 x 16. gfx11: 8 words of each operand.
+template <bool kF16>
+__device__ __forceinline__ void multiply(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
+#if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
+  Float8 sum = __builtin_bit_cast(Float8, c);
+  if constexpr (kF16) {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Half16, a), __builtin_bit_cast(Half16, b), sum);
+  } else {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a), __builtin_bit_cast(Short16, b),
+                                                      sum);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) c[i] = sum[i];
+#endif
+}
+/// gfx12: 4 words.
+template <bool kF16>
+__device__ __forceinline__ void multiply(float (&c)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
+#if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
+  Float8 sum = __builtin_bit_cast(Float8, c);
+  if constexpr (kF16) {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(Half8, a), __builtin_bit_cast(Half8, b),
+                                                           sum);
+  } else {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Short8, a),
+                                                            __builtin_bit_cast(Short8, b), sum);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) c[i] = sum[i];
+#endif
+}
+/// gfx9, 32 x 32 x 8: 2 words.
+template <bool kF16>
+__device__ __forceinline__ void multiply(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
+#if __has_builtin(__builtin_amdgcn_mfma_f32_32x32x8f16)
+  Float16 sum = __builtin_bit_cast(Float16, c);
+  if constexpr (kF16) {
+    sum = __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), sum, 0, 0, 0);
+  } else {
+    sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Short4, a), __builtin_bit_cast(Short4, b), sum, 0,
+                                                   0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) c[i] = sum[i];
+#endif
+}
+
+}  // namespace heddle::amd

@@ -1,0 +1,41 @@
+// A mod over the scores that a thread holds. `Mod` is what the mod's text defines (device_text/expression_text.h); what
+// belongs to the query is computed once a tile, what belongs to the key once a step and key.
+#pragma once
+
+#include "shared/mod_values.h"
+
+namespace heddle::portable {
+
+/// Of one mod: what it takes of each of the thread's rows, kRows of them.
+template <class Mod, int kRows, bool kPacked>
+class RowsOfMod {
+ public:
+  using ModType = Mod;
+
+  /// `head_of(i)` and `q_idx_of(i)` are those of the thread's row i.
+  template <class HeadOf, class IndexOf>
+  __device__ __forceinline__ void begin(const shared::ModValues& mod, int batch, HeadOf&& head_of, IndexOf&& q_idx_of) {
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) uniform_[i] = Mod::uniform(mod, batch, head_of(i));
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) row_[i] = Mod::row(mod, uniform_[kPacked ? i : 0], batch, head_of(i), q_idx_of(i));
+  }
+  __device__ __forceinline__ const typename Mod::Uniform& uniform(int i) const { return uniform_[kPacked ? i : 0]; }
+  __device__ __forceinline__ const typename Mod::Row& row(int i) const { return row_[i]; }
+
+ private:
+  static constexpr int kHeads = kPacked ? kRows : 1;
+  typename Mod::Uniform uniform_[kHeads];
+  typename Mod::Row row_[kRows];
+};
+
+/// In place of a mod that a kernel never computes.
+struct NoMod {
+  struct Mod {
+    struct Uniform {};
+    struct Row {};
+    struct Column {};
+  };
+};
+
+}  // namespace heddle::portable

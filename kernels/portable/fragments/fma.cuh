@@ -1,0 +1,247 @@
+// Fragments of plain multiply-adds, for f32 and f64 on every NVIDIA GPU: 16 rows of scores by 16 keys, of which thread
+// (i, j), i = lane / 4 and j = lane % 4, has rows i and i + 8, keys 4 n + j, and of O columns 4 j and on. Queries, keys and values stand in shared
+// memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
+#pragma once
+
+#include "portable/fragments/warp.cuh"
+#include "ptx/math.cuh"
+#include "ptx/mma.cuh"
+#include "shared/forward_mma_memory.h"
+
+namespace heddle::portable {
+
+/// The arithmetic of the storage type.
+template <bool kWide>
+struct FmaArithmetic {
+  using Real = float;
+  static __device__ __forceinline__ float exp2(float x) { return exp2f(x); }
+  static __device__ __forceinline__ float log2(float x) { return log2f(x); }
+  static __device__ __forceinline__ float reciprocal(float x) { return 1.0F / x; }
+  static __device__ __forceinline__ float scale(const shared::ForwardMmaParams& params) { return params.scale32; }
+};
+template <>
+struct FmaArithmetic<true> {
+  using Real = double;
+  static __device__ __forceinline__ double exp2(double x) { return ::exp2(x); }
+  static __device__ __forceinline__ double log2(double x) { return ::log2(x); }
+  static __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
+  static __device__ __forceinline__ double scale(const shared::ForwardMmaParams& params) { return params.scale; }
+};
+
+template <auto kConfig>
+struct FmaFragments : WarpOfThreads {
+  using Arithmetic = FmaArithmetic<kConfig.storage == shared::Storage::f64>;
+  using Real = typename Arithmetic::Real;
+  static constexpr int kKeys = 16, kOuts = 16, kOwnRows = 2, kOwnKeys = 4, kOwnOuts = 4, kOutRun = 4;
+  static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
+  static_assert(kConfig.shared_queries && kConfig.element_bytes() == sizeof(Real));
+
+  static __device__ __forceinline__ int own_row(int r) { return lane() / 4 + 8 * r; }
+  static __device__ __forceinline__ int own_key(int c) { return 4 * c + lane() % 4; }
+  static __device__ __forceinline__ int own_out(int c) { return 4 * (lane() % 4) + c; }
+  static __device__ __forceinline__ bool first_of_row() { return lane() % 4 == 0; }
+
+  struct Scores {
+    Real x[kOwnRows][kOwnKeys];
+  };
+  using Out = Scores;
+  static __device__ __forceinline__ void clear(Scores& s) {
+#pragma unroll
+    for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kOwnKeys; ++c) s.x[r][c] = 0;
+    }
+  }
+  struct Queries {};  // in shared memory
+
+  static __device__ __forceinline__ Real exp2(Real x) { return Arithmetic::exp2(x); }
+  static __device__ __forceinline__ Real log2(Real x) { return Arithmetic::log2(x); }
+  static __device__ __forceinline__ Real reciprocal(Real x) { return Arithmetic::reciprocal(x); }
+  static __device__ __forceinline__ Real scale(const shared::ForwardMmaParams& params) {
+    return Arithmetic::scale(params);
+  }
+  static __device__ __forceinline__ Real infinity() { return static_cast<Real>(ptx::infinity()); }
+  static __device__ __forceinline__ Real nan() { return static_cast<Real>(__int_as_float(0x7fffffff)); }
+  static __device__ __forceinline__ Real fused(Real x, Real y, Real z) {
+    if constexpr (sizeof(Real) == 8) return ::fma(x, y, z);
+    return fmaf(x, y, z);
+  }
+  static __device__ __forceinline__ Real larger(Real x, Real y) {
+    if constexpr (sizeof(Real) == 8) return ::fmax(x, y);
+    return fmaxf(x, y);
+  }
+  static __device__ __forceinline__ Real magnitude(Real x) { return x < 0 ? -x : x; }
+  static __device__ __forceinline__ Real floor(Real x) {
+    if constexpr (sizeof(Real) == 8) return ::floor(x);
+    return floorf(x);
+  }
+  static __device__ __forceinline__ Real row_max(Real x) {
+    x = larger(x, __shfl_xor_sync(~0U, x, 1));
+    return larger(x, __shfl_xor_sync(~0U, x, 2));
+  }
+  static __device__ __forceinline__ Real row_sum(Real x) {
+    x += __shfl_xor_sync(~0U, x, 1);
+    return x + __shfl_xor_sync(~0U, x, 2);
+  }
+
+  class Stream {
+   public:
+    __device__ __forceinline__ explicit Stream(char* memory)
+        : memory_(memory), base_(ptx::shared_address(memory)) {}
+
+    template <class Source>
+    __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
+      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k, kMemory.k_pitch, first, end);
+    }
+    template <class Source>
+    __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
+      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
+    }
+    __device__ __forceinline__ void keys_arrive() const { arrive(); }
+    __device__ __forceinline__ void values_arrive() const { arrive(); }
+    __device__ __forceinline__ void end() const {}
+
+    /// `row(i)`: where the query of the thread's row i is; null: there is none.
+    template <int kFragments, class Row>
+    __device__ __forceinline__ void load_queries(Queries (&)[kFragments], Row&& row) {
+#pragma unroll
+      for (int i = 0; i < kFragments * kOwnRows; ++i) {
+        const char* from = row(i);
+        copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(
+            base_ + kMemory.q + row_of(i) * kMemory.k_pitch, from, from != nullptr, lane() % 4);
+      }
+    }
+
+    /// Four neighbours of the thread's row i; of key j; of value j.
+    __device__ __forceinline__ void query(Real (&x)[4], int i, int d) const {
+      load(x, kMemory.q + row_of(i) * kMemory.k_pitch, d);
+    }
+    __device__ __forceinline__ void key(Real (&x)[4], int j, int d) const {
+      load(x, kMemory.k + j * kMemory.k_pitch, d);
+    }
+    __device__ __forceinline__ void value(Real (&x)[4], int j, int d) const {
+      load(x, kMemory.v + j * kMemory.v_pitch, d);
+    }
+
+   private:
+    struct alignas(16) Sixteen {
+      Real x[16 / sizeof(Real)];
+    };
+
+    /// The row of the tile that is the thread's row i.
+    __device__ __forceinline__ static int row_of(int i) {
+      return wave() % kConfig.row_waves * kConfig.wave_rows() + i / kOwnRows * 16 + own_row(i % kOwnRows);
+    }
+    __device__ __forceinline__ void load(Real (&x)[4], int row, int d) const {
+      constexpr int kEach = 16 / sizeof(Real);
+#pragma unroll
+      for (int i = 0; i < 4; i += kEach) {
+        const Sixteen part = *reinterpret_cast<const Sixteen*>(memory_ + row + (d + i) * sizeof(Real));
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) x[i + e] = part.x[e];
+      }
+    }
+    __device__ __forceinline__ static void arrive() {
+      ptx::await_copies();
+      barrier();
+    }
+
+    template <int kDim, int kColumns, class Source>
+    __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
+                                               int end) {
+      constexpr int kTogether = 4;
+#pragma unroll 1
+      for (int own = thread(); own < kConfig.kv_block * kTogether; own += 32 * kConfig.waves()) {
+        const int row = own / kTogether, key = first + row, last = end > 0 ? end - 1 : 0;
+        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, source.row(key < last ? key : last),
+                                                              key < end, own % kTogether);
+      }
+    }
+    template <int kDim, int kColumns, int kBytes, int kTogether>
+    __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own) {
+      constexpr int kSize = static_cast<int>(sizeof(Real)), kChunks = kSize * kColumns / kBytes;
+#pragma unroll 4
+      for (int chunk = own; chunk < kChunks; chunk += kTogether) {
+        const int at = chunk * kBytes, left = there ? kSize * kDim - at : 0;
+        ptx::copy_async<kBytes>(to + at, left > 0 ? from + at : from, left < 0 ? 0 : left < kBytes ? left : kBytes);
+      }
+    }
+
+    char* memory_;
+    ptx::SharedAddress base_;
+  };
+
+  /// S = Q K^T for the wave's keys from `key` on.
+  template <int kFragments, int kKeyFragments>
+  static __device__ __forceinline__ void multiply_keys(Scores (&s)[kFragments][kKeyFragments],
+                                                       const Queries (&)[kFragments], const Stream& stream, int key) {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int n = 0; n < kKeyFragments; ++n) clear(s[f][n]);
+    }
+#pragma unroll 1
+    for (int d = 0; d < kConfig.qk_columns(); d += 4) {
+      Real q[kFragments * kOwnRows][4];
+#pragma unroll
+      for (int i = 0; i < kFragments * kOwnRows; ++i) stream.query(q[i], i, d);
+#pragma unroll
+      for (int n = 0; n < kKeyFragments; ++n) {
+#pragma unroll
+        for (int c = 0; c < kOwnKeys; ++c) {
+          Real k[4];
+          stream.key(k, key + kKeys * n + own_key(c), d);
+#pragma unroll
+          for (int i = 0; i < kFragments * kOwnRows; ++i) {
+            Real& sum = s[i / kOwnRows][n].x[i % kOwnRows][c];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum = fused(q[i][e], k[e], sum);
+          }
+        }
+      }
+    }
+  }
+
+  /// O += P V.
+  template <int kFragments, int kKeyFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_values(Out (&o)[kFragments][kOutFragments],
+                                                    const Scores (&p)[kFragments][kKeyFragments], const Stream& stream,
+                                                    int key) {
+#pragma unroll
+    for (int n = 0; n < kKeyFragments; ++n) {
+#pragma unroll
+      for (int c = 0; c < kOwnKeys; ++c) {
+#pragma unroll
+        for (int from = 0; from < 4; ++from) {  // key 4 c + from, which the thread beside has
+          Real weight[kFragments * kOwnRows];
+#pragma unroll
+          for (int i = 0; i < kFragments * kOwnRows; ++i) {
+            weight[i] = __shfl_sync(~0U, p[i / kOwnRows][n].x[i % kOwnRows][c], (lane() & ~3) + from);
+          }
+#pragma unroll
+          for (int d = 0; d < kOutFragments; ++d) {
+            Real v[kOwnOuts];
+            stream.value(v, key + kKeys * n + 4 * c + from, kOuts * d + own_out(0));
+#pragma unroll
+            for (int e = 0; e < kOwnOuts; ++e) {
+#pragma unroll
+              for (int i = 0; i < kFragments * kOwnRows; ++i) {
+                Real& sum = o[i / kOwnRows][d].x[i % kOwnRows][e];
+                sum = fused(weight[i], v[e], sum);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ unsigned short half_bits(float x) {
+    return static_cast<unsigned short>(ptx::pack<true>(x, 0));
+  }
+  static __device__ __forceinline__ unsigned short bfloat_bits(float x) {
+    return static_cast<unsigned short>(ptx::pack<false>(x, 0));
+  }
+};
+
+}  // namespace heddle::portable

@@ -1,0 +1,23 @@
+// CDNA: MFMA of 32 x 32 x 8 in waves of 64. A lane has of an operand row, or column, lane % 32 and of its depth
+// 4 (lane / 32) and on, 4; of a result column lane % 32, rows 8 (g / 4) + 4 (lane / 32) + g % 4. So four of its
+// weights are its part of the next operand, for each 8 keys.
+#pragma once
+
+#include "portable/fragments/amd.cuh"
+
+namespace heddle::portable {
+
+struct Gfx9Layout {
+  static constexpr int kKeys = 32, kOwn = 16, kRun = 4, kDepth = 8, kWords = 2;
+  static __device__ __forceinline__ int own(int lane, int c) { return c / 4 * 8 + lane / 32 * 4 + c % 4; }
+  static __device__ __forceinline__ int operand(int lane) { return lane / 32 * 4; }
+  static __device__ __forceinline__ int stored(int r) { return r; }
+  static __device__ __forceinline__ void weights(unsigned (&b)[2], const unsigned (&own)[2], int) {
+    b[0] = own[0], b[1] = own[1];
+  }
+};
+
+template <auto kConfig>
+struct Gfx9Fragments : AmdFragments<kConfig, Gfx9Layout> {};
+
+}  // namespace heddle::portable

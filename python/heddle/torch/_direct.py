@@ -1,0 +1,62 @@
+"""Repeated calls, straight to the library: core/direct_calls.cc."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from .. import _core
+from ._run import empty_lse
+from ._recording import MASK_PREFIX
+from ._trace import known_of
+
+KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers
+
+
+def stream_of(index: int) -> int | None:
+    """torch's current stream of a GPU. None while a graph captures it."""
+    return None if torch.cuda.is_current_stream_capturing() else torch._C._cuda_getCurrentRawStream(index)
+
+
+_calls = _core.DirectCalls(
+    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, stream_of,
+    {device: known_of("", device) for device in KINDS}, {device: known_of(MASK_PREFIX, device) for device in KINDS})
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: Any,
+    scale: float | None, enable_gqa: bool, with_lse: bool, clamps: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """(out, lse), if the call is one that was made before, on plain tensors. Else None, and nothing was done.
+
+    `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask.
+    """
+    if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
+        return None
+    made: tuple[torch.Tensor, torch.Tensor | None] | None = _calls.attend(
+        query, key, value, score, mask, scale, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
+    return made
+
+
+def bound(
+    expr: _core.Expr, captures: dict[str, torch.Tensor], params: dict[str, Any], version: int = 0,
+    scope: tuple[int, int, int, int] | None = None, device: torch.device | None = None,
+) -> _core.BoundMod | None:
+    """A mod for attend(). `scope`: batch, heads, queries and keys of a block mask, which is on `device`."""
+    if scope is None or device is None:
+        return _core.BoundMod(expr, captures, params, version)
+    if device.type not in KINDS:
+        return None
+    return _core.BoundMod(expr, captures, params, version, (*scope, KINDS[device.type], device.index or 0))
+
+
+def listed(
+    lists: _core.BlockMask, mask_mod: Any, version: int, scope: tuple[int, int, int, int], device: torch.device
+) -> _core.ListedMask | None:
+    """A block mask of lists for attend()."""
+    if device.type not in KINDS:
+        return None
+    return _core.ListedMask(lists, mask_mod, version, (*scope, KINDS[device.type], device.index or 0))

@@ -1,0 +1,139 @@
+#include "backend/cuda/emit/backward_sm90.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/emit/embedded.h"
+#include "backend/cuda/emit/wgmma_text.h"
+#include "backend/device_text/words.h"
+#include "plan/families/backward_sm90_fields.h"
+
+namespace heddle::cuda::emit {
+namespace {
+
+using device_text::ModLayout;
+using device_text::TakesScore;
+using shared::BackwardSm90Config;
+
+std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
+std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
+template <class Enum>
+std::string value_text(std::string_view type, Enum value) {
+  return fmt::format("heddle::shared::{}::{}", type, name(value));
+}
+
+/// Without the fields that are at their default.
+std::string config_text(const BackwardSm90Config& config) {
+  const BackwardSm90Config defaults;
+  std::vector<std::string> fields;
+  plan::for_each_backward_field([&](std::string_view name, std::string_view type, auto field) {
+    if (config.*field == defaults.*field) return;
+    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
+  });
+  return device_text::wrapped(
+      fmt::format("constexpr heddle::shared::BackwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", ")));
+}
+
+/// In namespace heddle:
+///   score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x 64 x 16, both operands in shared memory, columns contiguous in memory (K-major);
+///   gradient_product(float (&d)[columns / 2], const unsigned* a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major);
+///   query_product(float (&d)[d_q_columns / 2], unsigned long long a, unsigned long long b, int accumulate)
+/// d (+)= a b, 64 x d_q_columns x 16: a K-major, b MN-major.
+std::string products_text(const BackwardSm90Config& config) {
+  constexpr int kQueries = 64;
+  const std::string types = config.f16 ? "f16.f16" : "bf16.bf16";
+  const auto of_two = [&](const char* name, int columns, const char* immediates) {
+    return Product{.name = name,
+                   .parameters = "unsigned long long a, unsigned long long b, int accumulate",
+                   .a_operand = operands(columns / 2, 1),
+                   .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
+                   .columns = columns,
+                   .input_count = 3,
+                   .types = types,
+                   .immediates = immediates};
+  };
+  const Product gradient = {.name = "gradient_product",
+                            .parameters = "const unsigned* a, unsigned long long b, int accumulate",
+                            .a_operand = fmt::format("{{{}}}", operands(config.columns / 2, 4)),
+                            .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
+                            .columns = config.columns,
+                            .input_count = 6,
+                            .types = types,
+                            .immediates = "1, 1, 1"};
+  constexpr int kStep = 16;
+  return fmt::format("namespace heddle {{\n\n{}\n{}\n{}\n}}  // namespace heddle\n",
+                     product_text(of_two("score_product", kQueries, "1, 1, 0, 0"), kStep), product_text(gradient, kStep),
+                     product_text(of_two("query_product", config.d_q_columns, "1, 1, 0, 1"), kStep));
+}
+
+std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {
+  const auto text = [&](const char* name, const Expr& mod, ExprType type, TakesScore takes_score,
+                        device_text::Rounding rounding = device_text::Rounding::exact) {
+    return mod.empty() ? device_text::no_mod_text(name, type, takes_score)
+                       : device_text::mod_text(name, mod, layout, takes_score, rounding);
+  };
+  const plan::Drops none{}, drops = mods.drops.value_or(none);
+  constexpr auto kContracted = device_text::Rounding::contracted;
+  return text("mask", mods.mask, ExprType::boolean, TakesScore::no) +
+         text("offset", mods.offset, ExprType::f32, TakesScore::no) +
+         text("score", mods.score, ExprType::f32, TakesScore::yes, kContracted) +
+         text("derivative", mods.derivative, ExprType::f32, TakesScore::yes, kContracted) +
+         text("weight", mods.drops ? Expr() : mods.weight, ExprType::f32, TakesScore::no) +
+         text("seed", drops.seed, ExprType::i32, TakesScore::no) +
+         text("threshold", drops.threshold, ExprType::i32, TakesScore::no) +
+         text("kept", drops.kept, ExprType::f32, TakesScore::no);
+}
+
+std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
+  std::string name = fmt::format("{} {} d{}", kernel, config.f16 ? "f16" : "bf16", config.qk_dim);
+  const auto add = [&](bool there, std::string_view word) {
+    if (there) name += fmt::format(" {}", word);
+  };
+  add(config.v_dim != config.qk_dim, fmt::format("v{}", config.v_dim));
+  add(true, fmt::format("{}x64", config.keys()));
+  add(config.masked, "masked");
+  add(config.scores != shared::ScoreForm::plain, shared::name(config.scores));
+  add(config.weighted, "weighted");
+  add(config.dropped, "dropped");
+  add(config.by_sequence, "by sequence");
+  add(config.sinks, "sinks");
+  add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
+  add(!config.d_q, "no dq");
+  return name;
+}
+
+}  // namespace
+
+jit::Source backward_sm90(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout) {
+  ModLayout own = layout;
+  own.by_sequence = config.by_sequence;
+  jit::Source source;
+  source.name = name_of(config, "backward_sm90");
+  source.text = fmt::format(
+      "#include \"mods/columns.cuh\"\n"
+      "#include \"ptx/wgmma.cuh\"\n"
+      "#include \"shared/backward_sm90_config.h\"\n\n"
+      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/backward_sm90.cuh\"\n",
+      config_text(config), products_text(config), mod_texts(mods, own));
+  source.headers = embedded_headers();
+  source.architecture = "sm_90a";
+  return source;
+}
+
+jit::Source backward_rows(const BackwardSm90Config& config) {
+  return {.name = name_of(config, "backward_rows"),
+          .text = fmt::format("#include \"shared/backward_sm90_config.h\"\n\n"
+                              "namespace heddle {{\n{}}}  // namespace heddle\n\n"
+                              "#include \"families/backward_rows.cuh\"\n",
+                              config_text(config)),
+          .headers = embedded_headers(),
+          .architecture = "sm_90a"};
+}
+
+}  // namespace heddle::cuda::emit

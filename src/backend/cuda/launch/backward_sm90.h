@@ -1,0 +1,26 @@
+// The Hopper backward family's kernels: compiled, their lists on the device, ready to launch.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "plan/families/backward_sm90_schedule.h"
+#include "shared/backward_sm90.h"
+
+namespace heddle::cuda {
+
+/// Throws as prepare_forward_sm90.
+std::unique_ptr<backend::Kernel> prepare_backward_sm90(const backend::PrepareArguments& arguments);
+
+/// What all runs of a plan pass to their kernels: all but addresses of memory, values of mods, and lists.
+struct BackwardConstants {
+  shared::BackwardSm90Params main{};
+  shared::BackwardRowsParams rows{};
+};
+BackwardConstants backward_constants(const backend::PrepareArguments& arguments);
+
+/// What a run passes besides: addresses of its tensors and its workspace.
+void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
+                   const shared::BackwardSm90Config& config, BackwardConstants& constants);
+
+}  // namespace heddle::cuda

@@ -1,0 +1,23 @@
+// Where sequences stand, as kernels take it, if the host knows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problem/problem.h"
+#include "shared/sequence_span.h"
+
+namespace heddle::cuda {
+
+/// Of each sequence. `longest`: keys of the longest.
+std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem, int longest);
+
+/// A packed tensor as a batch of so many sequences that all begin at the same address.
+template <class View>
+View by_sequence(View view, std::int64_t sequences) {
+  view.shape[0] = sequences;
+  view.strides[0] = 0;
+  return view;
+}
+
+}  // namespace heddle::cuda

@@ -1,0 +1,23 @@
+// The parameters of the portable forward family, which are the same on every device: what a plan fixes, and what each
+// run brings.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "shared/forward_mma.h"
+#include "shared/sequence_span.h"
+
+namespace heddle::forward_mma {
+
+/// All but addresses, lists of tiles and values of mods.
+shared::ForwardMmaParams constant_params(const backend::PrepareArguments& arguments);
+
+/// Where each sequence stands, for kernels whose configuration says that they differ.
+std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem);
+
+/// The addresses of a run. Throws Error(invalid_argument), naming the tensor, where one is aligned less than planned.
+void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments,
+                   shared::ForwardMmaParams& params);
+
+}  // namespace heddle::forward_mma

@@ -1,0 +1,110 @@
+#include "backend/forward_mma/text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string_view>
+#include <vector>
+
+#include "backend/device_text/words.h"
+#include "plan/families/forward_mma_config.h"
+
+namespace heddle::forward_mma {
+namespace {
+
+using device_text::Rounding;
+using device_text::TakesScore;
+using shared::ForwardMmaConfig;
+using shared::ScoreForm;
+
+std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
+std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
+template <class Enum>
+std::string value_text(std::string_view type, Enum value) {
+  return fmt::format("heddle::shared::{}::{}", type, name(value));
+}
+
+/// Without the fields that are at their default.
+std::string config_text(const ForwardMmaConfig& config) {
+  const ForwardMmaConfig defaults;
+  std::vector<std::string> fields;
+  plan::for_each_mma_field([&](std::string_view name, std::string_view type, auto field) {
+    if (config.*field == defaults.*field) return;
+    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
+  });
+  return device_text::wrapped(
+      fmt::format("constexpr heddle::shared::ForwardMmaConfig kConfig = {{{}}};\n", fmt::join(fields, ", ")));
+}
+
+/// Of a mod's name, its type, that of its elements, and the arguments before the indices.
+constexpr const char* kMember = R"(
+  struct {1} {{
+    using Mod = {1}Mod;
+    template <class... Arguments>
+    static __device__ __forceinline__ {2} element(const shared::ModValues& mod, const Arguments&... arguments) {{
+      return {0}_element(mod, arguments...);
+    }}
+  }};)";
+
+}  // namespace
+
+std::string fragments_class(shared::FragmentKind kind) {
+  std::string kind_name = name(kind);
+  kind_name[0] = static_cast<char>(kind_name[0] - 'a' + 'A');
+  return kind_name + "Fragments";
+}
+std::string fragments_header(shared::FragmentKind kind) { return fmt::format("portable/fragments/{}.cuh", name(kind)); }
+
+std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::KernelMods& mods,
+                                 const device_text::ModLayout& layout) {
+  device_text::ModLayout own = layout;
+  own.by_sequence = config.by_sequence;
+  std::string texts, members;
+  const auto add = [&](const char* name, const char* type, bool there, const Expr& mod, TakesScore takes_score,
+                       Rounding rounding, const char* element) {
+    if (!there) {
+      members += fmt::format("\n  using {} = portable::NoMod;", type);
+      return;
+    }
+    texts += device_text::mod_text(name, mod, own, takes_score, rounding);
+    members += fmt::format(kMember, name, type, element);
+  };
+  add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
+  add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact, "float");
+  add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted, "float");
+  add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
+  return fmt::format(
+      "#include \"portable/forward/mods.cuh\"\n"
+      "#include \"shared/forward_mma_config.h\"\n\n"
+      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n"
+      "namespace heddle {{\nstruct GeneratedMods {{{}\n}};\n}}  // namespace heddle\n",
+      config_text(config), texts, members);
+}
+
+std::string name_of(const ForwardMmaConfig& config) {
+  std::string name = fmt::format("forward_mma {} {} d{}", shared::name(config.fragments), shared::name(config.storage),
+                                 config.qk_dim);
+  const auto add = [&](bool there, std::string_view word) {
+    if (there) name += fmt::format(" {}", word);
+  };
+  if (config.v_dim != config.qk_dim) name += fmt::format("/{}", config.v_dim);
+  name += fmt::format(" {}x{}", config.rows(), config.kv_block);
+  add(config.packs(), fmt::format("packed {}", config.packed_heads));
+  add(config.key_waves > 1, fmt::format("{} key waves", config.key_waves));
+  add(config.splits_keys(), fmt::format("{} splits", config.splits));
+  add(config.masked, "masked");
+  add(config.scores != ScoreForm::plain, shared::name(config.scores));
+  add(config.weighted, "weighted");
+  add(config.by_sequence, "by sequence");
+  add(config.device_lengths, "device lengths");
+  add(config.page_rows > 0, fmt::format("pages of {}", config.page_rows));
+  add(config.q_bytes < 4 || config.kv_bytes < 16 || config.o_bytes < 4,
+      fmt::format("rows at {}/{}/{} bytes", config.q_bytes, config.kv_bytes, config.o_bytes));
+  add(config.sinks, "sinks");
+  add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
+  add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
+  add(config.lse, "lse");
+  return name;
+}
+
+}  // namespace heddle::forward_mma

@@ -1,0 +1,232 @@
+#include "plan/families/backward_sm90.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "plan/access/tensor_access.h"
+#include "plan/access/tma.h"
+#include "plan/families/backward_sm90_config.h"
+#include "plan/families/backward_sm90_schedule.h"
+#include "plan/families/forward_sm90.h"
+#include "plan/families/forward_sm90_costs.h"
+#include "shared/backward_sm90_memory.h"
+#include "shared/sequences.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::BackwardSm90Config;
+
+constexpr std::int64_t kLargestDim = 128;  // dK and dV take a register of each thread for every two columns of both
+constexpr std::int64_t kMostHeads = 65535;  // the height of a grid
+
+std::string refuse_types(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  if (size_of(problem.q_dtype) == 1) {
+    return fmt::format("q, k and v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
+                       name(problem.k_dtype), name(problem.v_dtype));
+  }
+  for (const auto& [what, dim] : {std::pair("q and k have", problem.qk_dim), std::pair("v has", problem.v_dim)}) {
+    if (dim > kLargestDim) return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, kLargestDim);
+  }
+  if (request.backward->d_o.dtype != problem.q_dtype) {
+    return fmt::format("dO is {}; {}, q's type, is accepted", name(request.backward->d_o.dtype), name(problem.q_dtype));
+  }
+  return {};
+}
+
+/// Tensors that serve several sequences: their gradients would be sums over these.
+std::string refuse_broadcasts(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  if (problem.packed || problem.batch <= 1) return {};
+  const AttentionTensors& tensors = request.tensors;
+  for (const auto& [what, view, wanted] :
+       {std::tuple("q", &tensors.q, problem.wanted.q), std::tuple("k", &tensors.k, problem.wanted.k),
+        std::tuple("v", &tensors.v, problem.wanted.v)}) {
+    if (wanted && view->shape[0] == 1) {
+      return fmt::format("{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted",
+                         what, problem.batch, problem.batch);
+    }
+  }
+  return {};
+}
+
+std::string refuse_lengths(const AttentionProblem& problem) {
+  if (problem.device_lengths || problem.device_starts) {
+    return "lengths, cumulative lengths or q_start are in the device's memory; in the host's they are accepted";
+  }
+  if (problem.device_kv_starts) return "kv_start is in the device's memory; in the host's it is accepted";
+  return {};
+}
+
+std::string refuse_gradients(const AttentionProblem& problem) {
+  if (!problem.wanted.captures.empty()) {
+    return fmt::format("the gradient of capture '{}' is asked for; those of q, k, v and sinks are accepted",
+                       problem.wanted.captures.front());
+  }
+  if (!problem.wanted.params.empty()) {
+    return fmt::format("the gradient of param '{}' is asked for; those of q, k, v and sinks are accepted",
+                       problem.wanted.params.front());
+  }
+  return {};
+}
+
+/// dQ's sums come from the tiles of keys in any order.
+std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
+  if (!problem.deterministic || !problem.wanted.q) return {};
+  for (const Sequence& sequence : problem.sequences) {
+    if (sequence.kv_len > keys) {
+      return fmt::format(
+          "deterministic is asked for, and dq of {} keys is added by tiles of {} keys in any order; up to {} keys, or no "
+          "dq, are accepted",
+          sequence.kv_len, keys, keys);
+    }
+  }
+  return {};
+}
+
+std::string refuse_sizes(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  if (problem.q_heads > kMostHeads) {
+    return fmt::format("q has {} heads; up to {} are accepted", problem.q_heads, kMostHeads);
+  }
+  const std::int64_t parts = count_row_blocks(problem) * problem.q_heads * config.d_q_parts();
+  if (parts > std::numeric_limits<int>::max()) {
+    return fmt::format("q has {} rows of {} heads, which make {} parts of dq; up to 2147483647 are accepted",
+                       problem.q_rows, problem.q_heads, parts);
+  }
+  return {};
+}
+
+std::string refuse_blocks(const AttentionOptions& options) {
+  if (options.block_mask == nullptr) return {};
+  const BlockSize block = options.block_mask->block();
+  if (block.q % shared::kStepQueries == 0 && block.kv % shared::kWarpgroupRows == 0) return {};
+  return fmt::format("the block mask has blocks of {} x {}; multiples of {} x {} are accepted", block.q, block.kv,
+                     shared::kStepQueries, shared::kWarpgroupRows);
+}
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + shared::kLineBytes - 1) / shared::kLineBytes * shared::kLineBytes;
+}
+
+/// q, k, v and dO where TMA finds them, or copies.
+void set_access(const Request& request, Plan& plan) {
+  AttentionTensors tensors = request.tensors;
+  tensors.o = TensorView{nullptr, tensors.q.dtype, tensors.o.shape};  // no product reads it
+  const TensorAccess access = std::move(tensor_accesses(tensors, request.problem).ways.front());
+  plan.copies = access.copies;
+  plan.access = access.reasons;
+  const ConstTensorView& d_o = request.backward->d_o;
+  const std::string reason = d_o.count() == 0 ? std::string() : tma_refuses(d_o);
+  if (!reason.empty()) {
+    TensorCopy copy = copy_for(d_o);
+    copy.offset = room_of(plan.copies);
+    plan.copies[kCopiedDO] = copy;
+    plan.access.push_back(fmt::format("dO is copied into the workspace by each run: {}", reason));
+  }
+}
+
+/// Guesses but for the rates of memory: no run of these kernels has been timed.
+constexpr double kStepClocks[] = {2000, 3200};  // of 64 queries x 128 keys, with 64 columns and with 128
+constexpr double kTileClocks = 4000;
+constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
+
+Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
+                   const device::CudaCaps& caps) {
+  const double qk = static_cast<double>(problem.qk_dim), v = static_cast<double>(problem.v_dim);
+  const double rows = static_cast<double>(problem.packed ? problem.q_rows : problem.batch * problem.q_rows) *
+                      static_cast<double>(problem.q_heads),
+               keys = static_cast<double>(problem.packed ? problem.kv_rows : problem.batch * problem.kv_rows) *
+                      static_cast<double>(problem.kv_heads);
+  const auto element = static_cast<double>(size_of(problem.q_dtype));
+  // Around the main kernel: o and dO are read, dQ's sums zeroed, read, and dq written.
+  const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
+  const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
+  const double sms = std::max(1, caps.multiprocessors);
+  const double clocks = static_cast<double>(schedule.steps) * kStepClocks[config.panels() - 1] * config.warpgroups / 2 +
+                        static_cast<double>(schedule.items.size()) * kTileClocks;
+  const double longest = static_cast<double>(schedule.longest) * kStepClocks[config.panels() - 1] + kTileClocks;
+  return {.seconds = std::max(clocks / sms, longest) / kSm90Rates.clocks_per_second +
+                     around / kSm90Rates.memory_bytes_per_second + kLaunchSeconds,
+          .flops = 2 * (3 * qk + 2 * v) * static_cast<double>(schedule.elements),
+          .bytes = bytes};
+}
+
+void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& plan) {
+  plan.forms.score = describe_derivative(mods);
+  if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
+  if (mods.drops) {
+    plan.forms.weight = "dropped: a bit for each pair of a thread, by the forward's draws; two keys share a call";
+  } else if (!problem.weight_mod.empty()) {
+    plan.forms.weight = "computed for each pair, for dV and again for dS";
+  }
+  plan.gradients.push_back("S and P are recomputed from q, k and lse, dP from dO and v");
+  if (problem.wanted.q) {
+    plan.gradients.push_back(problem.deterministic
+                                 ? "dq: one tile of keys adds to each element; the same bits in each run"
+                                 : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+  }
+  if (problem.wanted.k || problem.wanted.v) {
+    plan.gradients.push_back("dk, dv: in registers of one CTA, over all query heads of the group; the same bits in each run");
+  }
+  if (problem.wanted.sinks) {
+    plan.gradients.push_back("d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
+  }
+}
+
+}  // namespace
+
+BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
+  BackwardSm90Workspace workspace{};
+  workspace.d_q = aligned(blocks * shared::kBlockBytes);
+  workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
+  workspace.bytes = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
+  return workspace;
+}
+
+std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps) {
+  const AttentionProblem& problem = request.problem;
+  std::string reason = forward_sm90_refuses(problem, request.options, caps);
+  if (reason.empty()) reason = refuse_types(request);
+  if (!reason.empty()) return reason;
+  const BackwardSm90Config config = backward_sm90_config(problem, backward_mods(problem));
+  std::array<std::string, 6> reasons = {
+      refuse_broadcasts(request),        refuse_lengths(problem),
+      refuse_gradients(problem),         refuse_deterministic(problem, config.keys()),
+      refuse_sizes(problem, config),     refuse_blocks(request.options)};
+  const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
+  return found == reasons.end() ? std::string() : std::move(*found);
+}
+
+std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const AttentionProblem& problem = request.problem;
+  const BackwardMods mods = backward_mods(problem);
+  const BackwardSm90Config config = with_gradients(backward_sm90_config(problem, mods), *request.backward);
+  Choice choice;
+  Plan& plan = choice.plan;
+  choice.block_mask = rows_of({shared::kStepQueries, shared::kWarpgroupRows});
+  plan.tile = {shared::kStepQueries, config.keys()};
+  plan.device = caps.index;
+  plan.multiprocessors = caps.multiprocessors;
+  plan.backward_sm90 = config;
+  const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
+  plan.grid = static_cast<int>(schedule.items.size());
+  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes;
+  plan.predicted = predict(problem, config, schedule, caps);
+  set_access(request, plan);
+  const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
+  plan.workspace_bytes = work.workspace_bytes;
+  plan.predicted->bytes += work.bytes;
+  plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
+  describe(problem, mods, plan);
+  return {std::move(choice)};
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,113 @@
+#include "plan/families/backward_sm90_config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "plan/access/tma.h"
+#include "plan/families/backward_sm90_fields.h"
+#include "shared/backward_sm90_memory.h"
+
+namespace heddle::plan {
+namespace {
+
+using shared::BackwardSm90Config;
+using shared::OutputType;
+
+shared::Normalizer shared_of(Normalizer normalizer) {
+  switch (normalizer) {
+    case Normalizer::none:
+      return shared::Normalizer::none;
+    case Normalizer::sigmoid:
+      return shared::Normalizer::sigmoid;
+    case Normalizer::softmax:
+      break;
+  }
+  return shared::Normalizer::softmax;
+}
+
+OutputType type_of(DType dtype, DType own) {
+  if (dtype == own) return OutputType::same;
+  switch (dtype) {
+    case DType::f64:
+      return OutputType::f64;
+    case DType::f32:
+      return OutputType::f32;
+    case DType::f16:
+      return OutputType::f16;
+    case DType::bf16:
+      return OutputType::bf16;
+    case DType::e4m3:
+      return OutputType::e4m3;
+    default:
+      return OutputType::e5m2;
+  }
+}
+
+bool divides(const ConstTensorView& view, std::int64_t elements) {
+  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
+    if (view.shape[axis] != 1 && view.strides[axis] % elements != 0) return false;
+  }
+  const auto bytes = static_cast<std::uintptr_t>(elements * size_of(view.dtype));
+  return reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
+}
+
+Setting setting(std::string_view name, int value) { return {name, value}; }
+Setting setting(std::string_view name, bool value) { return {name, value}; }
+template <class Enum>
+Setting setting(std::string_view name, Enum value) {
+  return {name, std::string_view(shared::name(value))};
+}
+
+}  // namespace
+
+BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods) {
+  BackwardSm90Config config;
+  config.qk_dim = static_cast<int>(problem.qk_dim);
+  config.v_dim = static_cast<int>(problem.v_dim);
+  config.columns = std::max(config.qk_dim, config.v_dim) <= 64 ? 64 : 128;
+  config.warpgroups = 2;
+  config.q_stages = 3;
+  config.d_o_stages = 2;
+  config.f16 = problem.q_dtype == DType::f16;
+  config.d_q = problem.wanted.q;
+  config.masked = !mods.mask.empty();
+  config.dropped = mods.drops.has_value();
+  config.weighted = !mods.weight.empty() && !config.dropped;
+  config.by_sequence = problem::sequences_differ(problem) || problem.packed;
+  config.sinks = problem.wanted.sinks;
+  config.scores = mods.form;
+  config.normalizer = shared_of(problem.normalizer);
+  config.o_type = type_of(problem.o_dtype, problem.q_dtype);
+  return config;
+}
+
+BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTensors& tensors) {
+  constexpr std::int64_t kWide = 8;
+  config.wide_rows = config.o_type == OutputType::same && config.v_dim % kWide == 0 && divides(tensors.o, kWide) &&
+                     divides(tensors.d_o, kWide);
+  const DType own = tensors.q.dtype;
+  const auto set = [&](const std::optional<TensorView>& view, OutputType& type) {
+    if (!view) return;
+    type = type_of(view->dtype, own);
+    config.odd_gradients = config.odd_gradients || !divides(*view, 2);
+  };
+  set(tensors.dq, config.d_q_type);
+  set(tensors.dk, config.d_k_type);
+  set(tensors.dv, config.d_v_type);
+  if (tensors.d_sinks) config.d_sinks_type = type_of(tensors.d_sinks->dtype, own);
+  return config;
+}
+
+std::vector<Setting> backward_sm90_settings(const BackwardSm90Config& config) {
+  const BackwardSm90Config defaults;
+  std::vector<Setting> settings;
+  for_each_backward_field([&](std::string_view name, std::string_view, auto field) {
+    if (config.*field != defaults.*field) settings.push_back(setting(name, config.*field));
+  });
+  settings.push_back({"shared_memory_bytes", shared::backward_sm90_memory(config).bytes});
+  return settings;
+}
+
+}  // namespace heddle::plan

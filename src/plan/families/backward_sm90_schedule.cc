@@ -1,0 +1,186 @@
+#include "plan/families/backward_sm90_schedule.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "mask/shape.h"
+#include "plan/tiles/key_rows.h"
+
+namespace heddle::plan {
+namespace {
+
+using mask::block_count;
+using problem::AttentionProblem;
+
+static_assert(shared::kTileKvTile == offsetof(shared::BackwardTile, item.kv_tile) &&
+              shared::kTileKvHead == offsetof(shared::BackwardTile, item.kv_head) &&
+              shared::kTileBatch == offsetof(shared::BackwardTile, item.batch) &&
+              shared::kTileFirstRun == offsetof(shared::BackwardTile, item.first_run) &&
+              shared::kTileRuns == offsetof(shared::BackwardTile, item.runs) &&
+              shared::kTileSteps == offsetof(shared::BackwardTile, item.steps) &&
+              shared::kTileFirstBlock == offsetof(shared::BackwardTile, item.first_block) &&
+              shared::kTileQLen == offsetof(shared::BackwardTile, q_len) &&
+              shared::kTileKvLen == offsetof(shared::BackwardTile, kv_len) &&
+              shared::kTileQStart == offsetof(shared::BackwardTile, q_start) &&
+              shared::kTileKvBegin == offsetof(shared::BackwardTile, kv_begin) &&
+              shared::kTileQEnd == offsetof(shared::BackwardTile, q_end) &&
+              shared::kTileKvEnd == offsetof(shared::BackwardTile, kv_end) &&
+              shared::kTileKvBefore == offsetof(shared::BackwardTile, kv_before) &&
+              shared::kStepQFirst == offsetof(shared::BackwardStep, q_first) &&
+              shared::kStepHead == offsetof(shared::BackwardStep, head) &&
+              shared::kStepFlags == offsetof(shared::BackwardStep, flags) &&
+              shared::kStepBlock == offsetof(shared::BackwardStep, block));
+
+// Q, dO and dQ's sums of the heads of a section stay in L2.
+constexpr std::int64_t kSectionBytes = 20'000'000;
+
+/// Keys in the place of queries.
+AttentionProblem turned(const AttentionProblem& problem) {
+  AttentionProblem other = problem;
+  std::swap(other.q_rows, other.kv_rows);
+  for (Sequence& sequence : other.sequences) {
+    std::swap(sequence.q_begin, sequence.kv_begin);
+    std::swap(sequence.q_len, sequence.kv_len);
+    std::swap(sequence.q_start, sequence.kv_start);
+  }
+  return other;
+}
+
+/// The runs of tiles over all query heads of a group, stored once where tiles share them.
+class GroupRuns {
+ public:
+  struct Range {
+    int first = 0, count = 0, steps = 0;
+  };
+
+  GroupRuns(std::vector<shared::KvRun> of_heads, std::int64_t group)
+      : of_heads_(std::move(of_heads)), group_(static_cast<int>(group)) {}
+
+  /// Of a tile whose group's heads have these rows, from head `head` on.
+  Range add(const std::vector<const KeyRow*>& rows, int head) {
+    const std::pair key(rows, head);
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    Range range{.first = static_cast<int>(runs_.size())};
+    for (int g = 0; g < group_; ++g) {
+      const KeyRow& row = *rows[static_cast<std::size_t>(g)];
+      for (int r = row.first_run; r < row.first_run + row.runs; ++r) {
+        const shared::KvRun& run = of_heads_[static_cast<std::size_t>(r)];
+        constexpr int kOfStep = shared::kStepRagged - 1;  // attends, partial
+        runs_.push_back({run.begin, run.end, run.flags & kOfStep, head + g});
+      }
+      range.steps += row.steps;
+    }
+    range.count = static_cast<int>(runs_.size()) - range.first;
+    known_.emplace(key, range);
+    return range;
+  }
+  std::vector<shared::QueryRun> take() { return std::move(runs_); }
+
+ private:
+  std::vector<shared::KvRun> of_heads_;
+  int group_;
+  std::map<std::pair<std::vector<const KeyRow*>, int>, Range> known_;
+  std::vector<shared::QueryRun> runs_;
+};
+
+void add_blocks(const AttentionProblem& problem, BackwardSchedule& schedule, std::vector<int>& first_block) {
+  for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
+    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
+    const std::int64_t rows = problem.packed ? sequence.q_len : problem.q_rows;
+    first_block.push_back(static_cast<int>(schedule.blocks.size()));
+    for (std::int64_t row = 0; row < rows; row += shared::kBlockRows) {
+      schedule.blocks.push_back(
+          {.batch = problem.packed ? 0 : batch,
+           .row = static_cast<int>(sequence.q_begin + row),
+           .live = static_cast<int>(std::clamp<std::int64_t>(sequence.q_len - row, 0, shared::kBlockRows)),
+           .stored = static_cast<int>(std::min<std::int64_t>(rows - row, shared::kBlockRows))});
+    }
+  }
+}
+
+std::int64_t elements_of(const AttentionProblem& problem, const KeyRow& row, std::int64_t keys_left) {
+  std::int64_t elements = 0;
+  for (std::size_t w = 0; w < row.keys.size(); ++w) {
+    const std::int64_t first = static_cast<std::int64_t>(w) * shared::kWarpgroupRows;
+    elements += row.keys[w] * std::clamp<std::int64_t>(keys_left - first, 0, shared::kWarpgroupRows);
+  }
+  return elements * (problem.batch > 0 ? 1 : 0);
+}
+
+/// Heads in sections, of each the longest tiles first.
+void order(const AttentionProblem& problem, BackwardSchedule& schedule,
+           const std::vector<std::size_t>& end_of_head) {
+  const std::int64_t bytes = problem.q_rows * problem.group() *
+                             ((problem.qk_dim + problem.v_dim) * size_of(problem.q_dtype) + 4 * problem.qk_dim);
+  const auto heads = static_cast<std::size_t>(std::max<std::int64_t>(1, kSectionBytes / std::max<std::int64_t>(1, bytes)));
+  std::size_t begin = 0;
+  for (std::size_t head = 0; head < end_of_head.size(); head += heads) {
+    const std::size_t end = end_of_head[std::min(head + heads, end_of_head.size()) - 1];
+    std::stable_sort(schedule.items.begin() + static_cast<std::ptrdiff_t>(begin),
+                     schedule.items.begin() + static_cast<std::ptrdiff_t>(end),
+                     [](const auto& x, const auto& y) { return x.steps > y.steps; });
+    begin = end;
+  }
+}
+
+}  // namespace
+
+std::int64_t count_row_blocks(const AttentionProblem& problem) {
+  std::int64_t blocks = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    blocks += block_count(problem.packed ? sequence.q_len : problem.q_rows, shared::kBlockRows);
+  }
+  return blocks;
+}
+
+BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const shared::BackwardSm90Config& config,
+                                        const BlockMask* block_mask) {
+  BackwardSchedule schedule;
+  if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
+  std::vector<int> first_block;
+  add_blocks(problem, schedule, first_block);
+
+  std::optional<BlockMask> columns;
+  if (block_mask != nullptr) columns = block_mask->transposed();
+  KeyRows rows(turned(problem), config.tile(), TileClocks{1, 1, 0, 0}, columns ? &*columns : nullptr);
+  GroupRuns runs(rows.take_runs(), problem.group());
+  std::vector<std::size_t> end_of_head;
+  for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
+    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
+    const std::int64_t tiles = block_count(problem.packed ? sequence.kv_len : problem.kv_rows, config.keys());
+    for (int kv_head = 0; kv_head < static_cast<int>(problem.kv_heads); ++kv_head) {
+      const int head = kv_head * static_cast<int>(problem.group());
+      for (int tile = 0; tile < static_cast<int>(tiles); ++tile) {
+        GroupRuns::Range range;
+        if (tile < rows.q_tiles(batch)) {
+          std::vector<const KeyRow*> of_group;
+          for (int g = 0; g < static_cast<int>(problem.group()); ++g) {
+            of_group.push_back(&rows.of(batch, head + g, tile));
+            schedule.elements +=
+                elements_of(problem, *of_group.back(), sequence.kv_len - std::int64_t{tile} * config.keys());
+          }
+          range = runs.add(of_group, head);
+        }
+        schedule.items.push_back({.kv_tile = tile,
+                                  .kv_head = kv_head,
+                                  .batch = batch,
+                                  .first_run = range.first,
+                                  .runs = range.count,
+                                  .steps = range.steps,
+                                  .first_block = first_block[static_cast<std::size_t>(batch)],
+                                  .unused = 0});
+        schedule.steps += range.steps;
+        schedule.longest = std::max<std::int64_t>(schedule.longest, range.steps);
+      }
+      end_of_head.push_back(schedule.items.size());
+    }
+  }
+  schedule.runs = runs.take();
+  order(problem, schedule, end_of_head);
+  return schedule;
+}
+
+}  // namespace heddle::plan

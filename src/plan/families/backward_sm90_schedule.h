@@ -1,0 +1,29 @@
+// The lists of a launch of backward_sm90: tiles of keys with the runs of queries that attend them, and blocks of rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "heddle/block_mask.h"
+#include "problem/problem.h"
+#include "shared/backward_sm90.h"
+#include "shared/backward_sm90_config.h"
+
+namespace heddle::plan {
+
+struct BackwardSchedule {
+  std::vector<shared::BackwardItem> items;  // in the order of their CTAs: of each section of heads the longest first
+  std::vector<shared::QueryRun> runs;
+  std::vector<shared::RowBlock> blocks;  // of each sequence, one behind the other
+  std::int64_t steps = 0, longest = 0;   // of all items, and of the longest
+  std::int64_t elements = 0;             // pairs of a query and a key of those steps, those past the ends not counted
+};
+
+/// `block_mask` null: everything attends. Its blocks are multiples of 64 queries and 64 keys.
+BackwardSchedule backward_sm90_schedule(const problem::AttentionProblem& problem,
+                                        const shared::BackwardSm90Config& config, const BlockMask* block_mask);
+
+/// Of all sequences.
+std::int64_t count_row_blocks(const problem::AttentionProblem& problem);
+
+}  // namespace heddle::plan

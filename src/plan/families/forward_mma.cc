@@ -1,0 +1,118 @@
+#include "plan/families/forward_mma.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "heddle/error.h"
+#include "shared/forward_mma_memory.h"
+#include "shared/sequences.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardMmaConfig;
+
+/// For the order of tiles alone: nothing of it was measured. A step's products take as long on every chip; a partial
+/// step a little longer.
+TileClocks clocks_of(const ForwardMmaConfig& config) {
+  const double step = 1.0 * config.rows() * config.kv_block * (config.qk_columns() + config.v_columns()) / 512;
+  return {.full_step = step, .partial_step = 1.2 * step, .tile = 2 * step, .loads = 0};
+}
+
+/// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
+/// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
+int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::CudaCaps& caps) {
+  constexpr int kLeastSteps = 2, kMost = 64;
+  if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
+  const auto tiles = static_cast<int>(schedule.items.size());
+  const int wanted = 2 * std::max(1, caps.multiprocessors) / tiles;
+  const int steps = std::ranges::max(schedule.items, {}, &shared::WorkItem::steps).steps;
+  return std::clamp(std::min(wanted, steps / kLeastSteps), 1, kMost);
+}
+
+std::string describe(const ForwardMmaConfig& config) {
+  const std::string heads = config.packs() ? fmt::format(" of {} heads", config.packed_heads) : "";
+  return fmt::format("{} rows{} x {} keys", config.rows(), heads, config.kv_block);
+}
+
+std::string describe_element_score(const KernelMods& mods) {
+  switch (mods.form) {
+    case shared::ScoreForm::plain:
+      return mods.factor == 1 ? "" : fmt::format("plain: t = {} * score, folded into the scale", mods.factor);
+    case shared::ScoreForm::added:
+      return fmt::format("added: t = {} * score + {}, for each pair", mods.factor, print(mods.offset));
+    default:
+      return fmt::format("mapped: t = {}, for each pair", print(mods.score));
+  }
+}
+
+Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
+                 const device::CudaCaps& caps, const RowsOf& rows_of) {
+  Choice choice;
+  Plan& plan = choice.plan;
+  plan.backend = BackendChoice::cuda;
+  plan.family = "forward_mma";
+  plan.device = caps.index;
+  plan.multiprocessors = caps.multiprocessors;
+  plan.mods = mods;
+  if (config.packs()) plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
+  choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
+  TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
+  config.splits = splits_of(config, schedule, caps);
+  plan.forward_mma = config;
+  plan.tile = {config.rows(), config.kv_block};
+  plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
+  const std::int64_t tiles = count_tiles(problem, config.tile());
+  if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
+  // Other bindings may make any tile attend something.
+  if (config.splits_keys()) {
+    plan.workspace_bytes = (plan.workspace_bytes + 255) / 256 * 256 + shared::split_memory(config, tiles).bytes;
+  }
+  plan.forms = {.score = describe_element_score(mods),
+                .mask = mods.mask.empty() ? "" : "computed for each pair of a partial block",
+                .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
+  plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));
+  return choice;
+}
+
+}  // namespace
+
+TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
+  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const KernelMods mods = forward_mma_mods(problem);
+  std::vector<Choice> choices;
+  std::vector<std::string> rejected;
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors)) {
+    std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
+    if (!reason.empty()) {
+      rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+      continue;
+    }
+    choices.push_back(choice_of(problem, config, mods, caps, rows_of));
+    if (choices.size() > 1) choices.back().plan.schedule.reset();  // lists are kept of the best alone
+  }
+  if (choices.empty()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("no kernel of forward_mma fits: {}", fmt::join(rejected, "; ")));
+  }
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    choices[i].plan.rejected = rejected;
+    for (std::size_t j = i + 1; j < choices.size(); ++j) {
+      choices[i].plan.rejected.push_back(
+          fmt::format("{}: stands after {} in the table of the family, which is not measured",
+                      describe(*choices[j].plan.forward_mma), describe(*choices[i].plan.forward_mma)));
+    }
+  }
+  return choices;
+}
+
+}  // namespace heddle::plan

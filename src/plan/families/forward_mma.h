@@ -1,0 +1,24 @@
+// The portable forward family on NVIDIA's GPUs: which problems it takes, and its candidates.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/families/forward_mma_config.h"
+#include "plan/plan.h"
+
+namespace heddle::plan {
+
+/// Empty when the family takes the problem; else the reason, a sentence that names what is not taken and what is. Any
+/// strides are taken.
+std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                const device::CudaCaps& caps);
+
+/// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits.
+std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
+
+TileSchedule forward_mma_schedule(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,
+                                  const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order);
+
+}  // namespace heddle::plan

@@ -1,0 +1,238 @@
+#include "plan/families/forward_mma_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <span>
+#include <type_traits>
+
+#include "expr/simplify.h"
+#include "plan/tiles/packed_heads.h"
+#include "plan/tiles/schedule.h"
+#include "shared/forward_mma_memory.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardMmaConfig;
+using shared::FragmentKind;
+
+/// A kernel of the table: for head dims up to `most_dim`.
+struct MmaKernel {
+  int most_dim, row_waves, row_fragments, kv_block;
+  bool shared_queries;
+  int ctas;
+};
+
+// For each bound of head dims the best first. Chosen by registers and shared memory, not measured: two fragments of
+// rows a warp halve what a warp reads of keys and values for each product.
+/// f16, bf16.
+constexpr MmaKernel kKernels[] = {
+    {64, 4, 2, 64, false, 2}, {64, 4, 1, 64, false, 2}, {64, 4, 1, 32, false, 1}, {64, 4, 1, 16, false, 1},
+    {128, 4, 2, 32, true, 2}, {128, 4, 1, 64, true, 2}, {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1},
+    {256, 4, 1, 32, true, 1}, {256, 4, 1, 16, true, 1},
+};
+constexpr MmaKernel kF32Kernels[] = {
+    {64, 4, 2, 32, true, 1},  {64, 4, 1, 32, true, 1},  {64, 4, 1, 16, true, 1},
+    {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
+};
+constexpr MmaKernel kF64Kernels[] = {{64, 4, 1, 32, true, 1}, {64, 4, 1, 16, true, 1}, {128, 4, 1, 16, true, 1}};
+
+std::span<const MmaKernel> kernels_of(shared::Storage storage) {
+  if (storage == shared::Storage::f64) return kF64Kernels;
+  if (storage == shared::Storage::f32) return kF32Kernels;
+  return kKernels;
+}
+
+shared::Storage storage_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return shared::Storage::f16;
+    case DType::bf16:
+      return shared::Storage::bf16;
+    case DType::f32:
+      return shared::Storage::f32;
+    default:
+      return shared::Storage::f64;
+  }
+}
+
+shared::OutputType output_of(const AttentionProblem& problem) {
+  if (problem.o_dtype == problem.q_dtype) return shared::OutputType::same;
+  switch (problem.o_dtype) {
+    case DType::f64:
+      return shared::OutputType::f64;
+    case DType::f32:
+      return shared::OutputType::f32;
+    case DType::f16:
+      return shared::OutputType::f16;
+    default:
+      return shared::OutputType::bf16;
+  }
+}
+
+shared::Normalizer normalizer_of(const AttentionProblem& problem) {
+  if (problem.normalizer == Normalizer::softmax) return shared::Normalizer::softmax;
+  return problem.normalizer == Normalizer::none ? shared::Normalizer::none : shared::Normalizer::sigmoid;
+}
+
+/// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits if
+/// a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
+int headroom_of(const AttentionProblem& problem, const KernelMods& mods) {
+  constexpr int kMost = 10, kUnknown = 7;
+  if (problem.q_dtype != DType::f16 || problem.normalizer != Normalizer::softmax) return 0;
+  if (mods.weight.empty() || mods.weight_bound == 0) return kMost;
+  if (!std::isfinite(mods.weight_bound)) return kUnknown;
+  return std::clamp(15 - static_cast<int>(std::ceil(std::log2(mods.weight_bound))), 0, kMost);
+}
+
+int power_of_two_from(std::int64_t x) {
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))));
+}
+
+std::int64_t longest_queries(const AttentionProblem& problem) {
+  std::int64_t longest = 0;
+  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.q_len);
+  return longest;
+}
+
+/// Query heads that share a tile, if queries are so few that these heads' fit in 64 rows; 0: they are not few.
+int packed_heads_of(const AttentionProblem& problem) {
+  const std::int64_t longest = longest_queries(problem);
+  if (longest == 0 || longest > 32) return 0;
+  const int most = shared::kWarpgroupRows / power_of_two_from(longest);
+  const int heads = std::min(power_of_two_from(problem.group()), most);
+  return heads > 1 || longest <= 16 ? heads : 0;
+}
+
+/// The kernels for few queries of a kernel of the table: a tile of 16, 32 or 64 rows. Up to 32 its waves share the keys
+/// of a step, 16 each.
+void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t longest) {
+  const std::int64_t rows = longest * packed_heads;
+  config.packed_heads = packed_heads;
+  config.row_fragments = 1;
+  config.row_waves = rows <= 16 ? 1 : rows <= 32 ? 2 : 4;
+  config.key_waves = std::min(4 / config.row_waves, config.kv_block / 16);  // a fragment of keys each, at least
+  config.ctas = 1;
+}
+
+}  // namespace
+
+KernelMods forward_mma_mods(const AttentionProblem& problem) {
+  using shared::ScoreForm;
+  KernelMods mods = kernel_mods(problem, OfKeys::left);
+  mods.streamed.reset();
+  mods.drops.reset();
+  mods.descending = false;
+  mods.slope = Expr();
+  mods.mask_form = shared::MaskForm::direct;
+  if (mods.cap != 0) {
+    mods.form = ScoreForm::mapped;
+    mods.score = expr::simplify(by_position(problem, mods.kv_start).score_mod, expr::Precision::f32);
+    mods.offset = Expr();
+    mods.cap = 0;
+    mods.factor = 1;
+  } else if (mods.form != ScoreForm::plain && mods.form != ScoreForm::mapped) {
+    mods.form = ScoreForm::added;
+  }
+  return mods;
+}
+
+int row_alignment(const ConstTensorView& view) {
+  std::uint64_t bytes = reinterpret_cast<std::uintptr_t>(view.data) | 16;
+  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
+    if (view.shape[axis] > 1) bytes |= static_cast<std::uint64_t>(view.strides[axis] * size_of(view.dtype));
+  }
+  return 1 << std::countr_zero(bytes);
+}
+
+std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
+                                                  const AttentionTensors& tensors) {
+  ForwardMmaConfig all;
+  all.qk_dim = static_cast<int>(problem.qk_dim);
+  all.v_dim = static_cast<int>(problem.v_dim);
+  all.storage = storage_of(problem.q_dtype);
+  all.fragments = all.element_bytes() == 2 ? FragmentKind::mma : FragmentKind::fma;
+  all.lse = problem.with_lse;
+  all.masked = !mods.mask.empty();
+  all.scores = mods.form;
+  all.weighted = !mods.weight.empty();
+  all.headroom = headroom_of(problem, mods);
+  all.sinks = problem.with_sinks;
+  all.normalizer = normalizer_of(problem);
+  all.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
+  all.device_lengths = problem.device_lengths;
+  all.page_rows = static_cast<int>(problem.page_rows);
+  all.q_bytes = row_alignment(tensors.q);
+  all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
+  all.o_bytes = row_alignment(tensors.o);
+  all.o_type = output_of(problem);
+
+  const int dim = std::max(all.qk_dim, all.v_dim), packed = packed_heads_of(problem);
+  const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  std::vector<ForwardMmaConfig> configs;
+  for (const bool few : {true, false}) {
+    if (few && packed == 0) continue;
+    for (const MmaKernel& kernel : kernels_of(all.storage)) {
+      if (kernel.most_dim != bound) continue;
+      ForwardMmaConfig config = all;
+      config.row_waves = kernel.row_waves;
+      config.row_fragments = kernel.row_fragments;
+      config.kv_block = kernel.kv_block;
+      config.shared_queries = kernel.shared_queries;
+      config.ctas = kernel.ctas;
+      if (few) set_few_queries(config, packed, longest_queries(problem));
+      if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
+    }
+    // More keys a step occupy more waves.
+    if (few) std::ranges::stable_sort(configs, std::greater<>(), &ForwardMmaConfig::kv_block);
+  }
+  return configs;
+}
+
+std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionProblem& problem,
+                               std::int64_t shared_memory_bytes, const BlockMask* callers) {
+  const std::int64_t last_key = std::int64_t{shared::kMaxKvBlocks} * config.kv_block;
+  if (problem.kv_rows > last_key) return fmt::format("takes up to {} rows of k", last_key);
+  const int bytes = shared::forward_mma_memory(config).bytes;
+  if (bytes > shared_memory_bytes) {
+    return fmt::format("needs {} bytes of shared memory of {}", bytes, shared_memory_bytes);
+  }
+  if (const std::int64_t tiles = count_tiles(problem, config.tile()); tiles > shared::kMaxTiles) {
+    return fmt::format("queries make {} tiles; up to {} are accepted", tiles, shared::kMaxTiles);
+  }
+  if (callers == nullptr) return {};
+  if (config.packs() && callers->is_from_lists() && !callers->shared_by_heads()) {
+    return fmt::format("packs no {} heads into a tile, since the lists of block_mask are each head's own",
+                       config.packed_heads);
+  }
+  const BlockSize block = callers->block();
+  if (block.q % shared::kWarpgroupRows != 0) {
+    return fmt::format("{} queries do not divide the {} of a block of block_mask", shared::kWarpgroupRows, block.q);
+  }
+  if (block.kv % config.kv_block != 0) {
+    return fmt::format("{} keys do not divide the {} of a block of block_mask", config.kv_block, block.kv);
+  }
+  return {};
+}
+
+std::vector<Setting> forward_mma_settings(const ForwardMmaConfig& config) {
+  const ForwardMmaConfig defaults;
+  std::vector<Setting> settings;
+  for_each_mma_field([&](std::string_view name, std::string_view, auto field) {
+    if (config.*field == defaults.*field && name != "fragments" && name != "storage") return;
+    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(config.*field)>>) {
+      settings.push_back({name, std::string_view(shared::name(config.*field))});
+    } else {
+      settings.push_back({name, config.*field});
+    }
+  });
+  settings.push_back({"shared_memory_bytes", shared::forward_mma_memory(config).bytes});
+  return settings;
+}
+
+}  // namespace heddle::plan

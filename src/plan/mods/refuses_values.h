@@ -1,0 +1,14 @@
+// What GPU kernels do not take of the values that mods read, in sentences.
+#pragma once
+
+#include <string>
+
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+/// Empty where a kernel has room for all params and captures, which its mods share, and they are where q is; else why
+/// not.
+std::string refuses_values(const problem::AttentionProblem& problem, const Bindings& bindings);
+
+}  // namespace heddle::plan

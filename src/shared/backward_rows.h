@@ -1,0 +1,38 @@
+// What backward_sm90 keeps of queries between its kernels: two numbers of each row, and dQ in f32. Both come in blocks
+// of 64 rows of one head, in an order that suits the fragments of tensor cores: a score's row is a key there, and its
+// columns are queries (S^T = K Q^T). Thread `lane` of a warp has the columns 8 j + 2 (lane % 4) + e of a block. Kernels,
+// and tests on the host, read this file.
+#pragma once
+
+namespace heddle::shared {
+
+inline constexpr int kBlockRows = 64;
+
+// A block's numbers: lse in powers of two, then delta. The sixteen of a thread stand in a row, which four floats more
+// keep out of the other lanes' banks.
+inline constexpr int kLaneRows = 16, kLaneStep = kLaneRows + 4;
+inline constexpr int kBlockNumbers = 4 * kLaneStep;  // floats of either
+inline constexpr int kBlockBytes = 2 * kBlockNumbers * 4;
+/// Where a row's number stands among those of its block.
+constexpr int place_of_row(int row) { return row % 8 / 2 * kLaneStep + 2 * (row / 8) + row % 2; }
+/// Where those of a lane's registers 4 j + e begin.
+constexpr int place_of_lane(int lane) { return lane % 4 * kLaneStep; }
+
+// dQ: of each block and 64 columns one part, as the registers of a warpgroup's accumulator: d[4 j .. 4 j + 3] of its
+// thread t at float 4 (128 j + t).
+inline constexpr int kPartFloats = 64 * 64, kPartBytes = 4 * kPartFloats;
+constexpr int place_in_part(int row, int column) {
+  const int thread = 32 * (row / 16) + 4 * (row % 8) + column % 8 / 2;
+  return 4 * (128 * (column / 8) + thread) + 2 * (row % 16 / 8) + column % 2;
+}
+
+/// Up to 64 rows of a sequence, of every query head; its number counts the blocks of all sequences.
+struct RowBlock {
+  int batch;
+  int row;     // of q and what has its rows: the first
+  int live;    // of them are queries of the sequence
+  int stored;  // rows of dq that it fills, with zeros past the live ones
+};
+static_assert(sizeof(RowBlock) == 16);
+
+}  // namespace heddle::shared

@@ -1,0 +1,45 @@
+// backward_sm90's configuration: what one kernel of it computes, and how. Read by the planner, by the launcher, and by
+// the kernels themselves when NVRTC compiles them: no headers but these, plain integers only.
+//
+// A tile is 64 * warpgroups keys of one head, and a CTA computes one tile: K and V stay in shared memory, dK and dV in
+// the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread of the producer
+// warpgroup loads Q, dO and the rows' numbers; the other warps add finished parts of dQ to memory.
+#pragma once
+
+#include "shared/mod_forms.h"
+#include "shared/panels.h"
+#include "shared/storage.h"
+#include "shared/tile_shape.h"
+
+namespace heddle::shared {
+
+inline constexpr int kStepQueries = 64;
+inline constexpr int kDsBuffers = 2;     // steps whose dS stands in shared memory
+
+struct BackwardSm90Config {
+#define HEDDLE_FIELD(type, name, value) type name = value;
+#include "shared/backward_sm90_config.def"
+#undef HEDDLE_FIELD
+
+  /// As KeyRows knows tiles: keys in the place of queries.
+  constexpr TileShape tile() const { return {warpgroups, kStepQueries}; }
+  constexpr int keys() const { return kWarpgroupRows * warpgroups; }
+  constexpr int threads() const { return 128 * (warpgroups + 1); }
+  // Panels of 64 columns: of the tensors, and of the products. What the tensors lack stays zero.
+  constexpr int panels() const { return columns / kPanelColumns; }
+  constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
+  constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  /// Parts of a step's dQ, of 64 queries and d_q_columns columns. Each is a warpgroup's; or there is one, and the
+  /// warpgroups take turns, a step each.
+  constexpr int d_q_parts() const { return columns / d_q_columns; }
+  constexpr bool shares_d_q() const { return d_q_parts() == warpgroups; }
+  constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns; }
+  /// Warpgroups that compute parts of a step's dQ.
+  constexpr int d_q_warpgroups() const { return shares_d_q() ? warpgroups : 1; }
+  // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
+  constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 240; }
+  constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 24; }
+  constexpr bool operator==(const BackwardSm90Config&) const = default;
+};
+
+}  // namespace heddle::shared

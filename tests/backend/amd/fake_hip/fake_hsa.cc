@@ -1,0 +1,59 @@
+// A libhsa-runtime64 that tells of the fake HIP's devices: a CPU, and FAKE_HIP_DEVICES GPUs with a name and compute
+// units.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+constexpr int kSuccess = 0, kInvalidArgument = 0x1001;
+constexpr int kName = 0, kDeviceType = 17, kComputeUnits = 0xA002;  // hsa_agent_info_t
+constexpr std::uint32_t kCpu = 0, kGpu = 1;                         // hsa_device_type_t
+constexpr std::uint64_t kFirstAgent = 1;                            // handles: the CPU, then the GPUs
+
+std::string setting(const char* name, const char* otherwise) {
+  const char* text = std::getenv(name);
+  return text ? text : otherwise;
+}
+
+std::uint64_t gpus() { return static_cast<std::uint64_t>(std::atoi(setting("FAKE_HIP_DEVICES", "2").c_str())); }
+
+}  // namespace
+
+extern "C" {
+
+struct hsa_agent_t {
+  std::uint64_t handle;
+};
+
+int hsa_init() { return kSuccess; }
+int hsa_shut_down() { return kSuccess; }
+
+int hsa_iterate_agents(int (*callback)(hsa_agent_t, void*), void* data) {
+  for (std::uint64_t n = 0; n <= gpus(); ++n) {
+    if (const int status = callback({kFirstAgent + n}, data); status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
+int hsa_agent_get_info(hsa_agent_t agent, int attribute, void* value) {
+  if (agent.handle < kFirstAgent || agent.handle > kFirstAgent + gpus()) return kInvalidArgument;
+  const bool gpu = agent.handle > kFirstAgent;
+  if (attribute == kName) {
+    char name[64] = {};
+    const std::string text = gpu ? setting("FAKE_HIP_CHIP", "gfx1100") : "a CPU";
+    text.copy(name, sizeof(name) - 1);
+    std::memcpy(value, name, sizeof(name));
+  } else if (attribute == kDeviceType) {
+    const std::uint32_t type = gpu ? kGpu : kCpu;
+    std::memcpy(value, &type, sizeof(type));
+  } else if (attribute == kComputeUnits) {
+    const auto units = static_cast<std::uint32_t>(gpu ? std::atoi(setting("FAKE_HIP_CUS", "96").c_str()) : 0);
+    std::memcpy(value, &units, sizeof(units));
+  } else {
+    return kInvalidArgument;
+  }
+  return kSuccess;
+}
+}

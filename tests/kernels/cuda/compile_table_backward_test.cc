@@ -1,0 +1,109 @@
+// Kernels of backward_sm90: forms of scores, masks, weights and normalizers, types, head dims, sequences. All are to be
+// accepted: no spills, no serialised products, addresses in uniform registers.
+#include "kernels/cuda/compile_table.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "backend/cuda/emit/backward_sm90.h"
+#include "heddle/mods.h"
+#include "kernels/cuda/table_sample.h"
+#include "plan/families/backward_sm90_config.h"
+
+namespace heddle::cuda {
+namespace {
+
+class BackwardCompileTable : public CompileTable {};
+
+problem::AttentionProblem problem_of(const Expr& mask, const Expr& score, const Expr& weight, Normalizer normalizer) {
+  problem::AttentionProblem problem;
+  problem.pass = problem::Pass::backward;
+  problem.normalizer = normalizer;
+  problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = DType::bf16;
+  problem.batch = problem.q_heads = problem.kv_heads = 1;
+  problem.q_rows = problem.kv_rows = 8192;
+  problem.qk_dim = problem.v_dim = 128;
+  problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
+  problem.scale = 1;
+  problem.wanted.q = problem.wanted.k = problem.wanted.v = true;
+  problem.mask_mod = mask;
+  problem.score_mod = score;
+  problem.weight_mod = weight;
+  return problem;
+}
+
+struct Case {
+  std::string name;
+  Expr mask{}, score{}, weight{};
+  Normalizer normalizer = Normalizer::softmax;
+  int qk_dim = 128, v_dim = 128;
+  bool f16 = false, by_sequence = false, d_q = true;
+};
+
+void expect_accepted(const Case& at) {
+  SCOPED_TRACE(at.name);
+  problem::AttentionProblem problem = problem_of(at.mask, at.score, at.weight, at.normalizer);
+  problem.qk_dim = at.qk_dim;
+  problem.v_dim = at.v_dim;
+  if (at.f16) problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = DType::f16;
+  problem.wanted.q = at.d_q;
+  const plan::BackwardMods mods = plan::backward_mods(problem);
+  shared::BackwardSm90Config config = plan::backward_sm90_config(problem, mods);
+  config.by_sequence = at.by_sequence;
+  const jit::Source source = emit::backward_sm90(config, mods, device_text::layout_of(mods.all()));
+  try {
+    const auto cubin = jit::build(source);
+    EXPECT_EQ(cubin->spill_bytes, 0);
+    const int moves = moves_to_uniform_registers(cubin->bytes);
+    fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", at.name, cubin->registers, moves,
+               cubin->compile_ms);
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+TEST_F(BackwardCompileTable, PlainKernels) {
+  expect_accepted({.name = "D 128"});
+  expect_accepted({.name = "D 64", .qk_dim = 64, .v_dim = 64});
+  expect_accepted({.name = "D 128 f16", .f16 = true});
+  expect_accepted({.name = "D 128, no dq", .d_q = false});
+  expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100});
+  expect_accepted({.name = "D 128, by sequence", .by_sequence = true});
+}
+
+TEST_F(BackwardCompileTable, Mods) {
+  for (const int dim : {64, 128}) {
+    const auto accepted = [&](Case at) {
+      at.qk_dim = at.v_dim = dim;
+      at.name = fmt::format("D {}, {}", dim, at.name);
+      expect_accepted(at);
+    };
+    accepted({.name = "causal", .mask = mods::causal()});
+    accepted({.name = "window", .mask = mods::sliding_window(1024)});
+    accepted({.name = "softcap", .score = mods::softcap(20)});
+    accepted({.name = "ALiBi", .score = mods::alibi(Capture("slopes", DType::f32, 1))});
+    accepted({.name = "dropout", .weight = mods::dropout(0.1, param("seed", ExprType::i32))});
+    accepted({.name = "sigmoid", .normalizer = Normalizer::sigmoid});
+    accepted({.name = "none", .normalizer = Normalizer::none});
+  }
+}
+
+TEST_F(BackwardCompileTable, RowKernels) {
+  using shared::OutputType;
+  for (const OutputType type : {OutputType::same, OutputType::f32, OutputType::f64, OutputType::e4m3, OutputType::e5m2}) {
+    const problem::AttentionProblem problem = problem_of({}, {}, {}, Normalizer::softmax);
+    shared::BackwardSm90Config config = plan::backward_sm90_config(problem, plan::backward_mods(problem));
+    config.o_type = config.d_q_type = type;
+    config.wide_rows = type == OutputType::same;
+    config.sinks = true;
+    const auto cubin = jit::build(emit::backward_rows(config));
+    EXPECT_EQ(cubin->spill_bytes, 0);
+    fmt::print("rows, o {}: {} registers, {:.0f} ms\n", name(type), cubin->registers, cubin->compile_ms);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::cuda

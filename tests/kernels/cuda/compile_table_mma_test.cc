@@ -1,0 +1,187 @@
+// Kernels of the portable family as the planner would have them on an A100, RTX 3090, 4090, 5090 and, by
+// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA. Of
+// each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
+// compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/emit/forward_mma.h"
+#include "backend/cuda/jit/jit.h"
+#include "device/known_gpus.h"
+#include "heddle/mods.h"
+#include "plan/families/forward_mma.h"
+#include "scoped_environment.h"
+#include "shared/forward_mma_memory.h"
+
+namespace heddle::cuda {
+namespace {
+
+struct Case {
+  std::string name;
+  std::int64_t qk_dim = 128, v_dim = 128, queries = 4096, group = 1, page_rows = 0;
+  DType dtype = DType::bf16;
+  Expr mask{}, score{}, weight{};
+  Normalizer normalizer = Normalizer::softmax;
+  bool sinks = false, packed = false;
+  bool first = true;  // the planner's first choice is to be accepted
+};
+
+std::vector<Case> cases() {
+  const Expr bias = leaf::score() + Capture("bias", DType::f16, 4)(leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  const Expr alibi = mods::alibi(Capture("slopes", DType::f32, 1));
+  const Expr document = mods::documents(Capture("document", DType::i32, 1));
+  const Expr softcap = 20.0 * tanh(leaf::score() / 20.0);
+  const Expr dropout = mods::dropout(0.1, 7);
+  std::vector<Case> all;
+  for (const std::int64_t dim : {64, 128, 256, 96, 192, 40, 1}) all.push_back({.name = "plain", .qk_dim = dim, .v_dim = dim});
+  for (const std::int64_t dim : {64, 128, 256}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      all.push_back(std::move(c));
+    };
+    add({.name = "causal f16", .dtype = DType::f16, .mask = mods::causal()});
+    add({.name = "causal", .mask = mods::causal()});
+    add({.name = "document, alibi", .mask = document, .score = alibi, .first = false});
+    add({.name = "softcap, causal", .mask = mods::causal(), .score = softcap, .first = false});
+    add({.name = "bias", .score = bias, .first = false});
+    add({.name = "dropout f16", .dtype = DType::f16, .weight = dropout, .first = false});
+    add({.name = "sinks, window, packed sequences", .mask = mods::sliding_window(512), .sinks = true, .packed = true});
+    add({.name = "sigmoid f16", .dtype = DType::f16, .normalizer = Normalizer::sigmoid});
+    add({.name = "none f16", .dtype = DType::f16, .normalizer = Normalizer::none});
+    add({.name = "decode", .queries = 1, .group = 8});
+    add({.name = "decode in pages of 16, causal", .queries = 4, .group = 8, .page_rows = 16, .mask = mods::causal()});
+    add({.name = "pages of 1", .page_rows = 1});
+  }
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::int64_t dim : {64, 128}) {
+      all.push_back({.name = "causal", .qk_dim = dim, .v_dim = dim, .dtype = dtype, .mask = mods::causal()});
+    }
+    all.push_back({.name = "decode", .queries = 1, .group = 8, .dtype = dtype});
+  }
+  all.push_back({.name = "alibi f32", .dtype = DType::f32, .score = alibi});
+  all.push_back({.name = "f32", .qk_dim = 256, .v_dim = 256, .dtype = DType::f32});
+  all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
+  return all;
+}
+
+problem::AttentionProblem problem_of(const Case& c) {
+  problem::AttentionProblem problem;
+  problem.batch = c.packed ? 3 : 2;
+  problem.kv_heads = 8;
+  problem.q_heads = 8 * c.group;
+  problem.q_rows = c.queries;
+  problem.kv_rows = 8192;
+  problem.qk_dim = c.qk_dim;
+  problem.v_dim = c.v_dim;
+  problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = c.dtype;
+  problem.packed = c.packed;
+  problem.page_rows = c.page_rows;
+  problem.with_lse = c.normalizer == Normalizer::softmax;
+  problem.with_sinks = c.sinks;
+  problem.scale = 0.1;
+  problem.normalizer = c.normalizer;
+  problem.score_mod = c.score;
+  problem.mask_mod = c.mask;
+  problem.weight_mod = c.weight;
+  for (std::int64_t i = 0; i < problem.batch; ++i) {
+    Sequence sequence;
+    sequence.q_len = c.packed ? 1000 : c.queries;
+    sequence.kv_len = 8000;
+    sequence.q_begin = c.packed ? 1000 * i : 0;
+    problem.sequences.push_back(sequence);
+  }
+  return problem;
+}
+
+AttentionTensors tensors_of(const problem::AttentionProblem& problem) {
+  const auto view = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
+    return TensorView(nullptr, problem.q_dtype, Dims{problem.packed ? 1 : problem.batch, heads, rows, dim});
+  };
+  AttentionTensors tensors;
+  tensors.q = view(problem.q_heads, problem.q_rows, problem.qk_dim);
+  tensors.k = view(problem.kv_heads, problem.kv_rows, problem.qk_dim);
+  tensors.v = view(problem.kv_heads, problem.kv_rows, problem.v_dim);
+  tensors.o = view(problem.q_heads, problem.q_rows, problem.v_dim);
+  return tensors;
+}
+
+/// Keeps kernels in a folder of its own.
+class CompileTableMma : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "heddle-mma-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    ::setenv("HEDDLE_CACHE_DIR", name.c_str(), 1);
+    jit::forget();
+    const std::string missing = jit::compiler_missing();
+    if (missing.empty()) return;
+    if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
+    GTEST_SKIP() << missing;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// Builds the candidates of a case until one is accepted.
+void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
+  const problem::AttentionProblem problem = problem_of(c);
+  const plan::KernelMods mods = plan::forward_mma_mods(problem);
+  const AttentionTensors tensors = tensors_of(problem);
+  const AttentionOptions options;
+  EXPECT_EQ(plan::forward_mma_refuses(problem, options, gpu.caps), "");
+  const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
+  int tried = 0;
+  for (shared::ForwardMmaConfig config :
+       plan::forward_mma_configs(problem, mods, tensors)) {
+    if (!plan::forward_mma_misfit(config, problem, gpu.caps.shared_memory_bytes, nullptr).empty()) continue;
+    ++tried;
+    const int bytes = shared::forward_mma_memory(config).bytes;
+    EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
+    if (c.queries <= 16) config.splits = 8;
+    const jit::Source source = emit::forward_mma(config, mods, device_text::layout_of(mods.of_kernel(false)), architecture);
+    try {
+      const auto cubin = jit::build(source);
+      EXPECT_EQ(cubin->spill_bytes, 0);
+      fmt::print("{}, {}: {}: {} registers, {} bytes shared, {:.0f} ms\n", gpu.name, c.name, source.name,
+                 cubin->registers, bytes, cubin->compile_ms);
+      return;
+    } catch (const jit::Rejected& rejected) {
+      fmt::print("{}, {}: {}: {}\n", gpu.name, c.name, source.name, rejected.what());
+      EXPECT_FALSE(c.first) << rejected.what();
+    }
+  }
+  ADD_FAILURE() << "none of " << tried << " kernels was accepted";
+}
+
+TEST_F(CompileTableMma, EveryChipHasAKernelWithoutSpills) {
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
+  const std::vector<Case> all = cases();
+  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  const std::size_t share = full ? 1 : device::kKnownGpus.size();
+  for (std::size_t chip = 0; chip < device::kKnownGpus.size(); ++chip) {
+    const device::KnownGpu& gpu = device::kKnownGpus[chip];
+    if (gpu.kind != DeviceKind::cuda) continue;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      // D 64 and 128, without mods, on each.
+      if (i >= 2 && i % share != chip % share) continue;
+      SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, all[i].qk_dim, all[i].name));
+      try {
+        expect_kernel(all[i], gpu);
+      } catch (const Error& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::cuda

@@ -1,0 +1,273 @@
+// A CTA of Hopper on the host: kernels of kernels/cuda, compiled by the host's compiler, run with all of their threads,
+// one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for kernels/cuda/ptx, an
+// instruction a function: barriers, copies by TMA, products of warpgroups. What hardware does by itself (copies, adds,
+// products) happens later than it was asked for, at a time that the seed chooses, and reads memory and registers then:
+// who gives a buffer back too early, or reads too early, gets wrong numbers. A CTA whose threads all wait for ever ends
+// the process. What is not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace emulated {
+
+struct Index {
+  unsigned x, y;
+};
+
+[[noreturn]] inline void fail(const char* what) {
+  std::fprintf(stderr, "emulated CTA: %s\n", what);
+  std::abort();
+}
+
+/// An mbarrier.
+struct Barrier {
+  int count = 0, pending = 0;
+  std::int64_t bytes = 0;
+  unsigned phase = 0;
+  void complete() {
+    if (pending < 0) fail("more arrivals at a barrier than it was made for");
+    if (pending > 0 || bytes != 0) return;
+    phase ^= 1;
+    pending = count;
+  }
+};
+
+/// Threads that meet: a warp, or all.
+struct Meeting {
+  int members = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
+/// What a product of a warpgroup needs of one thread.
+struct Product {
+  float* d;
+  const unsigned* a_registers;  // null: a is in shared memory
+  std::uint64_t a, b;
+  bool accumulates;
+  int columns;
+  bool b_by_rows;  // MN-major
+};
+
+struct Thread {
+  ucontext_t context;
+  std::vector<char> stack;
+  bool done = false;
+  std::function<bool()> waits_for;  // empty: it runs
+  std::deque<Product> products;  // not executed yet
+  std::deque<int> groups;        // products left of each committed group, the oldest first
+  int open = 0;                  // products of the group that is not committed
+  int adds = 0;                  // bulk adds that have not ended
+  unsigned word = 0, words[4] = {};
+  unsigned address = 0;
+};
+
+class Cta {
+ public:
+  static constexpr std::size_t kSharedBytes = 232448 + 1024, kStack = 128 << 10;
+
+  Cta(int threads, char* shared, unsigned seed) : shared_(shared), random_(seed) {
+    for (int i = 0; i < threads; ++i) threads_.push_back(std::make_unique<Thread>());
+    all_.members = threads;
+    warps_.resize(static_cast<std::size_t>(threads + 31) / 32);
+    for (Meeting& warp : warps_) warp.members = 32;
+    std::memset(shared_, 0xff, kSharedBytes);
+  }
+
+  /// Runs kernel() by each thread to its end.
+  void run(const std::function<void()>& kernel) {
+    kernel_ = &kernel;
+    for (auto& thread : threads_) {
+      thread->stack.resize(kStack);
+      getcontext(&thread->context);
+      thread->context.uc_stack.ss_sp = thread->stack.data();
+      thread->context.uc_stack.ss_size = kStack;
+      thread->context.uc_link = &scheduler_;
+      makecontext(&thread->context, &Cta::enter, 0);
+    }
+    std::vector<int> order(threads_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    int idle = 0;
+    for (bool any = true; any; ) {
+      any = false;
+      const std::uint64_t before = progress_;
+      std::shuffle(order.begin(), order.end(), random_);
+      for (const int i : order) {
+        Thread& thread = *threads_[static_cast<std::size_t>(i)];
+        if (thread.done) continue;
+        any = true;
+        if (thread.waits_for && !thread.waits_for()) continue;
+        thread.waits_for = nullptr;
+        ++progress_;
+        current_ = i;
+        swapcontext(&scheduler_, &thread.context);
+        if (random_() % 8 == 0) work();
+      }
+      work();
+      idle = progress_ == before ? idle + 1 : 0;
+      if (idle > 10000) fail("every thread waits for ever");
+    }
+    while (!jobs_.empty()) work();
+  }
+
+  int thread() const { return current_; }
+  Thread& own() { return *threads_[static_cast<std::size_t>(current_)]; }
+  char* shared() { return shared_; }
+  Barrier& barrier(unsigned address) { return barriers_[address]; }
+  void progress() { ++progress_; }
+  /// Something that happens later.
+  void later(std::function<void()> job) { jobs_.push_back(std::move(job)); }
+
+  template <class Condition>
+  void wait_until(Condition&& condition) {
+    own().waits_for = condition;
+    swapcontext(&own().context, &scheduler_);
+  }
+
+  /// Until all members have come; the last one does `action`.
+  template <class Action>
+  void meet(Meeting& meeting, Action&& action) {
+    const unsigned generation = meeting.generation;
+    if (++meeting.arrived == meeting.members) {
+      action();
+      meeting.arrived = 0;
+      ++meeting.generation;
+      ++progress_;
+      return;
+    }
+    wait_until([&meeting, generation] { return meeting.generation != generation; });
+  }
+  Meeting& all() { return all_; }
+  Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }
+  Thread& lane(int number) { return *threads_[static_cast<std::size_t>(current_ / 32 * 32 + number)]; }
+
+  /// A word of another lane.
+  unsigned from_lane(unsigned word, int lane_number) {
+    own().word = word;
+    meet(warp(), [] {});
+    const unsigned result = lane(lane_number).word;
+    meet(warp(), [] {});
+    return result;
+  }
+
+  /// Executes the oldest product of this warpgroup once all its threads have asked for it.
+  std::function<void(std::vector<Thread*>&)> multiply;
+
+ private:
+  static Cta*& running() {
+    static Cta* cta = nullptr;
+    return cta;
+  }
+  static void enter() {
+    Cta& cta = *running();
+    const int self = cta.current_;
+    (*cta.kernel_)();
+    cta.threads_[static_cast<std::size_t>(self)]->done = true;
+    ++cta.progress_;
+  }
+
+  /// One of the things that are to happen: a copy, an add, or a warpgroup's oldest product.
+  void work() {
+    if (!jobs_.empty() && random_() % 4 != 0) {
+      const std::size_t i = random_() % jobs_.size();
+      const std::function<void()> job = std::move(jobs_[i]);
+      jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+      job();
+      ++progress_;
+    }
+    for (std::size_t first = 0; first + 128 <= threads_.size(); first += 128) {
+      for (int often = static_cast<int>(random_() % 12); often > 0; --often) {
+        std::vector<Thread*> group;
+        for (std::size_t i = first; i < first + 128; ++i) {
+          if (!threads_[i]->products.empty()) group.push_back(threads_[i].get());
+        }
+        if (group.size() != 128) break;
+        multiply(group);
+        for (Thread* thread : group) {
+          thread->products.pop_front();
+          if (thread->groups.empty()) {
+            --thread->open;
+          } else if (--thread->groups.front() == 0) {
+            thread->groups.pop_front();
+          }
+        }
+        ++progress_;
+      }
+    }
+  }
+
+ public:
+  /// Makes this CTA the one that threads find.
+  void make_current() { running() = this; }
+  static Cta& now() { return *running(); }
+
+ private:
+  char* shared_;
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  ucontext_t scheduler_;
+  const std::function<void()>* kernel_ = nullptr;
+  int current_ = 0;
+  std::uint64_t progress_ = 0;
+  std::map<unsigned, Barrier> barriers_;
+  std::vector<std::function<void()>> jobs_;
+  Meeting all_;
+  std::vector<Meeting> warps_;
+};
+
+inline Cta& cta() { return Cta::now(); }
+inline Index block_index;
+
+}  // namespace emulated
+
+#define threadIdx (emulated::Index{static_cast<unsigned>(emulated::cta().thread()), 0})
+#define blockIdx (emulated::block_index)
+#define __launch_bounds__(...)
+#define __global__
+#define __grid_constant__
+#define __align__(bytes)
+
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float4 {
+  float x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+struct double2 {
+  double x, y;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }
+inline int max(int x, int y) { return x < y ? y : x; }
+inline int min(int x, int y) { return y < x ? y : x; }
+
+inline void __syncthreads() { emulated::cta().meet(emulated::cta().all(), [] {}); }
+inline void __syncwarp() { emulated::cta().meet(emulated::cta().warp(), [] {}); }
+template <class T>
+T __shfl_sync(unsigned, T x, int lane) {
+  static_assert(sizeof(T) == 4);
+  unsigned word;
+  std::memcpy(&word, &x, 4);
+  word = emulated::cta().from_lane(word, lane);
+  std::memcpy(&x, &word, 4);
+  return x;
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T x, int with) {
+  return __shfl_sync(mask, x, (emulated::cta().thread() % 32) ^ with);
+}

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "mods/instructions.cuh"
+
+namespace heddle::ptx {
+
+using Address = unsigned;
+using emulated::cta;
+
+inline Address address_of(const void* shared) {
+  return static_cast<Address>(static_cast<const char*>(shared) - cta().shared());
+}
+inline void barrier_init(Address barrier, unsigned arrivals) {
+  cta().barrier(barrier) = {static_cast<int>(arrivals), static_cast<int>(arrivals), 0, 0};
+}
+inline void barrier_init_done() {}
+inline void barrier_arrive(Address barrier) {
+  emulated::Barrier& own = cta().barrier(barrier);
+  if (own.count == 0) emulated::fail("an arrival at a barrier that was not made");
+  --own.pending;
+  own.complete();
+  cta().progress();
+}
+inline void barrier_arrive_expecting(Address barrier, unsigned bytes) {
+  cta().barrier(barrier).bytes += bytes;
+  barrier_arrive(barrier);
+}
+inline void barrier_wait(Address barrier, unsigned parity) {
+  if (cta().barrier(barrier).count == 0) emulated::fail("a wait for a barrier that was not made");
+  cta().wait_until([=] { return cta().barrier(barrier).phase != parity; });
+}
+
+struct Ring {
+  int slot = 0;
+  unsigned parity;
+  explicit Ring(unsigned first_parity) : parity(first_parity) {}
+  void advance(int slots) {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+inline void fence_for_tma() {}
+template <int>
+void give_registers() {}
+template <int>
+void take_registers() {}
+
+}  // namespace heddle::ptx

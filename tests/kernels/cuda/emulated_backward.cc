@@ -1,0 +1,209 @@
+#include "kernels/cuda/emulated_backward.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+#include "backend/cuda/emit/backward_sm90.h"
+#include "backend/cuda/launch/backward_sm90.h"
+#include "backend/cuda/launch/mod_values.h"
+#include "backend/cuda/launch/sequence_spans.h"
+#include "engine/mask_rows.h"
+#include "heddle/error.h"
+#include "plan/families/backward_sm90.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As emulated/ptx/tma.cuh has it.
+struct Map {
+  const char* base;
+  long long extents[5], steps[5];
+  int rank, box_rows;
+};
+struct alignas(64) MapBytes {
+  char opaque[128];
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::shared_ptr<void> load(const std::string& text) {
+  static std::map<std::string, std::shared_ptr<void>> known;
+  std::shared_ptr<void>& library = known[text];
+  if (library) return library;
+  const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("emulated-{}-{}", getpid(), known.size());
+  const std::string source = stem.string() + ".cc", object = stem.string() + ".so", log = stem.string() + ".log";
+  std::ofstream(source) << text;
+  const std::string own = HEDDLE_SOURCE_DIR;
+  const std::string command = fmt::format(
+      "'{}' -std=c++20 -O2 -w -ffp-contract=off -fPIC -shared -I'{}/tests/kernels/cuda/emulated' "
+      "-I'{}/tests/backend/device_text' -I'{}/kernels/cuda' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
+      HEDDLE_CXX, own, own, own, own, object, source, log);
+  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
+  void* handle = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw std::runtime_error(dlerror());
+  for (const std::string& file : {source, object, log}) fs::remove(file);
+  library = {handle, dlclose};
+  return library;
+}
+
+constexpr const char* kProducts = R"(namespace heddle {
+inline void score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate) {
+  ptx::ask({d, nullptr, a, b, accumulate != 0, 64, false});
+}
+inline void gradient_product(float (&d)[kConfig.columns / 2], const unsigned* a, unsigned long long b, int accumulate) {
+  ptx::ask({d, a, 0, b, accumulate != 0, kConfig.columns, true});
+}
+inline void query_product(float (&d)[kConfig.d_q_columns / 2], unsigned long long a, unsigned long long b,
+                          int accumulate) {
+  ptx::ask({d, nullptr, a, b, accumulate != 0, kConfig.d_q_columns, true});
+}
+}  // namespace heddle
+)";
+constexpr const char* kRunMain = R"(
+alignas(1024) char dynamic[emulated::Cta::kSharedBytes];
+extern "C" void run(const heddle::ptx::TensorMap* maps, const heddle::shared::BackwardSm90Params* params, int ctas,
+                    unsigned seed) {
+  for (int block = ctas - 1; block >= 0; --block) {
+    emulated::block_index = {static_cast<unsigned>(block), 0};
+    emulated::Cta cta(heddle::kConfig.threads(), dynamic, seed + block);
+    cta.make_current();
+    cta.multiply = [](auto& group) { heddle::ptx::multiply(heddle::kConfig.f16, group); };
+    cta.run([&] { backward_sm90(maps[0], maps[1], maps[2], maps[3], *params); });
+  }
+}
+)";
+constexpr const char* kRunRows = R"(
+char shared_memory[emulated::Cta::kSharedBytes];
+extern "C" void run(const heddle::shared::BackwardRowsParams* params, int kernel, int blocks, int heads,
+                    unsigned seed) {
+  for (int head = 0; head < heads; ++head) {
+    for (int block = 0; block < blocks; ++block) {
+      emulated::block_index = {static_cast<unsigned>(block), static_cast<unsigned>(head)};
+      emulated::Cta cta(kernel == 2 ? 32 : heddle::shared::kRowThreads, shared_memory, seed + block);
+      cta.make_current();
+      cta.run([&] { kernel == 0 ? backward_rows(*params) : kernel == 1 ? backward_d_q(*params) : backward_sinks(*params); });
+    }
+  }
+}
+)";
+
+/// With the products of an emulated CTA in the place of the generated ones.
+std::string main_text(const std::string& source) {
+  const std::string begin = "namespace heddle {\n\n__device__ __forceinline__ void score_product(", end = "}  // namespace heddle\n";
+  const std::size_t from = source.find(begin), to = source.find(end, from) + end.size();
+  if (from == std::string::npos) throw std::runtime_error("no products in the text");
+  return "#define __shared__\n" + source.substr(0, from) + kProducts + source.substr(to) + kRunMain;
+}
+std::string rows_text(const std::string& source) {
+  return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunRows;
+}
+
+MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem, bool by_sequence, int box_rows,
+                long long longest) {
+  Map map{};
+  if (problem.packed) tensor = cuda::by_sequence(tensor, problem.batch);
+  const auto step = [&](int axis) { return tensor.strides[axis] * size_of(tensor.dtype); };
+  map.base = static_cast<const char*>(tensor.data);
+  map.box_rows = box_rows;
+  if (by_sequence) {
+    map.rank = 5;
+    map.base -= longest * step(2);
+    const long long extents[5] = {tensor.shape[3], longest, tensor.shape[2] + 1, tensor.shape[1], tensor.shape[0]};
+    const long long steps[5] = {2, step(2), step(2), step(1), step(0)};
+    std::memcpy(map.extents, extents, sizeof extents);
+    std::memcpy(map.steps, steps, sizeof steps);
+  } else {
+    map.rank = 4;
+    const long long extents[4] = {tensor.shape[3], tensor.shape[2], tensor.shape[1], tensor.shape[0]};
+    const long long steps[4] = {2, step(2), step(1), step(0)};
+    std::memcpy(map.extents, extents, sizeof extents);
+    std::memcpy(map.steps, steps, sizeof steps);
+  }
+  MapBytes bytes{};
+  std::memcpy(&bytes, &map, sizeof map);
+  return bytes;
+}
+
+}  // namespace
+
+void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run) {
+  const problem::AttentionProblem problem = problem::validate(tensors, options);
+  const AttentionTensors forward = problem::forward_tensors(tensors);
+  problem::AttentionProblem there = problem;  // as if its tensors were a GPU's
+  const device::Machine machine{};
+  const plan::Request request{there, forward, options, machine, &tensors};
+  if (const std::string reason = plan::backward_sm90_refuses(request, h200()); !reason.empty()) {
+    throw Error(ErrorCode::unsupported, reason);
+  }
+  engine::MaskRows rows;
+  const plan::Choice choice = plan::backward_sm90(request, h200(), [&](BlockSize block) {
+                                return rows(problem, options, block);
+                              }).front();
+  plan::Plan plan = choice.plan;
+  if (run.d_q_columns != 0) plan.backward_sm90->d_q_columns = run.d_q_columns;
+  const shared::BackwardSm90Config config = *plan.backward_sm90;
+  const plan::BackwardMods mods = plan::backward_mods(problem);
+  const device_text::ModLayout layout = device_text::layout_of(mods.all());
+
+  cuda::BackwardConstants own = cuda::backward_constants(
+      {problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors});
+  const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, choice.block_mask.get());
+  const std::vector<shared::SequenceSpan> spans = cuda::spans_of(problem, own.main.operands.kv_len);
+  own.main.items = schedule.items.data();
+  own.main.runs = schedule.runs.data();
+  own.rows.blocks = schedule.blocks.data();
+  own.rows.block_count = static_cast<int>(schedule.blocks.size());
+  own.main.mod.sequences = spans.data();
+  std::vector<float> workspace(static_cast<std::size_t>(plan.workspace_bytes) / 4 + 64);
+  std::memset(workspace.data(), 0xff, workspace.size() * 4);
+  void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
+  cuda::set_addresses({forward, &options, &options.bindings, choice.block_mask.get(), aligned, nullptr, &tensors},
+                      problem, config, own);
+  Bindings starts;
+  std::vector<std::int32_t> kv_starts;
+  for (const Sequence& sequence : problem.sequences) kv_starts.push_back(static_cast<std::int32_t>(sequence.kv_start));
+  if (mods.kv_start.form == plan::KvStart::Form::param) starts.params[plan::kKvStartName] = kv_starts.front();
+  if (mods.kv_start.form == plan::KvStart::Form::capture) {
+    starts.captures[plan::kKvStartName] =
+        ConstTensorView(kv_starts.data(), DType::i32, Dims{std::ssize(kv_starts)}, Dims{1});
+  }
+  cuda::set_mod_values(layout, options.bindings, starts, own.main.mod);
+
+  using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, unsigned);
+  using RunRows = void (*)(const shared::BackwardRowsParams*, int, int, int, unsigned);
+  const auto main_library = load(main_text(cuda::emit::backward_sm90(config, mods, layout).text)),
+             rows_library = load(rows_text(cuda::emit::backward_rows(config).text));
+  const auto run_main = reinterpret_cast<RunMain>(dlsym(main_library.get(), "run"));
+  const auto run_rows = reinterpret_cast<RunRows>(dlsym(rows_library.get(), "run"));
+  const auto map = [&](const ConstTensorView& tensor, bool keys) {
+    return map_of(tensor, problem, config.by_sequence, keys ? config.keys() : shared::kStepQueries,
+                  keys ? own.main.operands.kv_len : own.main.operands.q_len);
+  };
+  const MapBytes maps[4] = {map(tensors.q, false), map(tensors.k, true), map(tensors.v, true), map(tensors.d_o, false)};
+  const int blocks = own.rows.block_count, heads = own.main.q_heads;
+  run_rows(&own.rows, 0, blocks, heads, run.seed);
+  run_main(maps, &own.main, static_cast<int>(schedule.items.size()), run.seed);
+  if (config.d_q) run_rows(&own.rows, 1, blocks, heads, run.seed);
+  if (config.sinks) run_rows(&own.rows, 2, heads, 1, run.seed);
+}
+
+}  // namespace heddle::test

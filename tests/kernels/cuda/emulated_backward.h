@@ -1,0 +1,21 @@
+// Runs the kernels of backward_sm90, as the library writes them, in emulated CTAs (emulated/cta.h), with the lists and
+// parameters that its launcher would pass.
+#pragma once
+
+#include <string>
+
+#include "heddle/backward.h"
+
+namespace heddle::test {
+
+/// What a run may have otherwise than planned.
+struct EmulatedRun {
+  unsigned seed = 1;     // of the order of threads, copies and products
+  int d_q_columns = 0;   // of the configuration; 0: as planned
+};
+
+/// Tensors and captures are in the host's memory. Gradients are written. Throws runtime_error where the host's compiler
+/// refuses the text, Error where the family refuses the problem.
+void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run = {});
+
+}  // namespace heddle::test

@@ -1,0 +1,56 @@
+// The portable forward on AMD's chips: compiled by clang, executed by the simulator, judged by the one criterion.
+// Nothing may be wrong with a run: no missing wait, race, access out of bounds, undefined value or duplicate store.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "kernels/portable/simulated_kernel.h"
+
+namespace heddle::test {
+namespace {
+
+using shared::FragmentKind;
+
+struct Chip {
+  const char* name;
+  FragmentKind fragments;
+};
+
+struct Shape {
+  std::int64_t q_rows, kv_rows, dim, group;
+  int candidate = 0;
+  std::optional<int> splits{};
+};
+
+class ForwardOnSimulator : public ::testing::TestWithParam<Chip> {};
+INSTANTIATE_TEST_SUITE_P(, ForwardOnSimulator,
+                         ::testing::Values(Chip{"gfx1100", FragmentKind::gfx11}, Chip{"gfx1201", FragmentKind::gfx12},
+                                           Chip{"gfx90a", FragmentKind::gfx9}, Chip{"gfx942", FragmentKind::gfx9}),
+                         [](const auto& chip) { return std::string(chip.param.name); });
+
+TEST_P(ForwardOnSimulator, IsRight) {
+  const Shape shapes[] = {{64, 64, 64, 1},       {100, 77, 64, 1},  {33, 200, 64, 4},
+                          {1, 300, 64, 4, 0, 2}, {130, 65, 128, 1}, {130, 65, 40, 1, 1}};
+  std::uint64_t seed = 0;
+  for (const Shape& shape : shapes) {
+    CaseSpec spec;
+    spec.seed = ++seed;
+    spec.threads = 1;
+    spec.q_rows = shape.q_rows;
+    spec.kv_rows = shape.kv_rows;
+    spec.qk_dim = spec.v_dim = shape.dim;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = seed % 2 == 0 ? DType::bf16 : DType::f16;
+    spec.group = shape.group;
+    spec.kv_heads = 1;
+    spec.batch = 1;
+    AttentionCase attention_case(spec);
+    HostRun run;
+    run.fragments = GetParam().fragments;
+    run.candidate = shape.candidate;
+    run.splits = shape.splits;
+    run.execute = [](const KernelLaunch& launch) { run_on_chip(GetParam().name, launch); };
+    run_on_host_and_judge(attention_case, run);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,227 @@
+// A CTA on the host, each of its threads a context of its own, all in one thread of the machine. A warp's threads go on
+// together from one instruction of the whole warp to the next: that instruction is computed when the last of them has
+// come to it. Warps take turns at barriers, in an order that a seed decides. Ends the process with a sentence where
+// threads that must come together do not.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "mods/instructions.cuh"
+
+struct LaneIndex {
+  unsigned x;
+};
+inline LaneIndex blockIdx, blockDim, gridDim;
+
+namespace heddle::lanes {
+
+[[noreturn]] inline void fail(const char* sentence) {
+  std::fprintf(stderr, "%s (CTA %u, thread %u)\n", sentence, blockIdx.x, threadIdx.x);
+  std::abort();
+}
+
+/// What was asked for of global memory and has not come.
+struct Copy {
+  char* to;
+  const char* from;
+  int bytes, valid;
+};
+
+struct Warp {
+  int arrived = 0, done = 0;
+  const void* in[64];
+  void* out[64];
+  const char* instruction = nullptr;  // that the first of them came to
+};
+
+enum class State { ready, in_warp, in_cta, done };
+
+struct Lane {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  State state = State::ready;
+  std::vector<Copy> copies;
+};
+
+/// The CTA that runs.
+struct Cta {
+  std::vector<Lane> lanes;
+  std::vector<Warp> warps;
+  ucontext_t scheduler;
+  int wave = 32;
+  char* memory = nullptr;
+  bool copies_at_once = false;  // as early as may be; else as late
+  void (*body)(void*) = nullptr;
+  void* argument = nullptr;
+
+  Lane& own() { return lanes[threadIdx.x]; }
+  Warp& own_warp() { return warps[threadIdx.x / static_cast<unsigned>(wave)]; }
+  int lane() const { return static_cast<int>(threadIdx.x) % wave; }
+
+  void wait(State state) {
+    own().state = state;
+    const unsigned self = threadIdx.x;
+    swapcontext(&lanes[self].context, &scheduler);
+    threadIdx.x = self;
+  }
+};
+inline Cta cta;
+
+/// An instruction of a whole warp: compute(ins, outs) when all its threads are there.
+template <class Out, class In, class Compute>
+Out together(const char* instruction, const In& in, Compute&& compute) {
+  Warp& warp = cta.own_warp();
+  Out out{};
+  warp.in[cta.lane()] = &in;
+  warp.out[cta.lane()] = &out;
+  if (warp.arrived == 0) warp.instruction = instruction;
+  if (std::strcmp(warp.instruction, instruction) != 0) fail("threads of a warp are at different instructions");
+  if (++warp.arrived == cta.wave) {
+    if (warp.done > 0) fail("a thread ended before an instruction of its warp");
+    const In* ins[64];
+    Out* outs[64];
+    for (int i = 0; i < cta.wave; ++i) ins[i] = static_cast<const In*>(warp.in[i]), outs[i] = static_cast<Out*>(warp.out[i]);
+    compute(ins, outs);
+    warp.arrived = 0;
+    const unsigned first = threadIdx.x / static_cast<unsigned>(cta.wave) * static_cast<unsigned>(cta.wave);
+    for (int i = 0; i < cta.wave; ++i) cta.lanes[first + static_cast<unsigned>(i)].state = State::ready;
+    return out;
+  }
+  cta.wait(State::in_warp);
+  return out;
+}
+
+/// Any thread's value of the warp.
+template <class T>
+T from_lane(T x, int source) {
+  struct Ask {
+    T x;
+    int source;
+  };
+  return together<T>("shuffle", Ask{x, source}, [](const Ask* const* in, T* const* out) {
+    for (int i = 0; i < cta.wave; ++i) *out[i] = in[in[i]->source % cta.wave]->x;
+  });
+}
+
+inline void perform(const Copy& copy) {
+  std::memset(copy.to, 0, static_cast<std::size_t>(copy.bytes));
+  if (copy.valid > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.valid));
+}
+inline void copy(const Copy& asked) {
+  if (cta.copies_at_once) {
+    perform(asked);
+  } else {
+    cta.own().copies.push_back(asked);
+  }
+}
+inline void await_copies() {
+  for (const Copy& copy : cta.own().copies) perform(copy);
+  cta.own().copies.clear();
+}
+
+inline void entry() {
+  cta.body(cta.argument);
+  if (!cta.own().copies.empty()) fail("a thread ended with copies under way");
+  cta.own().state = State::done;
+  cta.own_warp().done += 1;
+  setcontext(&cta.scheduler);
+}
+
+inline void run_lane(unsigned thread) {
+  threadIdx.x = thread;
+  swapcontext(&cta.scheduler, &cta.lanes[thread].context);
+}
+
+/// Runs one CTA to its end.
+inline void run_cta(std::mt19937& rng) {
+  constexpr std::size_t kStack = 256 << 10;
+  const auto threads = static_cast<unsigned>(cta.lanes.size());
+  for (unsigned i = 0; i < threads; ++i) {
+    Lane& lane = cta.lanes[i];
+    if (lane.stack == nullptr) lane.stack.reset(new char[kStack]);
+    getcontext(&lane.context);
+    lane.context.uc_stack.ss_sp = lane.stack.get();
+    lane.context.uc_stack.ss_size = kStack;
+    lane.context.uc_link = nullptr;
+    makecontext(&lane.context, entry, 0);
+    lane.state = State::ready;
+  }
+  std::vector<unsigned> order(cta.warps.size());
+  for (unsigned i = 0; i < order.size(); ++i) order[i] = i, cta.warps[i] = {};
+  const auto wave = static_cast<unsigned>(cta.wave);
+  for (;;) {
+    std::shuffle(order.begin(), order.end(), rng);
+    for (const unsigned warp : order) {
+      for (bool any = true; any;) {  // until all its threads wait for the CTA, or are done
+        any = false;
+        for (unsigned i = warp * wave; i < (warp + 1) * wave; ++i) {
+          if (cta.lanes[i].state == State::ready) any = true, run_lane(i);
+        }
+      }
+    }
+    unsigned waiting = 0, done = 0;
+    for (const Lane& lane : cta.lanes) waiting += lane.state == State::in_cta, done += lane.state == State::done;
+    if (done == threads) return;
+    if (waiting != threads) fail("threads wait for others that do not come");
+    for (Lane& lane : cta.lanes) lane.state = State::ready;
+  }
+}
+
+/// Runs the CTAs of a launch one after the other, in an order that the seed decides. Shared memory is full of NaN.
+template <class Body>
+void launch(unsigned ctas, unsigned threads, int wave, int shared_bytes, unsigned seed, Body&& body) {
+  std::mt19937 rng(seed);
+  std::vector<char> memory(static_cast<std::size_t>(shared_bytes) + 128);
+  cta.wave = wave;
+  cta.copies_at_once = seed % 2 == 1;
+  cta.lanes = std::vector<Lane>(threads);
+  cta.warps.assign(threads / static_cast<unsigned>(wave), {});
+  cta.memory = memory.data() + (128 - reinterpret_cast<std::uintptr_t>(memory.data()) % 128);
+  cta.body = [](void* argument) { (*static_cast<std::remove_reference_t<Body>*>(argument))(cta.memory); };
+  cta.argument = &body;
+  blockDim.x = threads;
+  gridDim.x = ctas;
+  std::vector<unsigned> order(ctas);
+  for (unsigned i = 0; i < ctas; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), rng);
+  for (const unsigned block : order) {
+    blockIdx.x = block;
+    std::memset(cta.memory, 0xff, static_cast<std::size_t>(shared_bytes));
+    run_cta(rng);
+  }
+}
+
+}  // namespace heddle::lanes
+
+inline void __syncthreads() { heddle::lanes::cta.wait(heddle::lanes::State::in_cta); }
+inline void __threadfence() {}
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+template <class T>
+T __shfl_sync(unsigned, T x, int lane) {
+  return heddle::lanes::from_lane(x, lane);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+  return heddle::lanes::from_lane(x, heddle::lanes::cta.lane() ^ mask);
+}
+inline bool __any_sync(unsigned, bool x) {
+  return heddle::lanes::together<bool>("vote", x, [](const bool* const* in, bool* const* out) {
+    bool any = false;
+    for (int i = 0; i < heddle::lanes::cta.wave; ++i) any |= *in[i];
+    for (int i = 0; i < heddle::lanes::cta.wave; ++i) *out[i] = any;
+  });
+}
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long from, unsigned long long to) {
+  const unsigned long long found = *at;
+  if (found == from) *at = to;
+  return found;
+}

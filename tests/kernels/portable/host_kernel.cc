@@ -1,0 +1,198 @@
+#include "kernels/portable/host_kernel.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "backend/cuda/launch/mod_values.h"
+#include "backend/forward_mma/params.h"
+#include "backend/forward_mma/text.h"
+#include "device/known_gpus.h"
+#include "engine/mask_rows.h"
+#include "heddle/error.h"
+#include "plan/families/forward_mma.h"
+#include "shared/forward_mma_memory.h"
+
+namespace heddle::test {
+namespace {
+
+using shared::ForwardMmaConfig;
+using Entry = void (*)(const shared::ForwardMmaParams&, unsigned ctas, unsigned seed);
+
+constexpr const char* kEnd = R"(
+#include "{0}"
+#include "portable/forward/forward.cuh"
+extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsigned ctas, unsigned seed) {{
+  using namespace heddle;
+  lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::forward_mma_memory(kConfig).bytes, seed,
+                [&](char* memory) {{
+    portable::Forward<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory)
+        .run(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  }});
+}}
+)";
+
+std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
+                    const device_text::ModLayout& layout) {
+  return "#include \"lanes.h\"\n" + forward_mma::config_and_mods_text(config, mods, layout) +
+         fmt::format(kEnd, forward_mma::fragments_header(config.fragments),
+                     forward_mma::fragments_class(config.fragments));
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::map<std::string, Entry>& kernels() {
+  static std::map<std::string, Entry> all;
+  return all;
+}
+
+/// Each text once a process; a kernel stays loaded.
+Entry compile(const std::string& text) {
+  namespace fs = std::filesystem;
+  Entry& entry = kernels()[text];
+  if (entry != nullptr) return entry;
+  const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("kernel-{}-{}", getpid(), kernels().size());
+  const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
+  std::ofstream(source) << text;
+  const std::string root = HEDDLE_SOURCE_DIR;
+  const std::string command = fmt::format(
+      "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
+      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/cuda' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
+      "2>&1",
+      HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
+  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw std::runtime_error(dlerror());
+  for (const std::string& file : {source, library, log}) fs::remove(file);
+  return entry = reinterpret_cast<Entry>(dlsym(handle, "run_kernel"));
+}
+
+/// The value of kv_start as a param or capture; `kept` holds what it points to.
+Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionProblem& problem, Tensor& kept) {
+  Bindings own;
+  if (start.form == plan::KvStart::Form::param) {
+    own.params[plan::kKvStartName] = static_cast<std::int32_t>(problem.sequences.front().kv_start);
+  }
+  if (start.form == plan::KvStart::Form::capture) {
+    kept = Tensor::empty(DType::i32, {std::ssize(problem.sequences)});
+    for (std::size_t i = 0; i < problem.sequences.size(); ++i) {
+      static_cast<std::int32_t*>(kept.data())[i] = static_cast<std::int32_t>(problem.sequences[i].kv_start);
+    }
+    own.captures[plan::kKvStartName] = kept;
+  }
+  return own;
+}
+
+/// The tensors of a case. Captures are not among them: a case with mods runs on the host only.
+std::vector<KernelMemory> memory_of(const AttentionCase& c) {
+  std::vector<KernelMemory> memory;
+  const auto add_tensor = [&](const char* name, const GuardedTensor& tensor, bool written) {
+    memory.push_back({name, tensor.memory().data(), tensor.memory().size(), written, false});
+  };
+  add_tensor("q", c.q, false);
+  add_tensor("k", c.k, false);
+  add_tensor("v", c.v, false);
+  add_tensor("o", c.o, true);
+  if (c.tensors().lse) add_tensor("lse", c.lse_rows, true);
+  return memory;
+}
+
+template <class T>
+void add(std::vector<KernelMemory>& memory, const char* name, const std::vector<T>& list) {
+  memory.push_back({name, const_cast<T*>(list.data()), list.size() * sizeof(T), false, false});
+}
+
+const device::CudaCaps& caps_of(std::string_view gpu) {
+  return std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name)->caps;
+}
+
+}  // namespace
+
+int compiled_on_host() { return static_cast<int>(kernels().size()); }
+
+std::string run_on_host(AttentionCase& c, const HostRun& run) {
+  const AttentionTensors tensors = c.tensors();
+  const AttentionOptions& options = c.options();
+  const problem::AttentionProblem problem = problem::validate(tensors, options);
+  problem::validate_bindings(problem, options.bindings);
+  const device::CudaCaps& caps = caps_of(run.gpu);
+  if (std::string reason = plan::forward_mma_refuses(problem, options, caps); !reason.empty()) {
+    throw Error(ErrorCode::unsupported, reason);
+  }
+  engine::MaskRows rows;
+  std::vector<plan::Choice> choices = plan::forward_mma(problem, tensors, options, caps,
+                                                        [&](BlockSize block) { return rows(problem, options, block); });
+  const bool wide = run.fragments == shared::FragmentKind::gfx9;  // 32 keys a fragment
+  if (wide) std::erase_if(choices, [](const plan::Choice& offered) { return offered.plan.forward_mma->kv_block < 32; });
+  if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
+  plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
+  ForwardMmaConfig config = *choice.plan.forward_mma;
+  config.fragments = run.fragments;
+  if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
+  // Twice as many rows a fragment as it was planned with.
+  while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
+  if (run.splits) config.splits = *run.splits;
+  choice.plan.forward_mma = config;
+  const plan::TileSchedule schedule =
+      plan::forward_mma_schedule(problem, config, choice.block_mask.get(), caps, choice.plan.order);
+
+  const backend::PrepareArguments prepared = {problem, choice.plan,      tensors,
+                                              options, options.bindings, choice.block_mask.get()};
+  shared::ForwardMmaParams params = forward_mma::constant_params(prepared);
+  forward_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, nullptr}, params);
+  params.tiles.items = schedule.items.data();
+  params.tiles.item_count = static_cast<int>(schedule.items.size());
+  params.tiles.runs = schedule.runs.data();
+  params.fills = {schedule.fills.data(), static_cast<int>(schedule.fills.size()), schedule.unattending_fills};
+  const std::vector<shared::SequenceSpan> spans = forward_mma::spans_of(problem);
+  params.mod.sequences = spans.data();
+  const auto layout = device_text::layout_of(choice.plan.mods.of_kernel(false));
+  Tensor starts;
+  cuda::set_mod_values(layout, options.bindings, kv_start_bindings(choice.plan.mods.kv_start, problem, starts),
+                       params.mod);
+  // Of arbitrary content.
+  const shared::SplitMemory split = shared::split_memory(config, params.tiles.item_count);
+  std::vector<std::byte> workspace(static_cast<std::size_t>(split.bytes) + 256, std::byte{0xff});
+  auto* base = workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 256);
+  params.tiles.tickets = reinterpret_cast<shared::TicketWord*>(base);
+  params.tiles.run = 77;
+  params.parts = base + split.parts;
+
+  const int ctas = std::max(1, params.tiles.item_count * config.splits);
+  if (run.execute) {
+    std::vector<KernelMemory> memory = memory_of(c);
+    add(memory, "tiles", schedule.items);
+    add(memory, "runs", schedule.runs);
+    add(memory, "fills", schedule.fills);
+    add(memory, "sequences", spans);
+    memory.push_back({"workspace", base, static_cast<std::size_t>(split.bytes), true, true});
+    run.execute({config, forward_mma::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
+  } else {
+    const Entry entry = compile(text_of(config, choice.plan.mods, layout));
+    entry(params, static_cast<unsigned>(ctas), static_cast<unsigned>(c.spec().seed));
+  }
+  // A graph that repeats the run begins with what it left.
+  for (int i = 0; config.splits_keys() && i < params.tiles.item_count; ++i) EXPECT_EQ(params.tiles.tickets[i], 0U);
+  return forward_mma::name_of(config);
+}
+
+void run_on_host_and_judge(AttentionCase& c, const HostRun& run) {
+  SCOPED_TRACE(c.spec().text());
+  SCOPED_TRACE(run_on_host(c, run));
+  judge(c);
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,55 @@
+// Kernels of the portable forward family, compiled by the host's compiler and run there: planned for a GPU that is not
+// there, launched over tensors of the host.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/attention_case.h"
+#include "plan/plan.h"
+#include "shared/forward_mma.h"
+#include "shared/forward_mma_config.h"
+
+namespace heddle::test {
+
+/// Memory of the host that a kernel reads, or writes; its parameters hold the addresses.
+struct KernelMemory {
+  std::string name;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  bool written = false;     ///< by the kernel
+  bool rewritable = false;  ///< several threads may write the same bytes
+};
+
+/// A kernel of the family, ready to be compiled and run.
+struct KernelLaunch {
+  shared::ForwardMmaConfig config;
+  std::string mods_text;  ///< the configuration and the mods, as text
+  shared::ForwardMmaParams params;
+  int ctas = 0;
+  std::vector<KernelMemory> memory;
+};
+
+/// How a case is run.
+struct HostRun {
+  shared::FragmentKind fragments = shared::FragmentKind::host;
+  std::string_view gpu = "a100";                       // of known_gpus.h, that is planned for
+  int candidate = 0;                                   // which of the plans; past their end: the last
+  std::optional<int> splits{};                         // instead of the planned ones
+  std::function<void(const KernelLaunch&)> execute{};  // null: compiled and run on the host
+};
+
+/// Plans, compiles, runs. Throws Error(unsupported) where the family refuses the case. Returns the kernel's name.
+std::string run_on_host(AttentionCase& attention_case, const HostRun& run);
+
+/// The same, and expects what every run owes.
+void run_on_host_and_judge(AttentionCase& attention_case, const HostRun& run);
+
+/// How many kernels were compiled so far.
+int compiled_on_host();
+
+}  // namespace heddle::test

@@ -79,6 +79,15 @@ TEST(CpuBackward, EveryNormalizerOnEveryTarget) {
   });
 }
 
+// Its gradient is the sum over the batch, whatever the others have.
+TEST(CpuBackward, EachOfQKAndVMayBroadcastAlone) {
+  for (const auto member : {&Training::q, &Training::k, &Training::v}) {
+    Training training({.batch = 3, .q_heads = 2, .q_rows = 9, .kv_rows = 70});
+    training.*member = copy(slice(ConstTensorView(training.*member), 0, 0, 1), DType::f32);
+    expect_right(training);
+  }
+}
+
 // The mod has replaced the scores before the places are found; the last index does not ask for them.
 TEST(CpuBackward, PlacesThatDependOnTheScore) {
   Training training({.q_heads = 2, .q_rows = 33, .kv_rows = 70}, DType::f64);

@@ -86,12 +86,13 @@ class BackwardConsumer {
       ptx::touch(d_k_);
       ptx::touch(d_v_);
       if (number_ > 0) give_back_previous();
+      const TransposedOrigin at = origin(step);
+      TransposedDrops drops{};
+      // Not beside dQ, whose registers they would need.
+      if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
       if constexpr (kConfig.d_q) begin_part();
       unsigned bits = attending(step);
       const bool cut = bits_matter(step);
-      const TransposedOrigin at = origin(step);
-      TransposedDrops drops{};
-      if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
       const ptx::Address numbers = memory_.lse(step.slot) + lane_offset();
       if (cut) {
         bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, numbers);

@@ -103,9 +103,9 @@ class Runner {
                           }).front();
     if (!choice.plan.backward_sm90) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     if (variant != nullptr) {
-      shared::BackwardSm90Config config = variant->config;
-      config.masked = choice.plan.backward_sm90->masked;
-      choice.plan.backward_sm90 = config;
+      shared::BackwardSm90Config changed = variant->config;
+      changed.masked = choice.plan.backward_sm90->masked;
+      choice.plan.backward_sm90 = changed;
     }
     config = *choice.plan.backward_sm90;
     rows_ = choice.block_mask;

@@ -71,8 +71,8 @@ __device__ __forceinline__ TransposedDrops draw_transposed(const shared::ModValu
   return kept;
 }
 
-/// The scores that attend: of `queries` queries from the thread's first on and `keys` keys, and, where the mask decides,
-/// by the mask_mod.
+/// The scores that attend: of `queries` queries from the thread's first on and `keys` keys, and, where the mask
+/// decides, by the mask_mod.
 template <auto kConfig>
 __device__ __forceinline__ unsigned attending_bits(const shared::ModValues& mod, const TransposedOrigin& at,
                                                    int queries, int keys, bool by_mask) {

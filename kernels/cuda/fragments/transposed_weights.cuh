@@ -28,8 +28,8 @@ class TransposedWeights {
   static constexpr bool kOne = kConfig.normalizer == Normalizer::none && !kMapped;  // X dt/ds, where it attends
   static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
 
-  /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse begin.
-  /// kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
+  /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse
+  /// begin. kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
   template <bool kCut>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
@@ -74,8 +74,8 @@ class TransposedWeights {
 
   /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds. `numbers`: where the thread's deltas begin.
   template <bool kCut>
-  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32], unsigned (&d_s)[16],
-                                                       unsigned bits, const TransposedDrops& drops,
+  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32],
+                                                       unsigned (&d_s)[16], unsigned bits, const TransposedDrops& drops,
                                                        const Params& params, const TransposedOrigin& at,
                                                        ptx::Address numbers) {
     const shared::ModValues& mod = params.mod;

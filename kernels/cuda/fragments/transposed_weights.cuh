@@ -61,7 +61,7 @@ class TransposedWeights {
             const float factor = factor_of(t, lse[2 * half + e], weight);
             if constexpr (!kOne) s[n] = attends ? factor * slope : 0.0F;
             if constexpr (kConfig.weighted) weight *= own.weight(mod, at, q_idx, r);
-            if constexpr (kConfig.dropped) weight *= drops.weight(n);
+            if constexpr (kConfig.dropped) weight = drops.weighed(n, weight);
             weights[2 * r + e] = attends ? weight : 0.0F;
           }
         }
@@ -97,7 +97,7 @@ class TransposedWeights {
             const int n = 4 * j + 2 * r + e;
             float of_weight = d_p[n];
             if constexpr (kConfig.weighted) of_weight *= own.weight(mod, at, q_idx, r);
-            if constexpr (kConfig.dropped) of_weight *= drops.weight(n);
+            if constexpr (kConfig.dropped) of_weight = drops.weighed(n, of_weight);
             const float ds = (kOne ? 1.0F : x[n]) * (of_weight - delta[2 * half + e]);
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             four[2 * r + e] = attends ? ds : 0.0F;

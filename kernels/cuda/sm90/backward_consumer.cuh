@@ -89,8 +89,11 @@ class BackwardConsumer {
       if (number_ > 0) give_back_previous();
       const TransposedOrigin at = origin(step);
       TransposedDrops drops{};
-      // Not beside dQ, whose registers they would need.
-      if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
+      // Not beside dQ, whose registers they would need: here, and not where the bits are used.
+      if constexpr (kConfig.dropped) {
+        drops = draw_transposed(params_.mod, at);
+        asm volatile("" : "+r"(drops.bits));
+      }
       if constexpr (kConfig.d_q) begin_part();
       unsigned bits = attending(step);
       const bool cut = bits_matter(step);

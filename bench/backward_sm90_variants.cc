@@ -1,5 +1,5 @@
-// What do the choices of the Hopper backward do? Each variant of its configuration is checked against the reference on a
-// small problem, then timed on the grid of bench/compare.py, full and causal, beside the planner's own.
+// What do the choices of the Hopper backward do? Each variant of its configuration is checked against the reference on
+// a small problem, then timed on the grid of bench/compare.py, full and causal, beside the planner's own.
 //
 //   bench_backward_sm90_variants [--dim D] [--lengths N,...] [--times N] [--device I] [--check-only]
 //
@@ -103,9 +103,9 @@ class Runner {
                           }).front();
     if (!choice.plan.backward_sm90) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     if (variant != nullptr) {
-      shared::BackwardSm90Config changed = variant->config;
-      changed.masked = choice.plan.backward_sm90->masked;
-      choice.plan.backward_sm90 = changed;
+      const bool masked = choice.plan.backward_sm90->masked;
+      choice.plan.backward_sm90 = variant->config;
+      choice.plan.backward_sm90->masked = masked;
     }
     config = *choice.plan.backward_sm90;
     rows_ = choice.block_mask;

@@ -1,10 +1,11 @@
 // The Hopper backward's plans: what it refuses, in sentences, and the lists of its tiles.
+#include "plan/families/backward_sm90.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "heddle/mods.h"
-#include "plan/families/backward_sm90.h"
 #include "plan/families/backward_sm90_config.h"
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/hopper.h"
@@ -63,9 +64,10 @@ TEST(BackwardSm90, RefusesInSentences) {
   wide.call.dim = 136;
   EXPECT_EQ(wide.refusal(), "q and k have head dimension 136; 1 to 128 are accepted");
   BackwardCall ordered{.deterministic = true};
-  EXPECT_EQ(ordered.refusal(),
-            "deterministic is asked for, and dq of 300 keys is added by tiles of 128 keys in any order; up to 128 keys, "
-            "or no dq, are accepted");
+  EXPECT_EQ(
+      ordered.refusal(),
+      "deterministic is asked for, and dq of 300 keys is added by tiles of 128 keys in any order; up to 128 keys, "
+      "or no dq, are accepted");
   ordered.dq = false;
   EXPECT_EQ(ordered.refusal(), "");
   BackwardCall shared;
@@ -74,7 +76,8 @@ TEST(BackwardSm90, RefusesInSentences) {
             "k has batch 1 and serves 2 sequences, and its gradient is asked for; a batch of 2 is accepted");
   BackwardCall wider;
   wider.call.dtype = DType::f32;
-  EXPECT_EQ(wider.refusal(), "q, k, v are f32, f32, f32; bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2");
+  EXPECT_EQ(wider.refusal(),
+            "q, k, v are f32, f32, f32; bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2");
 }
 
 TEST(BackwardSm90, FitsInSharedMemory) {
@@ -97,8 +100,8 @@ TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
   const auto mask = call.call.rows_of({64, 64});
   const shared::BackwardSm90Config config = *call.plan().backward_sm90;
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, mask.get());
-  EXPECT_EQ(schedule.items.size(), 2U * 2 * 3);   // sequences, heads of keys, tiles of 128
-  EXPECT_EQ(schedule.blocks.size(), 2U * 4);      // of 64 queries
+  EXPECT_EQ(schedule.items.size(), 2U * 2 * 3);  // sequences, heads of keys, tiles of 128
+  EXPECT_EQ(schedule.blocks.size(), 2U * 4);     // of 64 queries
   for (const shared::BackwardItem& item : schedule.items) {
     int steps = 0;
     for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
@@ -132,7 +135,8 @@ TEST(BackwardSm90, PlacesOfRowsAndParts) {
   }
   for (int thread = 0; thread < 128; ++thread) {
     for (int n = 0; n < 32; ++n) {
-      const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * (n / 2 % 2), column = 8 * (n / 4) + 2 * (thread % 4) + n % 2;
+      const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * (n / 2 % 2),
+                column = 8 * (n / 4) + 2 * (thread % 4) + n % 2;
       EXPECT_EQ(shared::place_in_part(row, column), 4 * (128 * (n / 4) + thread) + n % 4);
     }
   }

@@ -162,10 +162,12 @@ TEST(Choose, FamiliesAreOfOnePass) {
   problem.pass = problem::Pass::backward;
   problem.wanted.q = true;
   const AttentionTensors tensors = call.tensors();
+  const BackwardTensors backward{.q = tensors.q, .k = tensors.k, .v = tensors.v, .o = tensors.o, .d_o = tensors.o};
   const AttentionOptions options = call.all_options();
   const auto choose_on = [&](const Device& device, const device::Machine& machine) {
     problem.device = device;
-    return plan::choose({problem, tensors, options, machine}, [&](BlockSize block) { return call.rows_of(block); });
+    return plan::choose({problem, tensors, options, machine, &backward},
+                        [&](BlockSize block) { return call.rows_of(block); });
   };
   EXPECT_EQ(choose_on(kCpu, kNoGpu).front().plan.family, "cpu_backward");
   EXPECT_THROW(choose_on(kCuda, machine_with(h200())), Error);

@@ -60,8 +60,7 @@ __device__ __forceinline__ float element(const void* row, int column) {
 
 /// The row of a tensor, elements of so many bytes.
 __device__ __forceinline__ const char* row_of(const shared::RowInput& of, int bytes, int batch, int head, int row) {
-  return static_cast<const char*>(of.data) +
-         (batch * of.stride[0] + head * of.stride[1] + row * of.stride[2]) * bytes;
+  return static_cast<const char*>(of.data) + (batch * of.stride[0] + head * of.stride[1] + row * of.stride[2]) * bytes;
 }
 
 inline constexpr int kLanesOfRow = 16;
@@ -86,7 +85,8 @@ __device__ __forceinline__ float product_of_row(const char* o, const char* d_o, 
       }
     }
   } else {
-    for (int column = lane; column < kConfig.v_dim; column += kLanesOfRow) add(element<O>(o, column), element<D>(d_o, column));
+    for (int column = lane; column < kConfig.v_dim; column += kLanesOfRow)
+      add(element<O>(o, column), element<D>(d_o, column));
   }
 #pragma unroll
   for (int distance = kLanesOfRow / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
@@ -128,7 +128,8 @@ __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& p
 template <auto kConfig>
 __device__ __forceinline__ void zero_sums(float* sums) {
   float4* to = reinterpret_cast<float4*>(sums);
-  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * shared::kPartFloats / 4; i += shared::kRowThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * shared::kPartFloats / 4;
+       i += shared::kRowThreads) {
     to[i] = make_float4(0, 0, 0, 0);
   }
 }

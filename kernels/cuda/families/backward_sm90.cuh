@@ -3,8 +3,8 @@
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q    dQ += dS K
 //
 // A CTA has one tile of keys of one head, and walks the queries of all query heads that read it, 64 a step. One thread
-// loads (sm90/backward_producer.cuh); each consumer warpgroup (sm90/backward_consumer.cuh) owns 64 keys, whose dK and dV
-// stay in its registers; a thread for each of them adds finished parts of dQ to memory, in f32, in no order. Kernels
+// loads (sm90/backward_producer.cuh); each consumer warpgroup (sm90/backward_consumer.cuh) owns 64 keys, whose dK and
+// dV stay in its registers; a thread for each of them adds finished parts of dQ to memory, in f32, in no order. Kernels
 // before and behind this one (families/backward_rows.cuh) give each row its lse and delta, zero those sums, and make dq
 // of them.
 //

@@ -41,7 +41,8 @@ struct TransposedMod {
 struct TransposedDrops {
   unsigned bits;
   float kept;  // the weight of what is kept
-  __device__ __forceinline__ float weight(int n) const { return (bits >> n & 1) != 0 ? kept : 0.0F; }
+  /// x times the weight of register n. (The weights by themselves would take registers.)
+  __device__ __forceinline__ float weighed(int n, float x) const { return (bits >> n & 1) != 0 ? x * kept : 0.0F; }
 };
 __device__ __forceinline__ TransposedDrops draw_transposed(const shared::ModValues& mod, const TransposedOrigin& at) {
   const BlockOrigin head = {at.batch, at.head, 0, 0};
@@ -71,8 +72,8 @@ __device__ __forceinline__ TransposedDrops draw_transposed(const shared::ModValu
   return kept;
 }
 
-/// The scores that attend: of `queries` queries from the thread's first on and `keys` keys, and, where the mask decides,
-/// by the mask_mod.
+/// The scores that attend: of `queries` queries from the thread's first on and `keys` keys, and, where the mask
+/// decides, by the mask_mod.
 template <auto kConfig>
 __device__ __forceinline__ unsigned attending_bits(const shared::ModValues& mod, const TransposedOrigin& at,
                                                    int queries, int keys, bool by_mask) {

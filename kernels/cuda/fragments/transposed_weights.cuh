@@ -28,8 +28,8 @@ class TransposedWeights {
   static constexpr bool kOne = kConfig.normalizer == Normalizer::none && !kMapped;  // X dt/ds, where it attends
   static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
 
-  /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse begin.
-  /// kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
+  /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse
+  /// begin. kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
   template <bool kCut>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
@@ -61,7 +61,7 @@ class TransposedWeights {
             const float factor = factor_of(t, lse[2 * half + e], weight);
             if constexpr (!kOne) s[n] = attends ? factor * slope : 0.0F;
             if constexpr (kConfig.weighted) weight *= own.weight(mod, at, q_idx, r);
-            if constexpr (kConfig.dropped) weight *= drops.weight(n);
+            if constexpr (kConfig.dropped) weight = drops.weighed(n, weight);
             weights[2 * r + e] = attends ? weight : 0.0F;
           }
         }
@@ -74,8 +74,8 @@ class TransposedWeights {
 
   /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds. `numbers`: where the thread's deltas begin.
   template <bool kCut>
-  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32], unsigned (&d_s)[16],
-                                                       unsigned bits, const TransposedDrops& drops,
+  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32],
+                                                       unsigned (&d_s)[16], unsigned bits, const TransposedDrops& drops,
                                                        const Params& params, const TransposedOrigin& at,
                                                        ptx::Address numbers) {
     const shared::ModValues& mod = params.mod;
@@ -97,7 +97,7 @@ class TransposedWeights {
             const int n = 4 * j + 2 * r + e;
             float of_weight = d_p[n];
             if constexpr (kConfig.weighted) of_weight *= own.weight(mod, at, q_idx, r);
-            if constexpr (kConfig.dropped) of_weight *= drops.weight(n);
+            if constexpr (kConfig.dropped) of_weight = drops.weighed(n, of_weight);
             const float ds = (kOne ? 1.0F : x[n]) * (of_weight - delta[2 * half + e]);
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             four[2 * r + e] = attends ? ds : 0.0F;

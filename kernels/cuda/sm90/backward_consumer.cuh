@@ -18,8 +18,9 @@ namespace heddle {
 /// The rows of dK or dV that a warpgroup's accumulator holds, stored by its threads; rows past the sequence's last key
 /// as zeros.
 template <auto kConfig, shared::OutputType kType>
-__device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim, const float (&d)[kConfig.columns / 2],
-                                               float factor, long long head_at, int row, int live, int stored) {
+__device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim,
+                                               const float (&d)[kConfig.columns / 2], float factor, long long head_at,
+                                               int row, int live, int stored) {
   using Elements = OutputElements<kType, kConfig.f16>;
   using One = typename Elements::One;
   const int lane = threadIdx.x & 31;
@@ -86,12 +87,16 @@ class BackwardConsumer {
       ptx::touch(d_k_);
       ptx::touch(d_v_);
       if (number_ > 0) give_back_previous();
+      const TransposedOrigin at = origin(step);
+      TransposedDrops drops{};
+      // Not beside dQ, whose registers they would need: here, and not where the bits are used.
+      if constexpr (kConfig.dropped) {
+        drops = draw_transposed(params_.mod, at);
+        asm volatile("" : "+r"(drops.bits));
+      }
       if constexpr (kConfig.d_q) begin_part();
       unsigned bits = attending(step);
       const bool cut = bits_matter(step);
-      const TransposedOrigin at = origin(step);
-      TransposedDrops drops{};
-      if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
       const ptx::Address numbers = memory_.lse(step.slot) + lane_offset();
       if (cut) {
         bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, numbers);
@@ -166,8 +171,7 @@ class BackwardConsumer {
   /// Some elements of the step do not attend, or may not.
   __device__ __forceinline__ bool bits_matter(const Step& step) const {
     const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
-    return (step.flags & decided) != 0 || !(step.flags & (shared::kStepAttends << warpgroup_)) ||
-           ragged_keys_;
+    return (step.flags & decided) != 0 || !(step.flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
   }
   __device__ __forceinline__ unsigned attending(const Step& step) const {
     if (!bits_matter(step)) return ~0U;
@@ -197,8 +201,8 @@ class BackwardConsumer {
     release(memory_.d_s_full(buffer, warpgroup_));
   }
 
-  // Of the step before. Where each warpgroup has a part it is computed before the first step, too, of whatever stands in
-  // memory, and forgotten: around a product that some steps lack the compiler serialises all.
+  // Of the step before. Where each warpgroup has a part it is computed before the first step, too, of whatever stands
+  // in memory, and forgotten: around a product that some steps lack the compiler serialises all.
 
   __device__ __forceinline__ bool has_part() const {
     if constexpr (kConfig.shares_d_q()) return true;
@@ -264,16 +268,16 @@ class BackwardConsumer {
                                                 row, live, stored);
     }
     if (params_.d_v.data != nullptr) {
-      store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v), row,
-                                                live, stored);
+      store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v), row, live,
+                                                stored);
     }
   }
 
   const Memory& memory_;
   const Params& params_;
   int warpgroup_;
-  int number_ = 0;  // of the step
-  int parts_ = 0;   // of dQ that were handed over
+  int number_ = 0;                      // of the step
+  int parts_ = 0;                       // of dQ that were handed over
   int previous_slot_, previous_block_;  // of the step before
   bool ragged_keys_;
   ptx::Ring q_{0}, d_o_{0};

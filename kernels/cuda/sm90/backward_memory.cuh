@@ -28,7 +28,9 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address d_q(int warpgroup) const {
     return base + kLayout.d_q + warpgroup * (4 * kConfig.d_q_part_floats());
   }
-  __device__ __forceinline__ ptx::Address lse(int slot) const { return base + kLayout.rows + slot * shared::kBlockBytes; }
+  __device__ __forceinline__ ptx::Address lse(int slot) const {
+    return base + kLayout.rows + slot * shared::kBlockBytes;
+  }
   __device__ __forceinline__ ptx::Address delta(int slot) const { return lse(slot) + 4 * shared::kBlockNumbers; }
   __device__ __forceinline__ ptx::Address step(int slot) const {
     return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::BackwardStep));
@@ -51,9 +53,7 @@ struct BackwardMemory {
   static constexpr int kDo = 2 + 2 * kConfig.q_stages, kDs = kDo + 2 * kConfig.d_o_stages,
                        kDq = kDs + shared::kDsBuffers * (kConfig.warpgroups + 1);
   __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
-  __device__ __forceinline__ ptx::Address d_o_empty(int slot) const {
-    return barrier(kDo + kConfig.d_o_stages + slot);
-  }
+  __device__ __forceinline__ ptx::Address d_o_empty(int slot) const { return barrier(kDo + kConfig.d_o_stages + slot); }
   __device__ __forceinline__ ptx::Address d_s_full(int buffer, int warpgroup) const {
     return barrier(kDs + buffer * kConfig.warpgroups + warpgroup);
   }

@@ -60,9 +60,8 @@ class BackwardProducer {
 
   /// The first panels of a tensor; products read zeros in those that it lacks.
   template <int kPanels>
-  __device__ __forceinline__ void load(ptx::Address to, int rows_of_panel, const ptx::TensorMap& map,
-                                       ptx::Address full, const Rows& rows, int head, int batched,
-                                       unsigned long long priority) const {
+  __device__ __forceinline__ void load(ptx::Address to, int rows_of_panel, const ptx::TensorMap& map, ptx::Address full,
+                                       const Rows& rows, int head, int batched, unsigned long long priority) const {
     const int batch = batched ? word(shared::kTileBatch) : 0;
 #pragma unroll 1
     for (int panel = 0; panel < kPanels; ++panel) {

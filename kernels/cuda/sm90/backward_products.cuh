@@ -28,18 +28,20 @@ __device__ __forceinline__ void issue_scores(float (&s)[32], ptx::Address keys, 
 /// dV += P^T dO, or dK += dS^T Q: 64 keys x all columns; without `accumulate` the sum begins. `p`: sixteen queries in
 /// four registers.
 template <auto kConfig>
-__device__ __forceinline__ void issue_gradient(float (&d)[kConfig.columns / 2], unsigned (&p)[16],
-                                               ptx::Address queries, int accumulate) {
+__device__ __forceinline__ void issue_gradient(float (&d)[kConfig.columns / 2], unsigned (&p)[16], ptx::Address queries,
+                                               int accumulate) {
   const unsigned b = (queries >> 4) | panel_units(shared::kStepQueries) << 16;
   ptx::wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) gradient_product(d, &p[4 * i], ptx::descriptor(b + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
+  for (int i = 0; i < 4; ++i)
+    gradient_product(d, &p[4 * i], ptx::descriptor(b + i * ptx::kNextRows), i > 0 ? 1 : accumulate);
   ptx::wgmma_commit();
 }
 
 /// A part of dQ = dS K: 64 queries x d_q_columns columns. `d_s`: panels of 64 keys; `keys`: the part's columns.
 template <auto kConfig>
-__device__ __forceinline__ void issue_queries(float (&d)[kConfig.d_q_columns / 2], ptx::Address d_s, ptx::Address keys) {
+__device__ __forceinline__ void issue_queries(float (&d)[kConfig.d_q_columns / 2], ptx::Address d_s,
+                                              ptx::Address keys) {
   const unsigned a = d_s >> 4, b = (keys >> 4) | panel_units(kConfig.keys()) << 16;
   ptx::wgmma_fence();
 #pragma unroll

@@ -23,7 +23,7 @@ namespace {
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
 
-constexpr std::int64_t kLargestDim = 128;  // dK and dV take a register of each thread for every two columns of both
+constexpr std::int64_t kLargestDim = 128;   // dK and dV take a register of each thread for every two columns of both
 constexpr std::int64_t kMostHeads = 65535;  // the height of a grid
 
 std::string refuse_types(const Request& request) {
@@ -50,8 +50,9 @@ std::string refuse_broadcasts(const Request& request) {
        {std::tuple("q", &tensors.q, problem.wanted.q), std::tuple("k", &tensors.k, problem.wanted.k),
         std::tuple("v", &tensors.v, problem.wanted.v)}) {
     if (wanted && view->shape[0] == 1) {
-      return fmt::format("{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted",
-                         what, problem.batch, problem.batch);
+      return fmt::format(
+          "{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted", what,
+          problem.batch, problem.batch);
     }
   }
   return {};
@@ -83,7 +84,8 @@ std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
   for (const Sequence& sequence : problem.sequences) {
     if (sequence.kv_len > keys) {
       return fmt::format(
-          "deterministic is asked for, and dq of {} keys is added by tiles of {} keys in any order; up to {} keys, or no "
+          "deterministic is asked for, and dq of {} keys is added by tiles of {} keys in any order; up to {} keys, or "
+          "no "
           "dq, are accepted",
           sequence.kv_len, keys, keys);
     }
@@ -168,15 +170,17 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& p
   }
   plan.gradients.push_back("S and P are recomputed from q, k and lse, dP from dO and v");
   if (problem.wanted.q) {
-    plan.gradients.push_back(problem.deterministic
-                                 ? "dq: one tile of keys adds to each element; the same bits in each run"
-                                 : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+    plan.gradients.push_back(
+        problem.deterministic ? "dq: one tile of keys adds to each element; the same bits in each run"
+                              : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
   }
   if (problem.wanted.k || problem.wanted.v) {
-    plan.gradients.push_back("dk, dv: in registers of one CTA, over all query heads of the group; the same bits in each run");
+    plan.gradients.push_back(
+        "dk, dv: in registers of one CTA, over all query heads of the group; the same bits in each run");
   }
   if (problem.wanted.sinks) {
-    plan.gradients.push_back("d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
+    plan.gradients.push_back(
+        "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
 }
 
@@ -197,10 +201,9 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   if (reason.empty()) reason = refuse_types(request);
   if (!reason.empty()) return reason;
   const BackwardSm90Config config = backward_sm90_config(problem, backward_mods(problem));
-  std::array<std::string, 6> reasons = {
-      refuse_broadcasts(request),        refuse_lengths(problem),
-      refuse_gradients(problem),         refuse_deterministic(problem, config.keys()),
-      refuse_sizes(problem, config),     refuse_blocks(request.options)};
+  std::array<std::string, 6> reasons = {refuse_broadcasts(request),    refuse_lengths(problem),
+                                        refuse_gradients(problem),     refuse_deterministic(problem, config.keys()),
+                                        refuse_sizes(problem, config), refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

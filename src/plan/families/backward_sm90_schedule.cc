@@ -111,11 +111,11 @@ std::int64_t elements_of(const AttentionProblem& problem, const KeyRow& row, std
 }
 
 /// Heads in sections, of each the longest tiles first.
-void order(const AttentionProblem& problem, BackwardSchedule& schedule,
-           const std::vector<std::size_t>& end_of_head) {
+void order(const AttentionProblem& problem, BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head) {
   const std::int64_t bytes = problem.q_rows * problem.group() *
                              ((problem.qk_dim + problem.v_dim) * size_of(problem.q_dtype) + 4 * problem.qk_dim);
-  const auto heads = static_cast<std::size_t>(std::max<std::int64_t>(1, kSectionBytes / std::max<std::int64_t>(1, bytes)));
+  const auto heads =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, kSectionBytes / std::max<std::int64_t>(1, bytes)));
   std::size_t begin = 0;
   for (std::size_t head = 0; head < end_of_head.size(); head += heads) {
     const std::size_t end = end_of_head[std::min(head + heads, end_of_head.size()) - 1];

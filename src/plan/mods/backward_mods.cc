@@ -19,9 +19,9 @@ BackwardMods backward_mods(const problem::AttentionProblem& problem) {
   if (forward.form == ScoreForm::mapped || forward.cap != 0) {
     mods.form = ScoreForm::mapped;
     mods.factor = 1;
-    mods.score = expr::simplify(by_position(problem.score_mod.empty() ? leaf::score() : problem.score_mod,
-                                            forward.kv_start),
-                                problem.precision);
+    mods.score =
+        expr::simplify(by_position(problem.score_mod.empty() ? leaf::score() : problem.score_mod, forward.kv_start),
+                       problem.precision);
     mods.derivative = expr::d_score(mods.score, problem.precision);
   } else if (forward.form != ScoreForm::plain) {
     mods.form = ScoreForm::added;

@@ -15,7 +15,7 @@ namespace heddle::plan {
 struct BackwardMods {
   Expr mask;  // empty: everything attends
   Expr weight;
-  std::optional<Drops> drops;  // the weight, where it is such a one
+  std::optional<Drops> drops;                         // the weight, where it is such a one
   shared::ScoreForm form = shared::ScoreForm::plain;  // plain, added or mapped
   double factor = 1;                                  // of the score, in every form but mapped
   Expr offset;                                        // added: t = factor * score + offset

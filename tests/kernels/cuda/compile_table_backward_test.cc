@@ -1,7 +1,5 @@
 // Kernels of backward_sm90: forms of scores, masks, weights and normalizers, types, head dims, sequences. All are to be
 // accepted: no spills, no serialised products, addresses in uniform registers.
-#include "kernels/cuda/compile_table.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 
 #include "backend/cuda/emit/backward_sm90.h"
 #include "heddle/mods.h"
+#include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/families/backward_sm90_config.h"
 
@@ -93,7 +92,8 @@ TEST_F(BackwardCompileTable, Mods) {
 
 TEST_F(BackwardCompileTable, RowKernels) {
   using shared::OutputType;
-  for (const OutputType type : {OutputType::same, OutputType::f32, OutputType::f64, OutputType::e4m3, OutputType::e5m2}) {
+  for (const OutputType type :
+       {OutputType::same, OutputType::f32, OutputType::f64, OutputType::e4m3, OutputType::e5m2}) {
     const problem::AttentionProblem problem = problem_of({}, {}, {}, Normalizer::softmax);
     shared::BackwardSm90Config config = plan::backward_sm90_config(problem, plan::backward_mods(problem));
     config.o_type = config.d_q_type = type;

@@ -100,7 +100,8 @@ extern "C" void run(const heddle::shared::BackwardRowsParams* params, int kernel
       emulated::block_index = {static_cast<unsigned>(block), static_cast<unsigned>(head)};
       emulated::Cta cta(kernel == 2 ? 32 : heddle::shared::kRowThreads, shared_memory, seed + block);
       cta.make_current();
-      cta.run([&] { kernel == 0 ? backward_rows(*params) : kernel == 1 ? backward_d_q(*params) : backward_sinks(*params); });
+      const auto run = kernel == 0 ? backward_rows : kernel == 1 ? backward_d_q : backward_sinks;
+      cta.run([&] { run(*params); });
     }
   }
 }
@@ -108,7 +109,8 @@ extern "C" void run(const heddle::shared::BackwardRowsParams* params, int kernel
 
 /// With the products of an emulated CTA in the place of the generated ones.
 std::string main_text(const std::string& source) {
-  const std::string begin = "namespace heddle {\n\n__device__ __forceinline__ void score_product(", end = "}  // namespace heddle\n";
+  const std::string begin = "namespace heddle {\n\n__device__ __forceinline__ void score_product(",
+                    end = "}  // namespace heddle\n";
   const std::size_t from = source.find(begin), to = source.find(end, from) + end.size();
   if (from == std::string::npos) throw std::runtime_error("no products in the text");
   return "#define __shared__\n" + source.substr(0, from) + kProducts + source.substr(to) + kRunMain;
@@ -155,17 +157,16 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
     throw Error(ErrorCode::unsupported, reason);
   }
   engine::MaskRows rows;
-  const plan::Choice choice = plan::backward_sm90(request, h200(), [&](BlockSize block) {
-                                return rows(problem, options, block);
-                              }).front();
+  const plan::Choice choice =
+      plan::backward_sm90(request, h200(), [&](BlockSize block) { return rows(problem, options, block); }).front();
   plan::Plan plan = choice.plan;
   if (run.d_q_columns != 0) plan.backward_sm90->d_q_columns = run.d_q_columns;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);
   const device_text::ModLayout layout = device_text::layout_of(mods.all());
 
-  cuda::BackwardConstants own = cuda::backward_constants(
-      {problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors});
+  cuda::BackwardConstants own =
+      cuda::backward_constants({problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors});
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, choice.block_mask.get());
   const std::vector<shared::SequenceSpan> spans = cuda::spans_of(problem, own.main.operands.kv_len);
   own.main.items = schedule.items.data();

@@ -10,12 +10,13 @@ namespace heddle::test {
 
 /// What a run may have otherwise than planned.
 struct EmulatedRun {
-  unsigned seed = 1;     // of the order of threads, copies and products
-  int d_q_columns = 0;   // of the configuration; 0: as planned
+  unsigned seed = 1;    // of the order of threads, copies and products
+  int d_q_columns = 0;  // of the configuration; 0: as planned
 };
 
 /// Tensors and captures are in the host's memory. Gradients are written. Throws runtime_error where the host's compiler
 /// refuses the text, Error where the family refuses the problem.
-void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run = {});
+void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options,
+                           const EmulatedRun& run = {});
 
 }  // namespace heddle::test

@@ -1,5 +1,7 @@
-// The portable family on NVIDIA's GPUs: what it takes and what not, which kernels it offers, and how the environment asks
-// for it.
+// The portable family on NVIDIA's GPUs: what it takes and what not, which kernels it offers, and how the environment
+// asks for it.
+#include "plan/families/forward_mma.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +11,6 @@
 #include "device/known_gpus.h"
 #include "expect_error.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_mma.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
 #include "shared/forward_mma_memory.h"
@@ -50,9 +51,11 @@ TEST(ForwardMma, TakesWhatItsKernelsCompute) {
   for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32, DType::f64}) {
       for (const std::int64_t dim : {1, 40, 64, 100, 128}) {
-        EXPECT_EQ(refusal({.q_heads = 4, .kv_heads = 2, .dim = dim, .mask = mods::causal(), .dtype = dtype, .with_lse = false},
-                          caps_of(gpu)),
-                  "");
+        EXPECT_EQ(
+            refusal(
+                {.q_heads = 4, .kv_heads = 2, .dim = dim, .mask = mods::causal(), .dtype = dtype, .with_lse = false},
+                caps_of(gpu)),
+            "");
       }
     }
     EXPECT_EQ(refusal({.dim = 256}, caps_of(gpu)), "");
@@ -71,7 +74,8 @@ TEST(ForwardMma, RefusesInSentences) {
   EXPECT_EQ(refusal({.dim = 64, .v_dim = 257}, a100), "v has head dimension 257; 1 to 256 are accepted");
   EXPECT_EQ(refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
             "q and k have head dimension 136; 1 to 128 are accepted");
-  EXPECT_EQ(refusal({.dtype = DType::bf16, .o_dtype = DType::e5m2}, a100), "o is e5m2; f16, bf16, f32 and f64 are accepted");
+  EXPECT_EQ(refusal({.dtype = DType::bf16, .o_dtype = DType::e5m2}, a100),
+            "o is e5m2; f16, bf16, f32 and f64 are accepted");
   HopperCall capped{.dim = 64, .dtype = DType::f64, .with_lse = false};
   capped.options.score_mod = mods::softcap(20);
   EXPECT_EQ(refusal(capped, a100),
@@ -150,20 +154,29 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
   const problem::AttentionProblem problem = call.problem();
   const auto given = [&](BlockSize block) {
     HopperCall own = call;
-    own.options.block_mask = std::make_shared<BlockMask>(
-        BlockMask::build(call.mask, {problem.q_heads, problem.sequences}, block, {}));
+    own.options.block_mask =
+        std::make_shared<BlockMask>(BlockMask::build(call.mask, {problem.q_heads, problem.sequences}, block, {}));
     return own;
   };
   EXPECT_EQ(first_of(given({128, 128})).kv_block, first_of(call).kv_block);
   EXPECT_EQ(first_of(given({64, 16})).kv_block, 16);
-  expect_error([&] { first_of(given({60, 64})); }, ErrorCode::unsupported,
-               HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
-  expect_error([&] { first_of(given({64, 40})); }, ErrorCode::unsupported,
-               HasSubstr("keys do not divide the 40 of a block of block_mask"));
+  expect_error(
+      [&] {
+        first_of(given({60, 64}));
+      },
+      ErrorCode::unsupported, HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
+  expect_error(
+      [&] {
+        first_of(given({64, 40}));
+      },
+      ErrorCode::unsupported, HasSubstr("keys do not divide the 40 of a block of block_mask"));
 }
 
-TEST(ForwardMma, IsChosenWhereForwardSm90DoesNotRun) {
+TEST(ForwardMma, IsTakenOnlyWhereItIsNamed) {
   for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
+    expect_error([&] { chosen({.q_rows = 500}, caps_of(gpu)); }, ErrorCode::unsupported,
+                 HasSubstr("forward_mma: it has not run on a GPU yet; HEDDLE_FAMILY=forward_mma takes it"));
+    const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
     EXPECT_EQ(chosen({.q_rows = 500}, caps_of(gpu)).family, "forward_mma");
   }
   EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");

@@ -65,10 +65,10 @@ struct Thread {
   std::vector<char> stack;
   bool done = false;
   std::function<bool()> waits_for;  // empty: it runs
-  std::deque<Product> products;  // not executed yet
-  std::deque<int> groups;        // products left of each committed group, the oldest first
-  int open = 0;                  // products of the group that is not committed
-  int adds = 0;                  // bulk adds that have not ended
+  std::deque<Product> products;     // not executed yet
+  std::deque<int> groups;           // products left of each committed group, the oldest first
+  int open = 0;                     // products of the group that is not committed
+  int adds = 0;                     // bulk adds that have not ended
   unsigned word = 0, words[4] = {};
   unsigned address = 0;
 };
@@ -99,7 +99,7 @@ class Cta {
     std::vector<int> order(threads_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
     int idle = 0;
-    for (bool any = true; any; ) {
+    for (bool any = true; any;) {
       any = false;
       const std::uint64_t before = progress_;
       std::shuffle(order.begin(), order.end(), random_);
@@ -256,8 +256,12 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 inline int max(int x, int y) { return x < y ? y : x; }
 inline int min(int x, int y) { return y < x ? y : x; }
 
-inline void __syncthreads() { emulated::cta().meet(emulated::cta().all(), [] {}); }
-inline void __syncwarp() { emulated::cta().meet(emulated::cta().warp(), [] {}); }
+inline void __syncthreads() {
+  emulated::cta().meet(emulated::cta().all(), [] {});
+}
+inline void __syncwarp() {
+  emulated::cta().meet(emulated::cta().warp(), [] {});
+}
 template <class T>
 T __shfl_sync(unsigned, T x, int lane) {
   static_assert(sizeof(T) == 4);

@@ -28,8 +28,8 @@ inline float operand(bool f16, unsigned long long descriptor, bool by_rows, int 
   const auto field = [&](int bit) { return static_cast<unsigned>(descriptor >> bit & 0x3fff) << 4; };
   const unsigned first = field(0), leading = field(16), stride = field(32);
   const auto r = static_cast<unsigned>(row), i = static_cast<unsigned>(k);
-  const unsigned offset = by_rows ? r / 64 * leading + i / 8 * stride + i % 8 * 128 + r % 64 * 2
-                                  : r / 8 * stride + r % 8 * 128 + i * 2;
+  const unsigned offset =
+      by_rows ? r / 64 * leading + i / 8 * stride + i % 8 * 128 + r % 64 * 2 : r / 8 * stride + r % 8 * 128 + i * 2;
   unsigned short bits;
   std::memcpy(&bits, cta().shared() + swizzled(first + offset), 2);
   return from_storage(f16, bits);

@@ -1,0 +1,233 @@
+// What do the choices of the Hopper backward do? Each variant of its configuration is checked against the reference on
+// a small problem, then timed on the grid of bench/compare.py, full and causal, beside the planner's own.
+//
+//   bench_backward_sm90_variants [--dim D] [--lengths N,...] [--times N] [--device I] [--check-only]
+//
+// Prints TFLOP/s of all kernels of a run (5 products; causal counts half), or why a variant cannot run. Exits 1 if a
+// variant's gradients fail the criterion of heddle/check.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/driver/driver.h"
+#include "engine/machine.h"
+#include "engine/prepare.h"
+#include "gpu_timer.h"
+#include "heddle/heddle.h"
+#include "plan/plan.h"
+#include "shared/backward_sm90_memory.h"
+#include "shared/forward_sm90_memory.h"
+
+namespace heddle::bench {
+namespace {
+
+constexpr std::int64_t kTokens = 16384, kColumns = 2048;
+
+struct Variant {
+  std::string name;
+  shared::BackwardSm90Config config;  // what differs from the planner's
+};
+
+/// The first is the planner's.
+std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
+  std::vector<Variant> variants = {{"planned", planned}};
+  const auto add = [&](const std::string& name, auto&& change) {
+    shared::BackwardSm90Config config = planned;
+    change(config);
+    const bool fits = shared::backward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+    if (fits && !(config == planned)) variants.push_back({name, config});
+  };
+  add("2 stages of Q", [](auto& config) { config.q_stages = 2; });
+  add("4 stages of Q", [](auto& config) { config.q_stages = 4; });
+  add("3 stages of dO", [](auto& config) { config.d_o_stages = 3; });
+  add("no dq", [](auto& config) { config.d_q = false; });
+  if (planned.columns == 64) {
+    add("dQ in halves", [](auto& config) { config.d_q_columns = 32; });
+    add("192 keys", [](auto& config) { config.warpgroups = 3; });
+  }
+  return variants;
+}
+
+/// A problem's tensors: inputs drawn on the host, o and lse by the library, gradients.
+struct Memory {
+  Tensor q, k, v, d_o, o, lse, dq, dk, dv;
+  AttentionOptions options{};
+
+  Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim, bool causal,
+         const Device& place) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    const auto draw = [&] {
+      Tensor drawn = Tensor::empty(DType::f32, {batch, heads, length, dim});
+      std::vector<float> pool(1'000'003);
+      for (float& x : pool) x = normal(random);
+      auto* values = static_cast<float*>(drawn.data());
+      for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(i) % pool.size()];
+      return drawn.to(DType::bf16).to(place);
+    };
+    q = draw(), k = draw(), v = draw(), d_o = draw();
+    if (causal) options.mask_mod = mods::causal();
+    AttentionResult forward = attention(q, k, v, options, true);
+    o = std::move(forward.o), lse = std::move(forward.lse);
+    for (Tensor* gradient : {&dq, &dk, &dv}) *gradient = Tensor::empty_on(place, DType::bf16, q.view().shape);
+  }
+  BackwardTensors tensors() const {
+    BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};
+    all.lse = lse;
+    all.dq = dq.view(), all.dk = dk.view(), all.dv = dv.view();
+    return all;
+  }
+};
+
+/// A variant, ready to run.
+class Runner {
+ public:
+  Runner(const Memory& memory, const Variant* variant) : memory_(memory), tensors_(memory.tensors()) {
+    if (variant != nullptr && !variant->config.d_q) tensors_.dq.reset();
+    const AttentionTensors forward = problem::forward_tensors(tensors_);
+    const problem::AttentionProblem problem = problem::validate(tensors_, memory.options);
+    const plan::Request request{problem, forward, memory.options, engine::machine(), &tensors_};
+    plan::Choice choice = plan::choose(request, [&](BlockSize block) -> std::shared_ptr<const BlockMask> {
+                            if (problem.mask_mod.empty()) return nullptr;
+                            return std::make_shared<BlockMask>(
+                                BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block));
+                          }).front();
+    if (!choice.plan.backward_sm90) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
+    if (variant != nullptr) {
+      const bool masked = choice.plan.backward_sm90->masked;
+      choice.plan.backward_sm90 = variant->config;
+      choice.plan.backward_sm90->masked = masked;
+    }
+    config = *choice.plan.backward_sm90;
+    rows_ = choice.block_mask;
+    kernel_ = engine::prepare(choice.plan, rows_.get(), request, memory.options.bindings);
+    workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {choice.plan.workspace_bytes});
+  }
+  void operator()(void* stream) const {
+    kernel_->launch({.tensors = problem::forward_tensors(tensors_),
+                     .options = &memory_.options,
+                     .bindings = &memory_.options.bindings,
+                     .block_mask = rows_.get(),
+                     .workspace = workspace_.data(),
+                     .stream = stream,
+                     .backward = &tensors_});
+  }
+  const BackwardTensors& tensors() const { return tensors_; }
+  shared::BackwardSm90Config config;
+
+ private:
+  const Memory& memory_;
+  BackwardTensors tensors_;
+  std::shared_ptr<const BlockMask> rows_;
+  std::unique_ptr<backend::Kernel> kernel_;
+  Tensor workspace_;
+};
+
+/// Of a small problem with ragged ends. Empty where the criterion is met.
+std::string check(const Variant& variant, std::int64_t dim, const Device& place, GpuTimer& timer) {
+  const Memory memory(1, 2, 400, dim, true, place);
+  const Runner runner(memory, &variant);
+  timer.seconds(1, [&] { runner(timer.stream()); });
+  const GradientReport report = check_backward(runner.tensors(), memory.options);
+  return report.passed ? std::string() : report.text();
+}
+
+struct Arguments {
+  std::vector<std::int64_t> dims = {64, 128}, lengths = {512, 2048, 8192, 16384};
+  int times = 20, device = 0;
+  bool check_only = false;
+};
+
+std::vector<std::int64_t> numbers_of(std::string_view text) {
+  std::vector<std::int64_t> numbers;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    numbers.push_back(std::atoll(std::string(text.substr(at, end - at)).c_str()));
+    at = end + 1;
+  }
+  return numbers;
+}
+
+Arguments parse(int count, char** words) {
+  Arguments arguments;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = words[i];
+    const std::string_view value = i + 1 < count ? words[i + 1] : "";
+    if (word == "--check-only") {
+      arguments.check_only = true;
+      continue;
+    }
+    if (word == "--dim") arguments.dims = numbers_of(value);
+    if (word == "--lengths") arguments.lengths = numbers_of(value);
+    if (word == "--times") arguments.times = std::atoi(words[i + 1]);
+    if (word == "--device") arguments.device = std::atoi(words[i + 1]);
+    ++i;
+  }
+  return arguments;
+}
+
+void time_variants(const std::vector<Variant>& variants, std::int64_t dim, const Arguments& arguments,
+                   const Device& place, GpuTimer& timer) {
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t length : arguments.lengths) {
+      const Memory memory(kTokens / length, kColumns / dim, length, dim, causal, place);
+      fmt::print("D {} {} {}:", dim, causal ? "causal" : "full", length);
+      for (const Variant& variant : variants) {
+        try {
+          const Runner runner(memory, &variant);
+          const auto work = [&] { runner(timer.stream()); };
+          timer.seconds(2, work);
+          const double seconds = timer.seconds(arguments.times, work);
+          const double flops = 10.0 * static_cast<double>(kTokens * length * kColumns) * (causal ? 0.5 : 1);
+          fmt::print("  {} {:.3f} ms {:.0f}", variant.name, 1e3 * seconds, 1e-12 * flops / seconds);
+        } catch (const Error& error) {
+          fmt::print("  {}: {}", variant.name, std::string_view(error.what()).substr(0, 80));
+        }
+        std::fflush(stdout);
+      }
+      fmt::print("\n");
+    }
+  }
+}
+
+int run(const Arguments& arguments) {
+  if (const std::string reason = cuda::driver_missing(); !reason.empty()) {
+    fmt::print(stderr, "no CUDA device: {}\n", reason);
+    return 2;
+  }
+  const Device place{DeviceKind::cuda, arguments.device};
+  GpuTimer timer(arguments.device);
+  bool right = true;
+  for (const std::int64_t dim : arguments.dims) {
+    const Memory small(1, 2, 400, dim, true, place);
+    std::vector<Variant> good;
+    for (const Variant& variant : variants_of(Runner(small, nullptr).config)) {
+      std::string wrong;
+      try {
+        wrong = check(variant, dim, place, timer);
+      } catch (const Error& error) {
+        fmt::print("D {} {}: {}\n", dim, variant.name, error.what());
+        continue;
+      }
+      fmt::print("D {} {}: {}\n", dim, variant.name, wrong.empty() ? "within the criterion" : "WRONG\n" + wrong);
+      right = right && wrong.empty();
+      if (wrong.empty()) good.push_back(variant);
+    }
+    if (!arguments.check_only) time_variants(good, dim, arguments, place, timer);
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int count, char** words) { return heddle::bench::run(heddle::bench::parse(count, words)); }

@@ -1,0 +1,162 @@
+// Small cases of backward_sm90, for emulated CTAs and for a GPU.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/backward_case.h"
+
+namespace heddle::test {
+
+struct BackwardSpecs {
+  CaseSpec spec;
+  BackwardSpec backward;
+};
+
+inline CaseSpec backward_spec(std::int64_t q_rows, std::int64_t kv_rows, std::int64_t dim) {
+  CaseSpec spec;
+  spec.seed = 3;
+  spec.batch = spec.kv_heads = spec.group = 1;
+  spec.q_rows = q_rows;
+  spec.kv_rows = kv_rows;
+  spec.qk_dim = spec.v_dim = dim;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  return spec;
+}
+inline BackwardSpec rows_wanted(const std::string& wanted = "qkv") {
+  BackwardSpec spec;
+  spec.wanted = wanted;
+  return spec;
+}
+using BackwardList = std::vector<BackwardSpecs>;
+
+inline BackwardList one_tile() {
+  return {{backward_spec(64, 128, 128), rows_wanted()}, {backward_spec(64, 128, 64), rows_wanted()}};
+}
+
+/// Ends inside of a block of queries, of a warpgroup's keys, and of a tile; more steps than buffers.
+inline BackwardList ragged_ends() {
+  BackwardList list;
+  for (const std::int64_t dim : {64, 128}) {
+    for (const auto& [q, kv] : {std::pair(330, 300), std::pair(1, 65), std::pair(100, 1)}) {
+      list.push_back({backward_spec(q, kv, dim), rows_wanted()});
+    }
+  }
+  return list;
+}
+
+inline BackwardList masked() {
+  BackwardList list;
+  for (const char* mask : {"causal", "sliding_window", "documents", "some_queries_blind", "nothing"}) {
+    CaseSpec spec = backward_spec(130, 140, 64);
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted()});
+  }
+  CaseSpec given = backward_spec(200, 140, 64);
+  given.mask = "causal";
+  given.rows = "given";
+  given.block = BlockSize{128, 64};
+  list.push_back({given, rows_wanted()});
+  return list;
+}
+
+inline BackwardList grouped() {
+  BackwardList list;
+  for (const char* mask : {"", "causal_lower_right", "by_head"}) {
+    CaseSpec spec = backward_spec(130, 140, 128);
+    spec.kv_heads = 2;
+    spec.group = 3;
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted()});
+  }
+  return list;
+}
+
+inline BackwardList scored() {
+  BackwardList list;
+  for (const char* score :
+       {"alibi", "softcap", "full_bias", "t5_bias", "scaled_by_param", "padded", "some_rows_masked"}) {
+    CaseSpec spec = backward_spec(70, 140, 64);
+    spec.group = 2;
+    spec.score = score;
+    spec.mask = "causal_lower_right";
+    list.push_back({spec, rows_wanted()});
+  }
+  return list;
+}
+
+inline BackwardList weighted() {
+  BackwardList list;
+  for (const char* weight : {"dropout", "weights_by_key", "drops_all"}) {
+    CaseSpec spec = backward_spec(70, 140, 64);
+    spec.weight = weight;
+    spec.mask = "causal_lower_right";
+    list.push_back({spec, rows_wanted()});
+  }
+  return list;
+}
+
+inline BackwardList normalized() {
+  BackwardList list;
+  for (const Normalizer normalizer : {Normalizer::none, Normalizer::sigmoid}) {
+    for (const char* score : {"", "softcap"}) {
+      CaseSpec spec = backward_spec(70, 140, 64);
+      spec.normalizer = normalizer;
+      spec.score = score;
+      spec.mask = "causal";
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  return list;
+}
+
+inline BackwardList sequences() {
+  BackwardList list;
+  for (const char* sequences : {"lengths", "packed"}) {
+    CaseSpec spec = backward_spec(150, 190, 64);
+    spec.sequences = sequences;
+    spec.batch = 3;
+    spec.group = 2;
+    spec.mask = "causal";
+    spec.q_start = "ahead";
+    spec.kv_start = "ahead";
+    list.push_back({spec, rows_wanted()});
+    spec.mask = "";
+    list.push_back({spec, rows_wanted("q")});
+    list.push_back({spec, rows_wanted("kv")});
+  }
+  return list;
+}
+
+inline BackwardList sunk() {
+  BackwardList list;
+  for (const char* mask : {"", "some_queries_blind"}) {
+    CaseSpec spec = backward_spec(70, 100, 64);
+    spec.group = 9;  // each of the sinks
+    spec.sinks = "mixed";
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted("all")});
+  }
+  return list;
+}
+
+inline BackwardList dims_types_and_layouts() {
+  BackwardList list;
+  for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
+    for (const auto& [qk, v] : {std::pair(40, 100), std::pair(33, 7), std::pair(128, 64)}) {
+      CaseSpec spec = backward_spec(70, 130, qk);
+      spec.v_dim = v;
+      spec.layout = layout;
+      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      BackwardSpec backward = rows_wanted();
+      backward.layout = layout;
+      if (layout == Layout::gaps) backward.gradient_dtype = DType::f32;
+      list.push_back({spec, backward});
+    }
+  }
+  return list;
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,124 @@
+// backward_sm90 on a GPU, against the reference by the criterion of heddle/check.h. The first test is one tile; the
+// lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "heddle/check.h"
+#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/gpu_test.h"
+
+namespace heddle::test {
+namespace {
+
+/// A backward whose tensors are copies on the first GPU.
+class GpuBackwardCase {
+ public:
+  explicit GpuBackwardCase(const BackwardSpecs& at) : forward_(at.spec), backward_(forward_.host(), at.backward) {
+    backward_.run_forward();
+    for (const GuardedTensor* tensor : {&backward_.d_o, &backward_.d_lse_rows}) {
+      copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 0));
+    }
+    for (const Gradient& gradient : backward_.gradients()) {
+      const auto memory = gradient.memory.memory();
+      std::fill(memory.begin(), memory.end(), std::byte{0xff});
+      copies_.push_back(std::make_unique<DeviceTensor>(gradient.memory, 0));
+    }
+    forward_.upload();
+    for (const auto& copy : copies_) copy->upload();
+  }
+
+  /// Twice, in the same workspace: the second run finds what the first has left.
+  void run_and_judge() {
+    SCOPED_TRACE(backward_.text());
+    forward_.options().backend = gpu_backend();
+    const AttentionOptions options = forward_.options_there();
+    const BackwardTensors there = tensors();
+    const AttentionPlan plan(there, options);
+    const Stream stream;
+    for (int run = 0; run < 2; ++run) {
+      plan.run(there, {.workspace = forward_.workspace(plan.workspace_bytes()), .stream = stream.handle()});
+      stream.wait();
+    }
+    for (std::size_t i = 2; i < copies_.size(); ++i) copies_[i]->download();
+    for (const Gradient& gradient : backward_.gradients()) {
+      EXPECT_TRUE(gradient.memory.gaps_untouched()) << gradient.name;
+    }
+    const GradientReport report = check_backward(backward_.tensors(), forward_.options());
+    EXPECT_TRUE(report.passed) << report.text();
+  }
+
+ private:
+  BackwardTensors tensors() const {
+    BackwardTensors there = backward_.tensors();
+    const AttentionTensors forward = forward_.tensors();
+    there.q = forward.q, there.k = forward.k, there.v = forward.v, there.o = forward.o;
+    if (forward.lse) there.lse = *forward.lse;
+    const auto place = [](auto& view, const GuardedTensor& host, const DeviceTensor& copy) {
+      const auto* own = static_cast<const std::byte*>(static_cast<const void*>(view.data));
+      const auto offset = own - static_cast<const std::byte*>(host.view().data);
+      view.data = static_cast<std::byte*>(copy.view().data) + offset;
+      view.device = copy.view().device;
+    };
+    place(there.d_o, backward_.d_o, *copies_[0]);
+    if (there.d_lse) place(*there.d_lse, backward_.d_lse_rows, *copies_[1]);
+    for (std::size_t i = 0; i < backward_.gradients().size(); ++i) {
+      const Gradient& gradient = backward_.gradients()[i];
+      for (auto [name, view] : {std::pair("dq", &there.dq), std::pair("dk", &there.dk), std::pair("dv", &there.dv),
+                                std::pair("d_sinks", &there.d_sinks)}) {
+        if (gradient.name == name) place(**view, gradient.memory, *copies_[2 + i]);
+      }
+    }
+    return there;
+  }
+
+  GpuCase forward_;
+  BackwardCase backward_;
+  std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of dO, d_lse and the gradients
+};
+
+class GpuBackward : public GpuTest {};
+
+void run_all_backwards(const BackwardList& list) {
+  for (std::size_t i = 0; i < list.size(); i += reduced() ? 3 : 1) {
+    if (gpu_backend() == BackendChoice::cpu) {
+      AttentionCase attention_case(list[i].spec);
+      BackwardCase backward_case(attention_case, list[i].backward);
+      run_and_judge(backward_case, BackendChoice::cpu);
+    } else {
+      GpuBackwardCase(list[i]).run_and_judge();
+    }
+  }
+}
+
+TEST_F(GpuBackward, OneTile) { run_all_backwards(one_tile()); }
+TEST_F(GpuBackward, RaggedEnds) { run_all_backwards(ragged_ends()); }
+TEST_F(GpuBackward, Masks) { run_all_backwards(masked()); }
+TEST_F(GpuBackward, Groups) { run_all_backwards(grouped()); }
+TEST_F(GpuBackward, Scores) { run_all_backwards(scored()); }
+TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
+TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
+TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
+TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
+
+// More tiles than multiprocessors, and rings of buffers that go around many times.
+TEST_F(GpuBackward, LargeGrids) {
+  BackwardList list;
+  for (const std::int64_t dim : {64, 128}) {
+    for (const char* mask : {"", "causal"}) {
+      CaseSpec spec = backward_spec(390, 450, dim);
+      spec.batch = 2;
+      spec.kv_heads = 20;
+      spec.mask = mask;
+      list.push_back({spec, rows_wanted()});
+    }
+    list.push_back({backward_spec(4097, 200, dim), rows_wanted()});
+  }
+  run_all_backwards(list);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,154 @@
+// The Hopper backward's plans: what it refuses, in sentences, and the lists of its tiles.
+#include "plan/families/backward_sm90.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "heddle/mods.h"
+#include "plan/families/backward_sm90_config.h"
+#include "plan/families/backward_sm90_schedule.h"
+#include "plan/hopper.h"
+#include "shared/backward_sm90_memory.h"
+#include "shared/forward_sm90_memory.h"
+
+namespace heddle::test {
+namespace {
+
+/// A backward of a forward call.
+struct BackwardCall {
+  HopperCall call{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 200, .kv_rows = 300, .dim = 64};
+  bool deterministic = false, dq = true;
+
+  BackwardTensors tensors() const {
+    const AttentionTensors forward = call.tensors();
+    BackwardTensors tensors{.q = forward.q, .k = forward.k, .v = forward.v, .o = forward.o, .d_o = forward.o};
+    tensors.lse = *forward.lse;
+    if (dq) tensors.dq = TensorView(nullptr, call.dtype, forward.q.shape);
+    tensors.dk = TensorView(nullptr, call.dtype, forward.k.shape);
+    tensors.dv = TensorView(nullptr, call.dtype, forward.v.shape);
+    return tensors;
+  }
+  AttentionOptions options() const {
+    AttentionOptions options = call.all_options();
+    options.deterministic = deterministic;
+    return options;
+  }
+  problem::AttentionProblem problem() const {
+    problem::AttentionProblem problem = problem::validate(tensors(), options());
+    problem.device = {DeviceKind::cuda, 0};
+    return problem;
+  }
+  template <class Use>
+  auto with_request(Use&& use) const {
+    const problem::AttentionProblem problem = this->problem();
+    const BackwardTensors tensors = this->tensors();
+    const AttentionTensors forward = problem::forward_tensors(tensors);
+    const AttentionOptions options = this->options();
+    const device::Machine machine{};
+    return use(plan::Request{problem, forward, options, machine, &tensors});
+  }
+  std::string refusal() const {
+    return with_request([](const plan::Request& request) { return plan::backward_sm90_refuses(request, h200()); });
+  }
+  plan::Plan plan() const {
+    return with_request([&](const plan::Request& request) {
+      return plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.rows_of(block); }).front().plan;
+    });
+  }
+};
+
+TEST(BackwardSm90, RefusesInSentences) {
+  EXPECT_EQ(BackwardCall().refusal(), "");
+  BackwardCall wide;
+  wide.call.dim = 136;
+  EXPECT_EQ(wide.refusal(), "q and k have head dimension 136; 1 to 128 are accepted");
+  BackwardCall ordered{.deterministic = true};
+  EXPECT_EQ(
+      ordered.refusal(),
+      "deterministic is asked for, and dq of 300 keys is added by tiles of 128 keys in any order; up to 128 keys, "
+      "or no dq, are accepted");
+  ordered.dq = false;
+  EXPECT_EQ(ordered.refusal(), "");
+  BackwardCall shared;
+  shared.call.shared_kv = true;
+  EXPECT_EQ(shared.refusal(),
+            "k has batch 1 and serves 2 sequences, and its gradient is asked for; a batch of 2 is accepted");
+  BackwardCall wider;
+  wider.call.dtype = DType::f32;
+  EXPECT_EQ(wider.refusal(),
+            "q, k, v are f32, f32, f32; bf16 for all or f16 for all is accepted, or each of e4m3 or e5m2");
+}
+
+TEST(BackwardSm90, FitsInSharedMemory) {
+  for (const int dim : {8, 64, 72, 128}) {
+    BackwardCall call;
+    call.call.dim = dim;
+    const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+    EXPECT_EQ(config.columns, dim <= 64 ? 64 : 128);
+    EXPECT_LE(shared::backward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_EQ(shared::backward_sm90_memory(config).d_s % 1024, 0);  // where the swizzle repeats
+  }
+}
+
+// Each pair of a block of keys and a block of queries that the mask does not rule out stands in one run of its tile, of
+// each query head.
+TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
+  BackwardCall call;
+  call.call.mask = mods::causal();
+  const problem::AttentionProblem problem = call.problem();
+  const auto mask = call.call.rows_of({64, 64});
+  const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+  const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, mask.get());
+  EXPECT_EQ(schedule.items.size(), 2U * 2 * 3);  // sequences, heads of keys, tiles of 128
+  EXPECT_EQ(schedule.blocks.size(), 2U * 4);     // of 64 queries
+  for (const shared::BackwardItem& item : schedule.items) {
+    int steps = 0;
+    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+      const shared::QueryRun& run = schedule.runs[static_cast<std::size_t>(r)];
+      EXPECT_EQ(run.head / 2, item.kv_head);
+      for (int block = run.begin; block < run.end; ++block, ++steps) {
+        for (int w = 0; w < 2; ++w) {
+          const int keys = 2 * item.kv_tile + w;  // a block of 64; causal: the queries of block q attend those up to q
+          const bool attends = keys <= block && 64 * keys < 300, partial = keys == block && attends;
+          EXPECT_EQ((run.flags & shared::kStepAttends << w) != 0, attends) << keys << ' ' << block;
+          EXPECT_EQ((run.flags & shared::kStepPartial << w) != 0, partial) << keys << ' ' << block;
+        }
+      }
+    }
+    EXPECT_EQ(steps, item.steps);
+    EXPECT_EQ(steps, 2 * std::max(0, 4 - 2 * item.kv_tile));  // of two query heads
+  }
+  EXPECT_EQ(schedule.longest, 8);
+}
+
+// Rows that tensor cores hold and rows that kernels around them write are the same.
+TEST(BackwardSm90, PlacesOfRowsAndParts) {
+  std::vector<int> rows(shared::kBlockNumbers, -1);
+  for (int row = 0; row < shared::kBlockRows; ++row) rows[static_cast<std::size_t>(shared::place_of_row(row))] = row;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int j = 0; j < 8; ++j) {
+      for (int e = 0; e < 2; ++e) {
+        EXPECT_EQ(rows[static_cast<std::size_t>(shared::place_of_lane(lane) + 2 * j + e)], 8 * j + 2 * (lane % 4) + e);
+      }
+    }
+  }
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int n = 0; n < 32; ++n) {
+      const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * (n / 2 % 2),
+                column = 8 * (n / 4) + 2 * (thread % 4) + n % 2;
+      EXPECT_EQ(shared::place_in_part(row, column), 4 * (128 * (n / 4) + thread) + n % 4);
+    }
+  }
+}
+
+TEST(BackwardSm90, ExplainsGradients) {
+  const plan::Plan plan = BackwardCall().plan();
+  ASSERT_EQ(plan.gradients.size(), 3U);
+  EXPECT_EQ(plan.gradients[1], "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+  EXPECT_GT(plan.predicted->seconds, 0);
+  EXPECT_EQ(plan.predicted->flops, 2.0 * 5 * 64 * 2 * 4 * 200 * 300);
+}
+
+}  // namespace
+}  // namespace heddle::test

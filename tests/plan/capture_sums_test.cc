@@ -53,6 +53,7 @@ TEST(CaptureSums, PlacesOfReads) {
   EXPECT_EQ(place_of("score + square[q_idx // 2, kv_idx]", "square"), ReadPlace::key_rows);
   EXPECT_EQ(place_of("score + square[kv_idx, q_idx]", "square"), ReadPlace::any);
   EXPECT_EQ(place_of("score + square[kv_idx, kv_idx] * f32(q_idx)", "square"), ReadPlace::keys);
+  EXPECT_EQ(place_of("score + square[(q_idx + kv_idx) // 2, kv_idx]", "square"), ReadPlace::any);
   EXPECT_EQ(place_of("score + table[h, kv_idx - q_idx + 60]", "table"), ReadPlace::any);
   EXPECT_EQ(place_of("score + at(rows, i32(score), 0.0)", "rows"), ReadPlace::any) << "an index of the score";
 }

@@ -14,7 +14,7 @@
 namespace heddle::shared {
 
 inline constexpr int kStepQueries = 64;
-inline constexpr int kDsBuffers = 2;     // steps whose dS stands in shared memory
+inline constexpr int kDsBuffers = 2;  // steps whose dS stands in shared memory
 
 struct BackwardSm90Config {
 #define HEDDLE_FIELD(type, name, value) type name = value;

@@ -79,7 +79,10 @@ class GpuBackwardCase {
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of dO, d_lse and the gradients
 };
 
-class GpuBackward : public GpuTest {};
+/// The family is asked for by name: nobody else gets it as long as it is unproven.
+class GpuBackward : public GpuTest {
+  const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
+};
 
 void run_all_backwards(const BackwardList& list) {
   for (std::size_t i = 0; i < list.size(); i += reduced() ? 3 : 1) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "heddle/attention.h"   // IWYU pragma: export
+#include "heddle/backward.h"    // IWYU pragma: export
 #include "heddle/block_mask.h"  // IWYU pragma: export
 #include "heddle/check.h"       // IWYU pragma: export
 #include "heddle/devices.h"     // IWYU pragma: export

@@ -31,7 +31,8 @@ constexpr std::array kOptions{
     OptionRow{Option::plan_cache_bytes, "HEDDLE_PLAN_CACHE_BYTES",
               "what the plans that attention() keeps may hold in all: 64M; default: 1G; 0: no plan is kept"},
     OptionRow{Option::family, "HEDDLE_FAMILY",
-              "the only kernel family that plans on a GPU may take: forward_sm90, forward_mma; for measurements"},
+              "the only kernel family that plans on a GPU may take: forward_sm90; forward_mma and backward_sm90, which "
+              "have not run on a GPU yet and are taken only when they are named"},
 };
 
 constexpr bool in_order() {

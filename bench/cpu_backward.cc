@@ -51,6 +51,7 @@ std::vector<Case> cases() {
       add("full512", {.heads = 8, .kv_heads = 8, .rows = 512});
       add("causal512", {.heads = 8, .kv_heads = 8, .rows = 512, .mask_mod = mods::causal(), .attended = 0.5});
       add("full8192", {.heads = 1, .kv_heads = 1, .rows = 8192});
+      add("causal8192", {.heads = 1, .kv_heads = 1, .rows = 8192, .mask_mod = mods::causal(), .attended = 0.5});
     }
   }
   for (const std::int64_t dim : {16, 32, 96, 256}) {

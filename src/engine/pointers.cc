@@ -18,14 +18,15 @@ std::string memory_of(DeviceKind kind, int index) {
 
 }  // namespace
 
-void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, bool capture) {
+void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, std::string_view of) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = backend::find_device_kind(device.kind)->index_of(view.data);
   if (found == device.index) return;
   const std::string place = problem::name(device);
-  throw Error(ErrorCode::invalid_argument, fmt::format("{} is on {}, but its data is in {}; memory of {} is accepted",
-                                                       capture ? fmt::format("capture '{}'", name) : std::string(name),
-                                                       place, memory_of(device.kind, found), place));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is on {}, but its data is in {}; memory of {} is accepted",
+                          of.empty() ? std::string(name) : fmt::format("{} '{}'", of, name), place,
+                          memory_of(device.kind, found), place));
 }
 
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
@@ -43,7 +44,7 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   }
   for (const std::string& name : problem.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
-    if (view.device.kind != DeviceKind::cpu) check_pointer(name, view, device, true);
+    if (view.device.kind != DeviceKind::cpu) check_pointer(name, view, device, "capture");
   }
 }
 
@@ -58,7 +59,7 @@ void check_pointers(const problem::AttentionProblem& problem, const BackwardTens
   if (tensors.dv) check_pointer("dv", *tensors.dv, device);
   if (tensors.d_sinks) check_pointer("d_sinks", *tensors.d_sinks, device);
   for (const NamedViews* gradients : {&tensors.d_captures, &tensors.d_params}) {
-    for (const auto& [name, view] : *gradients) check_pointer(fmt::format("the gradient of '{}'", name), view, device);
+    for (const auto& [name, view] : *gradients) check_pointer(name, view, device, "the gradient of");
   }
 }
 

@@ -7,9 +7,9 @@
 
 namespace heddle::engine {
 
-/// Asks the device's driver where a tensor's memory is. Throws invalid_argument, naming it, when that is not on this
-/// device.
-void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, bool capture = false);
+/// Asks the device's driver where a tensor's memory is. Throws invalid_argument, naming it (`of`: "capture" and the
+/// like, before its name), when that is not on this device.
+void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, std::string_view of = {});
 
 /// Asks the driver about each tensor, those of `options` too, lists of lengths among them, and capture that a run on a
 /// GPU reads or writes. Throws invalid_argument, naming the first that is elsewhere: the kernel would fault there, long

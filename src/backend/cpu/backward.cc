@@ -176,8 +176,8 @@ class BackwardLaunch {
                      .qk_dim = problem_.qk_dim,
                      .v_dim = problem_.v_dim,
                      .q_len = own.q_len};
-    if (tensors_.lse) all.lse = numbers(*tensors_.lse), all.lse_stride = tensors_.lse->strides[2];
-    if (tensors_.d_lse) all.d_lse = numbers(*tensors_.d_lse), all.d_lse_stride = tensors_.d_lse->strides[2];
+    if (tensors_.lse) all.lse = numbers(*tensors_.lse);
+    if (tensors_.d_lse) all.d_lse = numbers(*tensors_.d_lse);
     if (options_.sinks) {
       all.sink = static_cast<const T*>(options_.sinks->data) + unit.head * options_.sinks->strides[0];
     }
@@ -425,7 +425,7 @@ class BackwardLaunch {
   }
 
   void add_reads(const BackwardStep<T>& step, BackwardWorkerMods& mods, std::int64_t lane, int worker) const {
-    const std::int64_t first = step.begin / kColumnsAtATime * kColumnsAtATime;
+    const std::int64_t first = step.begin / kColumnUnit * kColumnUnit;
     TilePosition at = step.at;
     at.kv_first += first;
     at.columns = static_cast<int>(step.end - first);
@@ -433,10 +433,8 @@ class BackwardLaunch {
                                  scratch<std::int64_t>(worker, scratch_.places)};
     for (std::size_t i = 0; i < step.reads.size(); ++i) {
       const ReadProgram& read = backward_.programs.reads[i];
-      std::vector<TileMod> indices;
-      for (std::size_t axis = 0; axis < read.indices.size(); ++axis) indices.push_back(mods.read_index(i, axis));
       const T* scores = read.by_score ? scratch<T>(worker, scratch_.score_copy) : nullptr;
-      scatter(read, indices, ReadTile<T>{at, step.reads[i].gradients, scores, plan::kScoreStride},
+      scatter(read, mods.read_indices(i), ReadTile<T>{at, step.reads[i].gradients, scores, plan::kScoreStride},
               sums_.view(read.sum, lane), places);
     }
   }
@@ -480,8 +478,6 @@ class BackwardLaunch {
       }
     });
   }
-
-  static constexpr std::int64_t kColumnsAtATime = 16;  // a step's columns begin at a multiple
 
   const CpuBackward& backward_;
   const problem::AttentionProblem& problem_;

@@ -49,6 +49,9 @@ BackwardWorkerMods::BackwardWorkerMods(const BackwardPrograms& programs, const B
     ReadScratch& scratch = reads_.emplace_back();
     if (read.slope) scratch.slope.emplace(*read.slope, bindings);
     for (const TileProgram& index : read.indices) scratch.indices.emplace_back(index, bindings);
+    for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
+      scratch.index_mods.push_back({&read.indices[axis], &scratch.indices[axis]});
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,14 +43,14 @@ class BackwardWorkerMods {
     ReadScratch& scratch = reads_[read];
     return scratch.slope ? TileMod{&*programs_->reads[read].slope, &*scratch.slope} : TileMod{};
   }
-  TileMod read_index(std::size_t read, std::size_t axis) {
-    return {&programs_->reads[read].indices[axis], &reads_[read].indices[axis]};
-  }
+  /// A mod an axis.
+  std::span<const TileMod> read_indices(std::size_t read) const { return reads_[read].index_mods; }
 
  private:
   struct ReadScratch {
     std::optional<TileProgram::Scratch> slope;
     std::vector<TileProgram::Scratch> indices;
+    std::vector<TileMod> index_mods;  // of these
   };
   const BackwardPrograms* programs_;
   WorkerMods mods_;

@@ -59,8 +59,8 @@ void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::i
   T *lse = memory.get<T>(memory.at->lse), *delta = memory.get<T>(memory.at->delta);
   double *o = staging, *d_o = staging + rows.v_dim;
   for (std::int64_t r = first; r < end; ++r) {
-    lse[r] = rows.lse[r * rows.lse_stride];
-    const double d_lse = rows.d_lse != nullptr ? static_cast<double>(rows.d_lse[r * rows.d_lse_stride]) : 0;
+    lse[r] = rows.lse[r];
+    const double d_lse = rows.d_lse != nullptr ? static_cast<double>(rows.d_lse[r]) : 0;
     widen(rows.o, r, rows.v_dim, o);
     widen(rows.d_o, r, rows.v_dim, d_o);
     delta[r] = static_cast<T>((is_empty_row(rows, lse[r], o) ? 0 : dot(d_o, o, rows.v_dim)) - d_lse);

@@ -14,11 +14,9 @@ namespace heddle::cpu {
 template <class T>
 struct QueryRows {
   ConstRows q, d_o, o;
-  const T* lse = nullptr;  // [rows]; null unless the normalizer is softmax
-  std::int64_t lse_stride = 0;
+  const T* lse = nullptr;    // [rows]; null unless the normalizer is softmax
   const T* d_lse = nullptr;  // null: 0
-  std::int64_t d_lse_stride = 0;
-  const T* sink = nullptr;  // null: there is none
+  const T* sink = nullptr;   // null: there is none
   std::int64_t qk_dim = 0, v_dim = 0, q_len = 0;
 };
 

@@ -90,6 +90,8 @@ struct PackedHead {
   std::int64_t first = 0;
 };
 
+/// Columns of scores are computed in units of 64 bytes of f32, to which the tile evaluator's rows are aligned too.
+inline constexpr std::int64_t kColumnUnit = 16;
 /// The columns of a chunk's scores as bits.
 inline constexpr std::int64_t kColumnWords = plan::kChunk / 64;
 

@@ -31,9 +31,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-/// Columns of a chunk are computed in units of 64 bytes of f32, to which the tile evaluator's rows are aligned too.
-inline constexpr std::int64_t kColumnUnit = 16;
-
 /// The keys of one step. Score column c is key `first` + c; `first` is a multiple of kColumnUnit, so up to kColumnUnit
 /// - 1 columns lie before `begin`.
 struct Chunk {

@@ -47,18 +47,24 @@ def calls_of_each_kind():
 @pytest.mark.parametrize("kind", calls_of_each_kind()[0])
 def test_references_and_memory_stay(kind):
     """Once 1000 calls have filled pools, 10,000 more keep less than 1 MiB: 100 bytes each. A result that leaks is 512
-    bytes; a reference shows in the counts."""
+    bytes; a reference shows in the counts. A pool of the process may grow in one round of calls, a leak grows in each."""
     calls, arrays = calls_of_each_kind()
     call = calls[kind]
     for _ in range(1000):
         call()
     gc.collect()
-    counts, before = [sys.getrefcount(array) for array in arrays], resident_bytes()
-    for _ in range(10_000):
-        call()
-    gc.collect()
-    assert [sys.getrefcount(array) for array in arrays] == counts
-    assert resident_bytes() - before < 1 << 20
+    counts = [sys.getrefcount(array) for array in arrays]
+    kept = []
+    for _ in range(3):
+        before = resident_bytes()
+        for _ in range(10_000):
+            call()
+        gc.collect()
+        assert [sys.getrefcount(array) for array in arrays] == counts
+        kept.append(resident_bytes() - before)
+        if kept[-1] < 1 << 20:
+            return
+    pytest.fail(f"each round of 10,000 calls kept memory: {kept} bytes")
 
 
 def test_plans_are_freed():

@@ -1,6 +1,6 @@
 // Kernels of the portable family as the planner would have them on an A100, RTX 3090, 4090, 5090 and, by
-// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA.
-// Of each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
+// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA. Of
+// each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
 // compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -39,8 +39,7 @@ std::vector<Case> cases() {
   const Expr softcap = 20.0 * tanh(leaf::score() / 20.0);
   const Expr dropout = mods::dropout(0.1, 7);
   std::vector<Case> all;
-  for (const std::int64_t dim : {64, 128, 256, 96, 192, 40, 1})
-    all.push_back({.name = "plain", .qk_dim = dim, .v_dim = dim});
+  for (const std::int64_t dim : {64, 128, 256, 96, 192, 40, 1}) all.push_back({.name = "plain", .qk_dim = dim, .v_dim = dim});
   for (const std::int64_t dim : {64, 128, 256}) {
     const auto add = [&](Case c) {
       c.qk_dim = c.v_dim = dim;
@@ -141,14 +140,14 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   EXPECT_EQ(plan::forward_mma_refuses(problem, options, gpu.caps), "");
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
-  for (shared::ForwardMmaConfig config : plan::forward_mma_configs(problem, mods, tensors)) {
+  for (shared::ForwardMmaConfig config :
+       plan::forward_mma_configs(problem, mods, tensors)) {
     if (!plan::forward_mma_misfit(config, problem, gpu.caps.shared_memory_bytes, nullptr).empty()) continue;
     ++tried;
     const int bytes = shared::forward_mma_memory(config).bytes;
     EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
     if (c.queries <= 16) config.splits = 8;
-    const jit::Source source =
-        emit::forward_mma(config, mods, device_text::layout_of(mods.of_kernel(false)), architecture);
+    const jit::Source source = emit::forward_mma(config, mods, device_text::layout_of(mods.of_kernel(false)), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

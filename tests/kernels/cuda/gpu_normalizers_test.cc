@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "engine/deck.h"
+#include "kernels/cuda/gpu_test.h"
 #include "engine/poison.h"
 #include "expect_error.h"
-#include "kernels/cuda/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {

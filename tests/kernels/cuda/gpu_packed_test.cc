@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <utility>
 
-#include "engine/deck.h"
-#include "heddle/mods.h"
 #include "kernels/cuda/crossings.h"
+#include "engine/deck.h"
 #include "kernels/cuda/gpu_test.h"
+#include "heddle/mods.h"
 #include "plan/families/forward_sm90_config.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/mods/streamed_read.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/element.h"
-#include "engine/deck.h"
 #include "kernels/cuda/crossings.h"
+#include "engine/deck.h"
 #include "kernels/cuda/gpu_test.h"
 #include "plan/families/forward_sm90_costs.h"
 

@@ -8,10 +8,10 @@
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/jit.h"
 #include "count_allocations.h"
+#include "kernels/cuda/gpu_case.h"
 #include "expect_error.h"
 #include "heddle/devices.h"
 #include "heddle/mods.h"
-#include "kernels/cuda/gpu_case.h"
 #include "scoped_environment.h"
 
 namespace heddle::test {

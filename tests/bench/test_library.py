@@ -21,6 +21,8 @@ STRUCTS = {
     "heddle_bindings": c.Bindings,
     "heddle_attention_options": c.AttentionOptions,
     "heddle_attention_tensors": c.AttentionTensors,
+    "heddle_gradient": c.Gradient,
+    "heddle_backward_tensors": c.BackwardTensors,
     "heddle_run_options": c.RunOptions,
     "heddle_sequence": c.Sequence,
     "heddle_block_mask_options": c.BlockMaskOptions,

@@ -111,7 +111,8 @@ def markdown(results):
     ]
     if "!" in "".join(lines):
         lines.append("!: these gradients fail the criterion.")
-    lines += deterministic_table(results) + common.error_list(results) + common.check_list(results)
+    lines += deterministic_table(results) + common.extras_table(results.get("extras", {}))
+    lines += common.error_list(results) + common.check_list(results)
     return "\n".join(lines) + "\n"
 
 

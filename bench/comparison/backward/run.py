@@ -4,7 +4,7 @@ import datetime
 import time
 
 from comparison import contenders as forwards
-from comparison import grid, library, timing
+from comparison import extras, grid, library, timing
 from comparison import report as common
 from comparison.backward import cells, contenders, criterion, report
 
@@ -66,6 +66,9 @@ class Comparison:
                     if ran.get(kind):
                         self.say(f"           {name}: {kind}: {common.one_line(ran[kind])}")
             save(self.results)
+        kernels = [cell for cell in cells.quick_cells() if cell.counts]
+        if not self.chosen.no_extras:
+            self.results["extras"] = extras.compile_extras(self.lib, self.device, kernels, backward=True)
         return self.results
 
     def compare(self, cell, entry):

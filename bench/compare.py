@@ -10,7 +10,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --only D128/causal S512        some cells
     compare.py --mods                         mods, masks and shapes instead (comparison/mods.py, shapes.py)
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
-    compare.py --backward [--deterministic]   the backward instead: kernels alone, without autograd (comparison/backward)
+    compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
     compare.py --backward --mods              the backward with mods and masks, and gradients of what they read
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
 """

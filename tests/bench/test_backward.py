@@ -313,6 +313,8 @@ class Run(unittest.TestCase):
         self.assertFalse(mods.failed(results))
         for entry in results["mods"]:
             self.assertTrue(entry["contenders"]["heddle"]["check"]["passed"], entry["mod"])
+        self.assertEqual(len(self.said), 2 * len(rows))
+        self.assertRegex(self.said[0], r"^full: heddle, fa2 ready after \d+ s$")
         by_fa2 = {entry["mod"] for entry in results["mods"] if "fa2" in entry["contenders"]}
         self.assertEqual(by_fa2, {"full", "dropout"})
         text = mods.markdown(results)

@@ -70,8 +70,8 @@ def quick_cells():
 
 
 def parse_cell(text):
-    """The cells that "D128/causal/S8192" names; each part may be absent. "GQA": those with grouped queries, which a name
-    without that part leaves out."""
+    """The cells that "D128/causal/S8192" names; each part may be absent. "GQA": those with grouped queries. A name
+    without that part leaves them out."""
     parts = text.split("/")
     chosen = [cell for cell in all_cells() if cell.grouped == ("GQA" in parts)]
     for part in parts:

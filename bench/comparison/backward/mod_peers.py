@@ -17,8 +17,8 @@ def flex(inputs, shared, captures, mod, deterministic):
 
 
 def blocks_by_keys(torch, blocks, block):
-    """FlashAttention-4's lists of key blocks for each block of queries, turned into lists of query blocks for each block
-    of keys, which its backward takes."""
+    """FlashAttention-4's lists of key blocks for each block of queries, turned into what its backward takes: lists of
+    query blocks for each block of keys."""
     turned = {}
     for kind in ("mask", "full"):
         counts, indices = getattr(blocks, f"{kind}_block_cnt"), getattr(blocks, f"{kind}_block_idx")

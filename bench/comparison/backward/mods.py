@@ -5,6 +5,7 @@ factor of another row's time.
 """
 
 import dataclasses
+import time
 
 from comparison import library
 from comparison import mods as forward
@@ -89,7 +90,7 @@ class Comparison:
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, chosen.device, chosen.rounds, say
         self.peers, self.shared, self.missing = [name for name in mod_peers.NAMES if name in chosen.peers], {}, {}
         self.mods = [mod for mod in MODS if not chosen.mods or mod.name in chosen.mods]
-        self.deterministic = chosen.deterministic
+        self.deterministic, self.seconds = chosen.deterministic, chosen.seconds
         self.length = forward.LENGTH if self.device == "cuda" else TRIAL_LENGTH
         self.clock = timing.HostClock() if self.device == "cpu" else timing.GpuClock(torch)
         torch.backends.cuda.matmul.allow_tf32 = False  # plain is f32
@@ -99,11 +100,17 @@ class Comparison:
         inputs = contenders.Inputs(self.torch, cell, self.device)
         captures = capture_tensors(self.torch, self.device, cell)
         entries, timed = [], {}
+        begin = time.monotonic()
         for mod in self.mods:
+            if time.monotonic() - begin > self.seconds:
+                self.say(f"stopping before {mod.name}: --seconds {self.seconds:g} are over")
+                break
             entry = {"mod": mod.name, "target_ms": mod.ms, "anchor": mod.anchor, "factor": mod.factor}
             entry |= {"beside": mod.beside, "contenders": {}}
             entries.append(entry)
             self.add_row(timed, entry["contenders"], inputs, captures, mod)
+            ready = ", ".join(name for who, name in timed if who == mod.name) or "none"
+            self.say(f"{mod.name}: {ready} ready after {time.monotonic() - begin:.0f} s")
         failed = timing.interleave(timed, self.rounds)
         for entry in entries:
             self.finish(entry, timed, failed)
@@ -252,8 +259,8 @@ def line(entry, entries, names):
 def markdown(results):
     names, entries = results["contenders"], results["mods"]
     lines = [
-        f"Backward, B {forward.BATCH}, H {forward.HEADS}, S {results['length']}, D {DIM}, bf16, milliseconds, median of "
-        f"{results['rounds']} shuffled rounds. {results['device']}; {results['versions']}",
+        f"Backward, B {forward.BATCH}, H {forward.HEADS}, S {results['length']}, D {DIM}, bf16, milliseconds, "
+        f"median of {results['rounds']} shuffled rounds. {results['device']}; {results['versions']}",
         "",
         "| mod | " + " | ".join(names) + " | target | best peer / Heddle | share of the criterion | |",
         "|" + "---|" * (5 + len(names)),

@@ -103,8 +103,8 @@ def markdown(results):
     totals = summary(results)
     lines += [
         "",
-        f"Geometric mean over {totals['compared']} cells of D 64 and 128: {common.number(totals['best_geomean'], 3)} x the "
-        f"best of cuDNN and FlashAttention-4 (target {cells.BEST_GEOMEAN_TARGET}), "
+        f"Geometric mean over {totals['compared']} cells of D 64 and 128: {common.number(totals['best_geomean'], 3)} x "
+        f"the best of cuDNN and FlashAttention-4 (target {cells.BEST_GEOMEAN_TARGET}), "
         f"{common.number(totals['cudnn_geomean'], 3)} x cuDNN (target {cells.CUDNN_GEOMEAN_TARGET}). Verdicts: "
         + ", ".join(f"{count} {name}" for name, count in totals["verdicts"].items() if count)
         + ".",

@@ -28,8 +28,8 @@ class Comparison:
             "date": f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
             "versions": versions(torch, lib),
             "method": f"TFLOP/s of the backward alone (five products; causal counts half), batch · S = {grid.TOKENS}, "
-            f"H · D = {grid.WIDTH} (GQA: {cells.GROUPED_HEADS[0]} query heads on {cells.GROUPED_HEADS[1]}), [B, S, H, D] "
-            f"strides, random normal inputs, L2 flushed before each call; median of {self.rounds} shuffled rounds.",
+            f"H · D = {grid.WIDTH} (GQA: {' query heads on '.join(map(str, cells.GROUPED_HEADS))} KV heads), "
+            f"[B, S, H, D] strides, random normal inputs, L2 flushed before each call; median of {self.rounds} shuffled rounds.",
             "rounds": self.rounds,
             "contenders": self.names + (["gemm"] if "gemm" in chosen.peers else []),
             "deterministic": self.deterministic,

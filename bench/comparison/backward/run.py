@@ -29,7 +29,8 @@ class Comparison:
             "versions": versions(torch, lib),
             "method": f"TFLOP/s of the backward alone (five products; causal counts half), batch · S = {grid.TOKENS}, "
             f"H · D = {grid.WIDTH} (GQA: {' query heads on '.join(map(str, cells.GROUPED_HEADS))} KV heads), "
-            f"[B, S, H, D] strides, random normal inputs, L2 flushed before each call; median of {self.rounds} shuffled rounds.",
+            f"[B, S, H, D] strides, random normal inputs, L2 flushed before each call; median of {self.rounds} shuffled "
+            "rounds.",
             "rounds": self.rounds,
             "contenders": self.names + (["gemm"] if "gemm" in chosen.peers else []),
             "deterministic": self.deterministic,

@@ -17,12 +17,12 @@ struct QueryRun {
 };
 static_assert(sizeof(QueryRun) == 16);
 
-/// One tile. CTA c computes item c.
+/// One tile.
 struct BackwardItem {
   int kv_tile;  // keys from kv_tile * keys() on
   int kv_head, batch;
   int first_run, runs;  // QueryRun[first_run, first_run + runs)
-  int steps;            // query blocks in all of them; 0: dk and dv are zeros
+  int steps;            // query blocks in all of them; 0: dk and dv are zeros; below 0, in shared memory: no tile
   int first_block;      // number of the sequence's first RowBlock
   int unused;
 };
@@ -67,6 +67,8 @@ struct RowInput {
 struct BackwardSm90Params {
   const BackwardItem* items;
   const QueryRun* runs;
+  int tiles, ctas;  // a CTA begins with the tile of its number, and draws others
+  unsigned* drawn;  // how many were; 0 when the kernel begins
   Operands operands;  // last_block: not read
   int d_o_batched;
   int q_heads;
@@ -88,6 +90,7 @@ struct BackwardRowsParams {
   Sinks sinks;
   float* rows;
   float* d_q;
+  unsigned* drawn;    // becomes 0
   float* sink_parts;  // [block][head]
   RowGradient d_q_out;
   RowGradient d_sinks;  // stride[0]: of heads

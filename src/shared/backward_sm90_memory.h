@@ -17,17 +17,17 @@ struct BackwardSm90Memory {
   int d_s;       // [kDsBuffers][warpgroups][64 queries][64 keys]
   int d_q;       // [warpgroups] parts, as backward_rows.h says
   int rows;      // [q_stages] lse and delta of 64 queries
-  int tile;      // BackwardTile
+  int tile;      // BackwardTile [kTileBuffers]
   int steps;     // BackwardStep [q_stages]
-  int barriers;  // 8 bytes each: k full, v full; q full, q empty [q_stages]; dO full, empty [d_o_stages]; dS full
-                 // [kDsBuffers][warpgroups], empty [kDsBuffers]; dQ full, empty [warpgroups]
+  int barriers;  // 8 bytes each: k full, v full, both empty; q full, empty [q_stages]; dO full, empty [d_o_stages];
+                 // dS full [kDsBuffers]; dQ full, empty [warpgroups]; tile full, empty [kTileBuffers]
   int bytes;     // to ask for
 };
 
 constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return config.panels() * rows * 128; }
 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
-  return 2 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * config.warpgroups;
+  return 3 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * config.warpgroups + 2 * kTileBuffers;
 }
 
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
@@ -45,7 +45,7 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
   memory.d_s = place(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
   memory.d_q = place(config.d_q ? config.warpgroups * 4 * config.d_q_part_floats() : 0);
   memory.rows = place(config.q_stages * kBlockBytes);
-  memory.tile = place(static_cast<int>(sizeof(BackwardTile)));
+  memory.tile = place(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
   memory.steps = place(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
   memory.barriers = place(8 * backward_barriers(config));
   memory.bytes = at;

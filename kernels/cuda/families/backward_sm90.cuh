@@ -2,11 +2,11 @@
 //
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q    dQ += dS K
 //
-// A CTA has one tile of keys of one head, and walks the queries of all query heads that read it, 64 a step. One thread
-// loads (sm90/backward_producer.cuh); each consumer warpgroup (sm90/backward_consumer.cuh) owns 64 keys, whose dK and
-// dV stay in its registers; a thread for each of them adds finished parts of dQ to memory, in f32, in no order. Kernels
-// before and behind this one (families/backward_rows.cuh) give each row its lse and delta, zero those sums, and make dq
-// of them.
+// A CTA computes tiles of keys of one head, one after the other, and walks the queries of all query heads that read the
+// tile, 64 a step. One thread loads (sm90/backward_producer.cuh); each consumer warpgroup (sm90/backward_consumer.cuh)
+// owns 64 keys, whose dK and dV stay in its registers; a thread for each of them adds finished parts of dQ to memory,
+// in f32, in no order. Kernels before and behind this one (families/backward_rows.cuh) give each row its lse and delta,
+// zero those sums, and make dq of them.
 //
 // Included last by a generated source, which defines kConfig, score_product(), gradient_product(), query_product() and
 // the mods' functions.
@@ -49,7 +49,6 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     ptx::prefetch_map(d_o_map);
     memory.initialise();
   }
-  if (threadIdx.x == 32) memory.fetch_tile(params);
   zero_missing_panels<kConfig>(memory);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
@@ -59,9 +58,10 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
       const BackwardProducer<kConfig>::Maps maps = {q_map, k_map, v_map, d_o_map};
       BackwardProducer<kConfig>(memory, maps, params).run();
     }
+    if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
     if constexpr (kConfig.d_q) {
-      const int adder = static_cast<int>(threadIdx.x / 32) - 1;
-      if (threadIdx.x % 32 == 0 && adder >= 0 && adder < kConfig.warpgroups) add_parts<kConfig>(memory, params, adder);
+      const int adder = static_cast<int>(threadIdx.x / 32) - 2;
+      if (threadIdx.x % 32 == 0 && adder >= 0) add_parts<kConfig>(memory, params, adder);
     }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

@@ -24,6 +24,14 @@ __device__ __forceinline__ void touch(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+/// Tells the compiler that nobody reads what these registers hold: they need not be kept for the first product, which
+/// overwrites them.
+template <int kCount>
+__device__ __forceinline__ void forget(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(registers[i]));
+}
+
 /// Descriptor of a tile stored as panels of [rows][64] elements of 2 bytes in the 128-byte swizzle: `low` is the
 /// address / 16 and, where columns are the product's rows (V), the distance of panels / 16 above bit 16. The high word
 /// says swizzle and 1024 bytes between groups of 8 rows. Built of two words, since 64-bit sums cost registers.

@@ -1,6 +1,6 @@
-// A consumer of the backward: one warpgroup, 64 keys of the tile, through all of its steps. Of each step it computes
-// S^T and dP^T of its keys, adds to its dV and dK, and leaves dS in shared memory; dQ = dS K, over the keys of all
-// warpgroups, follows one step behind.
+// A consumer of the backward: one warpgroup, 64 keys of a tile, through all of its steps, tile after tile. Of each step
+// it computes S^T and dP^T of its keys, adds to its dV and dK, and leaves dS in shared memory; dQ = dS K, over the keys
+// of all warpgroups, follows one step behind.
 //
 // A step's products come in three bursts, and what is between them is arithmetic: dQ of the step before; dP and dV; dK
 // and the next step's S. Warpgroups meet at dS alone, by a barrier for each panel of 64 keys: no barrier stops all.
@@ -15,12 +15,57 @@
 
 namespace heddle {
 
-/// The rows of dK or dV that a warpgroup's accumulator holds, stored by its threads; rows past the sequence's last key
-/// as zeros.
+/// Four words of each lane of a quad, turned: lane t has word t of all.
+__device__ __forceinline__ void turn_words(unsigned (&words)[4]) {
+  const bool odd = (threadIdx.x & 1) != 0, upper = (threadIdx.x & 2) != 0;
+#pragma unroll
+  for (int pair = 0; pair < 4; pair += 2) {
+    const unsigned got = __shfl_xor_sync(~0U, odd ? words[pair] : words[pair + 1], 1);
+    (odd ? words[pair] : words[pair + 1]) = got;
+  }
+#pragma unroll
+  for (int word = 0; word < 2; ++word) {
+    const unsigned got = __shfl_xor_sync(~0U, upper ? words[word] : words[word + 2], 2);
+    (upper ? words[word] : words[word + 2]) = got;
+  }
+}
+
+/// The rows of dK or dV that a warpgroup's accumulator holds, stored by its threads, 16 bytes each; rows past the
+/// sequence's last key as zeros.
+template <auto kConfig>
+__device__ __forceinline__ void store_wide(const shared::RowGradient& out, int dim,
+                                           const float (&d)[kConfig.columns / 2], float factor, long long head_at,
+                                           int row, int live, int stored) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int own = row + 8 * r;
+    auto* to = static_cast<unsigned short*>(out.data) + head_at + own * out.stride[2];
+#pragma unroll
+    for (int g = 0; g < kConfig.columns / 32; ++g) {
+      unsigned words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = 16 * g + 4 * j + 2 * r;
+        words[j] = own < live ? ptx::pack<kConfig.f16>(d[i] * factor, d[i + 1] * factor) : 0U;
+      }
+      turn_words(words);
+      const int column = 32 * g + 8 * (lane & 3);
+      if (own >= stored || column >= dim) continue;
+      *reinterpret_cast<uint4*>(to + column) = {words[0], words[1], words[2], words[3]};
+    }
+  }
+}
+
+/// The same, elements by pairs or one by one, in the gradient's type.
 template <auto kConfig, shared::OutputType kType>
 __device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim,
                                                const float (&d)[kConfig.columns / 2], float factor, long long head_at,
                                                int row, int live, int stored) {
+  if constexpr (kConfig.wide_gradients && kType == shared::OutputType::same) {
+    store_wide<kConfig>(out, dim, d, factor, head_at, row, live, stored);
+    return;
+  }
   using Elements = OutputElements<kType, kConfig.f16>;
   using One = typename Elements::One;
   const int lane = threadIdx.x & 31;
@@ -56,18 +101,31 @@ class BackwardConsumer {
   static constexpr bool kPlaces = kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
 
   __device__ __forceinline__ BackwardConsumer(const Memory& memory, const Params& params, int warpgroup)
-      : memory_(memory), params_(params), warpgroup_(warpgroup) {
-    ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
-  }
+      : memory_(memory), params_(params), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    if (word(shared::kTileSteps) > 0) walk();
-    store();
+    for (;; tiles_.advance(shared::kTileBuffers)) {
+      ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
+      const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
+      if (steps < 0) break;
+      ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
+      if (steps > 0) {
+        walk();
+      } else {
+        ptx::forget(d_k_);
+        ptx::forget(d_v_);
+        store_d_v(false);
+      }
+      release(memory_.kv_empty());
+      store_d_k(steps > 0);
+      if constexpr (!kConfig.draws()) break;
+      release(memory_.tile_empty(slot_of(tiles_)));
+    }
   }
 
  private:
   // What the tile and the step are stays in shared memory and is read where it is used: registers are few.
-  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
+  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
     __syncwarp();  // all its threads have read
@@ -78,16 +136,20 @@ class BackwardConsumer {
   // before products, or where nobody needs what they bring; and whoever reads behind a store through the other proxy
   // fences, for a fence behind a store waits for it.
   __device__ __forceinline__ void walk() {
-    ptx::barrier_wait(memory_.k_full(), 0);
-    ptx::barrier_wait(memory_.q_full(0), 0);
-    int flags = memory_.step_word(0, shared::kStepFlags);
+    ptx::forget(s_);
+    ptx::forget(y_);
+    ptx::forget(d_k_);
+    ptx::forget(d_v_);
+    ptx::barrier_wait(memory_.k_full(), slot_of(tiles_));  // the parity: see the producer
+    ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
+    int flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
     Numbers numbers;
-    numbers.set(memory_.lse(0) + lane_offset());
-    issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(0));
-    ptx::barrier_wait(memory_.v_full(), 0);
-    for (;;) {
+    numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
+    issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(slot_of(q_)));
+    ptx::barrier_wait(memory_.v_full(), slot_of(tiles_));
+    for (fresh_ = true;; fresh_ = false) {
       // In flight: S of this step, dK of the one before.
-      const int slot = q_.slot;
+      const int slot = slot_of(q_);
       q_.advance(kConfig.q_stages);
       asm volatile("" : "+r"(flags));      // not before it is needed
       flags = __shfl_sync(~0U, flags, 0);  // one value for the warp, and the compiler knows it
@@ -97,7 +159,7 @@ class BackwardConsumer {
       ptx::touch(s_);
       ptx::touch(d_k_);
       ptx::touch(d_v_);
-      if (number_ > 0) give_back_previous();
+      if (!fresh_) give_back(before(slot, kConfig.q_stages));
       TransposedOrigin at{};
       if constexpr (kPlaces) at = origin(slot);
       TransposedDrops drops{};
@@ -115,10 +177,9 @@ class BackwardConsumer {
         bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, numbers);
       }
       if constexpr (kConfig.d_q) end_part();
-      issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(d_o_.slot));
-      issue_gradient<kConfig>(d_v_, p_, memory_.d_o(d_o_.slot), number_ > 0);
+      issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(slot_of(d_o_)));
+      issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
       numbers.set(memory_.delta(slot) + lane_offset());
-      previous_d_o_ = d_o_.slot;
       d_o_.advance(kConfig.d_o_stages);
       ptx::wgmma_wait<1>();
       ptx::touch(y_);
@@ -129,18 +190,21 @@ class BackwardConsumer {
       }
       if constexpr (kConfig.d_q) store_d_s();
       // Of the next step; behind the last one of whatever stands there, and forgotten.
-      flags = memory_.step_word(q_.slot, shared::kStepFlags);
-      numbers.set(memory_.lse(q_.slot) + lane_offset());
-      issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), number_ > 0);
-      previous_slot_ = slot;
+      flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
+      numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
+      issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), !fresh_);
       ++number_;
       if (last) break;
-      issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(q_.slot));
+      issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(slot_of(q_)));
     }
+    fresh_ = false;
+    ptx::wgmma_wait<1>();
+    ptx::touch(d_v_);
+    store_d_v(true);
     if constexpr (kConfig.d_q) await_part();
     ptx::wgmma_wait<0>();
     ptx::touch(d_k_);
-    ptx::touch(d_v_);
+    give_back(before(slot_of(q_), kConfig.q_stages));
     if constexpr (kConfig.d_q) {
       begin_part();
       end_part();
@@ -155,26 +219,27 @@ class BackwardConsumer {
   /// it is written: none stores dS before its part of two steps ago has ended, and all have waited for the dS between.
   __device__ __forceinline__ void await_step(bool last) const {
     // Behind the last step's queries no others come.
-    const ptx::Address queries = last ? memory_.d_o_full(d_o_.slot) : memory_.q_full(q_.slot);
-    const unsigned parity = last ? d_o_.parity : q_.parity;
+    const ptx::Address queries = last ? memory_.d_o_full(slot_of(d_o_)) : memory_.q_full(slot_of(q_));
+    const unsigned parity = last ? parity_of(d_o_) : parity_of(q_);
     if constexpr (kConfig.d_q) {
-      if (number_ > 0) {
+      if (!fresh_) {
         ptx::barrier_wait(memory_.d_s_full((number_ - 1) % shared::kDsBuffers), d_s_parity(),
-                          memory_.d_q_empty(warpgroup_), number_ & 1, memory_.d_o_full(d_o_.slot), d_o_.parity, queries,
-                          parity);
+                          memory_.d_q_empty(warpgroup_), number_ & 1, memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_),
+                          queries, parity);
         ptx::fence_for_tma();
         return;
       }
     }
-    ptx::barrier_wait(memory_.d_o_full(d_o_.slot), d_o_.parity);
+    ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
     ptx::barrier_wait(queries, parity);
   }
   __device__ __forceinline__ unsigned d_s_parity() const { return (number_ - 1) / shared::kDsBuffers & 1; }
 
-  /// The step before: its products have ended.
-  __device__ __forceinline__ void give_back_previous() const {
-    release(memory_.q_empty(previous_slot_));
-    release(memory_.d_o_empty(previous_d_o_));
+  __device__ __forceinline__ static int before(int slot, int slots) { return (slot == 0 ? slots : slot) - 1; }
+  /// Queries and dO of the step before, whose products have ended.
+  __device__ __forceinline__ void give_back(int queries) const {
+    release(memory_.q_empty(queries));
+    release(memory_.d_o_empty(before(slot_of(d_o_), kConfig.d_o_stages)));
   }
 
   __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
@@ -219,7 +284,7 @@ class BackwardConsumer {
     release(memory_.d_s_full(number_ % shared::kDsBuffers));
   }
 
-  // dQ of the step before, each warpgroup a part. It is computed before the first step, too, of whatever stands in
+  // dQ of the step before, each warpgroup a part. It is computed in a tile's first step, too, of whatever stands in
   // memory, and forgotten: around a product that some steps lack the compiler serialises all.
 
   __device__ __forceinline__ void await_part() const {
@@ -236,7 +301,7 @@ class BackwardConsumer {
   __device__ __forceinline__ void end_part() {
     ptx::wgmma_wait<0>();
     ptx::touch(d_q());
-    if (number_ == 0) return;
+    if (fresh_) return;
     const ptx::Address to = memory_.d_q(warpgroup_) + 16 * (threadIdx.x & 127);
 #pragma unroll
     for (int j = 0; j < kConfig.d_q_columns() / 8; ++j) {
@@ -251,31 +316,32 @@ class BackwardConsumer {
       return half_;
     }
   }
-  __device__ __forceinline__ void store() const {
-    const int row = kv_first() + own_key(), keys = word(shared::kTileKvLen);
-    const int stored = params_.padded_keys > 0 ? params_.padded_keys : keys;
-    const int live = word(shared::kTileSteps) > 0 ? keys : 0;  // else nothing was summed
-    const auto head_at = [&](const shared::RowGradient& out) {
-      return word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
-             word(shared::kTileKvBegin) * out.stride[2];
-    };
-    if (params_.d_k.data != nullptr) {
-      store_gradient<kConfig, kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, head_at(params_.d_k),
-                                                row, live, stored);
-    }
-    if (params_.d_v.data != nullptr) {
-      store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v), row, live,
-                                                stored);
-    }
+  // `summed`: the tile has steps.
+  __device__ __forceinline__ void store_d_k(bool summed) const {
+    if (params_.d_k.data == nullptr) return;
+    store_gradient<kConfig, kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, head_at(params_.d_k),
+                                              kv_first() + own_key(), summed ? word(shared::kTileKvLen) : 0, stored());
+  }
+  __device__ __forceinline__ void store_d_v(bool summed) const {
+    if (params_.d_v.data == nullptr) return;
+    store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v),
+                                              kv_first() + own_key(), summed ? word(shared::kTileKvLen) : 0, stored());
+  }
+  __device__ __forceinline__ int stored() const {
+    return params_.padded_keys > 0 ? params_.padded_keys : word(shared::kTileKvLen);
+  }
+  __device__ __forceinline__ long long head_at(const shared::RowGradient& out) const {
+    return word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
+           word(shared::kTileKvBegin) * out.stride[2];
   }
 
   const Memory& memory_;
   const Params& params_;
   int warpgroup_;
-  int number_ = 0;                    // of the step
-  int previous_slot_, previous_d_o_;  // of the step before
-  bool ragged_keys_;
-  ptx::Ring q_{0}, d_o_{0};
+  int number_ = 0;    // of the step, among those of all tiles
+  bool ragged_keys_;  // of the tile
+  bool fresh_;        // the step is its tile's first
+  ptx::PackedRing tiles_{0}, q_{0}, d_o_{0};
   float s_[32];  // registers: S, then X: 64 keys x 64 queries
   float y_[32];  // dQ of the step before, 64 queries x 64 columns; then dP, 64 keys x 64 queries
   float half_[kConfig.d_q_columns() == 64 ? 1 : 16];  // dQ, where a part has 32 columns

@@ -35,9 +35,12 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address step(int slot) const {
     return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::BackwardStep));
   }
-  /// A word of the tile's record, by its offset.
-  __device__ __forceinline__ int tile_word(unsigned offset) const {
-    return ptx::load_word(base + kLayout.tile + offset);
+  __device__ __forceinline__ ptx::Address tile(int buffer) const {
+    return base + kLayout.tile + buffer * static_cast<int>(sizeof(shared::BackwardTile));
+  }
+  /// A word of a tile's record, by its offset.
+  __device__ __forceinline__ int tile_word(int buffer, unsigned offset) const {
+    return ptx::load_word(tile(buffer) + offset);
   }
   __device__ __forceinline__ int step_word(int slot, unsigned offset) const {
     return ptx::load_word(step(slot) + offset);
@@ -47,10 +50,11 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
   __device__ __forceinline__ ptx::Address k_full() const { return barrier(0); }
   __device__ __forceinline__ ptx::Address v_full() const { return barrier(1); }
-  __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(2 + slot); }
-  __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(2 + kConfig.q_stages + slot); }
-  static constexpr int kDo = 2 + 2 * kConfig.q_stages, kDs = kDo + 2 * kConfig.d_o_stages,
-                       kDq = kDs + shared::kDsBuffers;
+  __device__ __forceinline__ ptx::Address kv_empty() const { return barrier(2); }
+  static constexpr int kQ = 3, kDo = kQ + 2 * kConfig.q_stages, kDs = kDo + 2 * kConfig.d_o_stages,
+                       kDq = kDs + shared::kDsBuffers, kTile = kDq + 2 * kConfig.warpgroups;
+  __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(kQ + slot); }
+  __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(kQ + kConfig.q_stages + slot); }
   __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
   __device__ __forceinline__ ptx::Address d_o_empty(int slot) const { return barrier(kDo + kConfig.d_o_stages + slot); }
   __device__ __forceinline__ ptx::Address d_s_full(int buffer) const { return barrier(kDs + buffer); }
@@ -59,10 +63,16 @@ struct BackwardMemory {
     return barrier(kDq + kConfig.warpgroups + warpgroup);
   }
 
+  __device__ __forceinline__ ptx::Address tile_full(int buffer) const { return barrier(kTile + buffer); }
+  __device__ __forceinline__ ptx::Address tile_empty(int buffer) const {
+    return barrier(kTile + shared::kTileBuffers + buffer);
+  }
+
   /// By one thread, before the first __syncthreads.
   __device__ __forceinline__ void initialise() const {
     ptx::barrier_init(k_full(), 1);
     ptx::barrier_init(v_full(), 1);
+    ptx::barrier_init(kv_empty(), kWarps);
     for (int slot = 0; slot < kConfig.q_stages; ++slot) {
       ptx::barrier_init(q_full(slot), 1);
       ptx::barrier_init(q_empty(slot), kWarps);
@@ -78,13 +88,21 @@ struct BackwardMemory {
       ptx::barrier_init(d_q_full(w), 4);
       ptx::barrier_init(d_q_empty(w), 1);
     }
+    for (int buffer = 0; buffer < shared::kTileBuffers; ++buffer) {
+      ptx::barrier_init(tile_full(buffer), 1);
+      ptx::barrier_init(tile_empty(buffer), kWarps + 1 + (kConfig.d_q ? kConfig.warpgroups : 0));
+    }
     ptx::barrier_init_done();
   }
 
-  /// By one thread, likewise: the CTA's tile.
-  __device__ __forceinline__ void fetch_tile(const shared::BackwardSm90Params& params) const {
-    const shared::BackwardItem item = params.items[blockIdx.x];
-    const ptx::Address to = base + kLayout.tile;
+  /// By one thread: brings a tile's record. A number past the last tile makes a record that says so.
+  __device__ __forceinline__ void fetch_tile(const shared::BackwardSm90Params& params, int buffer, int number) const {
+    const ptx::Address to = tile(buffer);
+    if (number >= params.tiles) {
+      ptx::store_word(to + shared::kTileSteps, -1);
+      return;
+    }
+    const shared::BackwardItem item = params.items[number];
     ptx::store_words(to, item.kv_tile, item.kv_head, item.batch, item.first_run);
     ptx::store_words(to + 16, item.runs, item.steps, item.first_block, 0);
     if constexpr (kConfig.by_sequence) {

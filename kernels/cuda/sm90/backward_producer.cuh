@@ -1,8 +1,10 @@
-// The producer of a backward's CTA: one thread that loads the tile's keys and values, then walks its runs of query
-// blocks. And the adders: a thread for each consumer warpgroup, which adds its finished parts of dQ to memory.
+// Single threads of a backward's CTA, each in a warp of its own. The producer loads a tile's keys and values, then
+// walks its runs of query blocks. An adder for each consumer warpgroup adds its finished parts of dQ to memory. One
+// draws tiles.
 #pragma once
 
 #include "ptx/bulk.cuh"
+#include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
 #include "sm90/backward_memory.cuh"
 
@@ -21,10 +23,31 @@ class BackwardProducer {
   __device__ __forceinline__ BackwardProducer(const Memory& memory, const Maps& maps, const Params& params)
       : memory_(memory), maps_(maps), params_(params) {}
 
-  // What the tile is stays in shared memory and is read where it is used: registers are few here.
   __device__ __forceinline__ void run() {
-    if (word(shared::kTileSteps) == 0) return;
+    for (;; tiles_.advance(shared::kTileBuffers)) {
+      ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
+      const int steps = word(shared::kTileSteps);
+      if (steps < 0) break;
+      // Keys and values of each tile have a phase, also where none are loaded: its parity is the record's buffer.
+      ptx::barrier_wait(memory_.kv_empty(), slot_of(tiles_) ^ 1);
+      if (steps > 0) {
+        load_tile();
+      } else {
+        ptx::barrier_arrive(memory_.k_full());
+        ptx::barrier_arrive(memory_.v_full());
+      }
+      if constexpr (!kConfig.draws()) break;
+      ptx::barrier_arrive(memory_.tile_empty(slot_of(tiles_)));
+    }
+  }
+
+ private:
+  // What the tile is stays in shared memory and is read where it is used: registers are few here.
+  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
+
+  __device__ __forceinline__ void load_tile() {
     load_keys();
+    values_pending_ = true;
     const shared::QueryRun* run = params_.runs + word(shared::kTileFirstRun);
 #pragma unroll 1
     for (int left = word(shared::kTileRuns); left > 0; --left, ++run) {
@@ -39,9 +62,6 @@ class BackwardProducer {
       }
     }
   }
-
- private:
-  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
 
   /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
   struct Rows {
@@ -90,26 +110,27 @@ class BackwardProducer {
   }
 
   __device__ __forceinline__ void load_queries(int block, int head, int flags) {
-    const ptx::Address full = memory_.q_full(q_.slot);
-    ptx::barrier_wait(memory_.q_empty(q_.slot), q_.parity);
+    const ptx::Address full = memory_.q_full(slot_of(q_));
+    ptx::barrier_wait(memory_.q_empty(slot_of(q_)), parity_of(q_));
     const int number = (word(shared::kTileFirstBlock) + block) * params_.q_heads + head;
     const int q_first = block * shared::kStepQueries;
     if (q_first + shared::kStepQueries > word(shared::kTileQLen)) flags |= shared::kStepRagged;
-    ptx::store_words(memory_.step(q_.slot), q_first, head, flags, number);
+    ptx::store_words(memory_.step(slot_of(q_)), q_first, head, flags, number);
     constexpr unsigned kQueryBytes = kConfig.qk_panels() * shared::kStepQueries * 128;
     ptx::barrier_arrive_expecting(full, kQueryBytes + shared::kBlockBytes);
-    ptx::bulk_load(memory_.lse(q_.slot), params_.rows + static_cast<long long>(number) * (2 * shared::kBlockNumbers),
-                   shared::kBlockBytes, full);
-    load<kConfig.qk_panels()>(memory_.queries(q_.slot), shared::kStepQueries, maps_.q, full, query_rows(block), head,
-                              params_.operands.q_batched, ptx::kEvictLast);
+    ptx::bulk_load(memory_.lse(slot_of(q_)),
+                   params_.rows + static_cast<long long>(number) * (2 * shared::kBlockNumbers), shared::kBlockBytes,
+                   full);
+    load<kConfig.qk_panels()>(memory_.queries(slot_of(q_)), shared::kStepQueries, maps_.q, full, query_rows(block),
+                              head, params_.operands.q_batched, ptx::kEvictLast);
     q_.advance(kConfig.q_stages);
   }
 
   __device__ __forceinline__ void load_d_o(int block, int head) {
-    const ptx::Address full = memory_.d_o_full(d_o_.slot);
-    ptx::barrier_wait(memory_.d_o_empty(d_o_.slot), d_o_.parity);
+    const ptx::Address full = memory_.d_o_full(slot_of(d_o_));
+    ptx::barrier_wait(memory_.d_o_empty(slot_of(d_o_)), parity_of(d_o_));
     ptx::barrier_arrive_expecting(full, kConfig.v_panels() * shared::kStepQueries * 128);
-    load<kConfig.v_panels()>(memory_.d_o(d_o_.slot), shared::kStepQueries, maps_.d_o, full, query_rows(block), head,
+    load<kConfig.v_panels()>(memory_.d_o(slot_of(d_o_)), shared::kStepQueries, maps_.d_o, full, query_rows(block), head,
                              params_.d_o_batched, ptx::kEvictLast);
     d_o_.advance(kConfig.d_o_stages);
   }
@@ -117,32 +138,55 @@ class BackwardProducer {
   const Memory& memory_;
   const Maps& maps_;
   const Params& params_;
-  ptx::Ring q_{1}, d_o_{1};
+  ptx::PackedRing tiles_{0}, q_{1}, d_o_{1};
   bool values_pending_ = true;
 };
+
+/// Brings tiles' records into shared memory: first the CTA's own, then what it draws, at last one that says that there
+/// are no more.
+template <auto kConfig>
+__device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
+                                           const shared::BackwardSm90Params& params) {
+  int tile = static_cast<int>(blockIdx.x);
+  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
+    ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
+    memory.fetch_tile(params, slot_of(tiles), tile);
+    ptx::barrier_arrive(memory.tile_full(slot_of(tiles)));
+    if (tile >= params.tiles || !kConfig.draws()) break;
+    tile = params.ctas < params.tiles ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : params.tiles;
+  }
+}
 
 /// By one thread for each consumer warpgroup: its parts of dQ.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
                                           const shared::BackwardSm90Params& params, int warpgroup) {
-  const int first = memory.tile_word(shared::kTileFirstBlock), runs = memory.tile_word(shared::kTileRuns);
-  const shared::QueryRun* run = params.runs + memory.tile_word(shared::kTileFirstRun);
   unsigned parity = 0;
+  for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+    ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
+    const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
+    const int steps = word(shared::kTileSteps), first = word(shared::kTileFirstBlock);
+    if (steps < 0) break;
+    const shared::QueryRun* run = params.runs + word(shared::kTileFirstRun);
+    int left = steps > 0 ? word(shared::kTileRuns) : 0;
+    ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
 #pragma unroll 1
-  for (int left = memory.tile_word(shared::kTileSteps) > 0 ? runs : 0; left > 0; --left, ++run) {
-    const int end = run->end, head = run->head;
+    for (; left > 0; --left, ++run) {
+      const int end = run->end, head = run->head;
 #pragma unroll 1
-    for (int block = run->begin; block < end; ++block) {
-      const long long number = (first + block) * params.q_heads + head;
-      ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
-      ptx::fence_for_tma();  // behind the consumers' stores
-      ptx::bulk_add(params.d_q + (number * kConfig.warpgroups + warpgroup) * kConfig.d_q_part_floats(),
-                    memory.d_q(warpgroup), 4 * kConfig.d_q_part_floats());
-      ptx::tma_store_commit();
-      ptx::tma_store_wait_read();
-      ptx::barrier_arrive(memory.d_q_empty(warpgroup));
-      parity ^= 1;
+      for (int block = run->begin; block < end; ++block) {
+        const long long number = (first + block) * params.q_heads + head;
+        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
+        ptx::fence_for_tma();  // behind the consumers' stores
+        ptx::bulk_add(params.d_q + (number * kConfig.warpgroups + warpgroup) * kConfig.d_q_part_floats(),
+                      memory.d_q(warpgroup), 4 * kConfig.d_q_part_floats());
+        ptx::tma_store_commit();
+        ptx::tma_store_wait_read();
+        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        parity ^= 1;
+      }
     }
+    if constexpr (!kConfig.draws()) break;
   }
   ptx::tma_store_wait();
 }

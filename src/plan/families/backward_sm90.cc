@@ -191,7 +191,8 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   BackwardSm90Workspace workspace{};
   workspace.d_q = aligned(blocks * shared::kBlockBytes);
   workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
-  workspace.bytes = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
+  workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
+  workspace.bytes = workspace.drawn + aligned(4);
   return workspace;
 }
 
@@ -220,7 +221,9 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.multiprocessors = caps.multiprocessors;
   plan.backward_sm90 = config;
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
-  plan.grid = static_cast<int>(schedule.items.size());
+  // Without queries nobody says that none is drawn yet: each tile has a CTA.
+  const auto tiles = static_cast<int>(schedule.items.size());
+  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles : std::min(tiles, std::max(1, caps.multiprocessors));
   plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes;
   plan.predicted = predict(problem, config, schedule, caps);
   set_access(request, plan);

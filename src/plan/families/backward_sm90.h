@@ -21,6 +21,7 @@ struct BackwardSm90Workspace {
   std::int64_t rows;   // kBlockBytes of each block and head
   std::int64_t d_q;    // dQ's sums, in f32
   std::int64_t sinks;  // a float of each block and head
+  std::int64_t drawn;  // how many tiles were drawn
   std::int64_t bytes;  // copies stand behind
 };
 BackwardSm90Workspace backward_sm90_workspace(const problem::AttentionProblem& problem,

@@ -95,6 +95,10 @@ BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTenso
     type = type_of(view->dtype, own);
     config.odd_gradients = config.odd_gradients || !divides(*view, 2);
   };
+  const auto wide = [&](const std::optional<TensorView>& view) {
+    return !view || (view->dtype == own && view->shape[view->rank() - 1] % kWide == 0 && divides(*view, kWide));
+  };
+  config.wide_gradients = wide(tensors.dk) && wide(tensors.dv);
   set(tensors.dq, config.d_q_type);
   set(tensors.dk, config.d_k_type);
   set(tensors.dv, config.d_v_type);

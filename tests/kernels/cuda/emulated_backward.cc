@@ -201,7 +201,10 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const MapBytes maps[4] = {map(tensors.q, false), map(tensors.k, true), map(tensors.v, true), map(tensors.d_o, false)};
   const int blocks = own.rows.block_count, heads = own.main.q_heads;
   run_rows(&own.rows, 0, blocks, heads, run.seed);
-  run_main(maps, &own.main, static_cast<int>(schedule.items.size()), run.seed);
+  // Fewer CTAs than tiles: they draw.
+  own.main.tiles = static_cast<int>(schedule.items.size());
+  own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 2) / 3;
+  run_main(maps, &own.main, own.main.ctas, run.seed);
   if (config.d_q) run_rows(&own.rows, 1, blocks, heads, run.seed);
   if (config.sinks) run_rows(&own.rows, 2, heads, 1, run.seed);
 }

@@ -90,7 +90,9 @@ class BackwardSm90Kernel final : public backend::Kernel {
         constants_(backward_constants(arguments)) {
     const plan::BackwardSchedule schedule =
         plan::backward_sm90_schedule(arguments.problem, config_, arguments.block_mask);
-    ctas_ = static_cast<unsigned>(schedule.items.size());
+    ctas_ = static_cast<unsigned>(arguments.plan.grid);
+    constants_.main.ctas = arguments.plan.grid;
+    constants_.main.tiles = static_cast<int>(schedule.items.size());
     any_steps_ = schedule.steps > 0;
     blocks_ = static_cast<unsigned>(schedule.blocks.size());
     std::vector<shared::SequenceSpan> spans;
@@ -103,6 +105,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
   void launch(const backend::RunArguments& arguments) const override {
     if (ctas_ == 0 && blocks_ == 0) return;
+    check_gradients(*arguments.backward);
     const CopiedTensors::Tensors given = {
         {arguments.tensors.q, arguments.tensors.k, arguments.tensors.v, arguments.backward->d_o}};
     const CopiedTensors::Tensors all = copied_ ? copied_->reached(given, arguments.workspace) : given;
@@ -147,6 +150,21 @@ class BackwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
+  /// What rows are read and written at once.
+  void check_gradients(const BackwardTensors& tensors) const {
+    if (any_steps_ && config_.wide_rows) {
+      check_address("o", tensors.o.data, 16);
+      check_address("dO", tensors.d_o.data, 16);
+    }
+    const auto check = [&](std::string_view name, const std::optional<TensorView>& view, bool wide) {
+      if (!view || config_.odd_gradients) return;
+      check_address(name, view->data, wide ? 16 : 2 * size_of(view->dtype));
+    };
+    check("dq", tensors.dq, false);
+    check("dk", tensors.dk, config_.wide_gradients);
+    check("dv", tensors.dv, config_.wide_gradients);
+  }
+
   CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
     const shared::Operands& operands = constants_.main.operands;
     const int box_rows = keys ? config_.keys() : shared::kStepQueries;
@@ -243,6 +261,8 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.rows = reinterpret_cast<float*>(workspace + at.rows);
   rows.d_q = reinterpret_cast<float*>(workspace + at.d_q);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
+  rows.drawn = reinterpret_cast<unsigned*>(workspace + at.drawn);
+  main.drawn = rows.drawn;
   main.rows = rows.rows;
   main.d_q = rows.d_q;
   rows.o.data = tensors.o.data;

@@ -50,6 +50,17 @@ struct Ring {
   }
 };
 
+struct PackedRing {
+  unsigned word;
+  explicit PackedRing(unsigned first_parity) : word(first_parity) {}
+  void advance(int slots) {
+    word += 2;
+    if (word >= 2U * slots) word = (word & 1) ^ 1;
+  }
+};
+inline int slot_of(const PackedRing& ring) { return static_cast<int>(ring.word >> 1); }
+inline unsigned parity_of(const PackedRing& ring) { return ring.word & 1; }
+
 inline void fence_for_tma() {}
 template <int>
 void give_registers() {}

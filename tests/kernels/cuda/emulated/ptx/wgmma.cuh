@@ -18,6 +18,8 @@ void wgmma_wait() {
 }
 template <int kCount>
 void touch(float (&)[kCount]) {}
+template <int kCount>
+void forget(float (&)[kCount]) {}
 
 inline unsigned long long descriptor(unsigned low) { return 0x4000004000000000ULL | low; }
 inline constexpr unsigned kNextColumns = 16 * 2 / 16;

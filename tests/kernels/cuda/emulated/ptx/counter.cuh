@@ -1,0 +1,7 @@
+#pragma once
+
+namespace heddle::ptx {
+
+inline unsigned count_up(unsigned* word) { return (*word)++; }
+
+}  // namespace heddle::ptx

@@ -161,6 +161,90 @@ TEST_F(GpuGrid, RowsOfPaddedKeys) {
   }
 }
 
+// Scores that are all near 0, of which some and of which most are near the cap. Only full blocks after a row's first
+// ones may take the polynomial; far off it would give infinities, and its tile would be repeated without.
+TEST_F(GpuGrid, ScoresNearAndFarFromACap) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 97'500;
+  for (const std::int64_t dim : {64, 128, 256}) {
+    for (const double spread : {0.05, 1.0, 4.0}) {
+      CaseSpec spec;
+      spec.seed = ++seed;
+      spec.threads = 1;
+      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+      spec.qk_dim = spec.v_dim = dim;
+      spec.score = "softcap";
+      spec.spread = spread;
+      spec.q_rows = 200;
+      spec.kv_rows = 1000;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// Tiles of one step, whose tables differ: a table is asked for as soon as the keys of two tiles before are given back.
+TEST_F(GpuGrid, TablesOfTilesOfOneStep) {
+  std::vector<CaseSpec> specs;
+  std::uint64_t seed = 97'600;
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    if (kernel.qk_dim > 128 || kernel.spare) continue;
+    for (const int ctas : {1, 3}) {
+      CaseSpec spec = spec_of(kernel, ++seed);
+      spec.score = "grid_bias";
+      spec.ctas = ctas;
+      spec.kv_heads = 2;
+      spec.group = 4;
+      spec.q_rows = 2 * kernel.config().rows();
+      spec.kv_rows = kernel.kv_block;
+      specs.push_back(spec);
+    }
+  }
+  for_each_spec(some_if_reduced(specs), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+// Windows of side x side tokens, one after the other, whose tables fill shared memory: 36 KB leave room at D 128 for
+// 192 x 80 alone, 49 KB for a spare kernel; of 64 KB each pair reads its entry.
+TEST_F(GpuGrid, TablesThatFillSharedMemory) {
+  struct Table {
+    std::int32_t side;
+    std::int64_t dim;
+    const char* sequences;
+  };
+  const std::vector<Table> tables = {{48, 64, "whole"},   {48, 128, "whole"},   {48, 128, "lengths"},
+                                     {48, 128, "packed"}, {56, 128, "lengths"}, {64, 128, "whole"},
+                                     {48, 192, "whole"},  {48, 256, "packed"}};
+  constexpr std::uint64_t kFirst = 99'000;
+  std::vector<CaseSpec> specs;
+  for (const Table& table : tables) {
+    CaseSpec spec;
+    spec.seed = kFirst + specs.size();
+    spec.threads = 1;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = spec.seed % 3 == 0 ? DType::f16 : DType::bf16;
+    spec.qk_dim = spec.v_dim = table.dim;
+    spec.sequences = table.sequences;
+    spec.batch = 2;
+    spec.group = 2;
+    spec.q_rows = 250;                      // more than a tile
+    spec.kv_rows = reduced() ? 400 : 2600;  // more than a window
+    specs.push_back(spec);
+  }
+  for_each_spec(specs, [&](const CaseSpec& spec) {
+    GpuCase c(spec);
+    const std::int32_t side = tables[spec.seed - kFirst].side, wide = 2 * side - 1;
+    Tensor entries = Tensor::empty(DType::f32, {std::int64_t{wide} * wide, 2});
+    for (std::int64_t i = 0; i < entries.count(); ++i) {
+      static_cast<float*>(entries.data())[i] = static_cast<float>(c.host().below(4096)) / 1024.0F - 2.0F;
+    }
+    c.host().capture("table", entries);
+    const Expr q = leaf::q_idx() % (side * side), kv = leaf::kv_idx() % (side * side);
+    const Expr place =
+        (floor_div(q, side) - floor_div(kv, side) + (side - 1)) * wide + (q % side - kv % side + (side - 1));
+    c.options().score_mod = leaf::score() + Capture("table", DType::f32, 2)(place, leaf::h());
+    c.run_and_judge();
+  });
+}
+
 // A tile is asked for again as soon as it has been read. Were it given back with a load under way, a row would see
 // another tile's numbers now and then: in other places each run.
 TEST_F(GpuGrid, StreamedTilesAreReadBeforeTheNextOnesCome) {

@@ -30,15 +30,14 @@ bool on_gpu() { return gpu_backend() == BackendChoice::cuda; }
 
 std::atomic<int> asked = 0, refused = 0, dropped = 0, planned = 0, left_out = 0;  // AskedKernels
 
-/// The forward's family that HEDDLE_FAMILY names, if it is not the one whose tiles the cases ask for; else empty.
+}  // namespace
+
 std::string other_family() {
   const std::string name = base::value_of(base::Option::family);
   const plan::Family* family = name.empty() ? nullptr : plan::family_of(name);
   const bool is_forward = family != nullptr && family->pass == problem::Pass::forward;
   return is_forward && name != "forward_sm90" ? name : std::string();
 }
-
-}  // namespace
 
 BackendChoice gpu_backend() {
   return std::getenv("HEDDLE_TEST_BACKEND") == nullptr ? BackendChoice::cuda : backend_under_test();

@@ -18,6 +18,9 @@ std::string gpu_missing();
 /// What these tests run on: cuda unless HEDDLE_TEST_BACKEND names another.
 BackendChoice gpu_backend();
 
+/// The forward's family that HEDDLE_FAMILY names, if it is not forward_sm90, whose tiles the cases ask for; else empty.
+std::string other_family();
+
 /// A stream that waits for no other. Null where the cases run on the CPU.
 class Stream {
  public:

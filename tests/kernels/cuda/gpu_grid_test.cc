@@ -6,8 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
+
+#include "base/element.h"
 
 namespace heddle::test {
 namespace {
@@ -139,6 +142,22 @@ TEST_F(GpuGrid, NumbersOfKeys) {
   for_each_spec(some_if_reduced(specs, 6), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
+/// Of one head. Where |t| is the largest number, the criterion's floor allows o anything.
+void expect_means_of_values(const AttentionCase& c) {
+  const TensorView &v = c.v.view(), &o = c.o.view();
+  const auto at = [](const TensorView& view, std::int64_t row, std::int64_t column) {
+    return base::load_element(view.data, view.dtype, row * view.strides[2] + column * view.strides[3]);
+  };
+  double largest = 0;
+  for (std::int64_t d = 0; d < v.shape[3]; ++d) {
+    double sum = 0;
+    for (std::int64_t j = 0; j < v.shape[2]; ++j) sum += at(v, j, d);
+    const double mean = sum / static_cast<double>(v.shape[2]);
+    for (std::int64_t i = 0; i < o.shape[2]; ++i) largest = std::max(largest, std::abs(at(o, i, d) - mean));
+  }
+  EXPECT_LT(largest, 2e-3);  // half a unit of bf16 at 0.5; the means themselves are about 0.05
+}
+
 // Keys that are all padded by one finite number count alike, however large it is; by -inf, none does. What is padded
 // may hold anything but values that are not finite.
 TEST_F(GpuGrid, RowsOfPaddedKeys) {
@@ -157,6 +176,7 @@ TEST_F(GpuGrid, RowsOfPaddedKeys) {
       padded.host().capture("padding", padding);
       padded.options().score_mod = leaf::score() + Capture("padding", DType::f32, 1)(leaf::kv_idx());
       padded.run_and_judge();
+      if (!std::isinf(excluded)) expect_means_of_values(padded.host());
     }
   }
 }

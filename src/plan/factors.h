@@ -27,10 +27,10 @@ struct PlannerFactors {
 };
 
 inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
-                                                  .idle_gain = 1.1,
-                                                  .copy_gain = 1.05,
-                                                  .element_reads = 2.5,
-                                                  .table_reads = 1.45,
-                                                  .spare_gain = 1.1};
+                                                   .idle_gain = 1.1,
+                                                   .copy_gain = 1.05,
+                                                   .element_reads = 2.5,
+                                                   .table_reads = 1.45,
+                                                   .spare_gain = 1.1};
 
 }  // namespace heddle::plan

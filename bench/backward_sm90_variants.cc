@@ -46,14 +46,13 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     const bool fits = shared::backward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
     if (fits && !(config == planned)) variants.push_back({name, config});
   };
-  add("2 stages of Q", [](auto& config) { config.q_stages = 2; });
-  add("4 stages of Q", [](auto& config) { config.q_stages = 4; });
-  add("3 stages of dO", [](auto& config) { config.d_o_stages = 3; });
+  add("late numbers", [](auto& config) { config.early_numbers = false; });
+  add("4 stages of Q", [](auto& config) {
+    config.q_stages = 4;
+    config.d_o_stages = 2;
+  });
+  add("2 stages of dO", [](auto& config) { config.d_o_stages = 2; });
   add("no dq", [](auto& config) { config.d_q = false; });
-  if (planned.columns == 64) {
-    add("dQ in halves", [](auto& config) { config.d_q_columns = 32; });
-    add("192 keys", [](auto& config) { config.warpgroups = 3; });
-  }
   return variants;
 }
 
@@ -145,6 +144,7 @@ struct Arguments {
   std::vector<std::int64_t> dims = {64, 128}, lengths = {512, 2048, 8192, 16384};
   int times = 20, device = 0;
   bool check_only = false;
+  std::string only;
 };
 
 std::vector<std::int64_t> numbers_of(std::string_view text) {
@@ -168,6 +168,7 @@ Arguments parse(int count, char** words) {
     }
     if (word == "--dim") arguments.dims = numbers_of(value);
     if (word == "--lengths") arguments.lengths = numbers_of(value);
+    if (word == "--only") arguments.only = value;
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
     if (word == "--device") arguments.device = std::atoi(words[i + 1]);
     ++i;
@@ -181,18 +182,33 @@ void time_variants(const std::vector<Variant>& variants, std::int64_t dim, const
     for (const std::int64_t length : arguments.lengths) {
       const Memory memory(kTokens / length, kColumns / dim, length, dim, causal, place);
       fmt::print("D {} {} {}:", dim, causal ? "causal" : "full", length);
+      std::vector<std::unique_ptr<Runner>> runners;
+      std::vector<std::vector<double>> seconds(variants.size());
       for (const Variant& variant : variants) {
         try {
-          const Runner runner(memory, &variant);
-          const auto work = [&] { runner(timer.stream()); };
-          timer.seconds(2, work);
-          const double seconds = timer.seconds(arguments.times, work);
-          const double flops = 10.0 * static_cast<double>(kTokens * length * kColumns) * (causal ? 0.5 : 1);
-          fmt::print("  {} {:.3f} ms {:.0f}", variant.name, 1e3 * seconds, 1e-12 * flops / seconds);
-        } catch (const Error& error) {
-          fmt::print("  {}: {}", variant.name, std::string_view(error.what()).substr(0, 80));
+          runners.push_back(std::make_unique<Runner>(memory, &variant));
+        } catch (const Error&) {
+          runners.push_back(nullptr);
         }
-        std::fflush(stdout);
+      }
+      constexpr int kRounds = 5;
+      for (int round = -1; round < kRounds; ++round) {
+        for (std::size_t i = 0; i < variants.size(); ++i) {
+          const std::size_t of = round % 2 == 0 ? i : variants.size() - 1 - i;
+          if (runners[of] == nullptr) {
+            seconds[of].push_back(1);
+            continue;
+          }
+          const auto work = [&] { (*runners[of])(timer.stream()); };
+          const double time = timer.seconds(round < 0 ? 1 : arguments.times, work);
+          if (round >= 0) seconds[of].push_back(time);
+        }
+      }
+      for (std::size_t i = 0; i < variants.size(); ++i) {
+        std::ranges::sort(seconds[i]);
+        const double flops = 10.0 * static_cast<double>(kTokens * length * kColumns) * (causal ? 0.5 : 1);
+        fmt::print("  {} {:.3f} ms {:.0f},", variants[i].name, 1e3 * seconds[i][kRounds / 2],
+                   1e-12 * flops / seconds[i][kRounds / 2]);
       }
       fmt::print("\n");
     }
@@ -211,6 +227,7 @@ int run(const Arguments& arguments) {
     const Memory small(1, 2, 400, dim, true, place);
     std::vector<Variant> good;
     for (const Variant& variant : variants_of(Runner(small, nullptr).config)) {
+      if (!arguments.only.empty() && variant.name != arguments.only) continue;
       std::string wrong;
       try {
         wrong = check(variant, dim, place, timer);

@@ -10,6 +10,8 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --only D128/causal S512        some cells
     compare.py --mods                         mods, masks and shapes instead (comparison/mods.py, shapes.py)
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
+    compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
+    compare.py --backward --mods              the backward with mods and masks, and gradients of what they read
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
 """
 
@@ -25,6 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from comparison import contenders, grid, library, report  # noqa: E402
+from comparison.backward import cells  # noqa: E402
 
 
 def say(text):
@@ -39,9 +42,7 @@ def read_arguments(arguments):
     parser.add_argument(
         "--peers", default=",".join(contenders.CONTENDERS[1:]), metavar="NAMES", help="comma-separated: %(default)s"
     )
-    parser.add_argument(
-        "--rounds", type=int, default=7, help="samples of each contender, at least 5 (%(default)s)"
-    )
+    parser.add_argument("--rounds", type=int, default=7, help="samples of each contender, at least 5 (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="one cell a kernel, and no more than 5 rounds")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no new cell after that long")
     parser.add_argument("--no-extras", action="store_true", help="throughput only: no compile times, host cost, graph")
@@ -54,14 +55,20 @@ def read_arguments(arguments):
         help="score mods, weights, masks (all, or these of comparison/mods.py), head dims and lengths",
     )
     parser.add_argument("--fp8", action="store_true", help="e4m3 attention, beside a GEMM of e4m3")
+    parser.add_argument("--backward", action="store_true", help="gradients instead of the forward; cells may have /GQA")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="with --backward: deterministic modes beside the free ones"
+    )
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
     chosen = parser.parse_args(arguments)
     chosen.peers = [name for name in chosen.peers.split(",") if name]
     for name in chosen.peers:
         if name not in contenders.CONTENDERS:
             parser.error(f"--peers: '{name}' is none of {', '.join(contenders.CONTENDERS[1:])}")
+    if chosen.deterministic and not chosen.backward:
+        parser.error("--deterministic is of --backward")
     try:
-        chosen.cells = grid.choose_cells(chosen.only, chosen.quick)
+        chosen.cells = (cells if chosen.backward else grid).choose_cells(chosen.only, chosen.quick)
     except ValueError as error:
         parser.error(f"--only: {error}")
     if chosen.rounds < 5:
@@ -265,12 +272,51 @@ def compare_fp8(chosen):
     return 1 if any(fp8.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
 
 
+def compare_backward(chosen):
+    try:
+        import torch
+        from comparison.backward import mods, report as backward_report, run
+
+        torch.set_grad_enabled(False)
+        lib = library.Library(library.find_library(chosen.library))
+    except (ImportError, OSError, library.HeddleError) as error:
+        say(f"compare.py: {error}")
+        return 2
+    if chosen.mods is not None:
+        names = [mod.name for mod in mods.MODS]
+        unknown = set(chosen.mods) - set(names)
+        if unknown:
+            say(f"--mods: '{min(unknown)}' is none of {', '.join(map(repr, names))}")
+            return 2
+        results = mods.Comparison(torch, lib, chosen, say).run()
+        name, text, failed = "backward_mods", mods.markdown(results), mods.failed(results)
+    else:
+        results = run.Comparison(torch, lib, chosen, say).run(
+            lambda now: save(chosen, "backward", now, backward_report.markdown(now))
+        )
+        name, text, failed = "backward", backward_report.markdown(results), backward_report.failed(results)
+    save(chosen, name, results, text)
+    if chosen.out and chosen.mods is None:
+        draw(results, chosen.out / "backward.svg")
+    print(json.dumps(results, indent=1) if chosen.json else text, flush=True)
+    return 1 if failed else 0
+
+
+def save(chosen, name, results, text):
+    if chosen.out:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / f"{name}.json").write_text(json.dumps(results, indent=1))
+        (chosen.out / f"{name}.md").write_text(text)
+
+
 def main(arguments):
     chosen = read_arguments(arguments)
     # Heddle finds NVRTC among the packages of the python3 that stands first in PATH: let that be this one.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     if chosen.draw:
         return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
+    if chosen.backward:
+        return compare_backward(chosen)
     if chosen.mods is not None:
         return compare_mods(chosen)
     if chosen.fp8:

@@ -1,4 +1,5 @@
-"""Times the planning of cells in a process of its own: `compile_child.py LIBRARY DEVICE CELL...` prints JSON lines.
+"""Times the planning of cells in a process of its own: `compile_child.py LIBRARY DEVICE [--backward] CELL...` prints
+JSON lines. With --backward each cell's forward and backward are planned.
 
 No PyTorch here: it would bring NVRTC along, whose loading is part of what is timed. The CUDA context is made before,
 since every program that uses the GPU has one.
@@ -29,22 +30,28 @@ def make_context():
 
 
 def empty_tensors(cell, device):
-    """Shapes and strides of a cell: planning reads no memory."""
+    """Shapes and strides of a cell, for the forward and for the backward: planning reads no memory."""
     bshd = (cell.s * cell.heads * cell.d, cell.d, cell.heads * cell.d, 1)
     view = c.tensor(None, "bf16", (cell.batch, cell.heads, cell.s, cell.d), bshd, device)
     lse = c.tensor(None, "f32", (cell.batch, cell.heads, cell.s), None, device)
-    return c.attention_tensors(view, view, view, view, lse)
+    names = ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")
+    return c.attention_tensors(view, view, view, view, lse), c.backward_tensors(
+        dict.fromkeys(names, view) | {"lse": lse}
+    )
 
 
 def main(path, device, names):
+    backward = "--backward" in names
     context_seconds = make_context() if device == "cuda" else None
     begin = time.perf_counter()
     library = c.Library(path)
     load_seconds = time.perf_counter() - begin
-    for name in names:
+    for name in names[backward:]:
         for cell in grid.parse_cell(name):
+            tensors = empty_tensors(cell, device)[: 1 + backward]
             begin = time.perf_counter()
-            plan = library.plan(empty_tensors(cell, device), c.AttentionOptions(mask_mod=contenders.MASKS[cell.causal]))
+            for of_pass in tensors:
+                plan = library.plan(of_pass, c.AttentionOptions(mask_mod=contenders.MASKS[cell.causal]))
             seconds = time.perf_counter() - begin
             print(
                 json.dumps(

@@ -113,6 +113,8 @@ class Reference:
             masked = ~attends
         if (scored := self._mod("score", t, b, h, begin)) is not None:
             t = scored
+            unseen = t == -math.inf
+            masked = unseen if masked is None else masked | unseen
         weight = self._mod("weight", t, b, h, begin)
         sizes = torch.maximum(t.abs(), terms)
         del terms

@@ -21,8 +21,10 @@ def draw(results, path):
 
     pyplot.rcParams["svg.fonttype"] = "none"  # text stays text
     pyplot.rcParams["svg.hashsalt"] = "heddle"  # the same bytes for the same results
-    dims = sorted({cell["d"] for cell in results["cells"]})
-    masks = sorted({cell["causal"] for cell in results["cells"]})
+    # Grouped queries are other work.
+    cells_of_panels = [cell for cell in results["cells"] if cell.get("kv_heads", cell.get("heads")) == cell.get("heads")]
+    dims = sorted({cell["d"] for cell in cells_of_panels})
+    masks = sorted({cell["causal"] for cell in cells_of_panels})
     figure, panels = pyplot.subplots(
         len(masks),
         len(dims),
@@ -34,7 +36,7 @@ def draw(results, path):
     for row, causal in enumerate(masks):
         for column, d in enumerate(dims):
             cells = sorted(
-                (cell for cell in results["cells"] if (cell["d"], cell["causal"]) == (d, causal)),
+                (cell for cell in cells_of_panels if (cell["d"], cell["causal"]) == (d, causal)),
                 key=lambda cell: cell["s"],
             )
             draw_panel(panels[row][column], cells, results["contenders"])

@@ -5,7 +5,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
-C_VERSION = 3
+C_VERSION = 5
 MAX_RANK = 8
 DTYPES = {
     name: number
@@ -101,6 +101,21 @@ class AttentionTensors(Sized):
     _fields_ = [("struct_size", c_uint64), *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse"))]
 
 
+class Gradient(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("tensor", POINTER(Tensor))]
+
+
+class BackwardTensors(Sized):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse", "d_o", "d_lse", "dq", "dk", "dv", "d_sinks")),
+        ("d_captures", POINTER(Gradient)),
+        ("d_capture_count", c_int64),
+        ("d_params", POINTER(Gradient)),
+        ("d_param_count", c_int64),
+    ]
+
+
 class RunOptions(Sized):
     _fields_ = [
         ("struct_size", c_uint64),
@@ -124,10 +139,7 @@ class BlockMaskOptions(Sized):
         ("kv_block", c_int64),
         ("mask_mod", c_char_p),
         ("bindings", POINTER(Bindings)),
-        *(
-            (name, POINTER(Tensor))
-            for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-        ),
+        *((name, POINTER(Tensor)) for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")),
         ("threads", c_int32),
         ("f64_inputs", c_int32),
         ("sequence_size", c_int64),
@@ -167,6 +179,18 @@ def attention_tensors(q, k, v, o, lse=None):
     return AttentionTensors(**{name: ctypes.pointer(view) for name, view in views.items() if view is not None})
 
 
+def backward_tensors(views, captures=None):
+    """`views`: by field of BackwardTensors; None is absent. `captures`: where their gradients go, by name."""
+    captures = captures or {}
+    pointers = {name: ctypes.pointer(view) for name, view in captures.items()}
+    gradients = (Gradient * max(1, len(captures)))(*(Gradient(name.encode(), at) for name, at in pointers.items()))
+    return BackwardTensors(
+        d_captures=gradients,
+        d_capture_count=len(captures),
+        **{name: ctypes.pointer(view) for name, view in views.items() if view is not None},
+    )
+
+
 def find_library(given=None):
     """The file given, that of $HEDDLE_LIBRARY, or the one that this checkout built last."""
     if given or os.environ.get("HEDDLE_LIBRARY"):
@@ -187,11 +211,15 @@ class Library:
         self.path = Path(path)
         self.c = ctypes.CDLL(str(self.path.resolve()))
         tensors, options, plan, text = POINTER(AttentionTensors), POINTER(AttentionOptions), c_void_p, POINTER(c_char_p)
+        backward = POINTER(BackwardTensors)
         for name, arguments in {
             "devices_json": [text],
             "attention_into": [tensors, options],
             "plan_create": [tensors, options, POINTER(plan)],
             "plan_run": [plan, tensors, POINTER(RunOptions)],
+            "plan_create_backward": [backward, options, POINTER(plan)],
+            "plan_run_backward": [plan, backward, POINTER(RunOptions)],
+            "check_backward": [backward, options, POINTER(c_int32), text],
             "plan_workspace_bytes": [plan, POINTER(c_int64)],
             "plan_backend": [plan, POINTER(c_int32)],
             "plan_explain": [plan, text],
@@ -229,13 +257,18 @@ class Library:
 
     def check_attention(self, tensors, options=None):
         """(whether it passed, the table of errors)"""
+        return self._checked(self.c.heddle_check_attention, tensors, options)
+
+    def check_backward(self, tensors, options=None):
+        return self._checked(self.c.heddle_check_backward, tensors, options)
+
+    def _checked(self, function, tensors, options):
         passed, report = c_int32(), c_char_p()
-        self.check(
-            self.c.heddle_check_attention(byref(tensors), options and byref(options), byref(passed), byref(report))
-        )
+        self.check(function(byref(tensors), options and byref(options), byref(passed), byref(report)))
         return passed.value == 1, report.value.decode()
 
     def plan(self, tensors, options=None):
+        """A plan of the pass that `tensors` are of."""
         return Plan(self, tensors, options)
 
     def block_mask(self, options):
@@ -264,14 +297,17 @@ class BlockMask:
 class Plan:
     def __init__(self, library, tensors, options=None):
         self.library, self.handle = library, c_void_p()
-        library.check(library.c.heddle_plan_create(byref(tensors), options and byref(options), byref(self.handle)))
+        backward = isinstance(tensors, BackwardTensors)
+        create = library.c.heddle_plan_create_backward if backward else library.c.heddle_plan_create
+        self.c_run = library.c.heddle_plan_run_backward if backward else library.c.heddle_plan_run
+        library.check(create(byref(tensors), options and byref(options), byref(self.handle)))
 
     def __del__(self):
         if getattr(self, "handle", None):
             self.library.c.heddle_plan_destroy(self.handle)
 
     def run(self, tensors, options=None):
-        self.library.check(self.library.c.heddle_plan_run(self.handle, byref(tensors), options and byref(options)))
+        self.library.check(self.c_run(self.handle, byref(tensors), options and byref(options)))
 
     def workspace_bytes(self):
         count = c_int64()

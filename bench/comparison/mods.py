@@ -15,6 +15,7 @@ from comparison import criterion, library as c, mod_peers, philox, report, timin
 
 BATCH, HEADS, LENGTH = 2, 16, 8192
 DOCUMENTS = (1000, 37, 2055, 900, 1500, 700, 1200, 800)
+PADDING = 400  # keys at the end
 CAUSAL = "q_idx >= kv_idx"
 NORMALIZERS = ("softmax", "none", "sigmoid")
 T5 = "table[where(q_idx < kv_idx, 16, 0) + min(abs(kv_idx - q_idx), 8) + " + " + ".join(
@@ -259,13 +260,14 @@ def capture_tensors(torch, device, cell):
     numbers = torch.arange(1, cell.heads + 1, device=device)
     parts = [math.ceil(part * cell.s / LENGTH) for part in DOCUMENTS]
     ids = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts))[: cell.s]
+    kept_keys = cell.s - math.ceil(PADDING * cell.s / LENGTH)
     enter, last = tree_intervals(torch, cell.s)
     bias = torch.randn(cell.heads, cell.s, cell.s, device=device, generator=generator)
     return {
         "slopes": torch.exp2(-8.0 * numbers.float() / cell.heads),
         "table": torch.randn(32, cell.heads, device=device, generator=generator),
         "ids": ids.to(torch.int32).to(device),
-        "padding": torch.where(torch.arange(cell.s, device=device) < cell.s - 400, 0.0, -math.inf),
+        "padding": torch.where(torch.arange(cell.s, device=device) < kept_keys, 0.0, -math.inf),
         "temperature": 1 + 0.2 * torch.rand(cell.s, device=device, generator=generator),
         "gate": torch.randn(cell.heads, cell.s, device=device, generator=generator),
         "grid": torch.randn(63 * 63, cell.heads, device=device, generator=generator),
@@ -306,7 +308,7 @@ class Heddle:
         )
         self.bindings = c.Bindings(captures=self.captures, capture_count=len(names))
         self.blocks = blocks
-        options = c.AttentionOptions(
+        self.attention = c.AttentionOptions(
             score_mod=mod.score.encode() if mod and mod.score else None,
             mask_mod=mod.mask.encode() if mod and mod.mask else None,
             weight_mod=mod.weight.encode() if mod and mod.weight else None,
@@ -316,7 +318,7 @@ class Heddle:
             sinks=ctypes.pointer(self.sinks) if self.sinks else None,
             normalizer=NORMALIZERS.index(mod.normalizer) if mod else 0,
         )
-        self.plan = lib.plan(self.tensors, options)
+        self.plan = lib.plan(self.tensors, self.attention)
         count = self.plan.workspace_bytes()
         self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
         self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)

@@ -139,7 +139,7 @@ def error_list(results):
     where = {}
     for cell in results["cells"]:
         for name, entry in cell["contenders"].items():
-            for kind in ("error", "check_error"):
+            for kind in ("refused", "error", "check_error"):
                 if entry.get(kind):
                     where.setdefault((name, one_line(entry[kind])), []).append(cell["name"])
     lines = [f"- {name}, not installed: {reason}" for name, reason in results.get("missing", {}).items()]

@@ -29,16 +29,12 @@ struct BackwardSm90Config {
   constexpr int panels() const { return columns / kPanelColumns; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
-  /// Parts of a step's dQ, of 64 queries and d_q_columns columns. Each is a warpgroup's; or there is one, and the
-  /// warpgroups take turns, a step each.
-  constexpr int d_q_parts() const { return columns / d_q_columns; }
-  constexpr bool shares_d_q() const { return d_q_parts() == warpgroups; }
-  constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns; }
-  /// Warpgroups that compute parts of a step's dQ.
-  constexpr int d_q_warpgroups() const { return shares_d_q() ? warpgroups : 1; }
+  /// A step's dQ is 64 queries x columns; each warpgroup computes a part, of so many columns.
+  constexpr int d_q_columns() const { return columns / warpgroups; }
+  constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
   // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
-  constexpr int consumer_registers() const { return warpgroups == 3 ? 160 : 240; }
-  constexpr int producer_registers() const { return warpgroups == 3 ? 32 : 24; }
+  constexpr int consumer_registers() const { return 240; }
+  constexpr int producer_registers() const { return 24; }
   constexpr bool operator==(const BackwardSm90Config&) const = default;
 };
 

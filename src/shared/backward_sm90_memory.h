@@ -19,7 +19,6 @@ struct BackwardSm90Memory {
   int rows;      // [q_stages] lse and delta of 64 queries
   int tile;      // BackwardTile
   int steps;     // BackwardStep [q_stages]
-  int targets;   // int [warpgroups]: the number of the part that stands in d_q; -1: there are no more
   int barriers;  // 8 bytes each: k full, v full; q full, q empty [q_stages]; dO full, empty [d_o_stages]; dS full
                  // [kDsBuffers][warpgroups], empty [kDsBuffers]; dQ full, empty [warpgroups]
   int bytes;     // to ask for
@@ -28,7 +27,7 @@ struct BackwardSm90Memory {
 constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return config.panels() * rows * 128; }
 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
-  return 2 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers * (config.warpgroups + 1) + 2 * config.warpgroups;
+  return 2 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * config.warpgroups;
 }
 
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
@@ -49,7 +48,6 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
   memory.tile = place(static_cast<int>(sizeof(BackwardTile)));
   memory.steps = place(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
   memory.barriers = place(8 * backward_barriers(config));
-  memory.targets = place(4 * config.warpgroups);
   memory.bytes = at;
   return memory;
 }

@@ -207,7 +207,8 @@ class Mods(unittest.TestCase):
             torch.arange(40)[None, :],
         )
         self.assertEqual(tuple(drawn.shape), (2, 9, 40))
-        self.assertEqual(drawn.unique().numel(), drawn.numel())
+        # 720 draws from 2^15 values: some 8 pairs are equal.
+        self.assertGreater(drawn.unique().numel(), drawn.numel() - 20)
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
     def test_a_tree(self):

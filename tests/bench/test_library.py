@@ -21,6 +21,8 @@ STRUCTS = {
     "heddle_bindings": c.Bindings,
     "heddle_attention_options": c.AttentionOptions,
     "heddle_attention_tensors": c.AttentionTensors,
+    "heddle_gradient": c.Gradient,
+    "heddle_backward_tensors": c.BackwardTensors,
     "heddle_run_options": c.RunOptions,
     "heddle_sequence": c.Sequence,
     "heddle_block_mask_options": c.BlockMaskOptions,
@@ -104,7 +106,15 @@ class Library(unittest.TestCase):
         shapes |= {"bias32": shapes["bias"], "enter": (SIZE,), "last": (SIZE,)}
         shapes |= {"padding": (SIZE,), "temperature": (SIZE,), "gate": (1, SIZE), "grid": (63 * 63, 1)}
         dtypes = {name: "f32" for name in ("padding", "temperature", "gate", "grid")}
-        dtypes |= {"slopes": "f32", "table": "f32", "ids": "i32", "bias": "bf16", "bias32": "f32", "enter": "i32", "last": "i32"}
+        dtypes |= {
+            "slopes": "f32",
+            "table": "f32",
+            "ids": "i32",
+            "bias": "bf16",
+            "bias32": "f32",
+            "enter": "i32",
+            "last": "i32",
+        }
         for mod in mods.MODS:
             views = [c.tensor(ids.buffer_info()[0], dtypes[name], shapes[name]) for name in mod.captures]
             names = (c.Capture * max(1, len(views)))(
@@ -141,16 +151,40 @@ class Library(unittest.TestCase):
 
     def test_planning_in_a_process_of_its_own(self):
         child = bench_path.ROOT / "bench" / "comparison" / "compile_child.py"
-        done = subprocess.run(
-            [sys.executable, child, os.environ["HEDDLE_LIBRARY"], "cpu", "D64/full/S512", "D256/causal/S512"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        self.assertEqual([line["cell"] for line in lines], ["D64/full/S512", "D256/causal/S512"])
-        self.assertTrue(all(line["seconds"] > 0 and line["backend"] == "cpu" for line in lines), lines)
+        for passes in ([], ["--backward"]):
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    child,
+                    os.environ["HEDDLE_LIBRARY"],
+                    "cpu",
+                    *passes,
+                    "D64/full/S512",
+                    "D256/causal/S512",
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            lines = [json.loads(line) for line in done.stdout.splitlines()]
+            self.assertEqual([line["cell"] for line in lines], ["D64/full/S512", "D256/causal/S512"])
+            self.assertTrue(all(line["seconds"] > 0 and line["backend"] == "cpu" for line in lines), lines)
+
+    def test_backward(self):
+        self.library.attention_into(self.tensors())
+        made = {name: array("f", [math.nan] * (SIZE * DIM)) for name in ("dq", "dk", "dv")}
+        rows = {"q": self.q, "k": self.k, "v": self.v, "o": self.o, "d_o": self.v} | made
+        views = {name: c.tensor(x.buffer_info()[0], "f32", (1, 1, SIZE, DIM)) for name, x in rows.items()}
+        tensors = c.backward_tensors(views | {"lse": c.tensor(self.lse.buffer_info()[0], "f32", (1, 1, SIZE))})
+        plan = self.library.plan(tensors)
+        plan.run(tensors)
+        self.assertIn("backward", plan.explain())
+        self.assertTrue(self.library.check_backward(tensors)[0])
+        made["dk"][5] += 0.01
+        self.assertFalse(self.library.check_backward(tensors)[0])
+        with self.assertRaisesRegex(c.HeddleError, "invalid_argument"):  # it is a plan of the other pass
+            self.library.check(self.library.c.heddle_plan_run(plan.handle, ctypes.byref(self.tensors()), None))
 
 
 if __name__ == "__main__":

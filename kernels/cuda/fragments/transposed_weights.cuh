@@ -16,9 +16,36 @@ namespace heddle {
 using shared::Normalizer;
 using shared::ScoreForm;
 
+/// The sixteen numbers of a thread's rows, lse or delta: in registers, or where they stand.
+template <bool kEarly>
+struct RowNumbersOfThread {
+  float all[kEarly ? 16 : 1];
+  ptx::Address at;
+
+  __device__ __forceinline__ void set(ptx::Address from) {
+    at = from;
+#pragma unroll
+    for (int i = 0; kEarly && i < 4; ++i) {
+      float four[4];
+      ptx::load_floats(from + 16 * i, four);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) all[4 * i + e] = four[e];
+    }
+  }
+  __device__ __forceinline__ void read(int i, float (&four)[4]) const {
+    if constexpr (kEarly) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) four[e] = all[4 * i + e];
+    } else {
+      ptx::load_floats(at + 16 * i, four);
+    }
+  }
+};
+
 template <auto kConfig, class Params>
 class TransposedWeights {
  public:
+  using Numbers = RowNumbersOfThread<kConfig.early_numbers>;
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
   static constexpr bool kPlain = kConfig.scores == ScoreForm::plain;
@@ -33,13 +60,13 @@ class TransposedWeights {
   template <bool kCut>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
-                                                   const TransposedOrigin& at, ptx::Address numbers) {
+                                                   const TransposedOrigin& at, const Numbers& numbers) {
     const shared::ModValues& mod = params.mod;
     Mods own(mod, at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float lse[4] = {0, 0, 0, 0};
-      if constexpr (kSoftmax) ptx::load_floats(numbers + 16 * i, lse);
+      if constexpr (kSoftmax) numbers.read(i, lse);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
@@ -77,13 +104,13 @@ class TransposedWeights {
   static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32],
                                                        unsigned (&d_s)[16], unsigned bits, const TransposedDrops& drops,
                                                        const Params& params, const TransposedOrigin& at,
-                                                       ptx::Address numbers) {
+                                                       const Numbers& numbers) {
     const shared::ModValues& mod = params.mod;
     WeightOnly own(mod, at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float delta[4] = {0, 0, 0, 0};
-      if constexpr (kSoftmax) ptx::load_floats(numbers + 16 * i, delta);
+      if constexpr (kSoftmax) numbers.read(i, delta);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;

@@ -38,6 +38,36 @@ __device__ __forceinline__ void barrier_wait(Address barrier, unsigned parity) {
       : "memory");
 }
 
+/// The same for four barriers: where all are over, their answers take one latency.
+__device__ __forceinline__ void barrier_wait(Address first, unsigned first_parity, Address second,
+                                             unsigned second_parity, Address third, unsigned third_parity,
+                                             Address fourth, unsigned fourth_parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred a, b, c, d;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 a, [%0], %1;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 b, [%2], %3;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 c, [%4], %5;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 d, [%6], %7;\n"
+      "and.pred a, a, b;\n"
+      "and.pred c, c, d;\n"
+      "and.pred a, a, c;\n"
+      "@a bra done;\n"
+      "of_first: mbarrier.try_wait.parity.shared::cta.b64 a, [%0], %1, 0x989680;\n"
+      "@!a bra of_first;\n"
+      "of_second: mbarrier.try_wait.parity.shared::cta.b64 a, [%2], %3, 0x989680;\n"
+      "@!a bra of_second;\n"
+      "of_third: mbarrier.try_wait.parity.shared::cta.b64 a, [%4], %5, 0x989680;\n"
+      "@!a bra of_third;\n"
+      "of_fourth: mbarrier.try_wait.parity.shared::cta.b64 a, [%6], %7, 0x989680;\n"
+      "@!a bra of_fourth;\n"
+      "done:\n"
+      "}" ::"r"(first),
+      "r"(first_parity), "r"(second), "r"(second_parity), "r"(third), "r"(third_parity), "r"(fourth),
+      "r"(fourth_parity)
+      : "memory");
+}
+
 /// Whether it is, now.
 __device__ __forceinline__ bool barrier_is_over(Address barrier, unsigned parity) {
   int over;

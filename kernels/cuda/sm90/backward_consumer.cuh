@@ -51,6 +51,9 @@ class BackwardConsumer {
   using Memory = BackwardMemory<kConfig>;
   using Params = shared::BackwardSm90Params;
   using Weights = TransposedWeights<kConfig, Params>;
+  using Numbers = typename Weights::Numbers;
+  // Mods of each score look at where it is.
+  static constexpr bool kPlaces = kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
 
   __device__ __forceinline__ BackwardConsumer(const Memory& memory, const Params& params, int warpgroup)
       : memory_(memory), params_(params), warpgroup_(warpgroup) {
@@ -59,35 +62,44 @@ class BackwardConsumer {
 
   __device__ __forceinline__ void run() {
     if (word(shared::kTileSteps) > 0) walk();
-    if constexpr (kConfig.d_q) end_parts();
     store();
   }
 
  private:
   // What the tile and the step are stays in shared memory and is read where it is used: registers are few.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
-  struct Step {
-    int flags, slot;
-  };
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
     __syncwarp();  // all its threads have read
     if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
   }
 
+  // Products of which both operands stand in shared memory keep it busy, and loads and stores wait. So loads stand
+  // before products, or where nobody needs what they bring; and whoever reads behind a store through the other proxy
+  // fences, for a fence behind a store waits for it.
   __device__ __forceinline__ void walk() {
     ptx::barrier_wait(memory_.k_full(), 0);
-    Step step = next_step();
-    issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(step.slot));
+    ptx::barrier_wait(memory_.q_full(0), 0);
+    int flags = memory_.step_word(0, shared::kStepFlags);
+    Numbers numbers;
+    numbers.set(memory_.lse(0) + lane_offset());
+    issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(0));
     ptx::barrier_wait(memory_.v_full(), 0);
     for (;;) {
-      // S of this step, dK of the one before.
+      // In flight: S of this step, dK of the one before.
+      const int slot = q_.slot;
+      q_.advance(kConfig.q_stages);
+      asm volatile("" : "+r"(flags));      // not before it is needed
+      flags = __shfl_sync(~0U, flags, 0);  // one value for the warp, and the compiler knows it
+      const bool last = (flags & shared::kStepLast) != 0;
+      await_step(last);
       ptx::wgmma_wait<0>();
       ptx::touch(s_);
       ptx::touch(d_k_);
       ptx::touch(d_v_);
       if (number_ > 0) give_back_previous();
-      const TransposedOrigin at = origin(step);
+      TransposedOrigin at{};
+      if constexpr (kPlaces) at = origin(slot);
       TransposedDrops drops{};
       // Not beside dQ, whose registers they would need: here, and not where the bits are used.
       if constexpr (kConfig.dropped) {
@@ -95,35 +107,37 @@ class BackwardConsumer {
         asm volatile("" : "+r"(drops.bits));
       }
       if constexpr (kConfig.d_q) begin_part();
-      unsigned bits = attending(step);
-      const bool cut = bits_matter(step);
-      const ptx::Address numbers = memory_.lse(step.slot) + lane_offset();
+      unsigned bits = attending(flags, slot);
+      const bool cut = bits_matter(flags);
       if (cut) {
         bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, numbers);
       } else {
         bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, numbers);
       }
       if constexpr (kConfig.d_q) end_part();
-      previous_block_ = memory_.step_word(step.slot, shared::kStepBlock);
-      previous_slot_ = step.slot;
-      ptx::barrier_wait(memory_.d_o_full(d_o_.slot), d_o_.parity);
       issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(d_o_.slot));
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(d_o_.slot), number_ > 0);
+      numbers.set(memory_.delta(slot) + lane_offset());
+      previous_d_o_ = d_o_.slot;
+      d_o_.advance(kConfig.d_o_stages);
       ptx::wgmma_wait<1>();
       ptx::touch(y_);
-      const ptx::Address deltas = memory_.delta(step.slot) + lane_offset();
       if (cut) {
-        Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, deltas);
+        Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, numbers);
       } else {
-        Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, deltas);
+        Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, numbers);
       }
       if constexpr (kConfig.d_q) store_d_s();
-      issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(step.slot), number_ > 0);
+      // Of the next step; behind the last one of whatever stands there, and forgotten.
+      flags = memory_.step_word(q_.slot, shared::kStepFlags);
+      numbers.set(memory_.lse(q_.slot) + lane_offset());
+      issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), number_ > 0);
+      previous_slot_ = slot;
       ++number_;
-      if (step.flags & shared::kStepLast) break;
-      step = next_step();
-      issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(step.slot));
+      if (last) break;
+      issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(q_.slot));
     }
+    if constexpr (kConfig.d_q) await_part();
     ptx::wgmma_wait<0>();
     ptx::touch(d_k_);
     ptx::touch(d_v_);
@@ -137,22 +151,30 @@ class BackwardConsumer {
     return panel + warpgroup_ * (shared::kWarpgroupRows * 128);
   }
 
-  /// Waits for a step's queries.
-  __device__ __forceinline__ Step next_step() {
-    Step step;
-    step.slot = q_.slot;
-    ptx::barrier_wait(memory_.q_full(q_.slot), q_.parity);
-    // One value for the warp, and the compiler knows it.
-    step.flags = __shfl_sync(~0U, memory_.step_word(q_.slot, shared::kStepFlags), 0);
-    q_.advance(kConfig.q_stages);
-    return step;
+  /// Waits for dO, for the next step's queries, and for what the part of dQ needs. A part's buffer of dS is free when
+  /// it is written: none stores dS before its part of two steps ago has ended, and all have waited for the dS between.
+  __device__ __forceinline__ void await_step(bool last) const {
+    // Behind the last step's queries no others come.
+    const ptx::Address queries = last ? memory_.d_o_full(d_o_.slot) : memory_.q_full(q_.slot);
+    const unsigned parity = last ? d_o_.parity : q_.parity;
+    if constexpr (kConfig.d_q) {
+      if (number_ > 0) {
+        ptx::barrier_wait(memory_.d_s_full((number_ - 1) % shared::kDsBuffers), d_s_parity(),
+                          memory_.d_q_empty(warpgroup_), number_ & 1, memory_.d_o_full(d_o_.slot), d_o_.parity, queries,
+                          parity);
+        ptx::fence_for_tma();
+        return;
+      }
+    }
+    ptx::barrier_wait(memory_.d_o_full(d_o_.slot), d_o_.parity);
+    ptx::barrier_wait(queries, parity);
   }
+  __device__ __forceinline__ unsigned d_s_parity() const { return (number_ - 1) / shared::kDsBuffers & 1; }
 
   /// The step before: its products have ended.
-  __device__ __forceinline__ void give_back_previous() {
+  __device__ __forceinline__ void give_back_previous() const {
     release(memory_.q_empty(previous_slot_));
-    release(memory_.d_o_empty(d_o_.slot));
-    d_o_.advance(kConfig.d_o_stages);
+    release(memory_.d_o_empty(previous_d_o_));
   }
 
   __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
@@ -161,100 +183,74 @@ class BackwardConsumer {
     return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
   }
   __device__ __forceinline__ int kv_first() const { return word(shared::kTileKvTile) * kConfig.keys(); }
-  __device__ __forceinline__ TransposedOrigin origin(const Step& step) const {
-    return {word(shared::kTileBatch), memory_.step_word(step.slot, shared::kStepHead),
-            memory_.step_word(step.slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
+  __device__ __forceinline__ TransposedOrigin origin(int slot) const {
+    return {word(shared::kTileBatch), memory_.step_word(slot, shared::kStepHead),
+            memory_.step_word(slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
                 word(shared::kTileQStart),
             kv_first() + own_key()};
   }
 
   /// Some elements of the step do not attend, or may not.
-  __device__ __forceinline__ bool bits_matter(const Step& step) const {
+  __device__ __forceinline__ bool bits_matter(int flags) const {
     const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
-    return (step.flags & decided) != 0 || !(step.flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
+    return (flags & decided) != 0 || !(flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
   }
-  __device__ __forceinline__ unsigned attending(const Step& step) const {
-    if (!bits_matter(step)) return ~0U;
-    if (!(step.flags & (shared::kStepAttends << warpgroup_))) return 0;
-    return attending_bits<kConfig>(params_.mod, origin(step),
-                                   word(shared::kTileQLen) - memory_.step_word(step.slot, shared::kStepQFirst) -
-                                       2 * static_cast<int>(threadIdx.x & 3),
-                                   word(shared::kTileKvLen) - kv_first() - own_key(),
-                                   (step.flags & (shared::kStepPartial << warpgroup_)) != 0);
+  __device__ __forceinline__ unsigned attending(int flags, int slot) const {
+    if (!bits_matter(flags)) return ~0U;
+    if (!(flags & (shared::kStepAttends << warpgroup_))) return 0;
+    return attending_bits<kConfig>(
+        params_.mod, origin(slot),
+        word(shared::kTileQLen) - memory_.step_word(slot, shared::kStepQFirst) - 2 * static_cast<int>(threadIdx.x & 3),
+        word(shared::kTileKvLen) - kv_first() - own_key(), (flags & (shared::kStepPartial << warpgroup_)) != 0);
   }
 
   // dS, in buffers of its own: panels of 64 keys, rows of queries.
 
   __device__ __forceinline__ void store_d_s() {
-    const int buffer = number_ % shared::kDsBuffers;
-    const unsigned parity = (number_ / shared::kDsBuffers + 1) & 1;
-    ptx::barrier_wait(memory_.d_s_empty(buffer), parity);
     const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
     const unsigned chunk = 2 * warp + (matrix & 1);
-    const ptx::Address to = memory_.d_s(buffer, warpgroup_) + (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
+    const ptx::Address to =
+        memory_.d_s(number_ % shared::kDsBuffers, warpgroup_) + (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const unsigned words[4] = {d_s_[4 * c], d_s_[4 * c + 1], d_s_[4 * c + 2], d_s_[4 * c + 3]};
       ptx::store_transposed(to + c * (16 * 128), words);
     }
+    release(memory_.d_s_full(number_ % shared::kDsBuffers));
+  }
+
+  // dQ of the step before, each warpgroup a part. It is computed before the first step, too, of whatever stands in
+  // memory, and forgotten: around a product that some steps lack the compiler serialises all.
+
+  __device__ __forceinline__ void await_part() const {
+    ptx::barrier_wait(memory_.d_s_full((number_ - 1) % shared::kDsBuffers), d_s_parity());
+    ptx::barrier_wait(memory_.d_q_empty(warpgroup_), number_ & 1);
     ptx::fence_for_tma();
-    release(memory_.d_s_full(buffer, warpgroup_));
   }
-
-  // Of the step before. Where each warpgroup has a part it is computed before the first step, too, of whatever stands
-  // in memory, and forgotten: around a product that some steps lack the compiler serialises all.
-
-  __device__ __forceinline__ bool has_part() const {
-    if constexpr (kConfig.shares_d_q()) return true;
-    return number_ > 0 && (number_ - 1) % kConfig.warpgroups == warpgroup_;
-  }
-  /// dQ, in flight.
+  /// dQ, in flight: a panel of K's columns, or half of one.
   __device__ __forceinline__ void begin_part() {
-    if (!has_part()) return;
-    const int of = max(number_ - 1, 0), buffer = of % shared::kDsBuffers;
-    if (number_ > 0) {
-      const unsigned parity = (of / shared::kDsBuffers) & 1;
-#pragma unroll
-      for (int w = 0; w < kConfig.warpgroups; ++w) ptx::barrier_wait(memory_.d_s_full(buffer, w), parity);
-    }
-    // A part's columns are a panel of K, or half of one.
-    const int part = kConfig.shares_d_q() ? warpgroup_ : 0;
-    const ptx::Address columns = kConfig.d_q_columns == 64 ? part * (kConfig.keys() * 128) : part * 64;
-    issue_queries<kConfig>(d_q(), memory_.d_s(buffer, 0), memory_.keys() + columns);
+    const ptx::Address columns = warpgroup_ * (kConfig.d_q_columns() == 64 ? kConfig.keys() * 128 : 64);
+    issue_queries<kConfig>(d_q(), memory_.d_s(max(number_ - 1, 0) % shared::kDsBuffers, 0), memory_.keys() + columns);
   }
   /// It has come: to shared memory, and on.
   __device__ __forceinline__ void end_part() {
-    if (!has_part()) return;
     ptx::wgmma_wait<0>();
     ptx::touch(d_q());
     if (number_ == 0) return;
-    release(memory_.d_s_empty((number_ - 1) % shared::kDsBuffers));
-    ptx::barrier_wait(memory_.d_q_empty(warpgroup_), (parts_ + 1) & 1);
     const ptx::Address to = memory_.d_q(warpgroup_) + 16 * (threadIdx.x & 127);
 #pragma unroll
-    for (int j = 0; j < kConfig.d_q_columns / 8; ++j) {
+    for (int j = 0; j < kConfig.d_q_columns() / 8; ++j) {
       ptx::store_floats(to + j * (128 * 16), d_q()[4 * j], d_q()[4 * j + 1], d_q()[4 * j + 2], d_q()[4 * j + 3]);
     }
-    hand_over(previous_block_ * kConfig.d_q_parts() + (kConfig.shares_d_q() ? warpgroup_ : 0));
+    release(memory_.d_q_full(warpgroup_));
   }
   __device__ __forceinline__ auto& d_q() {
-    if constexpr (kConfig.d_q_columns == 64) {
+    if constexpr (kConfig.d_q_columns() == 64) {
       return y_;
     } else {
       return half_;
     }
   }
-  __device__ __forceinline__ void hand_over(int target) {
-    if ((threadIdx.x & 127) == 0) ptx::store_word(memory_.target(warpgroup_), target);
-    ptx::fence_for_tma();
-    release(memory_.d_q_full(warpgroup_));
-    ++parts_;
-  }
-  __device__ __forceinline__ void end_parts() {
-    ptx::barrier_wait(memory_.d_q_empty(warpgroup_), (parts_ + 1) & 1);
-    hand_over(-1);
-  }
-
   __device__ __forceinline__ void store() const {
     const int row = kv_first() + own_key(), keys = word(shared::kTileKvLen);
     const int stored = params_.padded_keys > 0 ? params_.padded_keys : keys;
@@ -276,14 +272,13 @@ class BackwardConsumer {
   const Memory& memory_;
   const Params& params_;
   int warpgroup_;
-  int number_ = 0;                      // of the step
-  int parts_ = 0;                       // of dQ that were handed over
-  int previous_slot_, previous_block_;  // of the step before
+  int number_ = 0;                    // of the step
+  int previous_slot_, previous_d_o_;  // of the step before
   bool ragged_keys_;
   ptx::Ring q_{0}, d_o_{0};
   float s_[32];  // registers: S, then X: 64 keys x 64 queries
   float y_[32];  // dQ of the step before, 64 queries x 64 columns; then dP, 64 keys x 64 queries
-  float half_[kConfig.d_q_columns == 64 ? 1 : 16];  // dQ, where a part has 32 columns
+  float half_[kConfig.d_q_columns() == 64 ? 1 : 16];  // dQ, where a part has 32 columns
   unsigned p_[16], d_s_[16];
   float d_k_[kConfig.columns / 2], d_v_[kConfig.columns / 2];  // 64 keys x columns
 };

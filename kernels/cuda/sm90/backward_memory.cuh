@@ -42,7 +42,6 @@ struct BackwardMemory {
   __device__ __forceinline__ int step_word(int slot, unsigned offset) const {
     return ptx::load_word(step(slot) + offset);
   }
-  __device__ __forceinline__ ptx::Address target(int warpgroup) const { return base + kLayout.targets + 4 * warpgroup; }
 
   // Barriers. "Full": written, by TMA or by warps; "empty": read by all that read it.
   __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
@@ -51,15 +50,10 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(2 + slot); }
   __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(2 + kConfig.q_stages + slot); }
   static constexpr int kDo = 2 + 2 * kConfig.q_stages, kDs = kDo + 2 * kConfig.d_o_stages,
-                       kDq = kDs + shared::kDsBuffers * (kConfig.warpgroups + 1);
+                       kDq = kDs + shared::kDsBuffers;
   __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
   __device__ __forceinline__ ptx::Address d_o_empty(int slot) const { return barrier(kDo + kConfig.d_o_stages + slot); }
-  __device__ __forceinline__ ptx::Address d_s_full(int buffer, int warpgroup) const {
-    return barrier(kDs + buffer * kConfig.warpgroups + warpgroup);
-  }
-  __device__ __forceinline__ ptx::Address d_s_empty(int buffer) const {
-    return barrier(kDs + shared::kDsBuffers * kConfig.warpgroups + buffer);
-  }
+  __device__ __forceinline__ ptx::Address d_s_full(int buffer) const { return barrier(kDs + buffer); }
   __device__ __forceinline__ ptx::Address d_q_full(int warpgroup) const { return barrier(kDq + warpgroup); }
   __device__ __forceinline__ ptx::Address d_q_empty(int warpgroup) const {
     return barrier(kDq + kConfig.warpgroups + warpgroup);
@@ -78,8 +72,7 @@ struct BackwardMemory {
       ptx::barrier_init(d_o_empty(slot), kWarps);
     }
     for (int buffer = 0; buffer < shared::kDsBuffers; ++buffer) {
-      for (int w = 0; w < kConfig.warpgroups; ++w) ptx::barrier_init(d_s_full(buffer, w), 4);
-      ptx::barrier_init(d_s_empty(buffer), 4 * kConfig.d_q_warpgroups());
+      ptx::barrier_init(d_s_full(buffer), kWarps);
     }
     for (int w = 0; w < kConfig.warpgroups; ++w) {
       ptx::barrier_init(d_q_full(w), 4);

@@ -121,19 +121,28 @@ class BackwardProducer {
   bool values_pending_ = true;
 };
 
-/// By one thread for each consumer warpgroup.
+/// By one thread for each consumer warpgroup: its parts of dQ.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
                                           const shared::BackwardSm90Params& params, int warpgroup) {
-  for (unsigned parity = 0;; parity ^= 1) {
-    ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
-    const int part = ptx::load_word(memory.target(warpgroup));
-    if (part < 0) break;
-    ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(warpgroup),
-                  4 * kConfig.d_q_part_floats());
-    ptx::tma_store_commit();
-    ptx::tma_store_wait_read();
-    ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+  const int first = memory.tile_word(shared::kTileFirstBlock), runs = memory.tile_word(shared::kTileRuns);
+  const shared::QueryRun* run = params.runs + memory.tile_word(shared::kTileFirstRun);
+  unsigned parity = 0;
+#pragma unroll 1
+  for (int left = memory.tile_word(shared::kTileSteps) > 0 ? runs : 0; left > 0; --left, ++run) {
+    const int end = run->end, head = run->head;
+#pragma unroll 1
+    for (int block = run->begin; block < end; ++block) {
+      const long long number = (first + block) * params.q_heads + head;
+      ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
+      ptx::fence_for_tma();  // behind the consumers' stores
+      ptx::bulk_add(params.d_q + (number * kConfig.warpgroups + warpgroup) * kConfig.d_q_part_floats(),
+                    memory.d_q(warpgroup), 4 * kConfig.d_q_part_floats());
+      ptx::tma_store_commit();
+      ptx::tma_store_wait_read();
+      ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+      parity ^= 1;
+    }
   }
   ptx::tma_store_wait();
 }

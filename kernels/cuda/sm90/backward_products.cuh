@@ -38,9 +38,9 @@ __device__ __forceinline__ void issue_gradient(float (&d)[kConfig.columns / 2], 
   ptx::wgmma_commit();
 }
 
-/// A part of dQ = dS K: 64 queries x d_q_columns columns. `d_s`: panels of 64 keys; `keys`: the part's columns.
+/// A part of dQ = dS K: 64 queries x d_q_columns() columns. `d_s`: panels of 64 keys; `keys`: the part's columns.
 template <auto kConfig>
-__device__ __forceinline__ void issue_queries(float (&d)[kConfig.d_q_columns / 2], ptx::Address d_s,
+__device__ __forceinline__ void issue_queries(float (&d)[kConfig.d_q_columns() / 2], ptx::Address d_s,
                                               ptx::Address keys) {
   const unsigned a = d_s >> 4, b = (keys >> 4) | panel_units(kConfig.keys()) << 16;
   ptx::wgmma_fence();

@@ -97,7 +97,7 @@ std::string refuse_sizes(const AttentionProblem& problem, const BackwardSm90Conf
   if (problem.q_heads > kMostHeads) {
     return fmt::format("q has {} heads; up to {} are accepted", problem.q_heads, kMostHeads);
   }
-  const std::int64_t parts = count_row_blocks(problem) * problem.q_heads * config.d_q_parts();
+  const std::int64_t parts = count_row_blocks(problem) * problem.q_heads * config.warpgroups;
   if (parts > std::numeric_limits<int>::max()) {
     return fmt::format("q has {} rows of {} heads, which make {} parts of dq; up to 2147483647 are accepted",
                        problem.q_rows, problem.q_heads, parts);

@@ -69,7 +69,7 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.columns = std::max(config.qk_dim, config.v_dim) <= 64 ? 64 : 128;
   config.warpgroups = 2;
   config.q_stages = 3;
-  config.d_o_stages = 2;
+  config.d_o_stages = 3;
   config.f16 = problem.q_dtype == DType::f16;
   config.d_q = problem.wanted.q;
   config.masked = !mods.mask.empty();
@@ -78,6 +78,8 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.by_sequence = problem::sequences_differ(problem) || problem.packed;
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
+  // A score_mod and its derivative leave no registers for them beside 128 columns.
+  config.early_numbers = config.columns == 64 || config.scores != shared::ScoreForm::mapped;
   config.normalizer = shared_of(problem.normalizer);
   config.o_type = type_of(problem.o_dtype, problem.q_dtype);
   return config;

@@ -72,9 +72,9 @@ inline void score_product(float (&d)[32], unsigned long long a, unsigned long lo
 inline void gradient_product(float (&d)[kConfig.columns / 2], const unsigned* a, unsigned long long b, int accumulate) {
   ptx::ask({d, a, 0, b, accumulate != 0, kConfig.columns, true});
 }
-inline void query_product(float (&d)[kConfig.d_q_columns / 2], unsigned long long a, unsigned long long b,
+inline void query_product(float (&d)[kConfig.d_q_columns() / 2], unsigned long long a, unsigned long long b,
                           int accumulate) {
-  ptx::ask({d, nullptr, a, b, accumulate != 0, kConfig.d_q_columns, true});
+  ptx::ask({d, nullptr, a, b, accumulate != 0, kConfig.d_q_columns(), true});
 }
 }  // namespace heddle
 )";
@@ -160,7 +160,6 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const plan::Choice choice =
       plan::backward_sm90(request, h200(), [&](BlockSize block) { return rows(problem, options, block); }).front();
   plan::Plan plan = choice.plan;
-  if (run.d_q_columns != 0) plan.backward_sm90->d_q_columns = run.d_q_columns;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);
   const device_text::ModLayout layout = device_text::layout_of(mods.all());

@@ -10,8 +10,7 @@ namespace heddle::test {
 
 /// What a run may have otherwise than planned.
 struct EmulatedRun {
-  unsigned seed = 1;    // of the order of threads, copies and products
-  int d_q_columns = 0;  // of the configuration; 0: as planned
+  unsigned seed = 1;  // of the order of threads, copies and products
 };
 
 /// Tensors and captures are in the host's memory. Gradients are written. Throws runtime_error where the host's compiler

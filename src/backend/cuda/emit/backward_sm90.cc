@@ -70,7 +70,7 @@ std::string products_text(const BackwardSm90Config& config) {
   return fmt::format("namespace heddle {{\n\n{}\n{}\n{}\n}}  // namespace heddle\n",
                      product_text(of_two("score_product", kQueries, "1, 1, 0, 0"), kStep),
                      product_text(gradient, kStep),
-                     product_text(of_two("query_product", config.d_q_columns, "1, 1, 0, 1"), kStep));
+                     product_text(of_two("query_product", config.d_q_columns(), "1, 1, 0, 1"), kStep));
 }
 
 std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {

@@ -30,6 +30,14 @@ inline void barrier_wait(Address barrier, unsigned parity) {
   cta().wait_until([=] { return cta().barrier(barrier).phase != parity; });
 }
 
+inline void barrier_wait(Address first, unsigned first_parity, Address second, unsigned second_parity, Address third,
+                         unsigned third_parity, Address fourth, unsigned fourth_parity) {
+  barrier_wait(first, first_parity);
+  barrier_wait(second, second_parity);
+  barrier_wait(third, third_parity);
+  barrier_wait(fourth, fourth_parity);
+}
+
 struct Ring {
   int slot = 0;
   unsigned parity;

@@ -16,13 +16,21 @@ struct PlannerFactors {
   // (docs/notes/hopper_mods.md): 3 to 5 times the plain kernel, where one whose capture comes in tiles takes 1.3 to 1.7
   // times: 3.75 over 1.5.
   double element_reads;
+  // A kernel that reads score_mod's table (expr::TermOfSum) for each pair takes this many times its predicted time,
+  // relative to one that has the table in shared memory. Measured (docs/notes/hopper_mods.md) of five tables at D 64
+  // and 128: 1.13, 1.41, 1.45, 1.62 and 1.73 times.
+  double table_reads;
   // If a mask's bits are stored, a spare kernel is taken only if it is predicted this many times as fast: its finer
   // blocks may leave out more, but the table's partial steps, which the prediction counts, are dearer than steps by
   // stored bits are in any kernel. A guess.
   double spare_gain;
 };
 
-inline constexpr PlannerFactors kPlannerFactors = {
-    .packing_gain = 1.05, .idle_gain = 1.1, .copy_gain = 1.05, .element_reads = 2.5, .spare_gain = 1.1};
+inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
+                                                   .idle_gain = 1.1,
+                                                   .copy_gain = 1.05,
+                                                   .element_reads = 2.5,
+                                                   .table_reads = 1.45,
+                                                   .spare_gain = 1.1};
 
 }  // namespace heddle::plan

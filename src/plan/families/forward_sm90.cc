@@ -84,6 +84,7 @@ struct Candidate {
   bool masks_each = false;                           // though others have its bits stored
   bool reads_each = false;                           // element of a capture, though of others it comes in tiles
   bool numbers_each = false;                         // what depends on the key, though others do so once a key
+  bool reads_table = false;                          // for each pair, though others have it in shared memory
   bool copies_more = false;                          // of pages than others
   double computing = 0;                              // seconds, however long memory takes
   std::int64_t stored_partial = 0, stored_room = 0;  // of the mask: StoredBlocks
@@ -92,7 +93,7 @@ struct Candidate {
   /// That the others' are held against.
   double weighed_seconds() const {
     const ForwardSm90Config& config = *choice.plan.forward_sm90;
-    const double gain = copies_more ? kPlannerFactors.copy_gain : 1;
+    const double gain = (copies_more ? kPlannerFactors.copy_gain : 1) * (reads_table ? kPlannerFactors.table_reads : 1);
     if (config.stores_mask() && is_spare(config)) return seconds() * gain * kPlannerFactors.spare_gain;
     if (!config.packs()) return seconds() * gain;
     const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
@@ -260,7 +261,9 @@ Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mod
     KernelMods left = kernel_mods(problem, OfKeys::left);
     left.stores_mask = mods.stores_mask;
     for (Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of).all) {
-      candidate.numbers_each = true;
+      // The kernels that have room for a table may be much the slower ones.
+      candidate.reads_table = mods.table_entries > 0;
+      candidate.numbers_each = !candidate.reads_table;
       candidates.add(std::move(candidate));
     }
   }
@@ -299,6 +302,15 @@ std::string compare(const Candidate& other, const Candidate& first) {
   }
   if (other.numbers_each && !first.numbers_each) {
     return fmt::format("{}: would compute for each pair what depends on the key alone", describe(other.choice.plan));
+  }
+  if (other.reads_table && !first.reads_table) {
+    return fmt::format("{}: would read the table of {} entries for each pair", describe(other.choice.plan),
+                       first.choice.plan.mods.table_entries);
+  }
+  if (first.reads_table && !other.reads_table) {
+    return fmt::format("{}: has the table of {} entries in shared memory, but is predicted {:.4g} ms, {:.1f} % slower",
+                       describe(other.choice.plan), mods.table_entries, other.seconds() * 1e3,
+                       100 * (other.seconds() / first.seconds() - 1));
   }
   if (other.reads_each && !first.reads_each) {
     return fmt::format("{}: would read capture '{}' element by element", describe(other.choice.plan),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "expr/node.h"
@@ -66,21 +67,18 @@ std::string refuses_packing(const shared::ForwardSm90Config& config, const probl
   return {};
 }
 
-/// The most shared memory that a kernel of these head dims takes with the mods' table, when other buffers have given up
-/// what they can.
-int room_for_table(const AttentionProblem& problem, const KernelMods& mods, bool fp8) {
-  constexpr int kOthers = 2048;  // what sequences, pages, sinks and factors add
+/// The shared memory that the mods' table needs at least: in the kernel of these head dims that leaves it the most
+/// room, when other buffers have given up what they can. What the problem adds is left out: misfit counts it for each
+/// kernel.
+int least_bytes_with_table(const AttentionProblem& problem, const KernelMods& mods, bool fp8) {
   const int qk = static_cast<int>(problem.qk_dim), v = static_cast<int>(problem.v_dim);
-  int most = 0;
-  if (mods.table_entries == 0) return most;
+  int least = std::numeric_limits<int>::max();
   for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
     if (!(dims_of(kernel) == native_dims({qk, v}, fp8))) continue;
-    ForwardSm90Config config = config_with(kernel.config(qk, v), mods);
-    config.stages = std::min(config.stages, 2);
-    config.q_buffers = config.o_panels = 1;
-    most = std::max(most, shared::forward_sm90_memory(config).bytes + kOthers);
+    const ForwardSm90Config config = with_room_for_key_numbers(config_with(kernel.config(qk, v), mods));
+    least = std::min(least, shared::forward_sm90_memory(config).bytes);
   }
-  return most;
+  return least;
 }
 
 }  // namespace
@@ -188,10 +186,11 @@ std::string refuses_key_numbers(const AttentionProblem& problem, const KernelMod
   if (has_few_queries(problem) && std::ranges::any_of(numbers, reads_head)) {
     return "packed heads share the numbers of their keys, and these read h";
   }
-  const int bytes = room_for_table(problem, mods, fp8);
+  if (mods.table_entries == 0) return {};
+  const int bytes = least_bytes_with_table(problem, mods, fp8);
   if (bytes > shared::kSm90SharedMemory) {
-    return fmt::format("a table of {} entries needs {} bytes of shared memory of {}", mods.table_entries, bytes,
-                       shared::kSm90SharedMemory);
+    return fmt::format("a table of {} entries needs {} bytes of shared memory of {} at least", mods.table_entries,
+                       bytes, shared::kSm90SharedMemory);
   }
   return {};
 }
@@ -201,7 +200,11 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
   if (problem.kv_rows > last_key) return fmt::format("takes up to {} rows of k", last_key);
   const int bytes = shared::forward_sm90_memory(config).bytes;
   if (bytes > shared::kSm90SharedMemory) {
-    return fmt::format("needs {} bytes of shared memory of {}", bytes, shared::kSm90SharedMemory);
+    const std::string table =
+        config.table_entries == 0
+            ? std::string()
+            : fmt::format(" with score_mod's table of {} entries, which is there twice", config.table_entries);
+    return fmt::format("needs {} bytes of shared memory of {}{}", bytes, shared::kSm90SharedMemory, table);
   }
   if (config.gathers() && config.warpgroups == 3) {
     return fmt::format("gathers rows, which takes more than the {} registers of its producer",

@@ -11,6 +11,7 @@
 #include "backend/cuda/emit/forward_sm90.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/mods/streamed_read.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::cuda {
 
@@ -153,12 +154,22 @@ OneOfEach::~OneOfEach() {
   for (const auto& [name, of_name] : named_) EXPECT_TRUE(of_name.found || !of_name.asked) << name;
 }
 
+namespace {
+
+/// For the mods' table, if they have one.
+bool has_room(const ForwardSm90Kernel& kernel, const NamedMods& named) {
+  const auto config = plan::with_room_for_key_numbers(plan::config_with(kernel.config(), named.mods));
+  return shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+}
+
+}  // namespace
+
 void expect_one_accepted(const std::vector<NamedMods>& all, Kind kind) {
   OneOfEach kernels;
   for (const NamedMods& mods : all) {
     for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(kind.fp8)) {
       const HeadDims dims = plan::dims_of(kernel);
-      if (dims.qk == 96 || dims.qk != dims.v) continue;
+      if (dims.qk == 96 || dims.qk != dims.v || !has_room(kernel, mods)) continue;
       kernels.offer(fmt::format("D {}, {}{}", plan::to_string(dims), kind.fp8 ? "fp8, " : "", mods.name),
                     fmt::format("{} x {}", kernel.config().rows(), kernel.kv_block),
                     source_of(kernel.config(), kind.f16, mods, kind.lse));

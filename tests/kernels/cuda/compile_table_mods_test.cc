@@ -96,14 +96,18 @@ TEST_F(CompileTable, NumbersOfKeysFindAKernel) {
   const Capture pad("pad", DType::f32, 2), temperature("temperature", DType::f32, 1), gate("gate", DType::f32, 2),
       slopes("slopes", DType::f32, 1), table("table", DType::f32, 2);
   const Expr score = leaf::score(), q = leaf::q_idx(), kv = leaf::kv_idx();
-  const Expr place = (floor_div(q % 1024, 32) - floor_div(kv % 1024, 32) + 31) * 63 + (q % 32 - kv % 32) + 31;
+  const auto place = [&](std::int32_t side) {
+    const Expr row = floor_div(q % (side * side), side) - floor_div(kv % (side * side), side);
+    return (row + (side - 1)) * (2 * side - 1) + (q % side - kv % side) + (side - 1);
+  };
   std::vector<NamedMods> all = {
       named("padding", {}, score + pad(leaf::b(), kv)),
       named("padding, causal", mods::causal(), score + pad(leaf::b(), kv)),
       named("temperature and gate, causal", mods::causal(), score * temperature(kv) + gate(leaf::h(), q)),
       named("temperature and padding", {}, score * temperature(kv) + pad(leaf::b(), kv)),
       named("ALiBi and padding, causal", mods::causal(), mods::alibi(slopes) + pad(leaf::b(), kv)),
-      named("Swin", {}, score + table(place, leaf::h())),
+      named("Swin", {}, score + table(place(32), leaf::h())),
+      named("Swin, 48 x 48", {}, score + table(place(48), leaf::h())),
   };
   for (const NamedMods& mods : all) EXPECT_TRUE(mods.mods.has_key_numbers()) << mods.name;
   expect_one_accepted(all);

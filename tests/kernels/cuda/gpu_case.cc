@@ -13,9 +13,12 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/jit.h"
+#include "base/environment.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
 #include "engine/prepare.h"
+#include "heddle/error.h"
+#include "plan/families.h"
 #include "plan/plan.h"
 
 namespace heddle::test {
@@ -25,9 +28,16 @@ constexpr std::int64_t kGuard = 1024;  // bytes before and behind
 
 bool on_gpu() { return gpu_backend() == BackendChoice::cuda; }
 
-std::atomic<int> asked = 0, refused = 0;  // AskedKernels
+std::atomic<int> asked = 0, refused = 0, dropped = 0, planned = 0, left_out = 0;  // AskedKernels
 
 }  // namespace
+
+std::string other_family() {
+  const std::string name = base::value_of(base::Option::family);
+  const plan::Family* family = name.empty() ? nullptr : plan::family_of(name);
+  const bool is_forward = family != nullptr && family->pass == problem::Pass::forward;
+  return is_forward && name != "forward_sm90" ? name : std::string();
+}
 
 BackendChoice gpu_backend() {
   return std::getenv("HEDDLE_TEST_BACKEND") == nullptr ? BackendChoice::cuda : backend_under_test();
@@ -233,28 +243,49 @@ void GpuCase::run_kernel(BlockSize tile) {
   download();
 }
 
-AskedKernels asked_kernels() { return {asked, refused}; }
+AskedKernels asked_kernels() { return {asked, refused, dropped, planned, left_out}; }
 
-void GpuCase::run() {
+std::optional<AttentionPlan> GpuCase::planned_here() {
+  ++planned;
+  try {
+    return AttentionPlan(tensors(), options_there());
+  } catch (const Error& error) {
+    const std::string family = other_family();
+    const bool refuses = error.code() == ErrorCode::unsupported || error.code() == ErrorCode::compile;
+    if (family.empty() || !on_gpu() || !refuses) throw;
+    ++left_out;
+    const std::string_view sentence = error.what();
+    fmt::print("not run by {}: {}\n  {}\n", family, sentence.substr(0, sentence.find('\n')), host_.spec().text());
+    return {};
+  }
+}
+
+bool GpuCase::run() {
   if (host_.spec().tile && on_gpu()) {
     ++asked;
-    try {
-      return run_kernel(*host_.spec().tile);
-    } catch (const backend::Rejected&) {  // the mask takes too many registers for it: any kernel then
-      ++refused;
+    if (!other_family().empty()) {
+      ++dropped;
+    } else {
+      try {
+        run_kernel(*host_.spec().tile);
+        return true;
+      } catch (const backend::Rejected&) {  // the mask takes too many registers for it: any kernel then
+        ++refused;
+      }
     }
   }
-  const AttentionPlan plan(tensors(), options_there());
+  const std::optional<AttentionPlan> plan = planned_here();
+  if (!plan) return false;
   const Stream stream;
   upload();
-  plan.run(tensors(), {.workspace = workspace(plan.workspace_bytes()), .stream = stream.handle()});
+  plan->run(tensors(), {.workspace = workspace(plan->workspace_bytes()), .stream = stream.handle()});
   stream.wait();
   download();
+  return true;
 }
 
 void GpuCase::run_and_judge() {
-  run();
-  judge(host_);
+  if (run()) judge(host_);
 }
 
 void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body) {

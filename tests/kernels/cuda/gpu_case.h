@@ -18,6 +18,9 @@ std::string gpu_missing();
 /// What these tests run on: cuda unless HEDDLE_TEST_BACKEND names another.
 BackendChoice gpu_backend();
 
+/// The forward's family that HEDDLE_FAMILY names, if it is not forward_sm90, whose tiles the cases ask for; else empty.
+std::string other_family();
+
 /// A stream that waits for no other. Null where the cases run on the CPU.
 class Stream {
  public:
@@ -67,12 +70,14 @@ class GpuCase {
   void upload();
   void download();
 
-  /// Plans, uploads, runs on a stream of its own, downloads.
-  void run();
+  /// Plans, uploads, runs on a stream of its own, downloads. If HEDDLE_FAMILY names another family of the forward than
+  /// forward_sm90, the case's tile is dropped, and what that family refuses is not run: printed, counted, and false.
+  bool run();
   /// The same, and expects what every run owes.
   void run_and_judge();
 
  private:
+  std::optional<AttentionPlan> planned_here();
   void run_kernel(BlockSize tile);
   void place_lengths(AttentionOptions& there);
   void place_sinks(ConstTensorView& sinks);
@@ -83,10 +88,13 @@ class GpuCase {
   std::vector<Tensor> copies_of_small_;
 };
 
-/// Cases that asked for a kernel of some tile, and those of them that took another one, since the compiler refused it:
-/// of this process, until now.
+/// Cases of this process until now.
 struct AskedKernels {
-  int asked, refused;
+  int asked;     // for a kernel of some tile
+  int refused;   // of these: took another one, since the compiler refused that
+  int dropped;   // of these: took one of another family, which HEDDLE_FAMILY names
+  int planned;   // were planned without a tile
+  int left_out;  // of these: that other family refused, so they did not run
 };
 AskedKernels asked_kernels();
 

@@ -61,6 +61,7 @@ TEST_F(GpuLengths, GiveTheBitsOfTheHosts) {
   for_each_spec(some_if_reduced(specs, 9), [](CaseSpec spec) {
     GpuCase there(spec);
     there.run_and_judge();
+    if (!other_family().empty()) return;  // forward_mma's CTAs share keys by what planning knows of lengths
     spec.device_lengths = false;
     GpuCase here(spec);
     here.run();

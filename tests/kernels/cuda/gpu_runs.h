@@ -41,7 +41,7 @@ class Runs {
     if (gpu_backend() == BackendChoice::cuda) plan_.emplace(c.tensors(), options);
   }
   void run() {
-    if (!plan_) return c_.run();
+    if (!plan_) return run_planned();
     c_.upload();
     plan_->run(c_.tensors(), {.workspace = workspace(), .stream = stream_.handle()});
     finish();
@@ -57,7 +57,7 @@ class Runs {
     cuda::check(cu.GraphInstantiate(&executable_, graph_, 0), "making a graph");
   }
   void replay() {
-    if (!plan_) return c_.run();
+    if (!plan_) return run_planned();
     c_.upload();
     cuda::check(cuda::driver().GraphLaunch(executable_, stream_.handle()), "launching a graph");
     finish();
@@ -69,6 +69,7 @@ class Runs {
   }
 
  private:
+  void run_planned() { c_.run(); }
   void* workspace() { return c_.workspace(plan_->workspace_bytes()); }
   void finish() {
     stream_.wait();

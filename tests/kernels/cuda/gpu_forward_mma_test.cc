@@ -1,0 +1,85 @@
+// The portable forward on sm_90, which the planner takes only where HEDDLE_FAMILY names it: every storage type, few
+// queries whose keys several CTAs share, against the reference by the one criterion.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/gpu_test.h"
+#include "kernels/portable/specs.h"
+
+namespace heddle::test {
+namespace {
+
+class GpuForwardMma : public GpuTest {
+ private:
+  ScopedVariable family_{"HEDDLE_FAMILY", "forward_mma"};
+};
+
+std::vector<CaseSpec> drawn(int count, PortableSpecs& source) {
+  std::vector<CaseSpec> specs;
+  while (std::ssize(specs) < (reduced() ? count / 10 : count)) {
+    const CaseSpec spec = source.draw();
+    if (fits(spec)) specs.push_back(spec);
+  }
+  return specs;
+}
+
+void run_and_judge_all(const std::vector<CaseSpec>& specs) {
+  for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
+}
+
+TEST_F(GpuForwardMma, Grid) {
+  PortableSpecs source(610'000, 200'000, {DType::bf16, DType::bf16, DType::f16});
+  run_and_judge_all(drawn(120, source));
+}
+
+// Multiplied as they are, by fused multiply-adds.
+TEST_F(GpuForwardMma, WideTypes) {
+  PortableSpecs source(620'000, 200'000, {DType::f32, DType::f32, DType::f64});
+  std::vector<CaseSpec> specs = drawn(80, source);
+  for (CaseSpec& spec : specs) {
+    // A row of o may err by what its own sum may: without a normalizer the scores' errors are most of it, in f64 all.
+    if (spec.q_dtype == DType::f64 && spec.normalizer == Normalizer::none) spec.normalizer = Normalizer::sigmoid;
+  }
+  run_and_judge_all(specs);
+}
+
+// So few that several CTAs share a tile's keys, and query heads a tile.
+TEST_F(GpuForwardMma, FewQueries) {
+  PortableSpecs source(630'000, 200'000, {DType::bf16, DType::f16, DType::f32});
+  Deck<std::int64_t> q_rows({1, 1, 2, 3, 5, 16, 31}, 71), kv_rows({1, 60, 500, 1000, 2100}, 72),
+      group({1, 2, 4, 7, 8, 20, 71}, 73);
+  std::vector<CaseSpec> specs = drawn(80, source);
+  for (CaseSpec& spec : specs) {
+    spec.q_rows = q_rows.deal();
+    spec.kv_rows = kv_rows.deal();
+    spec.group = spec.q_rows > 2 ? std::min<std::int64_t>(group.deal(), 8) : group.deal();
+    spec.batch = 1;
+    spec.share_q_batch = spec.share_kv_batch = false;
+    // Few keys do not tell whether what CTAs share is merged.
+    if (spec.page_rows == 1) spec.page_rows = 16;
+  }
+  run_and_judge_all(specs);
+}
+
+// Parts of tiles are merged in one order: a run gives the bits of the run before.
+TEST_F(GpuForwardMma, GivesTheSameBitsEachTime) {
+  PortableSpecs source(640'000, 100'000, {DType::bf16, DType::f32});
+  std::vector<CaseSpec> specs = drawn(20, source);
+  for (CaseSpec& spec : specs) {
+    spec.q_rows = 3;
+    spec.kv_rows = 3000;
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) {
+    GpuCase c(spec);
+    if (!c.run()) return;
+    const auto once = outputs_of(c.host());
+    c.run();
+    EXPECT_EQ(outputs_of(c.host()), once);
+  });
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -143,7 +143,7 @@ class Attention(torch.autograd.Function):
         ctx.save_for_backward(out, lse, *tensors)
         ctx.captures, ctx.options = tuple(call.captures), tuple(call.tensors)
         ctx.call = copy.copy(call)
-        ctx.call.captures, ctx.call.tensors = {}, {}  # saved, not held
+        ctx.call.captures, ctx.call.tensors, ctx.call.max_scores = {}, {}, None  # saved, not held
         return (out, lse) if call.with_lse else out
 
     @staticmethod

@@ -99,6 +99,23 @@ def test_scale():
     assert_agrees(q, k, v, alibi, causal, scale=0.3)
 
 
+def test_max_scores():
+    q, k, v = (random(2, 4, 200, 64) for _ in range(3))
+    scores = q.double() @ k.double().mT / 8
+    i, j = torch.arange(200, device=DEVICE)[:, None], torch.arange(200, device=DEVICE)
+    scores += slopes[:4, None, None] * (j - i) * 0.1
+
+    def few(b, h, q_idx, kv_idx):
+        return (kv_idx <= q_idx) & (q_idx % 3 != 0)
+
+    want = scores.masked_fill(~few(0, 0, i, j), -torch.inf).amax(-1)
+    mask = create_block_mask(few, None, None, 200, 200, DEVICE)
+    out, aux = flex_attention(q, k, v, alibi, mask, return_aux=heddle.torch.AuxRequest(lse=True, max_scores=True))
+    torch.testing.assert_close(aux.max_scores.double(), want, atol=1e-5, rtol=1e-5)
+    assert_agrees(q, k, v, alibi, few)
+    torch.testing.assert_close(out, flex_attention(q, k, v, alibi, mask), atol=2e-2, rtol=2e-2)
+
+
 def test_new_numbers_and_batches_compile_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("HEDDLE_CACHE_DIR", str(tmp_path))
 

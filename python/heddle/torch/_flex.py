@@ -188,15 +188,18 @@ def repeated(
     return _direct.attend(query, key, value, score_mod, mask, scale, enable_gqa, with_lse, True)
 
 
-def with_maxima(query: torch.Tensor, *rest: Any) -> tuple[tuple[torch.Tensor, torch.Tensor | None], torch.Tensor]:
+def with_maxima(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
+    enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
+) -> tuple[tuple[torch.Tensor, torch.Tensor | None], torch.Tensor]:
     """checked(), and the rows' largest scores."""
     if torch.compiler.is_dynamo_compiling():
         raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; "
                                   "lse is computed there")
-    if query.dim() != 4:
-        checked(query, *rest)  # raises
+    check_inputs(query, key, value, enable_gqa)
     max_scores = empty_lse(query)
-    return checked(query, *rest, max_scores), max_scores
+    return checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options,
+                   max_scores), max_scores
 
 
 def checked(

@@ -124,8 +124,8 @@ def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
 
 def ordered_out(query: torch.Tensor, last: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """empty_out() where expanded axes of the query, whose stride is 0, come last: flex_attention's result."""
-    shape, strides, step = (*query.shape[:3], last), [0, 0, 0, 1], last
-    for axis in reversed(sorted(range(3), key=lambda axis: -query.stride(axis))):
+    shape, strides, step, given = (*query.shape[:3], last), [0, 0, 0, 1], last, query.stride()
+    for axis in reversed(sorted(range(3), key=lambda axis: -given[axis])):
         strides[axis] = step
         step = step * shape[axis]
     return query.new_empty_strided(shape, strides, dtype=out_dtype(query) if dtype is None else dtype)

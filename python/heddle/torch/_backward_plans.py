@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import _core
-from ._gradients import Wanted, backward_request, wanted_of
+from ._gradients import Wanted, backward_request, is_deterministic, wanted_of
 from ._run import Call, empty_lse, empty_out
 
 ASKED_ON = {"cuda"}  # a CPU computes every backward
@@ -29,7 +29,7 @@ def check_backward_exists(query: torch.Tensor, key: torch.Tensor, value: torch.T
         return
     texts = [None if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     known = (*texts, id(call.lists), *map(layout, tensors), *layouts(call.captures), *layouts(call.tensors), *call.params, wanted,
-             call.max_q_len, call.max_kv_len, torch.are_deterministic_algorithms_enabled())
+             call.max_q_len, call.max_kv_len, is_deterministic())
     found = _reasons.get(known)
     if found is None:
         if len(_reasons) >= MOST_KEPT:

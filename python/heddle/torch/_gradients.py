@@ -68,6 +68,11 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
+def is_deterministic() -> bool:
+    """Whether the caller wants an error rather than gradients whose bits differ from run to run."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
 def backward_request(
     d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor,
     key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
@@ -80,8 +85,7 @@ def backward_request(
             setattr(targets, name, next(written))
     targets.captures = dict(zip(wanted.captures, written))
     arguments = call.arguments(query.device)
-    arguments.deterministic = (
-        torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled())
+    arguments.deterministic = is_deterministic()
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
     inputs = _core.BackwardInputs(query, key, value, out, lse, d_out, None if d_lse is None else rows(d_lse))
     return inputs, targets, arguments, made

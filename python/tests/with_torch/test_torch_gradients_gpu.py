@@ -272,20 +272,20 @@ def test_a_model_learns_as_with_torchs():
 def test_gradients_of_captures_are_refused():
     q, k, v = qkv()
     bias = random(4, dtype=torch.float32)
-    out = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[h])
     with pytest.raises(NotImplementedError, match="gradient of capture"):
-        out.float().sum().backward()
+        flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[h])
 
 
 @on_a_gpu
 def test_head_dims_and_packed_batches_are_refused():
     q, k, v = qkv(dim=256)
     with pytest.raises(NotImplementedError, match="head dimension 256"):
-        flex_attention(q, k, v).float().sum().backward()
+        flex_attention(q, k, v)
     rows, starts = random(200, 4, 64), torch.tensor([0, 100, 200], dtype=torch.int32)
-    out = serving.varlen_func(rows, rows, rows, starts, starts, 100, 100)
     with pytest.raises(NotImplementedError, match="lengths"):
-        out.float().sum().backward()
+        serving.varlen_func(rows, rows, rows, starts, starts, 100, 100)
+    with torch.no_grad():
+        serving.varlen_func(rows, rows, rows, starts, starts, 100, 100)
 
 
 @on_a_gpu
@@ -294,15 +294,17 @@ def test_deterministic_algorithms_are_refused():
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.raises(NotImplementedError, match="deterministic"):
-            flex_attention(q, k, v).float().sum().backward()
+            flex_attention(q, k, v)
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 def test_take_over():
-    given = qkv()
-    heddle.torch.clear_log()
-    with heddle.torch.enabled():
-        torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True).float().sum().backward()
-    (entry,) = heddle.torch.log()
-    assert entry.where == "heddle" or DEVICE == "cuda" and "requires a gradient" in entry.where
+    for dim in (64, 256):  # a GPU's backward takes up to 128
+        given = qkv(dim=dim)
+        heddle.torch.clear_log()
+        with heddle.torch.enabled():
+            torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True).float().sum().backward()
+        (entry,) = heddle.torch.log()
+        assert (entry.where == "heddle") == (dim == 64 or DEVICE == "cpu") and all(x.grad is not None for x in given)
+        assert entry.where == "heddle" or "head dimension 256" in entry.where

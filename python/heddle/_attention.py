@@ -37,8 +37,10 @@ def attention(
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
     returns. Beside `out` it writes each row's largest score into `max_scores`, an array like lse: -inf where nothing
-    attends, NaN where a score is NaN or +inf; sinks do not count. Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do,
-    MemoryError, and RuntimeError for anything else; then nothing was written.
+    attends, NaN where a score is NaN or +inf; sinks do not count.
+
+    Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
+    and RuntimeError for anything else; then nothing was written.
 
     >>> import numpy as np, heddle
     >>> x = np.zeros((1, 1, 3, 4), np.float32); x[0, 0, :, 0] = [1, 2, 3]

@@ -28,8 +28,8 @@ def check_backward_exists(query: torch.Tensor, key: torch.Tensor, value: torch.T
     if not any(wanted):
         return
     texts = [None if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
-    known = (*texts, id(call.lists), *map(layout, tensors), *layouts(call.captures), *layouts(call.tensors), *call.params, wanted,
-             call.max_q_len, call.max_kv_len, is_deterministic())
+    known = (*texts, id(call.lists), *map(layout, tensors), *layouts(call.captures), *layouts(call.tensors),
+             *call.params, wanted, call.max_q_len, call.max_kv_len, is_deterministic())
     found = _reasons.get(known)
     if found is None:
         if len(_reasons) >= MOST_KEPT:
@@ -53,9 +53,10 @@ def layouts(tensors: dict[str, torch.Tensor]) -> list[tuple[Any, ...]]:
 
 
 def reason_against(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted) -> str:
-    out = empty_out(query, value.shape[3])
+    out, lse = empty_out(query, value.shape[3]), empty_lse(query)
+    inputs, targets, arguments, _ = backward_request(None, None, out, lse, query, key, value, call, wanted)
     try:
-        _core.BackwardPlan(*backward_request(None, None, out, empty_lse(query), query, key, value, call, wanted)[:3], True)
+        _core.BackwardPlan(inputs, targets, arguments, True)
     except NotImplementedError as error:
         return str(error)
     return ""

@@ -134,9 +134,9 @@ def flex_attention(
       element.
 
     Returns out [B, Hq, L, Ev], its axes in the order of the query's strides. With return_lse it returns (out, lse),
-    with return_aux (out, AuxOutput); lse and max_scores are [B, Hq, L], f64 for inputs f64, else f32. max_scores are the
-    rows' largest scores after score_mod: -inf where nothing attends, NaN where a score is NaN or +inf. They have no
-    gradient.
+    with return_aux (out, AuxOutput); lse and max_scores are [B, Hq, L], f64 for inputs f64, else f32. max_scores are
+    the rows' largest scores after score_mod: -inf where nothing attends, NaN where a score is NaN or +inf. They have
+    no gradient.
 
     Raises:
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""heddle.torch beside torch's own attention, in one run: host time of a call, making block masks, and the time of
-common mods. On a GPU if there is one, else on the CPU with smaller problems.
+"""heddle.torch beside torch's own attention, in one run: host time of a call, making block masks, the prefill of a
+Llama in transformers, and the time of common mods. On a GPU if there is one, else on the CPU with smaller problems.
 
-    PYTHONPATH=build/python/python bench/compare_torch.py [host] [masks] [mods] [--json FILE]
+    PYTHONPATH=build/python/python bench/compare_torch.py [host] [masks] [llama] [mods] [--json FILE]
 
 Every figure is the best of several rounds, every ratio is of two times of this run, and every result is checked against
 torch's eager flex_attention in f64 on a part of the heads before it is timed.
@@ -114,14 +114,75 @@ def masks():
         mask = create(documents, None, None, length, length, DEVICE)
         return mask.kv_indices, mask.full_kv_indices
 
+    compiled = torch.compile(flex.create_block_mask)
     mine = milliseconds(lambda: lists(heddle.torch.create_block_mask))
-    theirs = milliseconds(lambda: lists(torch.compile(flex.create_block_mask)))
-    emit("masks", f"causal documents, {length} tokens, lists", ms=mine, torch_ms=theirs, faster=theirs / mine)
+    theirs = milliseconds(lambda: lists(compiled))
+    what = f"causal documents, {length} tokens"
+    emit("masks", f"{what}, lists", ms=mine, torch_ms=theirs, faster=theirs / mine)
+    for name, create in {"heddle": heddle.torch.create_block_mask, "torch compiled": compiled}.items():
+        if ON_GPU:
+            result, peak = allocated(lambda create=create: lists(create))
+            emit("masks", f"{what}, memory of {name}", lists_mib=result, peak_mib=peak)
     emit(
         "masks",
-        f"causal documents, {length} tokens, without lists",
+        f"{what}, without lists",
         ms=milliseconds(lambda: heddle.torch.create_block_mask(documents, None, None, length, length, DEVICE)),
     )
+
+
+def allocated(call):
+    """MiB of a call's result, and the most that stood at once."""
+    wait()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = call()
+    wait()
+    sizes = [torch.cuda.max_memory_allocated() - before, sum(x.numel() * x.element_size() for x in result)]
+    return sizes[1] / 2**20, sizes[0] / 2**20
+
+
+@torch.no_grad()
+def llama():
+    """Layers of Llama 3's 8B: a prefill in transformers, beside its other attention functions."""
+    import transformers
+
+    import heddle.hf
+
+    heddle.hf.register()
+    shape = (
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+        if ON_GPU
+        else {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2}
+    )
+    longest = 16384 if ON_GPU else 256
+    config = transformers.LlamaConfig(
+        **shape, num_hidden_layers=4, vocab_size=32000, max_position_embeddings=longest, rope_theta=500000.0
+    )
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = transformers.LlamaModel._from_config(config, dtype=DTYPE).eval()
+    names = ["heddle", "sdpa"] + (["flash_attention_2"] if transformers.utils.is_flash_attn_2_available() else [])
+    for batch, length, is_padded in ((1, longest, False), (8, longest // 8, False), (8, longest // 8, True)):
+        tokens = torch.randint(0, 32000, (batch, length), device=DEVICE)
+        given = {"input_ids": tokens}
+        if is_padded:
+            given["attention_mask"] = torch.ones_like(tokens)
+            given["attention_mask"][1::2, : length // 3] = 0
+        times, outs = {}, {}
+        for name in names:
+            model.set_attn_implementation(name)
+            outs[name] = model(**given, use_cache=False).last_hidden_state.float()
+            times[name] = milliseconds(lambda: model(**given, use_cache=False))
+        if is_padded:  # rows of padding may hold anything
+            outs = {name: x[given["attention_mask"].bool()] for name, x in outs.items()}
+        apart = {name: ((x - outs["sdpa"]).norm() / outs["sdpa"].norm()).item() for name, x in outs.items()}
+        emit(
+            "llama",
+            f"{batch} x {length}{', padded' if is_padded else ''}",
+            **{f"{name}_ms": ms for name, ms in times.items()},
+            of_fastest=times["heddle"] / min(ms for name, ms in times.items() if name != "heddle"),
+            difference=apart["heddle"],
+        )
 
 
 def common_mods(heads, length):
@@ -132,7 +193,7 @@ def common_mods(heads, length):
     )
     table = torch.randn(2 * 128 + 1, heads, generator=generator).to(DEVICE)
     document = (torch.arange(length) // (length // 8)).to(DEVICE)
-    bias = torch.randn(heads, length, length, generator=generator).to(DEVICE, DTYPE)
+    bias = torch.randn(heads, length, length, device=DEVICE, dtype=DTYPE)
     temperature = (torch.rand(length, generator=generator) + 0.5).to(DEVICE)
     prefix = torch.tensor([length // 4], device=DEVICE)
     lower = torch.tensor([length * 3 // 4], device=DEVICE)
@@ -182,12 +243,14 @@ def mods():
     batch, heads, length, head_dim = (2, 16, 8192, 128) if ON_GPU else (1, 4, 1024, 64)
     q, k, v = randoms(batch, heads, length, head_dim)
     small = [x[:1, :, :2048].contiguous() for x in (q, k, v)]
-    compiled, ratios = torch.compile(flex.flex_attention), []
+    ratios = []
     for name, score, mask in common_mods(heads, length):
+        torch._dynamo.reset()  # else torch gives up compiling after some mods
+        compiled = torch.compile(flex.flex_attention)
         ours = theirs = None
         if mask is not None:
             ours = heddle.torch.create_block_mask(mask, None, None, length, length, DEVICE)
-            theirs = torch.compile(flex.create_block_mask)(mask, None, None, length, length, DEVICE)
+            theirs = flex.create_block_mask(mask, None, None, length, length, DEVICE)
         short = (
             None if mask is None else heddle.torch.create_block_mask(mask, None, None, *[small[0].shape[2]] * 2, DEVICE)
         )
@@ -199,12 +262,12 @@ def mods():
     emit("mods", "geometric mean", faster=math.exp(sum(map(math.log, ratios)) / len(ratios)))
 
 
-SECTIONS = {"host": host, "masks": masks, "mods": mods}
+SECTIONS = {"host": host, "masks": masks, "llama": llama, "mods": mods}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sections", nargs="*", help="host, masks, mods; all if none is named")
+    parser.add_argument("sections", nargs="*", help="host, masks, llama, mods; all if none is named")
     parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
     unknown = set(arguments.sections) - set(SECTIONS)

@@ -98,7 +98,10 @@ class AttentionOptions(Sized):
 
 
 class AttentionTensors(Sized):
-    _fields_ = [("struct_size", c_uint64), *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse"))]
+    _fields_ = [
+        ("struct_size", c_uint64),
+        *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse", "max_scores")),
+    ]
 
 
 class Gradient(ctypes.Structure):

@@ -6,6 +6,9 @@
 //   s = scale * q.k      t = score_mod(s, b, h, q_idx, kv_idx), -inf where mask_mod is false      m = max(max t, sink)
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l, w = weight_mod      lse = m + ln l
 //
+// max_scores [B, Hq, Sq], of lse's type: max t, without the sink. -inf where nothing attends, NaN where a t is NaN or
+// +inf.
+//
 // Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 1, and all of a
 // tensor without elements, may have any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A
 // row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads, Sq and Skv may
@@ -50,7 +53,7 @@ class PlanCache;
 /// sigmoid: o = sum(w v / (1 + exp(-t))).
 ///
 /// With none and sigmoid, masked elements and t = -inf count 0, and every other t is taken as the formula says. Neither
-/// has sinks or lse.
+/// has sinks, lse or max_scores.
 enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 
 /// automatic: the backend of the device that holds q, k, v, o and lse.
@@ -138,6 +141,14 @@ struct AttentionResult {
   Tensor lse;  // empty unless asked for
 };
 
+/// The tensors of one run of a plan.
+struct AttentionTensors {
+  ConstTensorView q, k, v;
+  TensorView o;
+  std::optional<TensorView> lse{};
+  std::optional<TensorView> max_scores{};
+};
+
 /// One call: plans, allocates, runs. Throws Error before anything is written.
 ///
 /// The plan is kept, and serves later calls with the same problem: shapes, strides, dtypes, devices, on a GPU how far
@@ -149,10 +160,11 @@ struct AttentionResult {
 /// that is being captured is refused, since a graph needs a plan that outlives it.
 AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                           const AttentionOptions& options = {}, bool with_lse = false);
-/// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse: may be
-/// absent.
+/// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse and
+/// max_scores: may be absent.
 void attention_into(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& o,
                     const std::optional<TensorView>& lse, const AttentionOptions& options = {});
+void attention_into(const AttentionTensors& tensors, const AttentionOptions& options = {});
 
 /// Of the plans that the one-call functions and cached_plan() keep, since the process began.
 struct PlanCacheCounts {
@@ -162,13 +174,6 @@ struct PlanCacheCounts {
 PlanCacheCounts plan_cache_counts();
 /// Forgets all plans and frees the kept workspaces, but for those in use. On a GPU it waits until the device is idle.
 void clear_plan_cache();
-
-/// The tensors of one run of a plan.
-struct AttentionTensors {
-  ConstTensorView q, k, v;
-  TensorView o;
-  std::optional<TensorView> lse{};
-};
 
 /// What one run of a plan may bring.
 struct RunOptions {

@@ -4,7 +4,7 @@
 //   o = softmax(score_mod(scale * q k^T)) v        where mask_mod says which pairs count
 //
 //   heddle_attention_options options = {.struct_size = sizeof options, .mask_mod = "q_idx >= kv_idx"};
-//   heddle_attention_tensors tensors = {sizeof tensors, &q, &k, &v, &o, NULL};
+//   heddle_attention_tensors tensors = {sizeof tensors, &q, &k, &v, &o, NULL, NULL};
 //   if (heddle_attention_into(&tensors, &options) != HEDDLE_OK) puts(heddle_last_error());
 //
 // What each argument means, shapes and dtypes stand in attention.h and backward.h, the language of mods in expr.h.
@@ -26,7 +26,8 @@
 // 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size.
 // 4: clamp_reads.
 // 5: backward: heddle_backward_tensors and the functions that take it; heddle_attention_options.deterministic.
-#define HEDDLE_C_VERSION 5
+// 6: heddle_attention_tensors.max_scores.
+#define HEDDLE_C_VERSION 6
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -189,7 +190,7 @@ typedef struct heddle_attention_options {
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
-/// lse [B, Hq, Sq] or NULL. Any strides with a unit last one.
+/// lse [B, Hq, Sq] or NULL, max_scores likewise. Any strides with a unit last one.
 typedef struct heddle_attention_tensors {
   uint64_t struct_size;
   const heddle_tensor* q;
@@ -197,6 +198,7 @@ typedef struct heddle_attention_tensors {
   const heddle_tensor* v;
   const heddle_tensor* o;
   const heddle_tensor* lse;
+  const heddle_tensor* max_scores;  // each row's largest score, as attention.h says; lse's dtype. Since version 6
 } heddle_attention_tensors;
 
 /// Where the gradient of a capture or param goes.

@@ -4,7 +4,7 @@
 // dtype's precision before P V, f32 accumulation, o rounded once (f64 inputs: all in f64). The storage dtype is q's.
 // Only its precision counts, not its range, so that P neither overflows nor vanishes.
 //
-// A tensor (o, lse) passes if both hold, relative to the float64 reference:
+// A tensor (o, lse, max_scores) passes if both hold, relative to the float64 reference:
 //   (a) Its largest and its mean error are each at most 2 * base + floor. `base` is plain's error, or the error of the
 //       reference rounded to the tensor's dtype if that is larger (on few elements plain may be exact by luck). The
 //       largest error takes the tensor's largest floor, the mean error the mean one.
@@ -12,11 +12,12 @@
 //       dtype's unit roundoff.
 //
 //   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
-//              and with softmax no more than 2 max |w v|; of lse: e * magnitude.
+//              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude.
 //   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for what a GPU
 //              computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such products
 //              (check/criterion.h). With normalizer none the floor is 8 * 2^-24 * m * sum |w v|.
-//   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|). p counts at least 2^-102 (f64: 2^-970),
+//   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|), and max_scores likewise. p counts at least
+//   2^-102 (f64: 2^-970),
 //              since f32 flushes smaller ones. With normalizer none p is t itself, not its exponential.
 //   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part. The last
 //              one counts because a score in which much cancels is as uncertain as what cancelled.
@@ -74,7 +75,7 @@ struct TensorCheck {
 
 struct CheckReport {
   TensorCheck o;
-  std::optional<TensorCheck> lse;
+  std::optional<TensorCheck> lse, max_scores;
   bool passed = false;
   std::string text() const;  // a table of the figures
 };
@@ -84,7 +85,8 @@ struct CheckReport {
 /// wait for the stream that computed them. Throws as attention() does.
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
-                            const std::optional<ConstTensorView>& lse);
+                            const std::optional<ConstTensorView>& lse,
+                            const std::optional<ConstTensorView>& max_scores = {});
 
 /// By the names "dq", "dk", "dv", "d_sinks", "d_captures['NAME']", "d_params['NAME']".
 struct GradientReport {

@@ -3,9 +3,8 @@
 namespace heddle::python {
 
 AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o,
-                            const GivenOut& lse, bool with_lse) {
-  AttentionTensors tensors{
-      .q = const_view_of(q, "q"), .k = const_view_of(k, "k"), .v = const_view_of(v, "v"), .o = {}, .lse = {}};
+                            const GivenOut& lse, bool with_lse, const GivenOut& max_scores) {
+  AttentionTensors tensors{.q = const_view_of(q, "q"), .k = const_view_of(k, "k"), .v = const_view_of(v, "v"), .o = {}};
   const ConstTensorView &q_view = tensors.q, &v_view = tensors.v;
   const bool has_shapes = q_view.rank() == 4 && v_view.rank() == 4;  // the library refuses others by name
   if (o) {
@@ -23,6 +22,7 @@ AttentionTensors tensors_of(const ReadOnly& q, const ReadOnly& k, const ReadOnly
     if (has_shapes) shape = {q_view.shape[0], q_view.shape[1], q_view.shape[2]};
     tensors.lse = TensorView(nullptr, q_view.dtype == DType::f64 ? DType::f64 : DType::f32, shape, q_view.device);
   }
+  if (max_scores) tensors.max_scores = view_of(*max_scores, "max_scores");
   return tensors;
 }
 

@@ -16,13 +16,13 @@ def attention(
     q: Array, k: Array, v: Array, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
     captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
-    sinks: Array | None = None, q_lengths: Array | None = None, kv_lengths: Array | None = None,
-    cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, page_table: Array | None = None,
-    q_start: Array | None = None, kv_start: Array | None = None, max_q_len: int | None = None,
-    max_kv_len: int | None = None, q_descale: Array | None = None, k_descale: Array | None = None,
-    v_descale: Array | None = None, normalizer: str | None = None, block_mask: BlockMask | None = None,
-    backend: str | None = None, threads: int | None = None, stream: int | None = None,
-    clamp_reads: bool | None = None,
+    max_scores: Array | None = None, sinks: Array | None = None, q_lengths: Array | None = None,
+    kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+    page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None,
+    max_q_len: int | None = None, max_kv_len: int | None = None, q_descale: Array | None = None,
+    k_descale: Array | None = None, v_descale: Array | None = None, normalizer: str | None = None,
+    block_mask: BlockMask | None = None, backend: str | None = None, threads: int | None = None,
+    stream: int | None = None, clamp_reads: bool | None = None,
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
@@ -36,8 +36,11 @@ def attention(
     A read of an array that may fall outside of it is refused, unless `clamp_reads`: then it gives the nearest element.
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
-    returns. Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do,
-    MemoryError, and RuntimeError for anything else; then nothing was written.
+    returns. Beside `out` it writes each row's largest score into `max_scores`, an array like lse: -inf where nothing
+    attends, NaN where a score is NaN or +inf; sinks do not count.
+
+    Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
+    and RuntimeError for anything else; then nothing was written.
 
     >>> import numpy as np, heddle
     >>> x = np.zeros((1, 1, 3, 4), np.float32); x[0, 0, :, 0] = [1, 2, 3]
@@ -54,12 +57,14 @@ def attention(
     arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
     if out is not None:
         try:
-            _core.attention_into(q, k, v, out, lse, arguments)
+            _core.attention_into(q, k, v, out, lse, arguments, max_scores)
         except TypeError as error:
-            refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
+            refuse_arrays(error, {"out": out, "lse": lse, "max_scores": max_scores}, {"q": q, "k": k, "v": v})
         return (out, lse) if return_lse else out
     if lse is not None:
         raise ValueError("lse is given without out; both are written, or neither")
+    if max_scores is not None:
+        raise ValueError("max_scores is given without out; both are written, or neither")
     try:
         o, made = _core.attention(q, k, v, return_lse, arguments)
     except TypeError as error:

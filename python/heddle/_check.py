@@ -12,10 +12,13 @@ from ._tensor import public
 from ._types import Array
 
 
-def check(q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, **options: Unpack[Options]) -> CheckReport:
-    """Whether o and lse are what heddle.attention(q, k, v, **options) should give, by one criterion for all backends:
-    the error against attention in float64 is at most twice that of plain, unfused attention, and in no row larger than
-    rounding explains. `print` shows the figures; the report is true if all passed.
+def check(
+    q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, *, max_scores: Array | None = None,
+    **options: Unpack[Options],
+) -> CheckReport:
+    """Whether o, lse and max_scores are what heddle.attention(q, k, v, **options) should give, by one criterion for
+    all backends: the error against attention in float64 is at most twice that of plain, unfused attention, and in no
+    row larger than rounding explains. `print` shows the figures; the report is true if all passed.
 
     o may have any floating dtype. It costs Sq * Skv interpreted elements a head, twice. Raises as heddle.attention.
 
@@ -27,9 +30,11 @@ def check(q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, **op
     """
     arguments = given_arguments(options)
     try:
-        return _core.check(q, k, v, o, lse, arguments)
+        return _core.check(q, k, v, o, lse, arguments, max_scores)
     except TypeError as error:
-        refuse_arrays(error, {}, {"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})})
+        refuse_arrays(error, {}, {
+            "q": q, "k": k, "v": v, "o": o,
+            **{name: x for name, x in (("lse", lse), ("max_scores", max_scores)) if x is not None}})
 
 
 def merge_states(

@@ -47,6 +47,8 @@ def mask(
 
     if mask_function is None:
         mask_function = causal_mask_function
+    # A static cache counts its rows in place, before attention reads the mask.
+    q_offset, kv_offset = (x.clone() if isinstance(x, torch.Tensor) else x for x in (q_offset, kv_offset))
     padding = None
     if attention_mask is not None and not (attention_mask.device.type == "cpu" and bool(attention_mask.all())):
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)

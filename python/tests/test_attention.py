@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import heddle
+from inputs import inputs
 
 
 def inputs(batch=2, q_heads=4, kv_heads=2, q_len=9, kv_len=13, qk_dim=16, v_dim=8, dtype=np.float32):
@@ -250,3 +251,28 @@ def test_two_mods_that_read_arrays_of_one_name():
     for _ in range(2):
         o = heddle.attention(q, k, v, score_mod=score_of(gates), mask_mod=mask_of(ids))
         assert_close(o, expected(q, k, v, lambda s, b, h, i, j: s + gates[h], lambda b, h, i, j: ids[i] == ids[j])[0])
+
+
+def test_max_scores():
+    q, k, v = inputs()
+    out, largest = np.empty((*q.shape[:3], v.shape[-1]), q.dtype), np.empty(q.shape[:3], q.dtype)
+    mask = heddle.mods.causal()
+    group = q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, group, 1).swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    allowed = np.tri(q.shape[2], k.shape[2], dtype=bool)
+    want = np.where(allowed, scores, -np.inf).max(-1)
+    for backend in ("cpu", "reference"):
+        assert heddle.attention(q, k, v, mask_mod=mask, out=out, max_scores=largest, backend=backend) is out
+        np.testing.assert_allclose(largest, want, rtol=1e-6, atol=2e-6)
+        assert heddle.check(q, k, v, out, max_scores=largest, mask_mod=mask)
+    np.testing.assert_array_equal(out, heddle.attention(q, k, v, mask_mod=mask, backend="reference"))
+    report = heddle.check(q, k, v, out, max_scores=largest + 0.01, mask_mod=mask)
+    assert not report and report.o.passed and not report.max_scores.passed
+    with pytest.raises(ValueError, match="max_scores is given without out"):
+        heddle.attention(q, k, v, max_scores=largest)
+    with pytest.raises(ValueError, match="max_scores has shape"):
+        heddle.attention(q, k, v, out=out, max_scores=largest[:, :, 1:])
+    with pytest.raises(ValueError, match="max_scores is read-only"):
+        heddle.attention(q, k, v, out=out, max_scores=np.broadcast_to(np.float32(0), largest.shape))
+    with pytest.raises(ValueError, match="max_scores are asked for with normalizer"):
+        heddle.attention(q, k, v, out=out, max_scores=largest, normalizer="sigmoid")

@@ -60,10 +60,7 @@ heddle_status heddle_devices_json(const char** json) {
 }
 
 heddle_status heddle_attention_into(const heddle_attention_tensors* tensors, const heddle_attention_options* options) {
-  return call([&] {
-    const heddle::AttentionTensors views = to_tensors(tensors);
-    heddle::attention_into(views.q, views.k, views.v, views.o, views.lse, to_options(options));
-  });
+  return call([&] { heddle::attention_into(to_tensors(tensors), to_options(options)); });
 }
 
 heddle_status heddle_attention_backward_into(const heddle_backward_tensors* tensors,
@@ -97,8 +94,9 @@ heddle_status heddle_check_attention(const heddle_attention_tensors* tensors, co
   return call([&] {
     require(passed, "passed", "place for an int32_t");
     const heddle::AttentionTensors views = to_tensors(tensors);
-    keep_report(heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse), passed,
-                report);
+    keep_report(
+        heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse, views.max_scores),
+        passed, report);
   });
 }
 

@@ -121,8 +121,12 @@ std::optional<TensorView> to_optional_view(std::string_view name, const heddle_t
 AttentionTensors to_tensors(const heddle_attention_tensors* tensors) {
   require(tensors, "tensors", "heddle_attention_tensors");
   const auto given = known_fields("tensors", tensors);
-  return {to_view("q", given.q), to_view("k", given.k), to_view("v", given.v), to_view("o", given.o),
-          to_optional_view("lse", given.lse)};
+  return {to_view("q", given.q),
+          to_view("k", given.k),
+          to_view("v", given.v),
+          to_view("o", given.o),
+          to_optional_view("lse", given.lse),
+          to_optional_view("max_scores", given.max_scores)};
 }
 
 BackwardTensors to_tensors(const heddle_backward_tensors* tensors) {

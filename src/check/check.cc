@@ -24,15 +24,16 @@ double element_at(const ConstTensorView& view, const reference::RowPlace& place,
 // Judges the rows of one attention.
 class RowJudge {
  public:
-  RowJudge(const problem::AttentionProblem& problem, const ConstTensorView& o, const std::optional<TensorView>& lse,
-           bool on_gpu)
+  RowJudge(const problem::AttentionProblem& problem, const AttentionTensors& tensors, bool on_gpu)
       : on_gpu_(on_gpu),
         unit_(check::storage_unit(problem)),
         step_(check::sum_step(problem, on_gpu)),
-        o_(o),
-        lse_(lse),
-        o_criterion_(o.dtype, true),
-        lse_criterion_(lse ? lse->dtype : DType::f32, false) {}
+        o_(tensors.o),
+        lse_(tensors.lse),
+        max_scores_(tensors.max_scores),
+        o_criterion_(o_.dtype, true),
+        lse_criterion_(lse_ ? lse_->dtype : DType::f32, false),
+        max_scores_criterion_(max_scores_ ? max_scores_->dtype : DType::f32, false) {}
 
   /// inputs: null past the end of a sequence.
   void add(const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& reference,
@@ -49,13 +50,8 @@ class RowJudge {
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
-    if (!lse_) return;
-    const double floor = step_ * (1 + reference.exponent) * std::max(1.0, std::abs(reference.lse));
-    lse_criterion_.add({.value = element_at(*lse_, place, 0),
-                        .reference = reference.lse,
-                        .plain = plain.lse,
-                        .floor = floor,
-                        .tolerance = floor});
+    add_number(lse_, lse_criterion_, place, reference, reference.lse, plain.lse);
+    add_number(max_scores_, max_scores_criterion_, place, reference, reference.max_score, plain.max_score);
   }
 
   /// What a step of a sum is rounded to.
@@ -65,11 +61,26 @@ class RowJudge {
     CheckReport report;
     report.o = o_criterion_.finish();
     if (lse_) report.lse = lse_criterion_.finish();
-    report.passed = report.o.passed && (!report.lse || report.lse->passed);
+    if (max_scores_) report.max_scores = max_scores_criterion_.finish();
+    report.passed =
+        report.o.passed && (!report.lse || report.lse->passed) && (!report.max_scores || report.max_scores->passed);
     return report;
   }
 
  private:
+  /// One number of a row: its lse or its largest score, if `of` has it.
+  void add_number(const std::optional<ConstTensorView>& of, check::Criterion& criterion,
+                  const reference::RowPlace& place, const reference::RowResult& row, double reference,
+                  double plain) const {
+    if (!of) return;
+    const double floor = step_ * (1 + row.exponent) * std::max(1.0, std::abs(reference));
+    criterion.add({.value = element_at(*of, place, 0),
+                   .reference = reference,
+                   .plain = plain,
+                   .floor = floor,
+                   .tolerance = floor});
+  }
+
   /// A GPU's tiles multiply masked values by 0, so one that is not finite may reach rows that do not attend it. Where
   /// the reference is finite, every value of the column that is not is masked for the row.
   bool is_reached_by_masked_value(const reference::RowPlace& place, const reference::RowInputs& inputs,
@@ -85,9 +96,9 @@ class RowJudge {
   const bool on_gpu_;
   const double unit_, step_;
   const ConstTensorView o_;
-  const std::optional<ConstTensorView> lse_;
+  const std::optional<ConstTensorView> lse_, max_scores_;
   std::mutex mutex_;
-  check::Criterion o_criterion_, lse_criterion_;
+  check::Criterion o_criterion_, lse_criterion_, max_scores_criterion_;
 };
 
 }  // namespace
@@ -95,6 +106,7 @@ class RowJudge {
 std::string CheckReport::text() const {
   std::vector<std::pair<std::string, TensorCheck>> rows = {{"o", o}};
   if (lse) rows.emplace_back("lse", *lse);
+  if (max_scores) rows.emplace_back("max_scores", *max_scores);
   return check::table(rows);
 }
 
@@ -110,8 +122,8 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
                                            .block_mask = options.block_mask.get(),
                                            .workspace = nullptr};
   const reference::ElementMods plain_mods(problem, arguments, problem.precision);
-  const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY};
-  RowJudge judge(problem, tensors.o, tensors.lse, on_gpu);
+  const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY, -INFINITY};
+  RowJudge judge(problem, tensors, on_gpu);
   reference::attend(
       problem, arguments, judge.step(),
       [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
@@ -124,9 +136,11 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
 
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
-                            const std::optional<ConstTensorView>& lse) {
+                            const std::optional<ConstTensorView>& lse,
+                            const std::optional<ConstTensorView>& max_scores) {
   AttentionTensors tensors = {q, k, v, check::as_output(o), {}};
   if (lse) tensors.lse = check::as_output(*lse);
+  if (max_scores) tensors.max_scores = check::as_output(*max_scores);
   // Copies of what a GPU computed are known by the options.
   if (q.device.kind == DeviceKind::cpu) {
     return check_on_host(tensors, options, options.backend == BackendChoice::cuda);
@@ -137,6 +151,7 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   base::OnHost host;
   AttentionTensors copies = {host.view(q), host.view(k), host.view(v), check::as_output(host.view(o)), {}};
   if (lse) copies.lse = check::as_output(host.view(*lse));
+  if (max_scores) copies.max_scores = check::as_output(host.view(*max_scores));
   return check_on_host(copies, check::on_host(host, options), true);
 }
 

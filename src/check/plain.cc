@@ -29,7 +29,7 @@ class Plain {
         for (Real& t : p_) t = t == kMasked ? 0 : t;
         break;
     }
-    return {multiply_by_values(1), static_cast<double>(kMasked)};
+    return {multiply_by_values(1), static_cast<double>(kMasked), static_cast<double>(kMasked)};
   }
 
  private:
@@ -56,13 +56,14 @@ class Plain {
     const Real sink = static_cast<Real>(inputs_.sink);
     Real m = sink;
     for (Real t : p_) m = std::max(m, t);
-    if (m == kMasked) return {std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), -INFINITY};
+    const double largest = static_cast<double>(p_.empty() ? kMasked : *std::ranges::max_element(p_));
+    if (m == kMasked) return {std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), -INFINITY, largest};
     Real l = std::exp(sink - m);
     for (Real& t : p_) {
       t = std::exp(t - m);
       l += t;
     }
-    return {multiply_by_values(l), static_cast<double>(m + std::log(l))};
+    return {multiply_by_values(l), static_cast<double>(m + std::log(l)), largest};
   }
 
   std::vector<double> multiply_by_values(Real l) const {

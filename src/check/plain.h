@@ -10,7 +10,7 @@ namespace heddle::check {
 
 struct PlainRow {
   std::vector<double> o;  // [Dv], rounded to o's dtype
-  double lse;
+  double lse, max_score;
 };
 
 /// `mods` evaluate scores and weights in the problem's precision.

@@ -26,8 +26,11 @@ AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, co
 
 void attention_into(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& o,
                     const std::optional<TensorView>& lse, const AttentionOptions& options) {
-  const AttentionTensors tensors = {q, k, v, o, lse};
-  engine::check_not_capturing(q.device, options.stream, "attention");
+  attention_into(AttentionTensors{q, k, v, o, lse, {}}, options);
+}
+
+void attention_into(const AttentionTensors& tensors, const AttentionOptions& options) {
+  engine::check_not_capturing(tensors.q.device, options.stream, "attention");
   const AttentionPlan plan = engine::plan_cache().plan(tensors, options);
   engine::run_kept(plan, tensors, options);
 }

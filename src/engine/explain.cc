@@ -51,7 +51,8 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"k_dtype", name(problem.k_dtype)},
           {"v_dtype", name(problem.v_dtype)},
           {"o_dtype", name(problem.o_dtype)},
-          {"lse", problem.with_lse}};
+          {"lse", problem.with_lse},
+          {"max_scores", problem.with_max_scores}};
 }
 
 /// `form`: what the plan makes of it, and why; empty where the mod is taken as it is.

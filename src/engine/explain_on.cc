@@ -26,7 +26,9 @@ const device::KnownGpu& known(std::string_view gpu) {
 AttentionTensors moved_to(AttentionTensors tensors, const Device& device) {
   for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) view->device = device;
   tensors.o.device = device;
-  if (tensors.lse) tensors.lse->device = device;
+  for (auto* view : {&tensors.lse, &tensors.max_scores}) {
+    if (*view) (*view)->device = device;
+  }
   return tensors;
 }
 

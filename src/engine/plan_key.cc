@@ -64,6 +64,7 @@ void add_shared(KeyWriter& words, const AttentionTensors& tensors, const Attenti
   for (const ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) words.add(*view);
   words.add(ConstTensorView(tensors.o));
   words.add(tensors.lse);
+  words.add(tensors.max_scores);
   for (const Expr* mod : {&options.score_mod, &options.mask_mod, &options.weight_mod}) words.add(*mod);
   words.add(options.scale);
   words.add(std::uint64_t{options.clamp_reads});

@@ -15,6 +15,7 @@ Device device_of(const AttentionTensors& tensors) {
   check("v", tensors.v);
   check("o", tensors.o);
   if (tensors.lse) check("lse", *tensors.lse);
+  if (tensors.max_scores) check("max_scores", *tensors.max_scores);
   return device;
 }
 

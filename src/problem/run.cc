@@ -61,6 +61,7 @@ template <class F>
 void for_each_output(const AttentionTensors& given, F&& f) {
   f(TensorName{"o"}, given.o);
   if (given.lse) f(TensorName{"lse"}, *given.lse);
+  if (given.max_scores) f(TensorName{"max_scores"}, *given.max_scores);
 }
 template <class F>
 void for_each_output(const BackwardTensors& given, F&& f) {
@@ -129,7 +130,7 @@ void check_planned(std::string_view of, const NamedViews& planned, const NamedVi
   }
 }
 
-/// q, k, v, o and lse are as planned.
+/// q, k, v, o, lse and max_scores are as planned.
 void check_shared(const PlannedTensors& planned, const AttentionTensors& given) {
   const AttentionTensors& tensors = planned.tensors;
   check_planned({"q"}, tensors.q, planned.q, given.q);
@@ -138,6 +139,7 @@ void check_shared(const PlannedTensors& planned, const AttentionTensors& given) 
   check_planned({"o"}, tensors.o, planned.o, given.o);
   check_given("lse", tensors.lse, given.lse);
   if (given.lse) check_planned({"lse"}, *tensors.lse, planned.lse, *given.lse);
+  check_planned("max_scores", tensors.max_scores, given.max_scores);
 }
 
 void check_run_pages(const AttentionProblem& problem, const AttentionTensors& given, const AttentionOptions& options) {

@@ -49,6 +49,21 @@ void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, cons
   if (v.shape[3] == 0) refuse("v has head dimension 0; at least 1 is accepted");
 }
 
+/// Of lse and max_scores.
+void check_numbers_of_rows(std::string_view what, const TensorView& view, DType q_dtype, const Outputs& expected) {
+  check_rows(what, view, 3, "[B, Hq, Sq]");
+  if (!(view.shape == expected.lse_shape)) {
+    refuse("{} has shape {}; {} is accepted", what, to_string(view.shape), to_string(expected.lse_shape));
+  }
+  if (view.dtype != expected.lse_dtype) {
+    refuse("{} is {}; {} is accepted for {} inputs", what, name(view.dtype), name(expected.lse_dtype), name(q_dtype));
+  }
+  if (overlaps_itself(view)) {
+    refuse("{} has shape {} and strides {}, so that elements share memory; one place an element is accepted", what,
+           to_string(view.shape), to_string(view.strides));
+  }
+}
+
 }  // namespace
 
 void check_rows(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes) {
@@ -99,19 +114,8 @@ void check_outputs(const AttentionTensors& tensors, const Outputs& expected) {
     refuse("o has shape {} and strides {}, so that elements share memory; one place an element is accepted",
            to_string(tensors.o.shape), to_string(tensors.o.strides));
   }
-  if (!tensors.lse) return;
-  check_rows("lse", *tensors.lse, 3, "[B, Hq, Sq]");
-  if (!(tensors.lse->shape == expected.lse_shape)) {
-    refuse("lse has shape {}; {} is accepted", to_string(tensors.lse->shape), to_string(expected.lse_shape));
-  }
-  if (tensors.lse->dtype != expected.lse_dtype) {
-    refuse("lse is {}; {} is accepted for {} inputs", name(tensors.lse->dtype), name(expected.lse_dtype),
-           name(tensors.q.dtype));
-  }
-  if (overlaps_itself(*tensors.lse)) {
-    refuse("lse has shape {} and strides {}, so that elements share memory; one place an element is accepted",
-           to_string(tensors.lse->shape), to_string(tensors.lse->strides));
-  }
+  if (tensors.lse) check_numbers_of_rows("lse", *tensors.lse, tensors.q.dtype, expected);
+  if (tensors.max_scores) check_numbers_of_rows("max_scores", *tensors.max_scores, tensors.q.dtype, expected);
 }
 
 }  // namespace heddle::problem

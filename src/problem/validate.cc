@@ -38,10 +38,11 @@ void check_enums(const AttentionOptions& options) {
   }
 }
 
-void check_normalizer(const AttentionOptions& options, bool with_lse) {
+void check_normalizer(const AttentionOptions& options, const AttentionProblem& problem) {
   if (options.normalizer == Normalizer::softmax) return;
   const std::string_view name = problem::name(options.normalizer);
-  if (with_lse) refuse("lse is asked for with normalizer {}; only softmax has one", name);
+  if (problem.with_lse) refuse("lse is asked for with normalizer {}; only softmax has one", name);
+  if (problem.with_max_scores) refuse("max_scores are asked for with normalizer {}; only softmax has them", name);
   if (options.sinks) refuse("sinks are given with normalizer {}; only softmax has them", name);
 }
 
@@ -101,6 +102,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.v_dtype = tensors.v.dtype;
   problem.o_dtype = tensors.o.dtype;
   problem.with_lse = tensors.lse.has_value();
+  problem.with_max_scores = tensors.max_scores.has_value();
   problem.precision = tensors.q.dtype == DType::f64 ? expr::Precision::f64 : expr::Precision::f32;
 
   const std::int64_t tensor_batch = outputs.o_shape[0];
@@ -126,7 +128,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.scale = resolve_scale(options, problem);
   check_enums(options);
   problem.normalizer = options.normalizer;
-  check_normalizer(options, problem.with_lse);
+  check_normalizer(options, problem);
   check_sinks(problem, options.sinks);
   problem.with_sinks = options.sinks.has_value();
   check_descale(problem, {"q_descale", "q", problem.q_dtype, problem.q_heads}, options.q_descale);

@@ -29,6 +29,7 @@ struct ForwardSm90Params {
   Pages pages;             // page_rows
   Descales descales;       // 8 bits
   StoredWords mask_words;  // stored masks
+  RowNumbers max_scores;
 };
 
 }  // namespace heddle::shared

@@ -44,4 +44,10 @@ struct Outputs {
   long long lse_stride[3];
 };
 
+/// A number of each row beside them, likewise.
+struct RowNumbers {
+  float* data;
+  long long stride[3];
+};
+
 }  // namespace heddle::shared

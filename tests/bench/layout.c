@@ -76,6 +76,7 @@ int main(void) {
   FIELD(heddle_attention_tensors, v);
   FIELD(heddle_attention_tensors, o);
   FIELD(heddle_attention_tensors, lse);
+  FIELD(heddle_attention_tensors, max_scores);
   END(",");
   BEGIN(heddle_gradient);
   FIELD(heddle_gradient, name);

@@ -31,6 +31,38 @@ static void test_plain(void) {
   free_case(&c);
 }
 
+// Since version 6; of an older program's struct it is not read.
+static void test_max_scores(void) {
+  attention_case c = small_case();
+  heddle_attention_tensors tensors = tensors_of(&c, false);
+  tensors.max_scores = &c.lse_view;
+  clear_outputs(&c);
+  EXPECT_OK(heddle_attention_into(&tensors, NULL));
+  const double scale = 1 / sqrt((double)c.qk_dim);
+  for (int64_t row = 0; row < c.q_rows; ++row) {  // of the first head
+    double largest = -INFINITY;
+    for (int64_t key = 0; key < c.kv_rows; ++key) {
+      double product = 0;
+      for (int64_t d = 0; d < c.qk_dim; ++d) {
+        product += (double)c.q[row * c.qk_dim + d] * (double)c.k[key * c.qk_dim + d];
+      }
+      largest = fmax(largest, scale * product);
+    }
+    EXPECT(fabs((double)c.lse[row] - largest) < kTolerance);
+  }
+  int32_t passed = 0;
+  EXPECT_OK(heddle_check_attention(&tensors, NULL, &passed, NULL));
+  EXPECT(passed == 1);
+  c.lse[3] += 0.01f;
+  EXPECT_OK(heddle_check_attention(&tensors, NULL, &passed, NULL));
+  EXPECT(passed == 0);
+  clear_outputs(&c);
+  tensors.struct_size = offsetof(heddle_attention_tensors, max_scores);
+  EXPECT_OK(heddle_attention_into(&tensors, NULL));
+  EXPECT(isnan(c.lse[0]));
+  free_case(&c);
+}
+
 static bool in_window(int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx) {
   (void)b, (void)h;
   return q_idx >= kv_idx && q_idx - kv_idx <= 5;
@@ -159,7 +191,7 @@ static void test_descales(void) {
   const heddle_tensor k_view = tensor_of(&k_factor, HEDDLE_F32, 2, (const int64_t[]){1, 1});
   const heddle_tensor v_view = tensor_of(&v_factor, HEDDLE_F32, 2, (const int64_t[]){1, 1});
   const double scale = 0.125;
-  const heddle_attention_tensors tensors = {sizeof tensors, &q, &kv, &kv, &o_view, &lse_view};
+  const heddle_attention_tensors tensors = {sizeof tensors, &q, &kv, &kv, &o_view, &lse_view, NULL};
   const heddle_attention_options options = {
       .struct_size = sizeof options, .scale = &scale, .q_descale = &q_view, .k_descale = &k_view, .v_descale = &v_view};
   EXPECT_OK(heddle_attention_into(&tensors, &options));
@@ -331,5 +363,6 @@ int main(void) {
   test_backends();
   test_clamped_reads();
   test_version_and_devices();
+  test_max_scores();
   return failures();
 }

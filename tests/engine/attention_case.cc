@@ -64,7 +64,8 @@ std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& parts) {
   return sums;
 }
 
-TensorView lse_view(const GuardedTensor& rows) {
+/// A number a row.
+TensorView numbers_view(const GuardedTensor& rows) {
   const TensorView& view = rows.view();
   return {view.data,
           view.dtype,
@@ -96,13 +97,13 @@ std::string CaseSpec::text() const {
       "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} "
       "scale {} descale "
       "{} "
-      "{} threads {} alignment {} pages of {}{}",
+      "{}{} threads {} alignment {} pages of {}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
       sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
       normalizers[static_cast<int>(normalizer)], spread, late, scale ? fmt::format("{}", *scale) : "default", descale,
-      with_lse ? "lse" : "no lse", threads, alignment, page_rows,
+      with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", threads, alignment, page_rows,
       tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
@@ -133,6 +134,9 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   make_small_tensors();
   make_mods();
   make_rows();
+  if (!spec.with_max_scores) return;
+  max_score_rows =
+      GuardedTensor(outputs.lse_dtype, {batch, spec.q_heads(), 1, spec.q_rows}, layout, GuardedMemory::Side::end);
 }
 
 void AttentionCase::make_sequences() {
@@ -310,7 +314,8 @@ void AttentionCase::make_rows() {
 
 AttentionTensors AttentionCase::tensors() const {
   AttentionTensors tensors = {q.view(), k.view(), v.view(), o.view(), {}};
-  if (spec_.normalizer == Normalizer::softmax && spec_.with_lse) tensors.lse = lse_view(lse_rows);
+  if (spec_.normalizer == Normalizer::softmax && spec_.with_lse) tensors.lse = numbers_view(lse_rows);
+  if (spec_.with_max_scores && max_score_rows.view().rank() == 4) tensors.max_scores = numbers_view(max_score_rows);
   return tensors;
 }
 
@@ -325,17 +330,23 @@ void judge(const AttentionCase& c) {
   const AttentionTensors tensors = c.tensors();
   EXPECT_TRUE(c.o.gaps_untouched());
   EXPECT_TRUE(c.lse_rows.gaps_untouched());
-  const CheckReport report = check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse);
+  EXPECT_TRUE(!tensors.max_scores || c.max_score_rows.gaps_untouched());
+  const CheckReport report =
+      check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse, tensors.max_scores);
   EXPECT_TRUE(report.passed) << report.text();
 }
 
 void run_and_judge(AttentionCase& c) {
   SCOPED_TRACE(c.spec().text());
   const AttentionTensors tensors = c.tensors();
-  attention_into(tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse, c.options());
+  attention_into(tensors, c.options());
   judge(c);
 }
 
-Outputs outputs_of(const AttentionCase& c) { return {c.o.bytes(), c.lse_rows.bytes()}; }
+Outputs outputs_of(const AttentionCase& c) {
+  Outputs outputs = {c.o.bytes(), c.lse_rows.bytes(), {}};
+  if (c.spec().with_max_scores) outputs.max_scores = c.max_score_rows.bytes();
+  return outputs;
+}
 
 }  // namespace heddle::test

@@ -37,7 +37,7 @@ struct CaseSpec {
   Normalizer normalizer = Normalizer::softmax;
   double spread = 1;  // scores are about spread * N(0, 1)
   double late = 1;    // what the last quarter of the keys is multiplied by
-  bool with_lse = true;
+  bool with_lse = true, with_max_scores = false;
   std::optional<double> scale;
   bool descale = false;
   int threads = 2;
@@ -63,6 +63,7 @@ class AttentionCase {
   const AttentionOptions& options() const { return options_; }
 
   GuardedTensor q, k, v, o, lse_rows;  // lse_rows: [B, H, 1, S]
+  GuardedTensor max_score_rows;        // with_max_scores: as lse_rows
 
   /// Random integers and reals of this case.
   std::mt19937_64& rng() { return rng_; }
@@ -112,13 +113,13 @@ class AttentionCase {
 
 /// Runs the case on the backend under test (HEDDLE_TEST_BACKEND, else cpu) and expects what every run owes.
 void run_and_judge(AttentionCase& attention_case);
-/// What a run owes: the criterion, and nothing written outside o and lse.
+/// What a run owes: the criterion, and nothing written outside o, lse and max_scores.
 void judge(const AttentionCase& attention_case);
 BackendChoice backend_under_test();
 
 /// Copies of the outputs, to compare runs bit by bit.
 struct Outputs {
-  std::vector<std::byte> o, lse;
+  std::vector<std::byte> o, lse, max_scores;
   bool operator==(const Outputs&) const = default;
 };
 Outputs outputs_of(const AttentionCase& attention_case);

@@ -1,4 +1,4 @@
-// Queries that attend nothing, stored by threads: o = 0, and lse is that of no keys.
+// Queries that attend nothing, stored by threads: o = 0, lse is that of no keys, and the largest score -inf.
 #pragma once
 
 #include "fragments/stored_rows.cuh"
@@ -34,8 +34,8 @@ struct EmptyRow {
 
 /// o = 0 and lse for queries of one head, by all consumer threads of the CTA, of which this is number `thread`.
 template <auto kConfig>
-__device__ __forceinline__ void store_fill(const shared::Outputs& out, int thread, const shared::RowFill at,
-                                           float lse) {
+__device__ __forceinline__ void store_fill(const shared::Outputs& out, const shared::RowNumbers& max_scores, int thread,
+                                           const shared::RowFill at, float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
   const TileOrigin origin = {at.row, at.head, at.batch, 0};
@@ -55,6 +55,11 @@ __device__ __forceinline__ void store_fill(const shared::Outputs& out, int threa
       store_lse(out, origin, origin.q_first + i, lse);
     }
   }
+  if constexpr (kConfig.max_scores) {
+    for (int i = thread; i < rows; i += kConfig.threads() - 128) {
+      store_max_score(max_scores, origin, origin.q_first + i, -ptx::infinity());
+    }
+  }
 }
 
 /// lse of the rows of a fill: of queries of their sequence, or of those that no sequence has.
@@ -67,7 +72,7 @@ __device__ __forceinline__ float lse_of_fill(const shared::Sinks& sinks, int hea
 }
 
 /// With lengths on the device, by all CTAs: fills the rows that a sequence has (`of_sequence`), or those that none has.
-/// `Params` has fills, listed, operands, outputs, sinks and mod.
+/// `Params` has fills, listed, operands, outputs, max_scores, sinks and mod.
 template <auto kConfig, class Params>
 __device__ __forceinline__ void store_fills_by_sequence(const Params& params, int thread, bool of_sequence) {
   const shared::ListedTiles& listed = params.listed;
@@ -87,7 +92,8 @@ __device__ __forceinline__ void store_fills_by_sequence(const Params& params, in
       const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
       for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
         const int part = i % parts * 64, head = i / parts;
-        store_fill<kConfig>(params.outputs, thread, {begin + part, min(64, rows - part), head, batch},
+        store_fill<kConfig>(params.outputs, params.max_scores, thread,
+                            {begin + part, min(64, rows - part), head, batch},
                             lse_of_fill<kConfig>(params.sinks, head, of_sequence));
       }
     }
@@ -107,7 +113,7 @@ __device__ __forceinline__ void store_fills(const Params& params) {
   } else {
     for (int fill = blockIdx.x; fill < params.fills.count; fill += gridDim.x) {
       const shared::RowFill at = params.fills.fills[fill];
-      store_fill<kConfig>(params.outputs, thread, at,
+      store_fill<kConfig>(params.outputs, params.max_scores, thread, at,
                           lse_of_fill<kConfig>(params.sinks, at.head, fill < params.fills.unattending));
     }
   }
@@ -169,8 +175,9 @@ __device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned
 /// `sequence` being of their head. Every lane goes through the same instructions, and stores or does not: lanes that
 /// part inside the loop over tiles would cost addresses their one value a warp.
 template <auto kConfig>
-__device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const TileOrigin& origin,
-                                              const TileSequence& sequence, int warpgroup, float lse) {
+__device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const shared::RowNumbers& max_scores,
+                                              const TileOrigin& origin, const TileSequence& sequence, int warpgroup,
+                                              float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
   constexpr int kRows = kConfig.packs() ? 16 : 64, kThreads = 2 * kRows;
@@ -192,6 +199,11 @@ __device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const 
   }
   if constexpr (kConfig.lse) {
     if (thread < kRows && thread < rows) store_lse(out, origin, sequence.q_begin + first + thread, lse);
+  }
+  if constexpr (kConfig.max_scores) {
+    if (thread < kRows && thread < rows) {
+      store_max_score(max_scores, origin, sequence.q_begin + first + thread, -ptx::infinity());
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// A finished tile's way out by ordinary stores: lse, and an o that TMA does not store.
+// A finished tile's way out by ordinary stores: lse, largest scores, and an o that TMA does not store.
 #pragma once
 
 #include "fragments/output_elements.cuh"
@@ -51,6 +51,12 @@ __device__ __forceinline__ void store_output_by_threads(const shared::Outputs& o
 
 __device__ __forceinline__ void store_lse(const shared::Outputs& out, const TileOrigin& origin, int row, float lse) {
   out.lse[origin.batch * out.lse_stride[0] + origin.head * out.lse_stride[1] + row * out.lse_stride[2]] = lse;
+}
+
+/// A row's largest score.
+__device__ __forceinline__ void store_max_score(const shared::RowNumbers& out, const TileOrigin& origin, int row,
+                                                float x) {
+  out.data[origin.batch * out.stride[0] + origin.head * out.stride[1] + row * out.stride[2]] = x;
 }
 
 }  // namespace heddle

@@ -25,8 +25,8 @@
 
 namespace heddle {
 
-/// `Params`: the kernel's parameters, with operands, mod, scale, scale_log2, cap, flat, mask_repeats_to, mask_words and
-/// outputs.
+/// `Params`: the kernel's parameters, with operands, mod, scale, scale_log2, cap, flat, mask_repeats_to, mask_words,
+/// outputs and max_scores.
 template <auto kConfig, class Params>
 class Consumer : DropsOf<kConfig.dropped> {
  public:
@@ -37,7 +37,7 @@ class Consumer : DropsOf<kConfig.dropped> {
                                    !kConfig.capped && !kConfig.dropped && kConfig.scores == ScoreForm::plain &&
                                    kConfig.key_numbers() == 0;
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
-  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
+  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks && !kConfig.max_scores));
   static_assert(kConfig.normalizer != Normalizer::none || !kConfig.capped);  // its t is in powers of two
   /// The scores are t when their exponentials are taken.
   static constexpr bool kMapped = kConfig.scores == ScoreForm::added || kConfig.scores == ScoreForm::mapped;
@@ -266,7 +266,8 @@ class Consumer : DropsOf<kConfig.dropped> {
       // Else the host has listed such rows.
       float lse = -ptx::infinity();
       if constexpr (kConfig.sinks) lse = lse_of_sink(own_sink(tile_));
-      fill_own_rows<kConfig>(params_.outputs, own_origin(tile_), own_sequence(tile_), warpgroup_, lse);
+      fill_own_rows<kConfig>(params_.outputs, params_.max_scores, own_origin(tile_), own_sequence(tile_), warpgroup_,
+                             lse);
     }
     begun_ = false;
     leave_table();
@@ -404,7 +405,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
     if (new_tile) {
       softmax_.rows = RowSums();
-      softmax_.safe = (step & shared::kStepSafe) != 0;
+      softmax_.safe = kConfig.max_scores || (step & shared::kStepSafe) != 0;
     }
     softmax_.begin_step((flags & shared::kKeyTermsRise) != 0);
     if constexpr (kConfig.capped) {
@@ -549,11 +550,25 @@ class Consumer : DropsOf<kConfig.dropped> {
         store_own_lse(at, own_sequence(tile), lse);
       }
     }
+    if constexpr (kConfig.max_scores) {
+      // The running maximum, from which a distance was kept; a sum that is NaN knows of scores that a maximum does not.
+      const bool lower = threadIdx.x & 1;
+      const float m = lower ? softmax_.rows.m[1] : softmax_.rows.m[0], sum = lower ? l[1] : l[0];
+      const int own_row = own_row_of_pair(at);
+      const TileSequence own = own_sequence(tile);
+      if ((threadIdx.x & 2) == 0 && own_row < own.q_len) {
+        store_max_score(params_.max_scores, at, own.q_begin + own_row,
+                        sum == sum ? ptx::kLn2 * (m + RowWeights::kSafeHeadroom) : sum);
+      }
+    }
   }
 
-  /// Of the four threads that share the two rows, the first two store one each: the even ones the upper row's.
+  /// Of the four threads that share two rows, the first two store one each: the even ones the upper row's.
+  __device__ __forceinline__ int own_row_of_pair(const TileOrigin& at) const {
+    return at.q_first + query_of_thread<kConfig>(warpgroup_) + (threadIdx.x & 1 ? 8 : 0);
+  }
   __device__ __forceinline__ void store_own_lse(const TileOrigin& at, const TileSequence& own, float lse) const {
-    const int own_row = at.q_first + query_of_thread<kConfig>(warpgroup_) + (threadIdx.x & 1 ? 8 : 0);
+    const int own_row = own_row_of_pair(at);
     if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_.outputs, at, own.q_begin + own_row, lse);
   }
 

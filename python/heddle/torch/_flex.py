@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 from . import _dense, _direct
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for, noop_mask
-from ._run import PLAIN, Call, attend, autocast, is_plain, ordered_out
+from ._run import PLAIN, Call, attend, autocast, empty_lse, is_plain, ordered_out
 from ._trace import Mods
 
 KERNEL_OPTIONS = {
@@ -134,14 +134,16 @@ def flex_attention(
       element.
 
     Returns out [B, Hq, L, Ev], its axes in the order of the query's strides. With return_lse it returns (out, lse),
-    with return_aux (out, AuxOutput); lse is [B, Hq, L], f64 for inputs f64, else f32.
+    with return_aux (out, AuxOutput); lse and max_scores are [B, Hq, L], f64 for inputs f64, else f32. max_scores are
+    the rows' largest scores after score_mod: -inf where nothing attends, NaN where a score is NaN or +inf. They have
+    no gradient.
 
     Raises:
 
     - ValueError, RuntimeError: for shapes, devices and options that torch refuses with the same.
     - TypeError: for a function whose Python code needs the value of a score or an index.
-    - NotImplementedError: for max_scores, and for an operation of a function that has no expression; the message names
-      it and the line.
+    - NotImplementedError: for an operation of a function that has no expression; the message names it and the line. For
+      max_scores under torch.compile and under torch.func's transforms.
 
     Autograd has gradients of query, key, value, lse, and of the tensors that score_mod reads.
 
@@ -156,16 +158,18 @@ def flex_attention(
                              "return_aux=AuxRequest(lse=True) instead.")
         warn_once("return_lse", "return_lse is deprecated. Please use return_aux=AuxRequest(lse=True) instead.",
                   FutureWarning)
-    if return_aux is not None and return_aux.max_scores:
-        raise NotImplementedError("max_scores are not computed yet; lse is")
+    with_max_scores = return_aux is not None and return_aux.max_scores
     with_lse = return_lse or return_aux is not None and return_aux.lse
-    made = None
-    if not torch.compiler.is_dynamo_compiling() and not kernel_options:
+    made = max_scores = None
+    if with_max_scores:
+        made, max_scores = with_maxima(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse,
+                                       kernel_options)
+    elif not torch.compiler.is_dynamo_compiling() and not kernel_options:
         made = repeated(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse)
     if made is None:
         made = checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options)
     if return_aux is not None:
-        return made[0], AuxOutput(lse=made[1] if with_lse else None)
+        return made[0], AuxOutput(lse=made[1] if with_lse else None, max_scores=max_scores)
     return made if return_lse else made[0]
 
 
@@ -184,11 +188,26 @@ def repeated(
     return _direct.attend(query, key, value, score_mod, mask, scale, enable_gqa, with_lse, True)
 
 
+def with_maxima(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
+    enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
+) -> tuple[tuple[torch.Tensor, torch.Tensor | None], torch.Tensor]:
+    """checked(), and the rows' largest scores."""
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; "
+                                  "lse is computed there")
+    check_inputs(query, key, value, enable_gqa)
+    max_scores = empty_lse(query)
+    return checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options,
+                   max_scores), max_scores
+
+
 def checked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., torch.Tensor] | None,
     block_mask: Any, scale: float | None, enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
+    max_scores: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """out, and lse if it is wanted. Raises what flex_attention raises."""
+    """out, and lse if it is wanted; writes max_scores. Raises what flex_attention raises."""
     query, key, value = autocast(query, key, value)
     check_inputs(query, key, value, enable_gqa)
     if kernel_options:
@@ -201,6 +220,7 @@ def checked(
     if torch.compiler.is_dynamo_compiling():
         return compiled(query, key, value, score_mod, block_mask, scale, with_lse)
     call = Call(scale=None if scale is None else float(scale), with_lse=with_lse)
+    call.max_scores = max_scores
     if score_mod is not None and score_mod is not flex._identity:
         set_score(call, query, key, score_mod)
     if block_mask is not None:

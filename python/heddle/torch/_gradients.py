@@ -68,24 +68,37 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def backward(
+def is_deterministic() -> bool:
+    """Whether the caller wants an error rather than gradients whose bits differ from run to run."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def backward_request(
     d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor,
     key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
-) -> list[torch.Tensor]:
-    """The wanted gradients, in the order of Wanted. Waits for nothing."""
+) -> tuple[Any, Any, Any, list[torch.Tensor]]:
+    """Inputs, targets and arguments of a backward, and the targets in the order of Wanted."""
     made = empty_gradients(query, key, value, call, wanted)
-    if not made:
-        return made
     targets, written = _core.Targets(), iter(made)
     for name, is_wanted in zip(("q", "k", "v", "sinks"), wanted):
         if is_wanted:
             setattr(targets, name, next(written))
     targets.captures = dict(zip(wanted.captures, written))
     arguments = call.arguments(query.device)
-    arguments.deterministic = (
-        torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled())
+    arguments.deterministic = is_deterministic()
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
     inputs = _core.BackwardInputs(query, key, value, out, lse, d_out, None if d_lse is None else rows(d_lse))
+    return inputs, targets, arguments, made
+
+
+def backward(
+    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor,
+    key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
+) -> list[torch.Tensor]:
+    """The wanted gradients, in the order of Wanted. Waits for nothing."""
+    if not any(wanted):
+        return []
+    inputs, targets, arguments, made = backward_request(d_out, d_lse, out, lse, query, key, value, call, wanted)
     if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         run_in_graph(inputs, targets, arguments, query.device)
     else:
@@ -127,6 +140,9 @@ def attend_with_gradients(
                            "without out, or under torch.no_grad()")
     query, key, value = suited(query, key, value) or (query, key, value)
     call.captures = {name: x if x.device == query.device else x.to(query.device) for name, x in call.captures.items()}
+    from ._backward_plans import check_backward_exists
+
+    check_backward_exists(query, key, value, call)
     record: Any = Attention.apply
     made = record(call, (out,), query, key, value, *call.captures.values(), *call.tensors.values())
     return made if call.with_lse else (made, None)
@@ -143,7 +159,7 @@ class Attention(torch.autograd.Function):
         ctx.save_for_backward(out, lse, *tensors)
         ctx.captures, ctx.options = tuple(call.captures), tuple(call.tensors)
         ctx.call = copy.copy(call)
-        ctx.call.captures, ctx.call.tensors = {}, {}  # saved, not held
+        ctx.call.captures, ctx.call.tensors, ctx.call.max_scores = {}, {}, None  # saved, not held
         return (out, lse) if call.with_lse else out
 
     @staticmethod

@@ -37,7 +37,7 @@ class Call:
     """An attention without its query, key and value. `tensors` are options by their names in heddle.attention."""
 
     __slots__ = ("score", "mask", "weight", "captures", "params", "tensors", "scale", "max_q_len", "max_kv_len",
-                 "lists", "version", "with_lse", "clamps")
+                 "lists", "version", "with_lse", "clamps", "max_scores")
 
     def __init__(self, *, scale: float | None = None, with_lse: bool = False) -> None:
         self.score: Any = None  # mods are expressions or text
@@ -53,6 +53,7 @@ class Call:
         self.version = 0  # changes with the content of tensors on a GPU that the mask reads
         self.with_lse = with_lse
         self.clamps = False  # whether reads outside of captures get the nearest element
+        self.max_scores: torch.Tensor | None = None  # where they go, if they are asked for
 
     def set_dropout(self, p: float, device: torch.device) -> None:
         """Weights are 0 with probability p. The seed is a tensor on the device: another one at each replay of a graph."""
@@ -123,8 +124,8 @@ def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
 
 def ordered_out(query: torch.Tensor, last: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """empty_out() where expanded axes of the query, whose stride is 0, come last: flex_attention's result."""
-    shape, strides, step = (*query.shape[:3], last), [0, 0, 0, 1], last
-    for axis in reversed(sorted(range(3), key=lambda axis: -query.stride(axis))):
+    shape, strides, step, given = (*query.shape[:3], last), [0, 0, 0, 1], last, query.stride()
+    for axis in reversed(sorted(range(3), key=lambda axis: -given[axis])):
         strides[axis] = step
         step = step * shape[axis]
     return query.new_empty_strided(shape, strides, dtype=out_dtype(query) if dtype is None else dtype)
@@ -159,6 +160,9 @@ def attend(
     if torch.compiler.is_dynamo_compiling() or not is_plain(query, key, value):  # subclasses: _library.bare()
         from ._library import traced_attend
 
+        if call.max_scores is not None:
+            raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile and of "
+                                      "torch.func's transforms; lse has both")
         return traced_attend(query, key, value, call, out, lse)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
         tensors = query, key, value, *call.captures.values(), *call.tensors.values()
@@ -173,16 +177,16 @@ def attend(
         lse = empty_lse(query)
     arguments = call.arguments(query.device)
     if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        run_in_graph(query, key, value, out, lse, arguments)
+        run_in_graph(query, key, value, out, lse, arguments, call.max_scores)
         return out, lse
     try:
-        _core.attention_into(query, key, value, out, lse, arguments)
+        _core.attention_into(query, key, value, out, lse, arguments, call.max_scores)
     except ValueError:
         copies = suited(query, key, value)
         if copies is None:
             raise
         query, key, value = copies
-        _core.attention_into(query, key, value, out, lse, arguments)
+        _core.attention_into(query, key, value, out, lse, arguments, call.max_scores)
     return out, lse
 
 
@@ -191,15 +195,15 @@ _in_graphs: list[Any] = []  # plans that graphs run; the graphs do not say when 
 
 def run_in_graph(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None,
-    arguments: Any,
+    arguments: Any, max_scores: torch.Tensor | None = None,
 ) -> None:
     """Runs in a stream that a CUDA graph captures. Needs an earlier call with the same shapes: a capture cannot plan.
 
     Takes that call's plan, which it keeps for good, and a workspace from torch's allocator.
     """
-    plan = _core.KeptPlan(query, key, value, out, lse, arguments)
+    plan = _core.KeptPlan(query, key, value, out, lse, arguments, max_scores)
     workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=query.device)
-    plan.run(query, key, value, out, lse, arguments, workspace.data_ptr())
+    plan.run(query, key, value, out, lse, arguments, workspace.data_ptr(), max_scores)
     _in_graphs.append(plan)
 
 

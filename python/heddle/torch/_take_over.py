@@ -57,8 +57,9 @@ def clear_log() -> None:
 def refuses(query: Any, *others: Any) -> str:
     """Why heddle does not take a call; empty if it does."""
     tensors = [x for x in (query, *others) if isinstance(x, torch.Tensor)]
-    if query.device.type == "cuda" and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        return "an input requires a gradient, and the backward runs on a CPU"
+    if torch.compiler.is_dynamo_compiling() and query.device.type == "cuda" and torch.is_grad_enabled() and any(
+            x.requires_grad for x in tensors):
+        return "an input requires a gradient, and only eager calls ask whether a GPU computes it"
     if not torch.compiler.is_dynamo_compiling():
         if forward_ad._current_level >= 0 and has_tangent(*tensors):
             return "an input has a tangent of forward-mode AD"

@@ -40,7 +40,7 @@ def dense(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=No
     if sinks is not None:
         lse = torch.where(attends, torch.logaddexp(lse, sinks[:, None]), sinks[:, None])
     weights = torch.where(attends[..., None], (safe - lse[..., None]).exp(), 0.0)
-    return weights @ value, lse if sinks is not None else torch.where(attends, lse, -torch.inf)
+    return weights.to(value.dtype) @ value, lse if sinks is not None else torch.where(attends, lse, -torch.inf)
 
 
 def gradients(results, inputs, incoming):

@@ -111,8 +111,48 @@ def test_results():
     assert flex_attention(q, q, q, return_aux=AuxRequest())[1] == (None, None)
     with pytest.raises(ValueError, match="both return_lse and return_aux"):
         flex_attention(q, q, q, return_lse=True, return_aux=AuxRequest())
-    with pytest.raises(NotImplementedError, match="max_scores"):
-        flex_attention(q, q, q, return_aux=AuxRequest(max_scores=True))
+
+
+def test_max_scores():
+    """torch computes them on GPUs alone."""
+    q, k, v, bias = random(2, 4, 9, 16), random(2, 2, 12, 16), random(2, 2, 12, 16), random(4, 12)
+
+    def score(score, b, h, q_idx, kv_idx):
+        return score * 3 + bias[h, kv_idx]
+
+    def mask(b, h, q_idx, kv_idx):
+        return (kv_idx <= q_idx) & (q_idx != 4)
+
+    block = heddle.torch.create_block_mask(mask, None, None, 9, 12, "cpu")
+    i, j = torch.arange(9)[:, None], torch.arange(12)
+    scores = q @ k.repeat_interleave(2, 1).mT / 4 * 3 + bias[:, None]
+    want = scores.masked_fill(~mask(0, 0, i, j), -torch.inf).amax(-1)
+    for dtype in (torch.float32, torch.float64):
+        given = [x.to(dtype) for x in (q, k, v)]
+        for with_lse in (False, True):
+            out, aux = flex_attention(*given, score, block, enable_gqa=True,
+                                      return_aux=AuxRequest(lse=with_lse, max_scores=True))
+            assert aux.max_scores.dtype == dtype and aux.max_scores[0, 0, 4] == -torch.inf
+            torch.testing.assert_close(aux.max_scores, want.to(dtype), atol=2e-6, rtol=1e-6)
+            assert (aux.lse is not None) == with_lse
+            assert torch.equal(out, flex_attention(*given, score, block, enable_gqa=True))
+    given[0].requires_grad_()
+    out, aux = flex_attention(*given, score, block, enable_gqa=True, return_aux=AuxRequest(max_scores=True))
+    assert out.requires_grad and not aux.max_scores.requires_grad
+    torch.testing.assert_close(aux.max_scores, want.double(), atol=2e-6, rtol=1e-6)
+    out.sum().backward()
+
+
+def test_max_scores_are_of_eager_calls():
+    q = random(1, 2, 9, 16)
+
+    def call(q):
+        return flex_attention(q, q, q, return_aux=AuxRequest(max_scores=True))[1].max_scores
+
+    with pytest.raises(Exception, match="max_scores are computed by eager calls alone"):
+        torch.compile(call, backend="eager", fullgraph=True)(q)
+    with pytest.raises(NotImplementedError, match="max_scores are computed by eager calls alone"):
+        torch.vmap(call)(q[None])
 
 
 def test_errors_are_torchs():

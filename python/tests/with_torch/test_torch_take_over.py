@@ -192,3 +192,63 @@ def test_forward_mode_goes_to_torch():
                 assert torch.equal(forward_ad.unpack_dual(dual).tangent, want[1])
     torch.testing.assert_close(got, want)
     assert went("scaled_dot_product_attention") == {"torch: an input has a tangent of forward-mode AD": 2}
+
+
+def test_a_call_without_a_backward_goes_to_torch(monkeypatch):
+    """What a GPU's backward lacks, said here by a planner of its own: before the forward, once for its kind of call."""
+    from heddle import _core
+    from heddle.torch import _backward_plans
+
+    asked = []
+
+    def plan(inputs, targets, arguments, is_kept):
+        asked.append(targets)
+        raise NotImplementedError("no kernel family computes this backward")
+
+    monkeypatch.setattr(_backward_plans, "ASKED_ON", {"cpu"})
+    monkeypatch.setattr(_backward_plans, "_reasons", {})
+    monkeypatch.setattr(_core, "BackwardPlan", plan)
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    bias = torch.ones(5, requires_grad=True)
+    for _ in range(3):
+        with pytest.raises(NotImplementedError, match="no kernel family computes this backward. An input requires"):
+            heddle.torch.scaled_dot_product_attention(q, q, q)
+    assert len(asked) == 1
+    with pytest.raises(NotImplementedError, match="no kernel family"):
+        heddle.torch.flex_attention(q.detach(), *2 * [q.detach()], lambda s, b, h, i, j: s + bias[j])
+    assert len(asked) == 2 and set(asked[1].captures) == {"bias"}
+    with torch.no_grad():
+        heddle.torch.scaled_dot_product_attention(q, q, q)
+    mask = heddle.torch.create_block_mask(lambda b, h, i, j: bias[j] > 0, None, None, 5, 5, "cpu")
+    heddle.torch.flex_attention(q.detach(), *2 * [q.detach()], block_mask=mask)  # what a mask reads has no gradient
+    assert len(asked) == 2
+    heddle.torch.clear_log()
+    with heddle.torch.enabled():
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+    (entry,) = heddle.torch.log()
+    assert entry.where.startswith("torch: no kernel family computes this backward") and q.grad is not None
+
+
+def test_a_backward_that_exists_is_asked_for_once(monkeypatch):
+    from heddle import _core
+    from heddle.torch import _backward_plans
+
+    made = []
+
+    def plan(*args, real=_core.BackwardPlan):
+        made.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(_backward_plans, "ASKED_ON", {"cpu"})
+    monkeypatch.setattr(_backward_plans, "_reasons", {})
+    monkeypatch.setattr(_core, "BackwardPlan", plan)
+    q, table = torch.randn(1, 2, 6, 8, requires_grad=True), torch.randn(6, requires_grad=True)
+
+    def score(score, b, h, q_idx, kv_idx):
+        return score + table[kv_idx]
+
+    for _ in range(3):
+        heddle.torch.flex_attention(q, q, q, score).sum().backward()
+    plans = heddle.plan_cache_counts()["misses"]
+    heddle.torch.flex_attention(q, q, q, score).sum().backward()
+    assert len(made) == 1 and heddle.plan_cache_counts()["misses"] == plans and table.grad.any()

@@ -221,6 +221,13 @@ RowEnd FinishRow(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_
                    SumOf(buffers.row_sums + i * kSumLanes<T>));
 }
 
+/// NaN where a score was NaN or +inf: maxima know nothing of NaN, sums do.
+template <class T>
+T MaxScoreOf(const TileBuffers<T>& buffers, std::int64_t i) {
+  const double sum = SumOf(buffers.row_sums + i * kSumLanes<T>);
+  return std::isnan(sum) ? static_cast<T>(sum) : buffers.row_maxima[i];
+}
+
 /// row *= factor; true when one of the products is not finite.
 template <class T>
 bool ScaleRow(T* row, std::int64_t count, T factor) {
@@ -253,6 +260,10 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
     if (tile.lse.data != nullptr) {
       const T lse = static_cast<T>(end.lse);
       StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);
+    }
+    if (tile.max_scores.data != nullptr) {
+      const T largest = MaxScoreOf(buffers, i);
+      StoreRow(&largest, 1, tile.max_scores, r, head * tile.max_scores_head_stride);
     }
   }
   return overflowed;

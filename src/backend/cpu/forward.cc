@@ -225,8 +225,12 @@ class Launch {
     tile.o = rows_of<Rows>(run_.tensors.o, entry, task.head, row);
     tile.o_head_stride = run_.tensors.o.strides[1];
     if (run_.tensors.lse) {
-      tile.lse = lse_rows(entry, task.head, row);
+      tile.lse = numbers_of_rows(*run_.tensors.lse, entry, task.head, row);
       tile.lse_head_stride = run_.tensors.lse->strides[1];
+    }
+    if (run_.tensors.max_scores) {
+      tile.max_scores = numbers_of_rows(*run_.tensors.max_scores, entry, task.head, row);
+      tile.max_scores_head_stride = run_.tensors.max_scores->strides[1];
     }
     if (task.partials >= 0) tile.partials = partials(wave.partials[static_cast<std::size_t>(task.partials)]);
     tile.piece = task.piece;
@@ -253,13 +257,13 @@ class Launch {
             .rows = layout.rows};
   }
 
-  Rows lse_rows(std::int64_t entry, std::int64_t head, std::int64_t row) const {
-    const TensorView& lse = *run_.tensors.lse;
-    const std::int64_t offset = entry * lse.strides[0] + head * lse.strides[1] + row * lse.strides[2];
-    return {static_cast<std::byte*>(lse.data) + offset * size_of(lse.dtype), lse.dtype, lse.strides[2]};
+  /// Of lse or max_scores, from `row` on.
+  static Rows numbers_of_rows(const TensorView& of, std::int64_t entry, std::int64_t head, std::int64_t row) {
+    const std::int64_t offset = entry * of.strides[0] + head * of.strides[1] + row * of.strides[2];
+    return {static_cast<std::byte*>(of.data) + offset * size_of(of.dtype), of.dtype, of.strides[2]};
   }
 
-  /// Rows past a sequence's end: o = 0, lse = -inf. A packed batch has none.
+  /// Rows past a sequence's end: o = 0, lse and max_scores -inf. A packed batch has none.
   void fill_padding() const {
     if (problem_.packed) return;
     const std::size_t row_bytes = static_cast<std::size_t>(problem_.v_dim * size_of(problem_.o_dtype));
@@ -270,10 +274,13 @@ class Launch {
         for (std::int64_t r = 0; r < rows && row_bytes > 0; ++r) {
           std::memset(static_cast<std::byte*>(o.data) + r * o.stride * size_of(o.dtype), 0, row_bytes);
         }
-        if (!run_.tensors.lse) continue;
-        const Rows lse = lse_rows(i, head, q_len);
-        for (std::int64_t r = 0; r < rows; ++r) {
-          base::store_element(lse.data, lse.dtype, r * lse.stride, -std::numeric_limits<double>::infinity());
+        for (const auto* of : {&run_.tensors.lse, &run_.tensors.max_scores}) {
+          if (!*of) continue;
+          const Rows numbers = numbers_of_rows(**of, i, head, q_len);
+          for (std::int64_t r = 0; r < rows; ++r) {
+            base::store_element(numbers.data, numbers.dtype, r * numbers.stride,
+                                -std::numeric_limits<double>::infinity());
+          }
         }
       }
     }

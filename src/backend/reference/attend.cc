@@ -101,10 +101,12 @@ class RowAttention {
   void clear() {
     for (auto* values : {&o_, &magnitude_, &floor_, &largest_}) std::ranges::fill(*values, 0);
     exponent_ = 0;
+    max_score_ = -kInfinity;
   }
 
   RowResult result(double lse) const {
-    return {.o = o_, .lse = lse, .magnitude = magnitude_, .exponent = exponent_, .floor = floor_};
+    return {
+        .o = o_, .lse = lse, .max_score = max_score_, .magnitude = magnitude_, .exponent = exponent_, .floor = floor_};
   }
 
   void compute_scores(const RowInputs& row) {
@@ -125,9 +127,11 @@ class RowAttention {
     double m = row.sink;
     bool poisoned = std::isnan(row.sink) || row.sink == kInfinity;
     for (double t : t_) {
-      poisoned = poisoned || std::isnan(t) || t == kInfinity;
+      if (std::isnan(t) || t == kInfinity) max_score_ = kNaN;
+      max_score_ = std::isnan(max_score_) ? max_score_ : std::max(max_score_, t);
       m = std::max(m, t);
     }
+    poisoned = poisoned || std::isnan(max_score_);
     if (poisoned) {
       std::ranges::fill(o_, kNaN);
       return kNaN;
@@ -180,7 +184,7 @@ class RowAttention {
   const double step_, flushed_;
   std::vector<double> t_, o_, magnitude_, floor_, largest_;  // largest_: of |w v|
   std::vector<Sum> sums_;
-  double exponent_ = 0;
+  double exponent_ = 0, max_score_ = -kInfinity;
 };
 
 // Rows [first, last) of one sequence, for all query heads of one kv head.

@@ -28,8 +28,8 @@ struct RowInputs {
 
 /// One row of the result, and the magnitudes by which its errors are judged (src/check).
 struct RowResult {
-  std::span<const double> o;  // [Dv]
-  double lse;
+  std::span<const double> o;          // [Dv]
+  double lse, max_score;              // max_score: softmax only
   std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
   /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
   /// reals means an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
@@ -46,9 +46,9 @@ struct RowPlace {
 /// head by query head, first row first; so sums over them do not depend on the number of threads.
 enum class RowOrder : std::uint8_t { any, of_a_head };
 
-/// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0 and
-/// lse = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`: the rounding error of
-/// one step of a sum, from which the floors follow; 0 if nobody reads them.
+/// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0,
+/// lse = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
+/// the rounding error of one step of a sum, from which the floors follow; 0 if nobody reads them.
 using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
 void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,
             const VisitRow& visit, RowOrder order = RowOrder::any);

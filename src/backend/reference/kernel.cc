@@ -19,7 +19,10 @@ class ReferenceKernel final : public Kernel {
                       [&](const reference::RowPlace& at, const reference::RowInputs*, const reference::RowResult& row) {
                         std::int64_t offset = at.batch * o.strides[0] + at.head * o.strides[1] + at.row * o.strides[2];
                         for (double x : row.o) base::store_element(o.data, o.dtype, offset++, x);
-                        if (arguments.tensors.lse) store_lse(*arguments.tensors.lse, at, row.lse);
+                        if (arguments.tensors.lse) store_number(*arguments.tensors.lse, at, row.lse);
+                        if (arguments.tensors.max_scores) {
+                          store_number(*arguments.tensors.max_scores, at, row.max_score);
+                        }
                       });
   }
 
@@ -28,9 +31,9 @@ class ReferenceKernel final : public Kernel {
   }
 
  private:
-  static void store_lse(const TensorView& lse, const reference::RowPlace& at, double x) {
-    const std::int64_t offset = at.batch * lse.strides[0] + at.head * lse.strides[1] + at.row * lse.strides[2];
-    base::store_element(lse.data, lse.dtype, offset, x);
+  static void store_number(const TensorView& to, const reference::RowPlace& at, double x) {
+    const std::int64_t offset = at.batch * to.strides[0] + at.head * to.strides[1] + at.row * to.strides[2];
+    base::store_element(to.data, to.dtype, offset, x);
   }
 
   problem::AttentionProblem problem_;

@@ -51,6 +51,10 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
+std::string refuse_max_scores(const AttentionProblem& problem) {
+  return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
+}
+
 /// With f64 inputs mods are f64, and device text knows f32 alone.
 std::string refuse_wide_mods(const AttentionProblem& problem) {
   if (problem.q_dtype != DType::f64) return {};
@@ -84,8 +88,9 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::CudaCaps& caps) {
-  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_wide_mods(problem),
-                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
+  std::array<std::string, 6> reasons = {refuse_device(caps),       refuse_types(problem),
+                                        refuse_wide_mods(problem), refuse_max_scores(problem),
+                                        refuse_sizes(problem),     refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

@@ -75,6 +75,22 @@ TEST_F(CompileTable, KernelsWithSinksAreAllAccepted) {
   }
 }
 
+// Every step takes the running maximum, and each row's end has another number to store.
+TEST_F(CompileTable, KernelsWithMaxScoresAreAllAccepted) {
+  const NamedMods causal = named("causal, max_scores", mods::causal());
+  NamedMods lengths = with_sinks(named("device lengths, sinks, max_scores", mods::causal_lower_right()));
+  lengths.by_sequence = lengths.device_lengths = true;
+  HeadDims last = {0, 0};
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    config.max_scores = true;
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (kernel.spare) continue;
+    expect_accepted(config, !first, causal, first);
+    expect_accepted(config, false, lengths, !first);
+  }
+}
+
 TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {
   HeadDims last = {0, 0};
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {

@@ -100,9 +100,13 @@ void DeviceTensor::download() {
 GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   options().backend = gpu_backend();
   if (!on_gpu()) return;
-  for (const GuardedTensor* tensor : {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows}) {
+  std::vector<const GuardedTensor*> tensors = {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows};
+  if (spec.with_max_scores) tensors.push_back(&host_.max_score_rows);
+  for (const GuardedTensor* tensor : tensors) {
     const std::int64_t element = size_of(tensor->view().dtype), asked = spec.alignment % 16,
-                       odd = tensor == &host_.lse_rows ? 0 : (asked + element - 1) / element * element;
+                       odd = tensor == &host_.lse_rows || tensor == &host_.max_score_rows
+                                 ? 0
+                                 : (asked + element - 1) / element * element;
     copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17) + odd));
   }
   std::array<std::uint64_t, 8> content{};
@@ -123,6 +127,7 @@ AttentionTensors GpuCase::tensors() const {
   place(tensors.v, 2);
   place(tensors.o, 3);
   if (tensors.lse) place(*tensors.lse, 4);
+  if (tensors.max_scores) place(*tensors.max_scores, 5);
   return tensors;
 }
 

@@ -83,7 +83,7 @@ class GpuCase {
   void place_sinks(ConstTensorView& sinks);
 
   AttentionCase host_;
-  std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse
+  std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse, and max_scores if they are asked for
   std::optional<cuda::DeviceMemory> workspace_;
   std::vector<Tensor> copies_of_small_;
 };

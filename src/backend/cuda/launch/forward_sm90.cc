@@ -115,6 +115,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (paged_) params.pages.table.data = static_cast<const int*>(arguments.options->page_table->data);
     params.outputs.o = tensors.o.data;
     if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
+    if (tensors.max_scores) params.max_scores.data = static_cast<float*>(tensors.max_scores->data);
     if (config_.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
     params.tiles.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.tiles.run = next_run();
@@ -225,6 +226,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (packed_sequences_ > 0) {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
+      if (tensors.max_scores) tensors.max_scores = by_sequence(*tensors.max_scores, packed_sequences_);
     }
     if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
     params_.operands.q_batched = tensors.q.shape[0] > 1;
@@ -241,6 +243,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     for (int axis = 0; axis < 3; ++axis) {
       params_.outputs.o_stride[axis] = tensors.o.strides[axis];
       if (tensors.lse) params_.outputs.lse_stride[axis] = tensors.lse->strides[axis];
+      if (tensors.max_scores) params_.max_scores.stride[axis] = tensors.max_scores->strides[axis];
     }
     params_.mod.q_len = params_.operands.q_len;
     params_.mod.kv_len = params_.operands.kv_len;

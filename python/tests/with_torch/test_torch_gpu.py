@@ -1,0 +1,431 @@
+"""What the other tests have on the CPU alone, where HEDDLE_TEST_DEVICE says: shapes and layouts, block masks, packed
+batches, caches, torch.compile, autocast, take-over, models."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+import heddle.torch
+from agreement import DEVICE, DTYPE, assert_agrees
+from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention, serving, varlen_attn
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+GENERATOR = torch.Generator().manual_seed(21)
+
+
+@pytest.fixture
+def no_grad():
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+def random(*shape, dtype=DTYPE):
+    return torch.randn(*shape, generator=GENERATOR).to(DEVICE, dtype)
+
+
+slopes = random(16, dtype=torch.float32)
+ids = torch.randint(0, 4, (3, 700), generator=GENERATOR).sort(-1).values.to(DEVICE)
+
+
+def alibi(score, b, h, q_idx, kv_idx):
+    return score + slopes[h] * (kv_idx - q_idx) * 0.1
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def documents(b, h, q_idx, kv_idx):
+    return ids[b, q_idx] == ids[b, kv_idx]
+
+
+# --- flex_attention ------------------------------------------------------------------------------------------------
+
+SHAPES = {  # of query, key and value
+    "head dim 64": ((2, 4, 200, 64), (2, 4, 200, 64), (2, 4, 200, 64)),
+    "head dim 80": ((2, 4, 130, 80), (2, 4, 130, 80), (2, 4, 130, 80)),
+    "head dim 128": ((1, 4, 333, 128), (1, 4, 333, 128), (1, 4, 333, 128)),
+    "head dim 256": ((1, 2, 150, 256), (1, 2, 150, 256), (1, 2, 150, 256)),
+    "wider keys": ((1, 2, 150, 192), (1, 2, 150, 192), (1, 2, 150, 128)),
+    "one query": ((3, 8, 1, 64), (3, 8, 500, 64), (3, 8, 500, 64)),
+    "groups": ((2, 8, 100, 64), (2, 2, 100, 64), (2, 2, 100, 64)),
+    "groups of 3, one query": ((2, 6, 1, 128), (2, 2, 300, 128), (2, 2, 300, 128)),
+    "shared keys": ((3, 4, 70, 64), (1, 4, 90, 64), (1, 4, 90, 64)),
+    "odd head dim": ((1, 2, 70, 40), (1, 2, 70, 40), (1, 2, 70, 24)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes(name):
+    q, k, v = (random(*shape) for shape in SHAPES[name])
+    assert_agrees(q, k, v, alibi, causal if q.shape[2] > 1 else None, shape=(q.shape[0], None),
+                  enable_gqa=q.shape[1] != k.shape[1])
+
+
+def test_layouts():
+    packed = random(2, 100, 3, 4, 64)
+    q, k, v = (x.transpose(1, 2) for x in packed.unbind(2))
+    for tensors in ([q, k, v], [random(1, 4, 100, 64).expand(2, 4, 100, 64), k, v], [q, k, random(2, 4, 64, 100).mT],
+                    [q, random(2, 4, 100, 128)[..., 1:65], v], [q, k.flip(2), v]):
+        out = assert_agrees(*tensors, alibi, causal)
+        if tensors[0] is q:
+            assert out.stride() == flex.flex_attention(*tensors).stride()
+
+
+def test_types_of_half_precision():
+    q, k, v = (random(2, 4, 200, 64) for _ in range(3))
+    for dtype in (torch.float16, torch.bfloat16):
+        assert_agrees(*(x.to(dtype) for x in (q, k, v)), alibi, causal)
+
+
+def test_other_types_are_refused_on_a_gpu():
+    q = random(1, 2, 64, 64, dtype=torch.float32)
+    if DEVICE == "cpu":
+        pytest.skip("f32 and f64 run on the CPU")
+    with pytest.raises(NotImplementedError, match="f32"):
+        flex_attention(q, q, q)
+    with pytest.raises(NotImplementedError, match="f64"):
+        flex_attention(*3 * [q.double()])
+
+
+def test_no_rows_and_no_keys():
+    q, k = random(1, 2, 5, 64), random(1, 2, 0, 64)
+    assert not flex_attention(q, k, k).any() and flex_attention(k, q, q).shape == k.shape
+
+
+def test_scale():
+    q, k, v = (random(1, 4, 300, 64) for _ in range(3))
+    assert_agrees(q, k, v, alibi, causal, scale=0.3)
+
+
+def test_max_scores():
+    q, k, v = (random(2, 4, 200, 64) for _ in range(3))
+    scores = q.double() @ k.double().mT / 8
+    i, j = torch.arange(200, device=DEVICE)[:, None], torch.arange(200, device=DEVICE)
+    scores += slopes[:4, None, None] * (j - i) * 0.1
+
+    def few(b, h, q_idx, kv_idx):
+        return (kv_idx <= q_idx) & (q_idx % 3 != 0)
+
+    want = scores.masked_fill(~few(0, 0, i, j), -torch.inf).amax(-1)
+    mask = create_block_mask(few, None, None, 200, 200, DEVICE)
+    out, aux = flex_attention(q, k, v, alibi, mask, return_aux=heddle.torch.AuxRequest(lse=True, max_scores=True))
+    torch.testing.assert_close(aux.max_scores.double(), want, atol=1e-5, rtol=1e-5)
+    assert_agrees(q, k, v, alibi, few)
+    torch.testing.assert_close(out, flex_attention(q, k, v, alibi, mask), atol=2e-2, rtol=2e-2)
+
+
+def test_new_numbers_and_batches_compile_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("HEDDLE_CACHE_DIR", str(tmp_path))
+
+    def scaled(number):
+        return lambda score, b, h, q_idx, kv_idx: score * number + slopes[h]
+
+    def attend(number, batch):
+        q, k, v = (random(batch, 4, 96, 64) for _ in range(3))
+        flex_attention(q, k, v, scaled(number), create_block_mask(causal, None, None, 96, 96, DEVICE))
+
+    attend(0.5, 2)
+    kernels, traces = sorted(tmp_path.rglob("*")), heddle.torch.trace_counts()
+    assert bool(kernels) == (DEVICE == "cuda")
+    for number, batch in ((0.25, 2), (0.75, 1), (1.5, 3)):
+        attend(number, batch)
+    assert sorted(tmp_path.rglob("*")) == kernels and heddle.torch.trace_counts() == traces
+
+
+# --- block masks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [128, (64, 128), 16])
+@pytest.mark.parametrize("mask", [causal, documents], ids=["causal", "documents"])
+def test_lists_equal_torchs(mask, block):
+    ours, torchs = (create(mask, 3, None, 700, 700, DEVICE, BLOCK_SIZE=block)
+                    for create in (create_block_mask, flex.create_block_mask))
+    for name in flex.BlockMask._TENSOR_ATTRS:
+        one, other = getattr(ours, name), getattr(torchs, name)
+        assert one.device == other.device and one.dtype == torch.int32 and torch.equal(one, other), name
+    assert ours.sparsity() == torchs.sparsity() and torch.equal(ours.to_dense(), torchs.to_dense())
+
+
+def test_torchs_own_block_masks():
+    q, k, v = (random(3, 2, 700, 64) for _ in range(3))
+    want = flex_attention(q, k, v, alibi, create_block_mask(documents, 3, None, 700, 700, DEVICE))
+    torchs = flex.create_block_mask(documents, 3, None, 700, 700, DEVICE)
+    lists = heddle.torch.BlockMask.from_kv_blocks(
+        *(getattr(torchs, name) for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")),
+        mask_mod=documents, seq_lengths=(700, 700))
+    for mask in (torchs, lists):
+        for _ in range(2):
+            torch.testing.assert_close(flex_attention(q, k, v, alibi, mask), want)
+
+
+def test_block_masks_of_tensors_that_come_and_go():
+    """Another tensor at the address of one that is gone is another mask."""
+    q, k, v = (random(1, 2, 256, 64) for _ in range(3))
+    for pieces in (1, 2, 4, 8):
+        document = (torch.arange(256) // (256 // pieces)).to(DEVICE)
+
+        def mask(b, h, q_idx, kv_idx, document=document):
+            return document[q_idx] == document[kv_idx]
+
+        assert_agrees(q, k, v, mask_mod=mask)
+        del document, mask
+
+
+def test_captures_that_change_in_place():
+    q, k, v = (random(1, 2, 256, 64) for _ in range(3))
+    bias, limit = random(256, dtype=torch.float32), torch.tensor([100], device=DEVICE)
+
+    def score(score, b, h, q_idx, kv_idx):
+        return score + bias[kv_idx]
+
+    def few(b, h, q_idx, kv_idx):
+        return kv_idx < limit[0]
+
+    for keys in (100, 30, 256, 1):
+        bias.mul_(-1.5)
+        limit.fill_(keys)
+        for _ in range(2):
+            assert_agrees(q, k, v, score, few)
+
+
+def test_masks_on_another_device_are_refused():
+    if DEVICE == "cpu":
+        pytest.skip("there is one device")
+    q = random(1, 2, 128, 64)
+    mask = create_block_mask(causal, None, None, 128, 128, "cpu")
+    with pytest.raises(RuntimeError, match="same device"):
+        flex_attention(q, q, q, block_mask=mask)
+    with pytest.raises((RuntimeError, ValueError), match="cpu|CPU"):
+        table = torch.ones(128)
+        flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + table[kv_idx])
+    assert flex_attention(q, q, q, block_mask=mask.to(DEVICE)).isfinite().all()
+
+
+# --- scaled_dot_product_attention ----------------------------------------------------------------------------------
+
+
+def sdpa_agrees(q, k, v, mask=None, **options):
+    """Twice the error of torch's own in the same type is allowed."""
+    torchs = torch.nn.functional.scaled_dot_product_attention
+    exact = None if mask is None else mask if mask.dtype == torch.bool else mask.double()
+    want = torchs(q.double(), k.double(), v.double(), exact, **options)
+    plain = torchs(q, k, v, mask, **options)
+    got = scaled_dot_product_attention(q, k, v, mask, **options)
+    assert got.dtype == q.dtype and got.shape == want.shape
+    allowed = 2 * (plain.double() - want).abs().max() + 16 * torch.finfo(q.dtype).eps * max(1, want.abs().max().item())
+    assert (got.double() - want).abs().max() <= allowed
+
+
+SDPA = {
+    "plain": lambda: {}, "causal": lambda: {"is_causal": True}, "scale": lambda: {"scale": 0.3},
+    "bias": lambda: {"mask": random(2, 4, 70, 90)}, "bias of keys": lambda: {"mask": random(2, 1, 1, 90)},
+    "bias of all": lambda: {"mask": random(70, 90)}, "bool mask": lambda: {"mask": random(2, 1, 70, 90) > -0.5},
+}
+
+
+@pytest.mark.parametrize("name", SDPA)
+def test_sdpa(name):
+    sdpa_agrees(random(2, 4, 70, 64), random(2, 4, 90, 64), random(2, 4, 90, 64), **SDPA[name]())
+
+
+def test_sdpa_of_other_shapes():
+    for q, kv, options in (((70, 64), (90, 64), {}), ((3, 70, 64), (3, 90, 64), {}),
+                           ((2, 3, 4, 70, 64), (2, 3, 4, 90, 64), {"is_causal": True}),
+                           ((2, 8, 70, 64), (2, 2, 90, 64), {"enable_gqa": True}),
+                           ((2, 8, 1, 64), (2, 2, 90, 64), {"enable_gqa": True})):
+        sdpa_agrees(random(*q), random(*kv), random(*kv), **options)
+
+
+def test_dropout():
+    q, k, ones = random(1, 2, 64, 64), random(1, 2, 64, 64), torch.ones(1, 2, 64, 64, device=DEVICE, dtype=DTYPE)
+    torch.manual_seed(5)
+    first, second = (scaled_dot_product_attention(q, k, ones, dropout_p=0.25) for _ in range(2))
+    torch.manual_seed(5)
+    assert torch.equal(scaled_dot_product_attention(q, k, ones, dropout_p=0.25), first)
+    assert not torch.equal(first, second) and abs(first.float().mean() - 1) < 0.1 and first.float().std() > 0.01
+
+
+# --- packed batches and caches -------------------------------------------------------------------------------------
+
+starts = torch.tensor([0, 40, 40, 170, 300], dtype=torch.int32)
+
+
+def of_sequence(q, k, v, **options):
+    """A sequence [L, H, D] by torch's own operations in f64: out, lse."""
+    q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
+    k, v = (x.repeat_interleave(len(q) // len(k), 0) for x in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    i = torch.arange(q.shape[1], device=DEVICE)[:, None] + k.shape[1] - q.shape[1]
+    j = torch.arange(k.shape[1], device=DEVICE)
+    left, right = options.get("window_size", (-1, -1))
+    right = 0 if options.get("causal") else right
+    allowed = ((left < 0) | (j >= i - left)) & ((right < 0) | (j <= i + right))
+    if "softcap" in options:
+        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    if "sinks" in options:
+        scores = torch.cat([scores, options["sinks"].double()[:, None, None].expand(-1, scores.shape[1], 1)], -1)
+    weights = scores.softmax(-1).nan_to_num(0.0)[..., : k.shape[1]]
+    return (weights @ v).transpose(0, 1), scores.logsumexp(-1)
+
+
+def agree(got, want, unit=None):
+    unit = torch.finfo(DTYPE).eps if unit is None else unit
+    assert (got.double() - want).abs().max() <= 16 * unit * max(1, want.abs().max().item())
+
+
+OPTIONS = [{}, {"causal": True}, {"window_size": (30, 0)}, {"causal": True, "softcap": 5.0},
+           {"causal": True, "sinks": random(8, dtype=torch.float32)}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options))
+def test_packed_sequences(options):
+    q, k, v = random(300, 8, 64), random(300, 2, 64), random(300, 2, 64)
+    where = starts.to(DEVICE)
+    out, lse = serving.varlen_func(q, k, v, where, where, 130, 130, return_softmax_lse=True, **options)
+    for a, b in zip(starts, starts[1:]):
+        if a < b:
+            want, want_lse = of_sequence(q[a:b], k[a:b], v[a:b], **options)
+            agree(out[a:b], want)
+            agree(lse[:, a:b], want_lse)
+
+
+def test_varlen_attn():
+    q, k, v = (random(300, 4, 64) for _ in range(3))
+    where = starts.to(DEVICE)
+    out = varlen_attn(q, k, v, where, where, 130, 130, window_size=(-1, 0))
+    for a, b in zip(starts, starts[1:]):
+        if a < b:
+            agree(out[a:b], of_sequence(q[a:b], k[a:b], v[a:b], causal=True)[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options))
+@pytest.mark.parametrize("page", [0, 16, 64])
+def test_caches(options, page):
+    """Rows are appended, then read; page 0 is a cache of rows."""
+    lengths, new = torch.tensor([5, 100, 190], dtype=torch.int32), 2
+    if page:
+        width = 256 // page
+        table = torch.randperm(3 * width + 2, generator=GENERATOR)[: 3 * width].view(3, width)
+        pools = [random(3 * width + 2, page, 2, 64) for _ in range(2)]
+        paged = {"page_table": table.to(DEVICE, torch.int32)}
+    else:
+        pools, paged = [random(3, 256, 2, 64) for _ in range(2)], {}
+    q, k, v = random(3, new, 8, 64), random(3, new, 2, 64), random(3, new, 2, 64)
+    out, lse = serving.with_kvcache(
+        q, *pools, k, v, cache_seqlens=lengths.to(DEVICE), return_softmax_lse=True, **paged, **options)
+    for b in range(3):
+        rows = [(pool[table[b].to(DEVICE)].flatten(0, 1) if page else pool[b])[: lengths[b] + new] for pool in pools]
+        assert torch.equal(rows[0][-new:], k[b]) and torch.equal(rows[1][-new:], v[b])
+        want, want_lse = of_sequence(q[b], *rows, **options)
+        agree(out[b], want)
+        agree(lse[b], want_lse)
+
+
+# --- torch.compile, autocast, take-over ----------------------------------------------------------------------------
+
+
+def test_compiled_models():
+    q, k, v = (random(2, 4, 200, 64) for _ in range(3))
+
+    def model(q, k, v, slopes):
+        doubled = slopes * 2
+
+        def score(score, b, h, q_idx, kv_idx):
+            return score + doubled[h] * (kv_idx - q_idx) * 0.1
+
+        mask = create_block_mask(documents, 2, None, 200, 200, DEVICE)
+        out = flex_attention(q * 1.5, k, v, score, mask) + 1
+        return scaled_dot_product_attention(out, k, v, is_causal=True)
+
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(q, k, v, slopes), model(q, k, v, slopes))
+
+
+def test_autocast():
+    q, k, v = (random(1, 2, 100, 64, dtype=torch.float32) for _ in range(3))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        outs = flex_attention(q, k, v), scaled_dot_product_attention(q, k, v)
+    want = flex_attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    assert all(torch.equal(out, want) for out in outs)
+
+
+def test_take_over():
+    q, k, v = (random(2, 4, 100, 64) for _ in range(3))
+    heddle.torch.clear_log()
+    with heddle.torch.enabled():
+        torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        flex.flex_attention(q, k, v, alibi, flex.create_block_mask(causal, None, None, 100, 100, DEVICE))
+        encoder = torch.nn.MultiheadAttention(128, 2, batch_first=True, device=DEVICE, dtype=DTYPE).train()
+        x = random(2, 10, 128)
+        encoder(x, x, x, need_weights=False)
+    assert {entry.where for entry in heddle.torch.log()} == {"heddle"}
+    assert sum(entry.count for entry in heddle.torch.log()) == 4
+    if DEVICE == "cuda":
+        heddle.torch.clear_log()
+        with heddle.torch.enabled():
+            torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
+        assert heddle.torch.log()[0].where == "torch: torch.float32 on cuda"
+
+
+def test_the_flash_attention_implementation():
+    if DEVICE == "cpu":
+        pytest.skip("test_torch_autograd.py has it")
+    q, k, v = (random(2, 100, 4, 64).transpose(1, 2) for _ in range(3))
+    torch.nn.attention.activate_flash_attention_impl("heddle")
+    try:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+            got = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    finally:
+        torch.nn.attention.restore_flash_attention_impl()
+    torch.testing.assert_close(got, scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss", "llama 4", "bert", "t5", "vit"])
+def test_models(name):
+    """Logits in the device's type, beside eager's in f32 and in that type."""
+    tests = pytest.importorskip("test_transformers")
+    import heddle.hf
+
+    heddle.hf.register()
+    eager, ours = tests.models(name)
+    given = {key: x.to(DEVICE) for key, x in tests.inputs(name, name not in ("vit", "gpt-oss")).items()}
+    if name == "t5":
+        given["decoder_input_ids"] = given["input_ids"][:, :7]
+    if name == "vit":
+        given["pixel_values"] = given["pixel_values"].to(DTYPE)
+
+    def logits(model, dtype):
+        inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in given.items()}
+        made = model.to(DEVICE, dtype)(**inputs)
+        made = made.logits if hasattr(made, "logits") else made.last_hidden_state
+        keep = given.get("attention_mask")
+        return made.float() if keep is None or name == "t5" else made[keep.bool()].float()
+
+    got, want, plain = logits(ours, DTYPE), logits(eager, torch.float32), logits(eager, DTYPE)
+    allowed = 2 * (plain - want).abs().max() + 16 * torch.finfo(DTYPE).eps * max(1, want.abs().max().item())
+    assert (got - want).abs().max() <= allowed
+
+
+def test_generation_with_caches():
+    tests = pytest.importorskip("test_transformers")
+    import heddle.hf
+
+    heddle.hf.register()
+    eager, ours = (model.to(DEVICE, DTYPE) for model in tests.models("llama"))
+    tokens = torch.randint(3, 97, (2, 30), generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    whole = eager(tokens).logits.float()
+    for cache in ("dynamic", "static"):
+        options = {"past_key_values": None} if cache == "dynamic" else {}
+        if cache == "static":
+            from transformers import StaticCache
+
+            options["past_key_values"] = StaticCache(config=ours.config, max_cache_len=40)
+        made = ours(tokens[:, :20], use_cache=True, **options)
+        steps = [made.logits]
+        for i in range(20, 30):
+            made = ours(tokens[:, i : i + 1], past_key_values=made.past_key_values, use_cache=True)
+            steps.append(made.logits)
+        got = torch.cat(steps, 1).float()
+        assert (got - whole).abs().max() <= 32 * torch.finfo(DTYPE).eps * max(1, whole.abs().max().item()), cache

@@ -203,7 +203,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   run_rows(&own.rows, 0, blocks, heads, run.seed);
   // Fewer CTAs than tiles: they draw.
   own.main.tiles = static_cast<int>(schedule.items.size());
-  own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 2) / 3;
+  own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 1) / 2;
   run_main(maps, &own.main, own.main.ctas, run.seed);
   if (config.d_q) run_rows(&own.rows, 1, blocks, heads, run.seed);
   if (config.sinks) run_rows(&own.rows, 2, heads, 1, run.seed);

@@ -12,6 +12,8 @@
 
 namespace heddle::test {
 
+inline constexpr Device kGpu = {DeviceKind::cuda, 0};
+
 /// Why the tests of the cuda backend cannot run here: a sentence. Empty when they can, or when HEDDLE_TEST_BACKEND=cpu
 /// sends the same cases through the CPU.
 std::string gpu_missing();

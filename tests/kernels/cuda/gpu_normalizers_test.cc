@@ -15,7 +15,6 @@
 namespace heddle::test {
 namespace {
 
-constexpr Device kGpu = {DeviceKind::cuda, 0};
 
 int scaled(int count) { return reduced() ? count / 10 : count; }
 

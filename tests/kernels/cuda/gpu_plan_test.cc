@@ -20,7 +20,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr Device kGpu = {DeviceKind::cuda, 0};
 
 class GpuPlan : public testing::Test {
  protected:

@@ -93,6 +93,8 @@ __device__ __forceinline__ void store_gradient(const shared::RowGradient& out, i
 template <auto kConfig>
 class BackwardConsumer {
  public:
+  // A step waits for the next one's queries before it gives back those of the step before.
+  static_assert(kConfig.q_stages >= 3 && kConfig.d_o_stages >= 2);
   using Memory = BackwardMemory<kConfig>;
   using Params = shared::BackwardSm90Params;
   using Weights = TransposedWeights<kConfig, Params>;

@@ -260,8 +260,14 @@ SCORES = {
 }
 
 
+# What torch's own flex_attention fails at on a GPU, so that there is nothing to compare with.
+TORCH_FAILS_ON_CUDA = {"more activations": "logsigmoid under vmap", "table in the mod": "a table on the CPU"}
+
+
 @pytest.mark.parametrize("name", SCORES)
 def test_score_mods(qkv, name):
+    if DEVICE == "cuda" and name in TORCH_FAILS_ON_CUDA:
+        pytest.skip(f"torch fails at {TORCH_FAILS_ON_CUDA[name]}")
     assert_agrees(*qkv, score_mod=SCORES[name])
 
 

@@ -134,9 +134,9 @@ void set_access(const Request& request, Plan& plan) {
   }
 }
 
-/// Guesses but for the rates of memory: no run of these kernels has been timed.
-constexpr double kStepClocks[] = {2000, 3200};  // of 64 queries x 128 keys, with 64 columns and with 128
-constexpr double kTileClocks = 4000;
+/// Fitted to 16384 tokens, full, S 512 and 8192 (an H200; docs/notes/hopper_backward.md), with 64 columns and with 128.
+constexpr double kStepClocks[] = {2250, 3650};  // of 64 queries x 128 keys
+constexpr double kTileClocks[] = {8300, 13600};
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -152,8 +152,9 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
   const double clocks = static_cast<double>(schedule.steps) * kStepClocks[config.panels() - 1] * config.warpgroups / 2 +
-                        static_cast<double>(schedule.items.size()) * kTileClocks;
-  const double longest = static_cast<double>(schedule.longest) * kStepClocks[config.panels() - 1] + kTileClocks;
+                        static_cast<double>(schedule.items.size()) * kTileClocks[config.panels() - 1];
+  const double longest =
+      static_cast<double>(schedule.longest) * kStepClocks[config.panels() - 1] + kTileClocks[config.panels() - 1];
   return {.seconds = std::max(clocks / sms, longest) / kSm90Rates.clocks_per_second +
                      around / kSm90Rates.memory_bytes_per_second + kLaunchSeconds,
           .flops = 2 * (3 * qk + 2 * v) * static_cast<double>(schedule.elements),

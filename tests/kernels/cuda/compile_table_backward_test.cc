@@ -39,7 +39,7 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   int qk_dim = 128, v_dim = 128;
-  bool f16 = false, by_sequence = false, d_q = true;
+  bool f16 = false, by_sequence = false, d_q = true, wide = true;
 };
 
 void expect_accepted(const Case& at) {
@@ -52,6 +52,7 @@ void expect_accepted(const Case& at) {
   const plan::BackwardMods mods = plan::backward_mods(problem);
   shared::BackwardSm90Config config = plan::backward_sm90_config(problem, mods);
   config.by_sequence = at.by_sequence;
+  config.wide_gradients = at.wide;
   const jit::Source source = emit::backward_sm90(config, mods, device_text::layout_of(mods.all()));
   try {
     const auto cubin = jit::build(source);
@@ -69,7 +70,9 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 64", .qk_dim = 64, .v_dim = 64});
   expect_accepted({.name = "D 128 f16", .f16 = true});
   expect_accepted({.name = "D 128, no dq", .d_q = false});
-  expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100});
+  expect_accepted({.name = "D 128, gradients in pairs", .wide = false});
+  expect_accepted({.name = "D 64, gradients in pairs", .qk_dim = 64, .v_dim = 64, .wide = false});
+  expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100, .wide = false});
   expect_accepted({.name = "D 128, by sequence", .by_sequence = true});
 }
 
@@ -83,6 +86,7 @@ TEST_F(BackwardCompileTable, Mods) {
     accepted({.name = "causal", .mask = mods::causal()});
     accepted({.name = "window", .mask = mods::sliding_window(1024)});
     accepted({.name = "softcap", .score = mods::softcap(20)});
+    accepted({.name = "softcap, causal", .mask = mods::causal(), .score = mods::softcap(20)});
     accepted({.name = "ALiBi", .score = mods::alibi(Capture("slopes", DType::f32, 1))});
     accepted({.name = "dropout", .weight = mods::dropout(0.1, param("seed", ExprType::i32))});
     accepted({.name = "sigmoid", .normalizer = Normalizer::sigmoid});

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "heddle/check.h"
+#include "heddle/error.h"
 #include "kernels/cuda/backward_specs.h"
 #include "kernels/cuda/gpu_test.h"
 
@@ -121,6 +123,31 @@ TEST_F(GpuBackward, LargeGrids) {
     list.push_back({backward_spec(4097, 200, dim), rows_wanted()});
   }
   run_all_backwards(list);
+}
+
+/// A plan of gradients that 16 bytes divide does not run on others.
+TEST_F(GpuBackward, RefusesGradientsAtWorsePlaces) {
+  if (gpu_backend() != BackendChoice::cuda) GTEST_SKIP() << "asks for a GPU's alignment";
+  constexpr std::int64_t kRows = 64, kDim = 64;
+  const auto empty = [&](DType dtype, Dims shape) { return Tensor::empty_on(kGpu, dtype, shape); };
+  const Dims shape{1, 1, kRows, kDim};
+  Tensor q = empty(DType::bf16, shape), k = empty(DType::bf16, shape), v = empty(DType::bf16, shape),
+         o = empty(DType::bf16, shape), d_o = empty(DType::bf16, shape), lse = empty(DType::f32, {1, 1, kRows}),
+         room = empty(DType::bf16, {1, 1, kRows + 1, kDim});
+  const auto at = [&](std::int64_t elements) {
+    return TensorView(static_cast<char*>(room.data()) + 2 * elements, DType::bf16, shape, {0, 0, kDim, 1}, kGpu);
+  };
+  BackwardTensors tensors{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};
+  tensors.lse = lse;
+  tensors.dk = at(0);
+  const AttentionPlan plan(tensors, {});
+  tensors.dk = at(4);
+  try {
+    plan.run(tensors);
+    ADD_FAILURE() << "the plan ran";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("dk is at"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr std::array kOptions{
               "what the plans that attention() keeps may hold in all: 64M; default: 1G; 0: no plan is kept"},
     OptionRow{Option::family, "HEDDLE_FAMILY",
               "the only kernel family that plans on a GPU may take: forward_sm90; forward_mma and backward_sm90, which "
-              "have not run on a GPU yet and are taken only when they are named"},
+              "are not wholly proved on a GPU yet and are taken only when they are named"},
 };
 
 constexpr bool in_order() {

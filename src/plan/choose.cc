@@ -74,8 +74,9 @@ std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
   if (name.empty()) return name;
   const Family* family = family_of(name);
   if (family != nullptr && family->backend == backend) return family->pass == pass ? name : std::string();
-  throw Error(ErrorCode::invalid_argument, fmt::format("{} is '{}'; backend {} has no kernel family of that name",
-                                                       base::name_of(base::Option::family), name, heddle::name(backend)));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is '{}'; backend {} has no kernel family of that name",
+                          base::name_of(base::Option::family), name, heddle::name(backend)));
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
       continue;
     }
     if (family.unproven && only.empty()) {
-      refused.push_back(fmt::format("{}: it has not run on a GPU yet; {}={} takes it", family.name,
+      refused.push_back(fmt::format("{}: not all of it is proved on a GPU yet; {}={} takes it", family.name,
                                     base::name_of(base::Option::family), family.name));
       continue;
     }

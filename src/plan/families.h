@@ -29,7 +29,7 @@ struct Family {
   TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*);
   /// What explain() shows of a plan's kernel. Null: nothing.
   std::vector<Setting> (*settings)(const Plan&);
-  /// Its kernels were compiled, and run on the host or not at all: nobody gets it without asking (HEDDLE_FAMILY).
+  /// Not all tests of its kernels as they are have passed on a GPU: nobody gets it without asking (HEDDLE_FAMILY).
   bool unproven = false;
 };
 

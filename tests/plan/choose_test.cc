@@ -155,7 +155,7 @@ TEST(Choose, ThePlanCarriesModsAndTiles) {
   EXPECT_EQ(again.schedule->ctas, choices.front().plan.schedule->ctas);
 }
 
-// A backward asks for families of its own. Those that have not run on a GPU are taken only when they are named.
+// A backward asks for families of its own. Those that are not proved on a GPU are taken only when they are named.
 TEST(Choose, FamiliesAreOfOnePass) {
   HopperCall call;
   problem::AttentionProblem problem = call.problem();

@@ -175,7 +175,7 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
 TEST(ForwardMma, IsTakenOnlyWhereItIsNamed) {
   for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
     expect_error([&] { chosen({.q_rows = 500}, caps_of(gpu)); }, ErrorCode::unsupported,
-                 HasSubstr("forward_mma: it has not run on a GPU yet; HEDDLE_FAMILY=forward_mma takes it"));
+                 HasSubstr("forward_mma: not all of it is proved on a GPU yet; HEDDLE_FAMILY=forward_mma takes it"));
     const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
     EXPECT_EQ(chosen({.q_rows = 500}, caps_of(gpu)).family, "forward_mma");
   }

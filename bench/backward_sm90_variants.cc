@@ -1,13 +1,14 @@
 // What do the choices of the Hopper backward do? Each variant of its configuration is checked against the reference on
 // a small problem, then timed on the grid of bench/compare.py, full and causal, beside the planner's own.
 //
-//   bench_backward_sm90_variants [--dim D] [--lengths N,...] [--times N] [--device I] [--check-only]
+//   bench_backward_sm90_variants [--dim D] [--lengths N,...] [--only NAME] [--times N] [--device I] [--check-only]
 //
 // Prints TFLOP/s of all kernels of a run (5 products; causal counts half), or why a variant cannot run. Exits 1 if a
 // variant's gradients fail the criterion of heddle/check.h.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -142,7 +143,7 @@ std::string check(const Variant& variant, std::int64_t dim, const Device& place,
 
 struct Arguments {
   std::vector<std::int64_t> dims = {64, 128}, lengths = {512, 2048, 8192, 16384};
-  int times = 20, device = 0;
+  int times = 4, device = 0;
   bool check_only = false;
   std::string only;
 };
@@ -176,41 +177,59 @@ Arguments parse(int count, char** words) {
   return arguments;
 }
 
+/// Seconds of a run of each: the median of rounds that go forwards and backwards through them, so that none has the
+/// warmer chip. A runner may be missing; its time is 0.
+std::vector<double> times_of(const std::vector<std::unique_ptr<Runner>>& runners, int times, GpuTimer& timer) {
+  constexpr int kRounds = 5;
+  std::vector<std::array<double, kRounds>> rounds(runners.size());
+  for (int round = -1; round < kRounds; ++round) {  // the first is no sample
+    for (std::size_t i = 0; i < runners.size(); ++i) {
+      const std::size_t of = round % 2 == 0 ? i : runners.size() - 1 - i;
+      if (runners[of] == nullptr) continue;
+      const double seconds = timer.seconds(round < 0 ? 1 : times, [&] { (*runners[of])(timer.stream()); });
+      if (round >= 0) rounds[of][static_cast<std::size_t>(round)] = seconds;
+    }
+  }
+  std::vector<double> medians;
+  for (auto& of_one : rounds) {
+    std::ranges::sort(of_one);
+    medians.push_back(of_one[kRounds / 2]);
+  }
+  return medians;
+}
+
+void time_cell(const std::vector<Variant>& variants, const Memory& memory, double flops, int times, GpuTimer& timer) {
+  std::vector<std::unique_ptr<Runner>> runners;
+  std::vector<std::string> reasons;
+  for (const Variant& variant : variants) {
+    reasons.emplace_back();
+    try {
+      runners.push_back(std::make_unique<Runner>(memory, &variant));
+    } catch (const Error& error) {
+      runners.push_back(nullptr);
+      reasons.back() = std::string(error.what()).substr(0, 80);
+    }
+  }
+  const std::vector<double> seconds = times_of(runners, times, timer);
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (runners[i] == nullptr) {
+      fmt::print("  {}: {}", variants[i].name, reasons[i]);
+    } else {
+      fmt::print("  {} {:.3f} ms {:.0f}", variants[i].name, 1e3 * seconds[i], 1e-12 * flops / seconds[i]);
+    }
+  }
+}
+
 void time_variants(const std::vector<Variant>& variants, std::int64_t dim, const Arguments& arguments,
                    const Device& place, GpuTimer& timer) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
       const Memory memory(kTokens / length, kColumns / dim, length, dim, causal, place);
       fmt::print("D {} {} {}:", dim, causal ? "causal" : "full", length);
-      std::vector<std::unique_ptr<Runner>> runners;
-      std::vector<std::vector<double>> seconds(variants.size());
-      for (const Variant& variant : variants) {
-        try {
-          runners.push_back(std::make_unique<Runner>(memory, &variant));
-        } catch (const Error&) {
-          runners.push_back(nullptr);
-        }
-      }
-      constexpr int kRounds = 5;
-      for (int round = -1; round < kRounds; ++round) {
-        for (std::size_t i = 0; i < variants.size(); ++i) {
-          const std::size_t of = round % 2 == 0 ? i : variants.size() - 1 - i;
-          if (runners[of] == nullptr) {
-            seconds[of].push_back(1);
-            continue;
-          }
-          const auto work = [&] { (*runners[of])(timer.stream()); };
-          const double time = timer.seconds(round < 0 ? 1 : arguments.times, work);
-          if (round >= 0) seconds[of].push_back(time);
-        }
-      }
-      for (std::size_t i = 0; i < variants.size(); ++i) {
-        std::ranges::sort(seconds[i]);
-        const double flops = 10.0 * static_cast<double>(kTokens * length * kColumns) * (causal ? 0.5 : 1);
-        fmt::print("  {} {:.3f} ms {:.0f},", variants[i].name, 1e3 * seconds[i][kRounds / 2],
-                   1e-12 * flops / seconds[i][kRounds / 2]);
-      }
+      const double flops = 10.0 * static_cast<double>(kTokens * length * kColumns) * (causal ? 0.5 : 1);
+      time_cell(variants, memory, flops, arguments.times, timer);
       fmt::print("\n");
+      std::fflush(stdout);
     }
   }
 }

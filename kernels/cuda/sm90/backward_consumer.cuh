@@ -98,11 +98,7 @@ class BackwardConsumer {
       if constexpr (kConfig.d_q) begin_part();
       unsigned bits = attending(flags, slot);
       const bool cut = bits_matter(flags);
-      if (cut) {
-        bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, numbers);
-      } else {
-        bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, numbers);
-      }
+      weigh(cut, bits, drops, at, numbers);
       if constexpr (kConfig.d_q) end_part();
       issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(slot_of(d_o_)));
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
@@ -110,11 +106,7 @@ class BackwardConsumer {
       d_o_.advance(kConfig.d_o_stages);
       ptx::wgmma_wait<1>();
       ptx::touch(y_);
-      if (cut) {
-        Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, numbers);
-      } else {
-        Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, numbers);
-      }
+      differentiate(cut, bits, drops, at, numbers);
       if constexpr (kConfig.d_q) store_d_s();
       // Of the next step; behind the last one of whatever stands there, and forgotten.
       flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
@@ -124,6 +116,11 @@ class BackwardConsumer {
       if (last) break;
       issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(slot_of(q_)));
     }
+    finish();
+  }
+
+  /// The last step's dK has been asked for. dV is stored beside it.
+  __device__ __forceinline__ void finish() {
     fresh_ = false;
     ptx::wgmma_wait<1>();
     ptx::touch(d_v_);
@@ -135,6 +132,23 @@ class BackwardConsumer {
     if constexpr (kConfig.d_q) {
       begin_part();
       end_part();
+    }
+  }
+
+  __device__ __forceinline__ void weigh(bool cut, unsigned& bits, const TransposedDrops& drops,
+                                        const TransposedOrigin& at, const Numbers& lse) {
+    if (cut) {
+      bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, lse);
+    } else {
+      bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, lse);
+    }
+  }
+  __device__ __forceinline__ void differentiate(bool cut, unsigned bits, const TransposedDrops& drops,
+                                                const TransposedOrigin& at, const Numbers& deltas) {
+    if (cut) {
+      Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, deltas);
+    } else {
+      Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, deltas);
     }
   }
 

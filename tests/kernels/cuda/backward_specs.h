@@ -84,6 +84,11 @@ inline BackwardList scored() {
     spec.mask = "causal_lower_right";
     list.push_back({spec, rows_wanted()});
   }
+  // With 128 columns a mapped score reads lse and delta where they stand.
+  CaseSpec wide = backward_spec(200, 140, 128);
+  wide.score = "softcap";
+  wide.mask = "causal";
+  list.push_back({wide, rows_wanted()});
   return list;
 }
 

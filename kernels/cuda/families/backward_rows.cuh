@@ -1,8 +1,8 @@
 // The kernels around backward_sm90, over blocks of 64 queries of one head, a CTA each:
 //
 //   backward_rows        lse in powers of two, and delta = sum over d of dO o, less d_lse, in the order of
-//                        shared/backward_rows.h; zeros for dQ's sums and for the number of tiles drawn; each block's share
-//                        of d_sinks
+//                        shared/backward_rows.h; zeros for dQ's sums and for the number of tiles drawn; each block's
+//                        share of d_sinks
 //   backward_d_q         dq of dQ's sums
 //   backward_sinks       d_sinks: a warp a head, the blocks' shares in a fixed order
 //
@@ -13,6 +13,7 @@
 #pragma once
 
 #include "fragments/output_elements.cuh"
+#include "fragments/quads.cuh"
 #include "mods/captures.cuh"
 #include "ptx/math.cuh"
 #include "shared/backward_sm90.h"
@@ -135,6 +136,36 @@ __device__ __forceinline__ void zero_sums(float* sums) {
   }
 }
 
+/// A block's dq of its sums, as they stand: a thread has four chunks of 8 columns of two rows, and 16 bytes of each
+/// after its quad has turned them.
+template <auto kConfig>
+__device__ __forceinline__ void store_wide_d_q(const BackwardRowsParams& params, const shared::RowBlock& block,
+                                               int head, const float* sums) {
+  const shared::RowGradient& out = params.d_q_out;
+  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * 256; i += shared::kRowThreads) {
+    const int thread = i % 128, group = i / 128;  // of 32 columns
+    const float4* from = reinterpret_cast<const float4*>(sums) + group * 4 * 128 + thread;
+    unsigned words[2][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float4 four = from[j * 128];
+      words[0][j] = ptx::pack<kConfig.f16>(four.x * params.d_q_scale, four.y * params.d_q_scale);
+      words[1][j] = ptx::pack<kConfig.f16>(four.z * params.d_q_scale, four.w * params.d_q_scale);
+    }
+    const int column = 32 * group + 8 * (thread % 4);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * r;
+      turn_words(words[r]);
+      if (row >= block.stored || column >= kConfig.qk_dim) continue;
+      auto* to = static_cast<unsigned short*>(out.data) + block.batch * out.stride[0] + head * out.stride[1] +
+                 (block.row + row) * out.stride[2] + column;
+      const uint4 zeros = {0, 0, 0, 0}, all = {words[r][0], words[r][1], words[r][2], words[r][3]};
+      *reinterpret_cast<uint4*>(to) = row < block.live ? all : zeros;
+    }
+  }
+}
+
 }  // namespace heddle
 
 extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
@@ -180,6 +211,10 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   const int head = static_cast<int>(blockIdx.y);
   const float* const sums = params.d_q + (static_cast<long long>(blockIdx.x) * params.q_heads + head) *
                                              (kConfig.panels() * shared::kPartFloats);
+  if constexpr (kConfig.wide_d_q && kConfig.d_q_type == OutputType::same) {
+    store_wide_d_q<kConfig>(params, block, head, sums);
+    return;
+  }
   const shared::RowGradient& out = params.d_q_out;
   constexpr int kPairs = (kConfig.qk_dim + 1) / 2;
   for (int i = static_cast<int>(threadIdx.x); i < block.stored * kPairs; i += shared::kRowThreads) {

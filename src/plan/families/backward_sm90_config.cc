@@ -99,6 +99,7 @@ BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTenso
     return !view || (view->dtype == own && view->shape[view->rank() - 1] % kWide == 0 && divides(*view, kWide));
   };
   config.wide_gradients = wide(tensors.dk) && wide(tensors.dv);
+  config.wide_d_q = tensors.dq && wide(tensors.dq);
   set(tensors.dq, config.d_q_type);
   set(tensors.dk, config.d_k_type);
   set(tensors.dv, config.d_v_type);

@@ -101,7 +101,7 @@ TEST_F(BackwardCompileTable, RowKernels) {
     const problem::AttentionProblem problem = problem_of({}, {}, {}, Normalizer::softmax);
     shared::BackwardSm90Config config = plan::backward_sm90_config(problem, plan::backward_mods(problem));
     config.o_type = config.d_q_type = type;
-    config.wide_rows = type == OutputType::same;
+    config.wide_rows = config.wide_d_q = type == OutputType::same;
     config.sinks = true;
     const auto cubin = jit::build(emit::backward_rows(config));
     EXPECT_EQ(cubin->spill_bytes, 0);

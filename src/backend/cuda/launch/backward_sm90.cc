@@ -160,7 +160,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
       if (!view || config_.odd_gradients) return;
       check_address(name, view->data, wide ? 16 : 2 * size_of(view->dtype));
     };
-    check("dq", tensors.dq, false);
+    check("dq", tensors.dq, config_.wide_d_q);
     check("dk", tensors.dk, config_.wide_gradients);
     check("dv", tensors.dv, config_.wide_gradients);
   }

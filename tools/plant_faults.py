@@ -6,7 +6,7 @@ usage: plant_faults.py [--sample N [--seed SEED]] [--only NAME ...] [--gpu] [--l
 The faults stand in tools/faults/ROOM.json, a room of src/ or kernels/ each: {"name", "file", "find", "replace", "tests"}.
 `find` must occur exactly once in the file, so that a fault that no longer fits the code is an error here and not a silent
 pass. `tests` is a regular expression for whole names of ctest's tests, with or without their "_test", of which at least
-one must fail. A fault that does not compile does not count as found. Those of tools/faults/gpu.json need a GPU and are
+one must fail; "full": true where they draw what they run, and all of it has to (HEDDLE_TEST_FULL). A fault that does not compile does not count as found. Those of tools/faults/gpu.json need a GPU and are
 planted with --gpu alone.
 
 --sample plants as many at random; the seed is printed, and --seed or HEDDLE_TEST_SEED repeats the draw.
@@ -30,9 +30,9 @@ CPUS = len(os.sched_getaffinity(0))
 TEST_LINE = re.compile(r"^(?:add_test|set_tests_properties)\(\[=*\[(.*?)\]=*\](.*)\)$", re.MULTILINE)
 
 
-def run(command, cwd, seconds):
+def run(command, cwd, seconds, added=None):
     # Paths from the copy's root: all copies, and the build that is copied, share what ccache holds.
-    environment = {**os.environ, "CCACHE_BASEDIR": str(cwd), "GTEST_FAIL_FAST": "1"}
+    environment = {**os.environ, "CCACHE_BASEDIR": str(cwd), "GTEST_FAIL_FAST": "1", **(added or {})}
     try:
         return subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=seconds)
@@ -136,7 +136,7 @@ def plant(tree, fault, jobs):
         if built.returncode != 0:
             return "does not compile", built.stdout[-800:]
         tested = run(["ctest", "--test-dir", "build/release", "-R", whole_names(fault["tests"]), f"-j{jobs}",
-                      "--stop-on-failure"], tree, 900)
+                      "--stop-on-failure"], tree, 900, {"HEDDLE_TEST_FULL": "1"} if fault.get("full") else None)
         if "No tests were found" in tested.stdout:
             return "no such test", fault["tests"]
         return ("missed", tested.stdout[-400:]) if tested.returncode == 0 else ("found", "")

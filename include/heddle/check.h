@@ -8,8 +8,8 @@
 //   (a) Its largest and its mean error are each at most 2 * base + floor. `base` is plain's error, or the error of the
 //       reference rounded to the tensor's dtype if that is larger (on few elements plain may be exact by luck). The
 //       largest error takes the tensor's largest floor, the mean error the mean one.
-//   (b) o only: no element of a row errs by more than 4 u * magnitude + floor + one rounding of o. u is the storage
-//       dtype's unit roundoff.
+//   (b) o and max_scores: no element of a row errs by more than 4 u * magnitude + floor + one rounding of the tensor.
+//       u is the storage dtype's unit roundoff, and 0 for max_scores.
 //
 //   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
 //              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude.
@@ -17,8 +17,8 @@
 //              computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such products
 //              (check/criterion.h). With normalizer none the floor is 8 * 2^-24 * m * sum |w v|.
 //   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|), and max_scores likewise. p counts at least
-//   2^-102 (f64: 2^-970),
-//              since f32 flushes smaller ones. With normalizer none p is t itself, not its exponential.
+//              2^-102 (f64: 2^-970), since f32 flushes smaller ones. With normalizer none p is t itself, not its
+//              exponential.
 //   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part. The last
 //              one counts because a score in which much cancels is as uncertain as what cancelled.
 //

@@ -17,8 +17,8 @@ def check(
     **options: Unpack[Options],
 ) -> CheckReport:
     """Whether o, lse and max_scores are what heddle.attention(q, k, v, **options) should give, by one criterion for
-    all backends: the error against attention in float64 is at most twice that of plain, unfused attention, and in no
-    row larger than rounding explains. `print` shows the figures; the report is true if all passed.
+    all backends: the error against attention in float64 is at most twice that of plain, unfused attention, and of o
+    and max_scores in no row larger than rounding explains. `print` shows the figures; the report is true if all passed.
 
     o may have any floating dtype. It costs Sq * Skv interpreted elements a head, twice. Raises as heddle.attention.
 

@@ -212,7 +212,7 @@ def set_options(arguments: _core.Arguments, options: Mapping[str, Any]) -> None:
                 setattr(arguments, name, value._mask if name == "block_mask" else value)
             except (TypeError, AttributeError):
                 if name not in ACCEPTED:
-                    raise TypeError(f"'{name}' is no option of heddle.attention") from None
+                    raise TypeError(f"'{name}' is no option that is accepted here") from None
                 refuse_type(name, value, ACCEPTED[name])
 
 

@@ -33,7 +33,7 @@ class RowJudge {
         max_scores_(tensors.max_scores),
         o_criterion_(o_.dtype, true),
         lse_criterion_(lse_ ? lse_->dtype : DType::f32, false),
-        max_scores_criterion_(max_scores_ ? max_scores_->dtype : DType::f32, false) {}
+        max_scores_criterion_(max_scores_ ? max_scores_->dtype : DType::f32, true) {}
 
   /// inputs: null past the end of a sequence.
   void add(const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& reference,

@@ -8,7 +8,7 @@ Device device_of(const AttentionTensors& tensors) {
   const Device device = tensors.q.device;
   const auto check = [&](std::string_view tensor, const ConstTensorView& view) {
     if (view.device == device) return;
-    refuse("q is on {} and {} on {}; one device for q, k, v, o and lse is accepted", name(device), tensor,
+    refuse("q is on {} and {} on {}; one device for all tensors is accepted", name(device), tensor,
            name(view.device));
   };
   check("k", tensors.k);

@@ -59,7 +59,7 @@ TEST(Refusals, Dtypes) {
 }
 
 TEST(Refusals, TensorsOnSeveralDevices) {
-  const std::string accepted = "; one device for q, k, v, o and lse is accepted";
+  const std::string accepted = "; one device for all tensors is accepted";
   refused([](Call& c) { c.tensors.q.device = {DeviceKind::cuda, 1}; }, "q is on cuda:1 and k on the CPU" + accepted);
   refused(
       [](Call& c) {

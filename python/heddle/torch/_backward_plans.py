@@ -3,6 +3,7 @@ stands, and take-over can leave the call to torch."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ from ._gradients import Wanted, backward_request, is_deterministic, wanted_of
 from ._run import Call, empty_lse, empty_out
 
 ASKED_ON = {"cuda"}  # a CPU computes every backward
-MOST_KEPT = 512
-_reasons: dict[Any, tuple[str, Any]] = {}  # why there is none, empty if there is one; and the lists, by id in the key
+# Why there is none, empty if there is one; and the lists, which are by id in the key. Lists are as long as sequences,
+# so few calls that have some are kept.
+MOST_KEPT, MOST_WITH_LISTS = 512, 8
+_reasons: dict[Any, tuple[str, Any]] = {}
+_reasons_with_lists: dict[Any, tuple[str, Any]] = {}
 
 
 def check_backward_exists(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> None:
@@ -29,12 +33,14 @@ def check_backward_exists(query: torch.Tensor, key: torch.Tensor, value: torch.T
         return
     texts = [None if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     known = (*texts, id(call.lists), *map(layout, tensors), *layouts(call.captures), *layouts(call.tensors),
-             *call.params, wanted, call.max_q_len, call.max_kv_len, is_deterministic())
-    found = _reasons.get(known)
+             *call.params, wanted, call.max_q_len, call.max_kv_len, call.clamps, is_deterministic(),
+             os.environ.get("HEDDLE_FAMILY"))
+    kept, most = (_reasons, MOST_KEPT) if call.lists is None else (_reasons_with_lists, MOST_WITH_LISTS)
+    found = kept.get(known)
     if found is None:
-        if len(_reasons) >= MOST_KEPT:
-            _reasons.clear()
-        found = _reasons[known] = reason_against(query, key, value, call, wanted), call.lists
+        if len(kept) >= most:
+            kept.clear()
+        found = kept[known] = reason_against(query, key, value, call, wanted), call.lists
     if found[0]:
         raise NotImplementedError(f"{found[0]}. An input requires a gradient: call under torch.no_grad() if none is "
                                   "needed")

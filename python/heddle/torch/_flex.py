@@ -143,7 +143,7 @@ def flex_attention(
     - ValueError, RuntimeError: for shapes, devices and options that torch refuses with the same.
     - TypeError: for a function whose Python code needs the value of a score or an index.
     - NotImplementedError: for an operation of a function that has no expression; the message names it and the line. For
-      max_scores under torch.compile and under torch.func's transforms.
+      max_scores under torch.compile(fullgraph=True) and under torch.func's transforms.
 
     Autograd has gradients of query, key, value, lse, and of the tensors that score_mod reads.
 
@@ -193,13 +193,17 @@ def with_maxima(
     enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
 ) -> tuple[tuple[torch.Tensor, torch.Tensor | None], torch.Tensor]:
     """checked(), and the rows' largest scores."""
-    if torch.compiler.is_dynamo_compiling():
-        raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; "
-                                  "lse is computed there")
+    refuse_traced_maxima()
     check_inputs(query, key, value, enable_gqa)
     max_scores = empty_lse(query)
     return checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options,
                    max_scores), max_scores
+
+
+def refuse_traced_maxima() -> None:
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; "
+                                  "lse is computed there")
 
 
 def checked(
@@ -217,6 +221,8 @@ def checked(
     if query.shape[0] != key.shape[0] and (key.shape[0] != 1 or block_mask is None):
         raise ValueError("Expect query and key/value to have the same batch size, or key and value of batch 1 and a "
                          f"block_mask, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
+    if max_scores is not None:
+        refuse_traced_maxima()  # here too: without fullgraph Dynamo runs the caller's frame and traces this one
     if torch.compiler.is_dynamo_compiling():
         return compiled(query, key, value, score_mod, block_mask, scale, with_lse)
     call = Call(scale=None if scale is None else float(scale), with_lse=with_lse)

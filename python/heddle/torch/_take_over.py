@@ -15,9 +15,10 @@ from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.bias import CausalBias
 
+from . import _backward_plans
 from ._block_mask import create_block_mask
 from ._flex import flex_attention
-from ._run import PLAIN, has_tangent
+from ._run import PLAIN, has_tangent, is_plain
 from ._sdpa import scaled_dot_product_attention
 
 torchs_sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -57,8 +58,9 @@ def clear_log() -> None:
 def refuses(query: Any, *others: Any) -> str:
     """Why heddle does not take a call; empty if it does."""
     tensors = [x for x in (query, *others) if isinstance(x, torch.Tensor)]
-    if torch.compiler.is_dynamo_compiling() and query.device.type == "cuda" and torch.is_grad_enabled() and any(
-            x.requires_grad for x in tensors):
+    asks = not torch.compiler.is_dynamo_compiling() and is_plain(*tensors)
+    differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if not asks and differentiated and query.device.type in _backward_plans.ASKED_ON:
         return "an input requires a gradient, and only eager calls ask whether a GPU computes it"
     if not torch.compiler.is_dynamo_compiling():
         if forward_ad._current_level >= 0 and has_tangent(*tensors):

@@ -143,6 +143,19 @@ def test_max_scores():
     out.sum().backward()
 
 
+def test_max_scores_beside_a_graph_break():
+    """Without fullgraph the call runs beside the graphs."""
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, 40, 16)
+    want = flex_attention(q, q, q, return_aux=AuxRequest(max_scores=True))[1].max_scores
+
+    @torch.compile(backend="eager")
+    def attend(q):
+        return flex_attention(q, q, q, return_aux=AuxRequest(max_scores=True, lse=True))[1].max_scores * 2
+
+    torch.testing.assert_close(attend(q), 2 * want)
+
+
 def test_max_scores_are_of_eager_calls():
     q = random(1, 2, 9, 16)
 

@@ -252,3 +252,48 @@ def test_a_backward_that_exists_is_asked_for_once(monkeypatch):
     plans = heddle.plan_cache_counts()["misses"]
     heddle.torch.flex_attention(q, q, q, score).sum().backward()
     assert len(made) == 1 and heddle.plan_cache_counts()["misses"] == plans and table.grad.any()
+
+
+def test_a_call_that_is_not_asked_goes_to_torch(monkeypatch):
+    """Under a transform or a dispatch mode nobody can say beforehand whether a GPU computes the backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from heddle.torch import _backward_plans
+
+    def loss(q):
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q).sum()
+
+    monkeypatch.setattr(_backward_plans, "ASKED_ON", {"cpu"})
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    heddle.torch.clear_log()
+    with heddle.torch.enabled():
+        torch.func.grad(loss)(q.detach())
+        with FlopCounterMode(display=False):
+            loss(q).backward()
+        with torch.no_grad(), FlopCounterMode(display=False):
+            loss(q)  # no gradient: heddle's
+    reason = "torch: an input requires a gradient, and only eager calls ask whether a GPU computes it"
+    assert went("scaled_dot_product_attention") == {reason: 2, "heddle": 1}
+
+
+def test_what_is_kept_of_backwards_knows_the_family_and_few_lists(monkeypatch):
+    from heddle import _core
+    from heddle.torch import _backward_plans
+
+    made = []
+    monkeypatch.setattr(_backward_plans, "ASKED_ON", {"cpu"})
+    monkeypatch.setattr(_backward_plans, "_reasons", {})
+    monkeypatch.setattr(_backward_plans, "_reasons_with_lists", {})
+    monkeypatch.setattr(_core, "BackwardPlan", lambda *args: made.append(args))
+    monkeypatch.delenv("HEDDLE_FAMILY", raising=False)
+    q = torch.randn(1, 2, 128, 8, requires_grad=True)
+    for family in (None, "backward_sm90", "backward_sm90"):
+        if family:
+            monkeypatch.setenv("HEDDLE_FAMILY", family)
+        heddle.torch.scaled_dot_product_attention(q, q, q)
+    assert len(made) == 2
+    for _ in range(20):
+        count, index = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+        heddle.torch.flex_attention(q, q, q, block_mask=flex.BlockMask.from_kv_blocks(count, index, mask_mod=causal))
+    assert len(_backward_plans._reasons) == 2
+    assert 0 < len(_backward_plans._reasons_with_lists) <= _backward_plans.MOST_WITH_LISTS

@@ -3,6 +3,7 @@
 import math
 
 from comparison import library as c
+from comparison.planned import Planned
 
 CONTENDERS = ("heddle", "cudnn", "fa2", "flex", "fa4", "gemm")
 MASKS = {False: None, True: b"q_idx >= kv_idx"}
@@ -24,7 +25,7 @@ class Inputs:
         return tuple(x.transpose(1, 2) for x in (self.q, self.k, self.v))
 
 
-class Heddle:
+class Heddle(Planned):
     """The library through its C interface: a plan, run on PyTorch's memory and its current stream."""
 
     def __init__(self, inputs, library):
@@ -32,13 +33,8 @@ class Heddle:
         self.library, self.inputs = library, inputs
         self.o = torch.full_like(inputs.q, math.nan)
         self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
-        self.tensors = self.tensors_of(inputs, self.o, self.lse)
-        self.plan = library.plan(self.tensors, c.AttentionOptions(mask_mod=MASKS[cell.causal]))
-        count = self.plan.workspace_bytes()
-        self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
-        self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)
-        if inputs.device != "cpu":
-            self.options.stream = torch.cuda.current_stream().cuda_stream
+        attention = c.AttentionOptions(mask_mod=MASKS[cell.causal])
+        super().__init__(library, torch, inputs.device, self.tensors_of(inputs, self.o, self.lse), attention)
 
     @staticmethod
     def view(x, device, heads_first=False):
@@ -53,9 +49,6 @@ class Heddle:
         return c.attention_tensors(
             *(cls.view(x, device) for x in (inputs.q, inputs.k, inputs.v, o)), cls.view(lse, device, heads_first=True)
         )
-
-    def __call__(self):
-        self.plan.run(self.tensors, self.options)
 
     def result(self):
         return self.o.transpose(1, 2), self.lse

@@ -9,6 +9,7 @@ import math
 
 from comparison import contenders, criterion, report, timing
 from comparison import library as c
+from comparison.planned import Planned
 
 ANCHOR_GEMM = 1302.0  # TFLOP/s of an e4m3 GEMM beside these
 ANCHORS = {False: {2048: 824, 8192: 934, 16384: 940}, True: {2048: 684, 8192: 872, 16384: 906}}
@@ -36,7 +37,7 @@ class Inputs(contenders.Inputs):
             self.factors.append(factor.contiguous())
 
 
-class Heddle:
+class Heddle(Planned):
     def __init__(self, inputs, lib):
         torch, cell = inputs.torch, inputs.cell
         device = "cpu" if inputs.device == "cpu" else "cuda"
@@ -48,22 +49,14 @@ class Heddle:
         self.o = torch.full_like(inputs.q, math.nan)
         self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
         stored = [view(x, "e4m3") for x in inputs.stored]
-        self.tensors = c.attention_tensors(*stored, view(self.o, "bf16"), view(self.lse, "f32", heads_first=True))
+        tensors = c.attention_tensors(*stored, view(self.o, "bf16"), view(self.lse, "f32", heads_first=True))
         factors = [view(x, "f32", heads_first=True) for x in inputs.factors]
         names = ("q_descale", "k_descale", "v_descale")
-        self.attention = c.AttentionOptions(
+        attention = c.AttentionOptions(
             mask_mod=contenders.MASKS[cell.causal], **dict(zip(names, map(ctypes.pointer, factors)))
         )
         self.kept = inputs, factors
-        self.plan = lib.plan(self.tensors, self.attention)
-        count = self.plan.workspace_bytes()
-        self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
-        self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)
-        if inputs.device != "cpu":
-            self.options.stream = torch.cuda.current_stream().cuda_stream
-
-    def __call__(self):
-        self.plan.run(self.tensors, self.options)
+        super().__init__(lib, torch, inputs.device, tensors, attention)
 
 
 class Gemm:

@@ -12,6 +12,7 @@ import math
 from typing import Callable
 
 from comparison import criterion, library as c, mod_peers, philox, report, timing
+from comparison.planned import Planned
 
 BATCH, HEADS, LENGTH = 2, 16, 8192
 DOCUMENTS = (1000, 37, 2055, 900, 1500, 700, 1200, 800)
@@ -286,7 +287,7 @@ def view(x):
     return c.tensor(x.data_ptr(), DTYPES[str(x.dtype)], x.shape, x.stride(), x.device.type, x.device.index or 0)
 
 
-class Heddle:
+class Heddle(Planned):
     """The library on one mod; `blocks`: on a block mask instead, with none. `more`: other options of c.h."""
 
     def __init__(self, inputs, lib, mod=None, captures=None, blocks=None, **more):
@@ -297,7 +298,7 @@ class Heddle:
         self.lse = torch.full((cell.batch, cell.heads, cell.s), math.nan, device=inputs.device)
         rows = [view(x.transpose(1, 2)) for x in (inputs.q, inputs.k, inputs.v, self.o)]
         softmax = mod is None or mod.softmax
-        self.tensors = c.attention_tensors(*rows, view(self.lse) if softmax else None)
+        tensors = c.attention_tensors(*rows, view(self.lse) if softmax else None)
         if not softmax:
             self.lse = None
         self.sinks = view(captures["sinks"]) if mod and mod.sinks else None
@@ -308,7 +309,7 @@ class Heddle:
         )
         self.bindings = c.Bindings(captures=self.captures, capture_count=len(names))
         self.blocks = blocks
-        self.attention = c.AttentionOptions(
+        attention = c.AttentionOptions(
             score_mod=mod.score.encode() if mod and mod.score else None,
             mask_mod=mod.mask.encode() if mod and mod.mask else None,
             weight_mod=mod.weight.encode() if mod and mod.weight else None,
@@ -318,15 +319,7 @@ class Heddle:
             sinks=ctypes.pointer(self.sinks) if self.sinks else None,
             normalizer=NORMALIZERS.index(mod.normalizer) if mod else 0,
         )
-        self.plan = lib.plan(self.tensors, self.attention)
-        count = self.plan.workspace_bytes()
-        self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
-        self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)
-        if inputs.device != "cpu":
-            self.options.stream = torch.cuda.current_stream().cuda_stream
-
-    def __call__(self):
-        self.plan.run(self.tensors, self.options)
+        super().__init__(lib, torch, inputs.device, tensors, attention)
 
     def result(self):
         return self.o.transpose(1, 2), self.lse

@@ -9,6 +9,7 @@ import contextlib
 import math
 
 from comparison import library as c, mods
+from comparison.planned import Planned
 
 PEERS = ("cudnn", "fa2", "flex", "fa4")
 DETERMINISTIC = "-det"
@@ -33,7 +34,7 @@ class Inputs:
         return tuple(x.transpose(1, 2) for x in (self.q, self.k, self.v, self.d_o))
 
 
-class Heddle:
+class Heddle(Planned):
     """The library through its C interface: a plan, run on PyTorch's memory and its current stream. `captures`: tensors
     by name; `gradients`: the names of those whose gradients it computes too."""
 
@@ -49,18 +50,10 @@ class Heddle:
         }
         views |= {"o": mods.view(self.forward.o.transpose(1, 2)), "lse": mods.view(self.forward.lse)}
         views |= {name: mods.view(x.transpose(1, 2)) for name, x in zip(("dq", "dk", "dv"), self.gradients)}
-        self.tensors = c.backward_tensors(views, {name: mods.view(x) for name, x in self.captures.items()})
-        self.attention = c.AttentionOptions.from_buffer_copy(self.forward.attention)
-        self.attention.deterministic = deterministic
-        self.plan = lib.plan(self.tensors, self.attention)
-        count = self.plan.workspace_bytes()
-        self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
-        self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)
-        if inputs.device != "cpu":
-            self.options.stream = torch.cuda.current_stream().cuda_stream
-
-    def __call__(self):
-        self.plan.run(self.tensors, self.options)
+        tensors = c.backward_tensors(views, {name: mods.view(x) for name, x in self.captures.items()})
+        attention = c.AttentionOptions.from_buffer_copy(self.forward.attention)
+        attention.deterministic = deterministic
+        super().__init__(lib, torch, inputs.device, tensors, attention)
 
     def stored(self):
         return self.forward.result()

@@ -24,12 +24,14 @@ struct RowNumbersOfThread {
 
   __device__ __forceinline__ void set(ptx::Address from) {
     at = from;
+    if constexpr (kEarly) {
 #pragma unroll
-    for (int i = 0; kEarly && i < 4; ++i) {
-      float four[4];
-      ptx::load_floats(from + 16 * i, four);
+      for (int i = 0; i < 4; ++i) {
+        float four[4];
+        ptx::load_floats(from + 16 * i, four);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) all[4 * i + e] = four[e];
+        for (int e = 0; e < 4; ++e) all[4 * i + e] = four[e];
+      }
     }
   }
   __device__ __forceinline__ void read(int i, float (&four)[4]) const {

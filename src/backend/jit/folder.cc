@@ -1,4 +1,4 @@
-#include "backend/cuda/jit/folder.h"
+#include "backend/jit/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <random>
 #include <utility>
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
@@ -190,4 +190,4 @@ std::vector<Folder::Entry> Folder::entries() const {
   return entries;
 }
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

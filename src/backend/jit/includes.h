@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/jit/source.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 
 /// The headers that the source's text includes, or that those include, in the order of their first mention. Headers of
 /// `source` that are not mentioned, and mentioned names that are no headers of `source`, are left out.
@@ -16,4 +16,4 @@ std::vector<const Header*> headers_in_use(const Source& source);
 /// every header says `#pragma once` and is included unconditionally.
 std::string in_one_file(const Source& source);
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

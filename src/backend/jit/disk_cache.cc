@@ -1,4 +1,4 @@
-#include "backend/cuda/jit/disk_cache.h"
+#include "backend/jit/disk_cache.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "base/environment.h"
 #include "heddle/error.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 constexpr std::int64_t kDefaultBound = std::int64_t{1} << 30;
@@ -135,4 +135,4 @@ std::string DiskCache::notes() const {
   return text;
 }
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

@@ -1,5 +1,5 @@
 // The search for libraries: what is found in which order, and what the sentence says when nothing is.
-#include "backend/cuda/driver/library.h"
+#include "backend/libraries/library.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "own_folder.h"
 #include "scoped_environment.h"
 
-namespace heddle::cuda {
+namespace heddle::libraries {
 namespace {
 
 namespace fs = std::filesystem;
@@ -181,4 +181,4 @@ TEST_F(LibraryTest, WheelsStandBesideThePythonOfPathAndOfTheVirtualEnvironment) 
 }
 
 }  // namespace
-}  // namespace heddle::cuda
+}  // namespace heddle::libraries

@@ -1,9 +1,9 @@
-#include "backend/cuda/jit/includes.h"
+#include "backend/jit/includes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 std::vector<std::string> names_in_use(const Source& source) {
@@ -59,4 +59,4 @@ TEST(Includes, BecomeOneFile) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

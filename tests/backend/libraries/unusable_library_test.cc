@@ -8,10 +8,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "backend/cuda/driver/printed_by.h"
+#include "backend/libraries/printed_by.h"
 #include "own_folder.h"
 
-namespace heddle::cuda {
+namespace heddle::libraries {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ TEST(UnusableLibrary, OneThatIsNotIsTakenAllTheSame) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda
+}  // namespace heddle::libraries

@@ -1,4 +1,4 @@
-// Shared libraries opened at run time: one search for libcuda and libnvrtc, which remembers where it looked.
+// Shared libraries opened at run time: one search for drivers and compilers, which remembers where it looked.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 #include "base/environment.h"
 
-namespace heddle::cuda {
+namespace heddle::libraries {
 
 /// An open library. Copies mean the same one. It is never closed: drivers and compilers leave threads and exit handlers
 /// behind that must not lose their code.
@@ -63,4 +63,4 @@ std::vector<std::filesystem::path> toolkit_folders();
 /// folders below site-packages/nvidia, the best first ("cu13", "cuda_nvrtc"); only those that exist are listed.
 std::vector<std::filesystem::path> wheel_folders(std::span<const std::string_view> packages);
 
-}  // namespace heddle::cuda
+}  // namespace heddle::libraries

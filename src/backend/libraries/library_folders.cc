@@ -1,13 +1,13 @@
-// Where the libraries of NVIDIA stand when they are not on the loader's path.
+// Where drivers and compilers of GPUs stand when they are not on the loader's path.
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 
-#include "backend/cuda/driver/library.h"
+#include "backend/libraries/library.h"
 
-namespace heddle::cuda {
+namespace heddle::libraries {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,4 +119,4 @@ std::vector<fs::path> wheel_folders(std::span<const std::string_view> packages) 
   return folders;
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::libraries

@@ -1,4 +1,4 @@
-#include "backend/cuda/jit/record.h"
+#include "backend/jit/record.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'H', 'E', 'D', 'D', 'L', 'E', 'K', '\n'};
@@ -20,7 +20,7 @@ struct FileHeader {
   std::uint32_t version, header_size;
   std::uint64_t checksum;  // of everything behind it
   std::array<char, 32> key;
-  std::uint64_t verdict_size, log_size, cubin_size;
+  std::uint64_t verdict_size, log_size, code_size;
   std::int32_t registers, spill_bytes, stack_bytes, static_shared_bytes;
   double compile_ms;
 };
@@ -39,7 +39,7 @@ std::string complaint(const FileHeader& header, std::string_view key, std::size_
   }
   if (std::string_view(header.key.data(), header.key.size()) != key) return "holds another kernel";
   std::uint64_t rest = size - sizeof(FileHeader);
-  for (const std::uint64_t part : {header.verdict_size, header.log_size, header.cubin_size}) {
+  for (const std::uint64_t part : {header.verdict_size, header.log_size, header.code_size}) {
     if (part > rest) return "is cut short";
     rest -= part;
   }
@@ -50,31 +50,31 @@ std::string complaint(const FileHeader& header, std::string_view key, std::size_
 bool plausible(const FileHeader& header) {
   return header.registers >= 0 && header.spill_bytes >= 0 && header.stack_bytes >= 0 &&
          header.static_shared_bytes >= 0 && std::isfinite(header.compile_ms) && header.compile_ms >= 0 &&
-         (header.verdict_size == 0) == (header.cubin_size != 0);
+         (header.verdict_size == 0) == (header.code_size != 0);
 }
 
 }  // namespace
 
 std::vector<char> encode(std::string_view key, const Record& record) {
-  const Cubin& cubin = record.cubin;
+  const MachineCode& code = record.code;
   FileHeader header{.magic = kMagic,
                     .version = kVersion,
                     .header_size = sizeof(FileHeader),
                     .checksum = 0,
                     .key = {},
                     .verdict_size = record.verdict.size(),
-                    .log_size = cubin.log.size(),
-                    .cubin_size = cubin.bytes.size(),
-                    .registers = cubin.registers,
-                    .spill_bytes = cubin.spill_bytes,
-                    .stack_bytes = cubin.stack_bytes,
-                    .static_shared_bytes = cubin.static_shared_bytes,
-                    .compile_ms = cubin.compile_ms};
+                    .log_size = code.log.size(),
+                    .code_size = code.bytes.size(),
+                    .registers = code.registers,
+                    .spill_bytes = code.spill_bytes,
+                    .stack_bytes = code.stack_bytes,
+                    .static_shared_bytes = code.static_shared_bytes,
+                    .compile_ms = code.compile_ms};
   key.copy(header.key.data(), header.key.size());
   std::vector<char> bytes(sizeof(header));
   bytes.insert(bytes.end(), record.verdict.begin(), record.verdict.end());
-  bytes.insert(bytes.end(), cubin.log.begin(), cubin.log.end());
-  bytes.insert(bytes.end(), cubin.bytes.begin(), cubin.bytes.end());
+  bytes.insert(bytes.end(), code.log.begin(), code.log.end());
+  bytes.insert(bytes.end(), code.bytes.begin(), code.bytes.end());
   std::memcpy(bytes.data(), &header, sizeof(header));
   header.checksum = checksum_of(bytes);
   std::memcpy(bytes.data(), &header, sizeof(header));
@@ -100,17 +100,17 @@ std::optional<Record> decode(std::string_view key, std::span<const char> bytes, 
     return part;
   };
   Record record;
-  const auto verdict = take(header.verdict_size), log = take(header.log_size), cubin = take(header.cubin_size);
+  const auto verdict = take(header.verdict_size), log = take(header.log_size), code = take(header.code_size);
   record.verdict.assign(verdict.begin(), verdict.end());
-  record.cubin.log.assign(log.begin(), log.end());
-  record.cubin.bytes.assign(cubin.begin(), cubin.end());
-  record.cubin.registers = header.registers;
-  record.cubin.spill_bytes = header.spill_bytes;
-  record.cubin.stack_bytes = header.stack_bytes;
-  record.cubin.static_shared_bytes = header.static_shared_bytes;
-  record.cubin.compile_ms = header.compile_ms;
-  record.cubin.from = Cubin::From::disk;
+  record.code.log.assign(log.begin(), log.end());
+  record.code.bytes.assign(code.begin(), code.end());
+  record.code.registers = header.registers;
+  record.code.spill_bytes = header.spill_bytes;
+  record.code.stack_bytes = header.stack_bytes;
+  record.code.static_shared_bytes = header.static_shared_bytes;
+  record.code.compile_ms = header.compile_ms;
+  record.code.from = MachineCode::From::disk;
   return record;
 }
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

@@ -1,5 +1,5 @@
 // Cache files: what was written comes back; anything else is refused, whatever its bytes.
-#include "backend/cuda/jit/record.h"
+#include "backend/jit/record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,14 +10,14 @@
 
 #include "base/hash.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 const std::string kKey = "0123456789abcdef0123456789abcdef";
 
 Record accepted() {
   Record record;
-  record.cubin = {.bytes = {'c', 'u', '\0', 'b'},
+  record.code = {.bytes = {'c', 'u', '\0', 'b'},
                   .log = "two\nlines",
                   .registers = 168,
                   .spill_bytes = 0,
@@ -30,8 +30,8 @@ Record accepted() {
 Record rejected() {
   Record record;
   record.verdict = "24 bytes are spilled";
-  record.cubin.log = "a log";
-  record.cubin.spill_bytes = 24;
+  record.code.log = "a log";
+  record.code.spill_bytes = 24;
   return record;
 }
 
@@ -48,14 +48,14 @@ TEST(Record, ComesBack) {
   const auto record = read(encode(kKey, accepted()), why);
   ASSERT_TRUE(record) << why;
   EXPECT_EQ(record->verdict, "");
-  EXPECT_EQ(record->cubin.bytes, accepted().cubin.bytes);
-  EXPECT_EQ(record->cubin.log, "two\nlines");
-  EXPECT_EQ(record->cubin.registers, 168);
-  EXPECT_EQ(record->cubin.spill_bytes, 0);
-  EXPECT_EQ(record->cubin.stack_bytes, 16);
-  EXPECT_EQ(record->cubin.static_shared_bytes, 1024);
-  EXPECT_EQ(record->cubin.compile_ms, 512.5);
-  EXPECT_EQ(record->cubin.from, Cubin::From::disk);
+  EXPECT_EQ(record->code.bytes, accepted().code.bytes);
+  EXPECT_EQ(record->code.log, "two\nlines");
+  EXPECT_EQ(record->code.registers, 168);
+  EXPECT_EQ(record->code.spill_bytes, 0);
+  EXPECT_EQ(record->code.stack_bytes, 16);
+  EXPECT_EQ(record->code.static_shared_bytes, 1024);
+  EXPECT_EQ(record->code.compile_ms, 512.5);
+  EXPECT_EQ(record->code.from, MachineCode::From::disk);
 }
 
 TEST(Record, OfARejectedKernelHoldsItsVerdict) {
@@ -63,8 +63,8 @@ TEST(Record, OfARejectedKernelHoldsItsVerdict) {
   const auto record = read(encode(kKey, rejected()), why);
   ASSERT_TRUE(record) << why;
   EXPECT_EQ(record->verdict, "24 bytes are spilled");
-  EXPECT_EQ(record->cubin.log, "a log");
-  EXPECT_THAT(record->cubin.bytes, testing::IsEmpty());
+  EXPECT_EQ(record->code.log, "a log");
+  EXPECT_THAT(record->code.bytes, testing::IsEmpty());
 }
 
 TEST(Record, OfAnotherKernelIsRefused) {
@@ -138,7 +138,7 @@ TEST(Record, WithFiguresThatNoKernelHasIsRefused) {
   }
   Record both = accepted(), none = accepted();
   both.verdict = "rejected";
-  none.cubin.bytes.clear();
+  none.code.bytes.clear();
   EXPECT_FALSE(read(encode(kKey, both), why)) << "rejected, and a kernel";
   EXPECT_FALSE(read(encode(kKey, none), why)) << "neither";
 }
@@ -161,9 +161,9 @@ TEST(Record, RandomBytesAndMutationsAreRefused) {
     const auto record = read(bytes, why);
     // Signed again, it may be read; then its lengths fit.
     if (!record) continue;
-    EXPECT_EQ(record->verdict.size() + record->cubin.log.size() + record->cubin.bytes.size() + 104, bytes.size());
+    EXPECT_EQ(record->verdict.size() + record->code.log.size() + record->code.bytes.size() + 104, bytes.size());
   }
 }
 
 }  // namespace
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

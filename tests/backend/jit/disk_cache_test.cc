@@ -1,5 +1,5 @@
 // The folder of kernels: where it is, what is trusted in it, what happens when it cannot be used, and its bound.
-#include "backend/cuda/jit/disk_cache.h"
+#include "backend/jit/disk_cache.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 #include "backend/cuda/jit/jit_case.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 namespace fs = std::filesystem;
@@ -20,6 +20,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using cuda::jit::Child;
+using cuda::jit::JitCase;
+using cuda::jit::text_of;
 
 std::string key(int i) {
   std::string key(32, '0');
@@ -29,8 +32,8 @@ std::string key(int i) {
 
 Record record(const std::string& bytes = "cubin") {
   Record record;
-  record.cubin.bytes.assign(bytes.begin(), bytes.end());
-  record.cubin.registers = 40;
+  record.code.bytes.assign(bytes.begin(), bytes.end());
+  record.code.registers = 40;
   return record;
 }
 
@@ -68,8 +71,8 @@ TEST_F(DiskCacheCase, KeepsKernels) {
   EXPECT_FALSE(disk.load(key(0)));
   disk.store(key(0), record("one"));
   disk.store(key(1), record("two"));
-  EXPECT_EQ(text_of(disk.load(key(0)).value().cubin), "one");
-  EXPECT_EQ(text_of(disk.load(key(1)).value().cubin), "two");
+  EXPECT_EQ(text_of(disk.load(key(0)).value().code), "one");
+  EXPECT_EQ(text_of(disk.load(key(1)).value().code), "two");
   EXPECT_EQ(disk.notes(), "kernel cache: " + cache().string() + ", at most 1024 MiB\n");
 }
 
@@ -331,4 +334,4 @@ TEST_F(DiskCacheCase, AFolderThatGoesAwayIsMadeAgain) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

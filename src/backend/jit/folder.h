@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 
 /// An open folder. Functions that fail say why in a sentence's end: "cannot be written: No space left on device".
 class Folder {
@@ -46,4 +46,4 @@ class Folder {
 /// How the files are called that write() has not finished, or that a process left behind which did not live to do so.
 bool is_temporary(const std::string& name);
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

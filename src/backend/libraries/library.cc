@@ -1,4 +1,4 @@
-#include "backend/cuda/driver/library.h"
+#include "backend/libraries/library.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 #include "heddle/error.h"
 
-namespace heddle::cuda {
+namespace heddle::libraries {
 namespace {
 
 namespace fs = std::filesystem;
@@ -166,4 +166,4 @@ Library open_library(const LibrarySearch& search, const LibraryCheck& check) {
   refuse_all(search, attempts);
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::libraries

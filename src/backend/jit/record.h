@@ -1,4 +1,4 @@
-// A kernel as a file of the cache: a header with every length and a checksum, then the texts and the cubin.
+// A kernel as a file of the cache: a header with every length and a checksum, then the texts and the machine code.
 #pragma once
 
 #include <optional>
@@ -7,14 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/jit/machine_code.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 
 /// What the compiler made of a source.
 struct Record {
   std::string verdict;  // why the kernel is rejected; empty: it is not
-  Cubin cubin;          // of a rejected kernel: the log and the figures, no bytes
+  MachineCode code;     // of a rejected kernel: the log and the figures, no bytes
 };
 
 std::vector<char> encode(std::string_view key, const Record& record);
@@ -23,4 +23,4 @@ std::vector<char> encode(std::string_view key, const Record& record);
 /// bytes short". Safe on any bytes.
 std::optional<Record> decode(std::string_view key, std::span<const char> bytes, std::string& why);
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

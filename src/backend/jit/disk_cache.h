@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/folder.h"
-#include "backend/cuda/jit/record.h"
+#include "backend/jit/folder.h"
+#include "backend/jit/record.h"
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 
 class DiskCache {
  public:
@@ -40,4 +40,4 @@ class DiskCache {
   std::int64_t notes_left_out_ = 0;
 };
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

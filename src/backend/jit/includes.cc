@@ -1,10 +1,10 @@
-#include "backend/cuda/jit/includes.h"
+#include "backend/jit/includes.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace heddle::cuda::jit {
+namespace heddle::jit {
 namespace {
 
 std::string_view without_blanks(std::string_view text) {
@@ -79,4 +79,4 @@ std::vector<const Header*> headers_in_use(const Source& source) { return walk(so
 
 std::string in_one_file(const Source& source) { return walk(source).whole; }
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::jit

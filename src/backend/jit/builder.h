@@ -24,8 +24,8 @@ class Builder {
  public:
   explicit Builder(const Compiler& compiler);
 
-  /// The kernel of a source: from memory, else from the disk cache, else compiled. Of several threads that want the same
-  /// one, one compiles and the others wait; several processes may share the folder. Throws Error(compile) with the
+  /// The kernel of a source: from memory, else from the disk cache, else compiled. Of several threads that want the
+  /// same one, one compiles and the others wait; several processes may share the folder. Throws Error(compile) with the
   /// compiler's log when it does not compile, Rejected as above (also on later calls, without compiling again),
   /// Error(unsupported) when the compiler is not found or too old. A folder that cannot be written, is full or damaged
   /// is never an error: the kernel is compiled, and cache_notes() says so. Where HEDDLE_DUMP names a folder, what was

@@ -33,10 +33,9 @@ std::string stem_of(const Source& source, const std::string& key) {
 std::string whole_text(const Compiler& compiler, const Source& source) {
   std::vector<std::string> names;
   for (const Header* header : headers_in_use(source)) names.push_back(header->name);
-  return fmt::format(
-      "// {}, with {} {}\n// options: {}\n// headers, each in the place of its first mention: {}\n\n{}", source.name,
-      compiler.name(), compiler.version(), fmt::join(compiler.options_of(source), " "),
-      names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")), in_one_file(source));
+  return fmt::format("// {}, with {} {}\n// options: {}\n// headers, each in the place of its first mention: {}\n\n{}",
+                     source.name, compiler.name(), compiler.version(), fmt::join(compiler.options_of(source), " "),
+                     names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")), in_one_file(source));
 }
 
 std::string summary(const Compiler& compiler, const Source& source, const std::string& key,

@@ -51,7 +51,7 @@ int make_folders(const std::filesystem::path& path, mode_t mode) {
 }
 
 bool laid_by_another(const std::filesystem::path& path) {
-  struct stat status {};
+  struct stat status{};
   return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != ::geteuid() &&
          status.st_uid != 0;
 }
@@ -115,7 +115,7 @@ std::optional<Folder> Folder::open(const std::filesystem::path& path, Whose whos
     return std::nullopt;
   }
   Folder folder(descriptor, whose);
-  struct stat status {};
+  struct stat status{};
   if (mine && ::fstat(descriptor, &status) != 0) why = "cannot be used: " + words(errno);
   if (mine && why.empty()) why = not_mine(status);
   if (!why.empty()) return std::nullopt;
@@ -135,7 +135,7 @@ std::optional<std::vector<char>> Folder::read(const std::string& name, std::stri
     if (errno != ENOENT) why = errno == ELOOP ? "is a symbolic link" : "cannot be read: " + words(errno);
     return std::nullopt;
   }
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.get(), &status) != 0) {
     why = "cannot be read: " + words(errno);
   } else if (!S_ISREG(status.st_mode)) {
@@ -182,7 +182,7 @@ std::vector<Folder::Entry> Folder::entries() const {
   if (listing == nullptr) return entries;
   again.release();
   while (const dirent* entry = ::readdir(listing.get())) {
-    struct stat status {};
+    struct stat status{};
     if (::fstatat(descriptor_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
     entries.push_back(
         {entry->d_name, status.st_size, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});

@@ -166,4 +166,12 @@ Library open_library(const LibrarySearch& search, const LibraryCheck& check) {
   refuse_all(search, attempts);
 }
 
+Library open_companion(const Library& of, const std::string& name) {
+  for (const std::string& file : {(fs::path(of.path()).parent_path() / name).string(), name}) {
+    void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) return {handle, path_of(handle, file)};
+  }
+  return {};
+}
+
 }  // namespace heddle::libraries

@@ -27,6 +27,7 @@ class Library {
     function = reinterpret_cast<Function*>(symbol(name));
     return function != nullptr;
   }
+  bool is_open() const { return handle_ != nullptr; }
   /// The file that the loader took.
   const std::string& path() const { return path_; }
 
@@ -52,6 +53,10 @@ using LibraryCheck = std::function<std::string(const Library&)>;
 /// it looked and what was wrong with what it found: the check's words, or the loader's for a file that does not open.
 Library open_library(const LibrarySearch& search, const LibraryCheck& check);
 
+/// A library that belongs to another one: beside it, else on the loader's path; a library without symbols: there is
+/// none.
+Library open_companion(const Library& of, const std::string& name);
+
 /// The folders that the loader looks into by itself, but those of its cache.
 std::vector<std::filesystem::path> loader_folders();
 
@@ -62,5 +67,7 @@ std::vector<std::filesystem::path> toolkit_folders();
 /// library, VIRTUAL_ENV, CONDA_PREFIX, that of the python3 of PATH, and the user's. Python is not run. `packages` are
 /// folders below site-packages/nvidia, the best first ("cu13", "cuda_nvrtc"); only those that exist are listed.
 std::vector<std::filesystem::path> wheel_folders(std::span<const std::string_view> packages);
+/// The same of other packages: folders below site-packages ("torch/lib").
+std::vector<std::filesystem::path> folders_of_packages(std::span<const std::string_view> folders);
 
 }  // namespace heddle::libraries

@@ -97,6 +97,13 @@ std::vector<fs::path> toolkit_folders() {
 }
 
 std::vector<fs::path> wheel_folders(std::span<const std::string_view> packages) {
+  std::vector<std::string> folders;
+  for (const std::string_view package : packages) folders.push_back("nvidia/" + std::string(package) + "/lib");
+  const std::vector<std::string_view> views(folders.begin(), folders.end());
+  return folders_of_packages(views);
+}
+
+std::vector<fs::path> folders_of_packages(std::span<const std::string_view> wanted) {
   std::vector<fs::path> prefixes;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const std::string prefix = variable(name); !prefix.empty()) add_once(prefixes, prefix);
@@ -111,8 +118,8 @@ std::vector<fs::path> wheel_folders(std::span<const std::string_view> packages) 
 
   std::vector<fs::path> folders;
   for (const fs::path& site : sites) {
-    for (const std::string_view package : packages) {
-      const fs::path folder = site / "nvidia" / package / "lib";
+    for (const std::string_view name : wanted) {
+      const fs::path folder = site / name;
       if (is_folder(folder)) add_once(folders, folder);
     }
   }

@@ -12,14 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/backward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/copied_rows.h"
-#include "backend/cuda/launch/kv_start.h"
-#include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/kv_start.h"
+#include "backend/gpu/mod_values.h"
 #include "plan/access/tma.h"
 #include "plan/families/backward_sm90.h"
 #include "shared/backward_sm90_memory.h"
@@ -82,7 +83,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
         rows_cubin_(jit::build(emit::backward_rows(config_))),
         module_(device_, cubin_->bytes, jit::compiler_number()),
         rows_module_(device_, rows_cubin_->bytes, jit::compiler_number()),
-        kv_start_(device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
+        kv_start_(backend::cuda_device(), device_, mods_.kv_start, arguments.problem.sequences,
+                  arguments.options.kv_start),
         main_(module_.function("backward_sm90", shared::backward_sm90_memory(config_).bytes)),
         rows_(rows_module_.function("backward_rows", 0)),
         d_q_(rows_module_.function("backward_d_q", 0)),
@@ -123,7 +125,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     }
     BackwardConstants own = constants_;
     set_addresses(arguments, problem_, config_, own);
-    set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
+    gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
     if (copied_) {
       copied_->launch(given, problem_.packed ? nullptr : own.main.mod.sequences, {}, arguments.workspace,
                       arguments.stream);
@@ -199,7 +201,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_, rows_cubin_;
   Module module_, rows_module_;
-  KvStartValues kv_start_;
+  gpu::KvStartValues kv_start_;
   CUfunction main_, rows_, d_q_, sinks_;
   BackwardConstants constants_;
   unsigned ctas_ = 0, blocks_ = 0;

@@ -1,11 +1,11 @@
-#include "backend/cuda/launch/device_lists.h"
+#include "backend/gpu/device_lists.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 namespace {
 
 // Returns where the list begins. Items and runs are read 16 bytes at a time.
@@ -37,14 +37,14 @@ int slot_of(const device_text::ModLayout& layout, std::string_view capture) {
   return at == layout.captures.end() ? -1 : static_cast<int>(at - layout.captures.begin());
 }
 
-DeviceLists::DeviceLists(int device, const plan::TileSchedule& schedule,
+DeviceLists::DeviceLists(const backend::DeviceInterface& devices, int device, const plan::TileSchedule& schedule,
                          const std::vector<shared::SequenceSpan>& spans) {
   std::vector<char> bytes;
   const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
                     fills = append(bytes, schedule.fills), sequences = append(bytes, spans),
                     mask_words_at = append(bytes, schedule.mask_words_at);
-  memory_ = DeviceMemory(device, bytes.size());
-  copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
+  memory_ = Memory(devices, device, bytes.size());
+  devices.copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
   const char* base = static_cast<const char*>(memory_.data());
   tiles_.items = reinterpret_cast<const shared::WorkItem*>(base + items);
   tiles_.item_count = static_cast<int>(schedule.items.size());
@@ -64,4 +64,4 @@ void DeviceLists::set(shared::TileList& tiles, shared::RowFills& fills, shared::
   if (sequences_ != nullptr) mod.sequences = sequences_;
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

@@ -1,12 +1,10 @@
-#include "backend/cuda/launch/sequences.h"
+#include "backend/gpu/sequences.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 
-#include "backend/cuda/emit/sequences.h"
-
-namespace heddle::cuda {
+namespace heddle::gpu {
 namespace {
 
 shared::LengthsView view_of(const std::optional<ConstTensorView>& view) {
@@ -22,16 +20,16 @@ std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
   return sums;
 }
 
-DeviceSequences::DeviceSequences(const problem::AttentionProblem& problem, const shared::TileShape& shape, int device,
-                                 const shared::TileList& tiles, const std::vector<unsigned>& steps)
-    : cubin_(jit::build(emit::sequences(architecture_of(device)))),
-      module_(device, cubin_->bytes, jit::compiler_number()),
-      place_(module_.function("place_sequences", 0)),
-      list_(module_.function("list_tiles", 0)),
-      steps_before_(device, steps.size() * sizeof(unsigned)),
+DeviceSequences::DeviceSequences(const Gpu& gpu, int device, const problem::AttentionProblem& problem,
+                                 const shared::TileShape& shape, const shared::TileList& tiles,
+                                 const std::vector<unsigned>& steps)
+    : program_(gpu.load(device, gpu.source(device, "sequences", "#include \"families/sequences.cuh\"\n"))),
+      place_(program_->function("place_sequences")),
+      list_(program_->function("list_tiles")),
+      steps_before_(gpu.devices(), device, steps.size() * sizeof(unsigned)),
       memory_(shared::sequences_memory(problem.batch, tiles.item_count)) {
-  copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
-  const auto longest = [&](std::int64_t Sequence::*length) {
+  gpu.devices().copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
+  const auto longest = [&](std::int64_t Sequence::* length) {
     return static_cast<int>(std::ranges::max(problem.sequences, {}, length).*length);
   };
   const bool kv_packed = problem.packed && problem.page_rows == 0;
@@ -68,12 +66,11 @@ void DeviceSequences::launch(const AttentionOptions& options, void* workspace, v
   own.spans = reinterpret_cast<shared::SequenceSpan*>(memory + memory_.spans);
   own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
   own.left_count = reinterpret_cast<int*>(memory + memory_.count);
-  void* parameters[] = {&own};
-  launch_kernel(place_, {.ctas = 1, .threads = shared::kSpanThreads}, stream, parameters, "launching place_sequences");
+  program_->launch(place_, {.ctas = 1, .threads = shared::kSpanThreads}, stream, &own, "launching place_sequences");
   const int ctas = (own.item_count + shared::kListThreads - 1) / shared::kListThreads;
   if (ctas > 0) {
     const Launch launch = {.ctas = static_cast<unsigned>(ctas), .threads = shared::kListThreads};
-    launch_kernel(list_, launch, stream, parameters, "launching list_tiles");
+    program_->launch(list_, launch, stream, &own, "launching list_tiles");
   }
   tiles.items = own.left;
   mod.sequences = own.spans;
@@ -84,4 +81,4 @@ void DeviceSequences::launch(const AttentionOptions& options, void* workspace, v
             .packed = own.q_packed};
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

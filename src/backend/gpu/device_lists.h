@@ -4,14 +4,14 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
 #include "backend/device_text/expression_text.h"
+#include "backend/gpu/gpu.h"
 #include "plan/tiles/schedule.h"
 #include "shared/mod_values.h"
 #include "shared/sequence_span.h"
 #include "shared/tile_walk.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
 /// A number of its own for every launch of this process, from a start that other processes hardly share: by it a run
 /// knows its own words in the workspace from what others have left there.
@@ -23,7 +23,8 @@ int slot_of(const device_text::ModLayout& layout, std::string_view capture);
 /// A schedule, and where sequences stand if they differ, in device memory.
 class DeviceLists {
  public:
-  DeviceLists(int device, const plan::TileSchedule& schedule, const std::vector<shared::SequenceSpan>& spans);
+  DeviceLists(const backend::DeviceInterface& devices, int device, const plan::TileSchedule& schedule,
+              const std::vector<shared::SequenceSpan>& spans);
   /// Lets a kernel's parameters point here.
   void set(shared::TileList& tiles, shared::RowFills& fills, shared::ModValues& mod) const;
   /// Null where no mask is stored.
@@ -31,11 +32,11 @@ class DeviceLists {
   std::size_t bytes() const { return memory_.bytes(); }
 
  private:
-  DeviceMemory memory_;
+  Memory memory_;
   shared::TileList tiles_{};
   shared::RowFills fills_{};
   const shared::SequenceSpan* sequences_ = nullptr;
   const int* mask_words_at_ = nullptr;
 };
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

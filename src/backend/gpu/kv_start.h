@@ -4,24 +4,24 @@
 #include <optional>
 #include <span>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/gpu/gpu.h"
 #include "heddle/block_mask.h"
 #include "plan/mods/kv_start.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
 /// Where the host knows the starts, they are uploaded here, once. `there`: else, the caller's vector, which each run
 /// reads.
 class KvStartValues {
  public:
-  KvStartValues(int device, const plan::KvStart& start, std::span<const Sequence> sequences,
-                const std::optional<ConstTensorView>& there);
+  KvStartValues(const backend::DeviceInterface& devices, int device, const plan::KvStart& start,
+                std::span<const Sequence> sequences, const std::optional<ConstTensorView>& there);
   /// The param or capture plan::kKvStartName; empty where mods need none.
   const Bindings& bindings() const { return bindings_; }
 
  private:
-  DeviceMemory memory_;
+  Memory memory_;
   Bindings bindings_;
 };
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

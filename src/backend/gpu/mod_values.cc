@@ -1,4 +1,4 @@
-#include "backend/cuda/launch/mod_values.h"
+#include "backend/gpu/mod_values.h"
 
 #include <bit>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <variant>
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 namespace {
 
 unsigned word_of(const ParamValue& value, ExprType type) {
@@ -43,4 +43,4 @@ void set_mod_values(const device_text::ModLayout& layout, const Bindings& bindin
   }
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

@@ -5,7 +5,7 @@
 #include "heddle/expr.h"
 #include "shared/mod_values.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
 /// Params as words, and captures as pointers with their strides and extents in elements, in the layout's order; what
 /// else `values` holds stays. Every name must be bound: in `own`, the library's names, or in `bindings`. Allocates
@@ -13,4 +13,4 @@ namespace heddle::cuda {
 void set_mod_values(const device_text::ModLayout& layout, const Bindings& bindings, const Bindings& own,
                     shared::ModValues& values);
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

@@ -6,30 +6,29 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/driver/device.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/gpu/gpu.h"
 #include "shared/mod_values.h"
 #include "shared/sequences.h"
 #include "shared/tile_shape.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
 class DeviceSequences {
  public:
-  /// Compiles the kernels. `tiles`: the list for the longest sequences, in tiles of that shape. Throws as jit::build.
-  DeviceSequences(const problem::AttentionProblem& problem, const shared::TileShape& shape, int device,
+  /// Compiles the kernels for a device of `gpu`, which is the problem's. `tiles`: the list for the longest sequences,
+  /// in tiles of that shape. Throws as Gpu::load().
+  DeviceSequences(const Gpu& gpu, int device, const problem::AttentionProblem& problem, const shared::TileShape& shape,
                   const shared::TileList& tiles, const std::vector<unsigned>& steps_before);
 
-  /// Enqueues them on a CUstream, over the lengths of `options`. They write into the workspace; the attention kernel's
+  /// Enqueues them on a stream, over the lengths of `options`. They write into the workspace; the attention kernel's
   /// parameters `tiles`, `mod` and `listed` then point there.
   void launch(const AttentionOptions& options, void* workspace, void* stream, shared::TileList& tiles,
               shared::ModValues& mod, shared::ListedTiles& listed) const;
 
  private:
-  std::shared_ptr<const jit::Cubin> cubin_;
-  Module module_;
-  CUfunction place_, list_;
-  DeviceMemory steps_before_;
+  std::unique_ptr<Program> program_;
+  void *place_, *list_;
+  Memory steps_before_;
   shared::SequencesMemory memory_;
   shared::SequencesParams params_{};
 };
@@ -37,4 +36,4 @@ class DeviceSequences {
 /// Of each run, and of their end: key blocks in all runs before it, modulo 2^32.
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs);
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

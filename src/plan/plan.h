@@ -39,16 +39,16 @@ struct Plan {
   std::string family;  // a name of the table (families.h)
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
-  int threads = 1;                                          // CPU
-  int device = 0;                                           // CUDA: its index
-  int multiprocessors = 0;                                  // GPU: a launch has no more CTAs; 0: no GPU
-  int grid = 0;                                             // CUDA: CTAs of the launch
-  std::optional<shared::ForwardSm90Config> forward_sm90{};  // family forward_sm90
+  int threads = 1;                                            // CPU
+  int device = 0;                                             // GPU: its index
+  int multiprocessors = 0;                                    // GPU: a launch has no more CTAs; 0: no GPU
+  int grid = 0;                                               // GPU: CTAs of the launch
+  std::optional<shared::ForwardSm90Config> forward_sm90{};    // family forward_sm90
   std::optional<shared::BackwardSm90Config> backward_sm90{};  // family backward_sm90
-  std::optional<CpuBackwardSplit> cpu_backward{};           // family cpu_backward
-  std::optional<shared::ForwardMmaConfig> forward_mma{};    // family forward_mma
-  int packed_heads = 0;                                     // query heads that share a tile of it; 0: tiles are of one
-  TileOrder order{};                                        // of its tiles
+  std::optional<CpuBackwardSplit> cpu_backward{};             // family cpu_backward
+  std::optional<shared::ForwardMmaConfig> forward_mma{};      // family forward_mma
+  int packed_heads = 0;  // query heads that share a tile of it; 0: tiles are of one
+  TileOrder order{};     // of its tiles
   std::optional<Prediction> predicted{};
   KernelMods mods{};  // GPU: what its kernel computes of the mods, and in which form
   ModForms forms{};   // the same as sentences

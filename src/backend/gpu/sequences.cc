@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
+
+#include "backend/gpu/texts.h"
 
 namespace heddle::gpu {
 namespace {
@@ -10,6 +13,11 @@ namespace {
 shared::LengthsView view_of(const std::optional<ConstTensorView>& view) {
   if (!view) return {};
   return {view->data, view->strides[0], view->dtype == DType::i64};
+}
+
+std::unique_ptr<Program> load_kernels(const Gpu& gpu, int device) {
+  KernelText text = sequences_text();
+  return gpu.load(device, gpu.source(device, std::move(text.name), std::move(text.text)));
 }
 
 }  // namespace
@@ -23,7 +31,7 @@ std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
 DeviceSequences::DeviceSequences(const Gpu& gpu, int device, const problem::AttentionProblem& problem,
                                  const shared::TileShape& shape, const shared::TileList& tiles,
                                  const std::vector<unsigned>& steps)
-    : program_(gpu.load(device, gpu.source(device, "sequences", "#include \"families/sequences.cuh\"\n"))),
+    : program_(load_kernels(gpu, device)),
       place_(program_->function("place_sequences")),
       list_(program_->function("list_tiles")),
       steps_before_(gpu.devices(), device, steps.size() * sizeof(unsigned)),

@@ -25,7 +25,7 @@ TileClocks clocks_of(const ForwardMmaConfig& config) {
 
 /// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
 /// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
-int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::CudaCaps& caps) {
+int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps) {
   constexpr int kLeastSteps = 2, kMost = 64;
   if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
   const auto tiles = static_cast<int>(schedule.items.size());
@@ -51,15 +51,15 @@ std::string describe_element_score(const KernelMods& mods) {
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const device::CudaCaps& caps, const RowsOf& rows_of) {
+                 const device::GpuCaps& caps, const RowsOf& rows_of) {
   Choice choice;
   Plan& plan = choice.plan;
-  plan.backend = BackendChoice::cuda;
   plan.family = "forward_mma";
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
   plan.mods = mods;
-  if (config.packs()) plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
+  if (config.packs())
+    plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
   choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
   TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
   config.splits = splits_of(config, schedule, caps);
@@ -79,19 +79,13 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   return choice;
 }
 
-}  // namespace
-
-TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
-                                  const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
-  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
-}
-
-std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::GpuCaps& caps, MmaTarget target,
+                               const RowsOf& rows_of) {
   const KernelMods mods = forward_mma_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors)) {
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
     std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
     if (!reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
@@ -101,8 +95,7 @@ std::vector<Choice> forward_mma(const AttentionProblem& problem, const Attention
     if (choices.size() > 1) choices.back().plan.schedule.reset();  // lists are kept of the best alone
   }
   if (choices.empty()) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("no kernel of forward_mma fits: {}", fmt::join(rejected, "; ")));
+    throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_mma fits: {}", fmt::join(rejected, "; ")));
   }
   for (std::size_t i = 0; i < choices.size(); ++i) {
     choices[i].plan.rejected = rejected;
@@ -113,6 +106,23 @@ std::vector<Choice> forward_mma(const AttentionProblem& problem, const Attention
     }
   }
   return choices;
+}
+
+}  // namespace
+
+TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order) {
+  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  return choices_of(problem, tensors, options, caps, kNvidia, rows_of);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of) {
+  return choices_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
 }
 
 }  // namespace heddle::plan

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
+#include "backend/device_code/headers.h"
 #include "backend/device_text/words.h"
 #include "plan/families/backward_sm90_fields.h"
 
@@ -122,7 +122,7 @@ jit::Source backward_sm90(const BackwardSm90Config& config, const plan::Backward
       "#include \"shared/backward_sm90_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/backward_sm90.cuh\"\n",
       config_text(config), products_text(config), mod_texts(mods, own));
-  source.headers = embedded_headers();
+  source.headers = device_code::cuda_headers();
   source.architecture = "sm_90a";
   return source;
 }
@@ -133,7 +133,7 @@ jit::Source backward_rows(const BackwardSm90Config& config) {
                               "namespace heddle {{\n{}}}  // namespace heddle\n\n"
                               "#include \"families/backward_rows.cuh\"\n",
                               config_text(config)),
-          .headers = embedded_headers(),
+          .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }
 

@@ -4,8 +4,8 @@
 
 #include "backend/backends.h"
 #include "backend/cuda/driver/device.h"
-#include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/device_code/headers.h"
 
 namespace heddle::cuda {
 namespace {
@@ -37,7 +37,7 @@ class CudaGpu final : public gpu::Gpu {
   heddle::jit::Source source(int device, std::string name, std::string text) const override {
     return {.name = std::move(name),
             .text = std::move(text),
-            .headers = emit::embedded_headers(),
+            .headers = device_code::cuda_headers(),
             .architecture = architecture_of(device)};
   }
   std::unique_ptr<gpu::Program> load(int device, const heddle::jit::Source& source) const override {

@@ -1,13 +1,11 @@
-#include "backend/cuda/emit/merge_states.h"
+#include "backend/gpu/texts.h"
 
 #include <fmt/format.h>
 
 #include <array>
 #include <string_view>
 
-#include "backend/cuda/emit/embedded.h"
-
-namespace heddle::cuda::emit {
+namespace heddle::gpu {
 namespace {
 
 constexpr std::array<std::string_view, 7> kTypes = {"f64", "f32", "f16", "bf16", "e4m3", "e5m2", "mixed"};
@@ -15,7 +13,7 @@ std::string_view text_of(shared::StorageType type) { return kTypes[static_cast<s
 
 }  // namespace
 
-jit::Source merge_states(shared::StorageType parts, shared::StorageType output, const std::string& architecture) {
+KernelText merge_states_text(shared::StorageType parts, shared::StorageType output) {
   return {.name = fmt::format("merge_states {} {}", text_of(parts), text_of(output)),
           .text = fmt::format("#include \"shared/merge_states.h\"\n\n"
                               "namespace heddle::merge {{\n"
@@ -23,9 +21,9 @@ jit::Source merge_states(shared::StorageType parts, shared::StorageType output, 
                               "kOutputType = shared::StorageType::{};\n"
                               "}}  // namespace heddle::merge\n\n"
                               "#include \"families/merge_states.cuh\"\n",
-                              text_of(parts), text_of(output)),
-          .headers = embedded_headers(),
-          .architecture = architecture};
+                              text_of(parts), text_of(output))};
 }
 
-}  // namespace heddle::cuda::emit
+KernelText sequences_text() { return {.name = "sequences", .text = "#include \"families/sequences.cuh\"\n"}; }
+
+}  // namespace heddle::gpu

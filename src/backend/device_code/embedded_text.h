@@ -1,7 +1,7 @@
 // What cmake/embed_text.cmake makes: files as text.
 #pragma once
 
-namespace heddle::cuda::emit {
+namespace heddle::device_code {
 
 struct EmbeddedText {
   const char* name;
@@ -10,4 +10,4 @@ struct EmbeddedText {
 /// The last has no name.
 const EmbeddedText* embedded_texts();
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_code

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "backend/device.h"
+#include "backend/gpu/gpu.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
 /// Enqueues; the first of a process on each device compiles and loads a kernel. Throws Error(unsupported) for more
 /// parts or rows than the kernel takes.
-void merge_states(const backend::MergeArguments& arguments);
+void merge_states(const Gpu& gpu, const backend::MergeArguments& arguments);
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

@@ -1,4 +1,4 @@
-#include "backend/cuda/launch/merge_states.h"
+#include "backend/gpu/merge_states.h"
 
 #include <fmt/format.h>
 
@@ -12,13 +12,12 @@
 #include <string>
 #include <tuple>
 
-#include "backend/cuda/driver/device.h"
-#include "backend/cuda/emit/merge_states.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/gpu/texts.h"
 #include "heddle/error.h"
+#include "problem/problem.h"
 #include "shared/merge_states.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 namespace {
 
 using backend::MergeArguments;
@@ -31,23 +30,22 @@ constexpr std::int64_t kVectorBytes = 16;
 constexpr unsigned kMostGrid = 1 << 16;  // the kernel's warps then take rows one after the other
 
 struct Kernel {
-  std::shared_ptr<const jit::Cubin> cubin;
-  std::unique_ptr<Module> module;
-  CUfunction function = nullptr;
+  std::unique_ptr<Program> program;
+  void* function = nullptr;
 };
 
 /// Kept for the process: a call has no plan that could own it, and when statics are destroyed the driver may be gone.
-CUfunction kernel_on(int device, StorageType parts, StorageType output) {
+const Kernel& kernel_on(const Gpu& gpu, int device, StorageType parts, StorageType output) {
   static std::mutex mutex;
-  static auto* kernels = new std::map<std::tuple<int, StorageType, StorageType>, Kernel>;
+  static auto* kernels = new std::map<std::tuple<const Gpu*, int, StorageType, StorageType>, Kernel>;
   const std::scoped_lock lock(mutex);
-  Kernel& kernel = (*kernels)[{device, parts, output}];
+  Kernel& kernel = (*kernels)[{&gpu, device, parts, output}];
   if (kernel.function == nullptr) {
-    kernel.cubin = jit::build(emit::merge_states(parts, output, architecture_of(device)));
-    kernel.module = std::make_unique<Module>(device, kernel.cubin->bytes, jit::compiler_number());
-    kernel.function = kernel.module->function("merge_states", 0);
+    KernelText text = merge_states_text(parts, output);
+    kernel.program = gpu.load(device, gpu.source(device, std::move(text.name), std::move(text.text)));
+    kernel.function = kernel.program->function("merge_states");
   }
-  return kernel.function;
+  return kernel;
 }
 
 StorageType type_of(DType dtype) {
@@ -132,20 +130,19 @@ StorageType parts_type(const MergeArguments& arguments) {
 
 }  // namespace
 
-void merge_states(const MergeArguments& arguments) {
+void merge_states(const Gpu& gpu, const MergeArguments& arguments) {
   MergeParams params = params_of(arguments);
   if (params.rows == 0) return;
   const int device = arguments.o.device.index;
-  if (device < 0 || device >= std::ssize(devices())) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("o is on cuda:{}, which is not there", device));
+  if (device < 0 || device >= gpu.devices().count()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("o is on {}, which is not there", problem::name(arguments.o.device)));
   }
-  const ContextScope scope(device);
-  const CUfunction function = kernel_on(device, parts_type(arguments), type_of(arguments.o.dtype));
+  const Kernel& kernel = kernel_on(gpu, device, parts_type(arguments), type_of(arguments.o.dtype));
   const std::int64_t rows_of_cta = std::int64_t{shared::kMergeThreads} / params.lanes;
   const std::int64_t grid = (std::int64_t{params.rows} + rows_of_cta - 1) / rows_of_cta;
   const Launch launch = {.ctas = std::min(static_cast<unsigned>(grid), kMostGrid), .threads = shared::kMergeThreads};
-  void* parameters[] = {&params};
-  launch_kernel(function, launch, arguments.stream, parameters, "launching merge_states");
+  kernel.program->launch(kernel.function, launch, arguments.stream, &params, "launching merge_states");
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

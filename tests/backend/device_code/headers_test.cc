@@ -1,5 +1,5 @@
 // The device code inside the library is that of the source tree, byte for byte, and complete.
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <set>
 #include <string>
 
-#include "backend/cuda/emit/embedded_text.h"
+#include "backend/device_code/embedded_text.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::device_code {
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,24 +30,46 @@ fs::path path_of(const std::string& name) {
   return name.starts_with("shared/") ? kRoot / "src" / name : kRoot / "kernels" / "cuda" / name;
 }
 
-std::set<std::string> names() {
+/// A file of kernels/amd stands in for one of kernels/cuda.
+fs::path path_for_amd(const std::string& name) {
+  const fs::path own = kRoot / "kernels" / "amd" / name;
+  return fs::exists(own) ? own : path_of(name);
+}
+
+std::set<std::string> names_of(const std::vector<jit::Header>& headers) {
   std::set<std::string> all;
-  for (const jit::Header& header : embedded_headers()) all.insert(header.name);
+  for (const jit::Header& header : headers) all.insert(header.name);
   return all;
+}
+std::set<std::string> names() { return names_of(cuda_headers()); }
+
+TEST(Embedded, AmdHasItsOwnInThePlaceOfOthers) {
+  const std::set<std::string> all = names_of(amd_headers());
+  EXPECT_EQ(all.size(), amd_headers().size()) << "a name is there twice";
+  EXPECT_THAT(all, testing::IsSupersetOf({"language.cuh", "mods/instructions.cuh", "mods/operations.cuh",
+                                          "portable/fragments/gfx11.cuh", "portable/fragments/fma.cuh"}));
+  for (const jit::Header& header : amd_headers()) {
+    EXPECT_EQ(header.text, contents(path_for_amd(header.name))) << header.name;
+  }
+  EXPECT_THAT(names(), testing::Not(testing::Contains("language.cuh")));
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "kernels" / "amd")) {
+    if (!entry.is_regular_file()) continue;
+    EXPECT_TRUE(all.contains(fs::relative(entry.path(), kRoot / "kernels" / "amd").generic_string())) << entry.path();
+  }
 }
 
 TEST(Embedded, IsTheTextOfTheFiles) {
-  for (const jit::Header& header : embedded_headers()) {
+  for (const jit::Header& header : cuda_headers()) {
     EXPECT_EQ(header.text, contents(path_of(header.name))) << header.name;
     EXPECT_FALSE(header.text.empty()) << header.name;
   }
-  EXPECT_EQ(names().size(), embedded_headers().size()) << "a name is there twice";
+  EXPECT_EQ(names().size(), cuda_headers().size()) << "a name is there twice";
 }
 
 TEST(Embedded, HasEveryDeviceHeader) {
   const std::set<std::string> embedded = names();
   EXPECT_THAT(embedded, testing::IsSupersetOf({"mods/operations.cuh", "shared/forward_sm90.h", "shared/philox.h",
-                                                  "portable/forward/forward.cuh", "portable/fragments/mma.cuh"}));
+                                               "portable/forward/forward.cuh", "portable/fragments/mma.cuh"}));
   for (const auto& entry : fs::recursive_directory_iterator(kRoot / "kernels" / "cuda")) {
     if (!entry.is_regular_file() || entry.path().extension() != ".cuh") continue;
     EXPECT_TRUE(embedded.contains(fs::relative(entry.path(), kRoot / "kernels" / "cuda").generic_string()))
@@ -59,7 +81,7 @@ TEST(Embedded, HasEveryDeviceHeader) {
 TEST(Embedded, IncludesOnlyWhatIsEmbedded) {
   const std::set<std::string> embedded = names();
   const std::regex include(R"(#[ \t]*include[ \t]*([<"])([^>"\n]*)[>"])");
-  for (const jit::Header& header : embedded_headers()) {
+  for (const jit::Header& header : cuda_headers()) {
     const std::string text(header.text);
     for (std::sregex_iterator found(text.begin(), text.end(), include), end; found != end; ++found) {
       EXPECT_TRUE((*found)[1] == "\"" && embedded.contains((*found)[2])) << header.name << " includes " << (*found)[2];
@@ -79,4 +101,4 @@ TEST(Embedded, PiecesAreShort) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::device_code

@@ -64,6 +64,13 @@ __device__ __forceinline__ unsigned other_half(unsigned x) {
   }
 }
 
+/// The value, computed where all threads of the wave are. clang 19 moves an exchange between lanes into the branch that
+/// uses its result alone, where lanes that should give are off.
+__device__ __forceinline__ float settled(float x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
 #if __has_builtin(__builtin_amdgcn_exp2f)
 __device__ __forceinline__ float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 __device__ __forceinline__ float log2(float x) { return __builtin_amdgcn_logf(x); }

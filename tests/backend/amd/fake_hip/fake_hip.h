@@ -11,6 +11,8 @@
 //   FAKE_HIP_FAILS    FUNCTION=CODE: this function does nothing and answers the code
 //   FAKE_HIP_VERSION  what hipRuntimeGetVersion answers, 60000000 by default
 //   FAKE_HIP_SKIPPED  devices that HSA lists before HIP's first one, 0 by default
+//   FAKE_HIP_FILLS    a byte that new memory holds; by default nothing wrote it, and a kernel that reads it is at fault
+//   FAKE_HIP_PRINTS   1: findings also go to stderr
 #pragma once
 
 #include <cstddef>

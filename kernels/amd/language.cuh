@@ -146,6 +146,12 @@ __device__ __forceinline__ double shuffle(double x, int lane, int width = 32) {
   const TwoWords words = __builtin_bit_cast(TwoWords, x);
   return __builtin_bit_cast(double, TwoWords{shuffle(words.low, lane, width), shuffle(words.high, lane, width)});
 }
+__device__ __forceinline__ long long shuffle(long long x, int lane, int width = 32) {
+  return __builtin_bit_cast(long long, shuffle(__builtin_bit_cast(double, x), lane, width));
+}
+__device__ __forceinline__ unsigned shuffle(unsigned x, int lane, int width = 32) {
+  return static_cast<unsigned>(shuffle(static_cast<int>(x), lane, width));
+}
 /// Of the thread so many before; its own where there is none.
 __device__ __forceinline__ int shuffle_up(int x, unsigned lanes) {
   const int from = lane_of_32() - static_cast<int>(lanes);

@@ -13,18 +13,16 @@ namespace {
 
 // Of the fragments' header and class, a bound of waves, and the bytes of LDS. One size of workgroup: for any other the
 // compiler would leave a thread fewer registers.
-constexpr const char* kKernel = R"(
-#include "{0}"
-#include "portable/forward/forward.cuh"
-
-extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads()) {2}
-    forward_mma(const heddle::shared::ForwardMmaParams params) {{
-  using namespace heddle;
-  __shared__ __attribute__((aligned(128))) char memory[{3}];
-  portable::Forward<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory)
-      .run(amd::workgroup(), static_cast<int>(amd::workgroups()));
-}}
-)";
+constexpr const char* kKernel =
+    "\n#include \"{0}\"\n"
+    "#include \"portable/forward/forward.cuh\"\n\n"
+    "extern \"C\" __global__ void __launch_bounds__(heddle::kConfig.threads()) {2}\n"
+    "    forward_mma(const heddle::shared::ForwardMmaParams params) {{\n"
+    "  using namespace heddle;\n"
+    "  __shared__ __attribute__((aligned(128))) char memory[{3}];\n"
+    "  portable::Forward<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory)\n"
+    "      .run(amd::workgroup(), static_cast<int>(amd::workgroups()));\n"
+    "}}\n";
 
 /// CDNA has 512 registers a thread, of which half are for matrix instructions alone: with one wave a SIMD the compiler
 /// parks sums there, and copies them.

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidArgument = 0x1001;
 constexpr int kName = 0, kDeviceType = 17, kCaches = 18, kComputeUnits = 0xA002, kBus = 0xA006;  // hsa_agent_info_t
-constexpr std::uint32_t kCpu = 0, kGpu = 1;                         // hsa_device_type_t
-constexpr std::uint64_t kFirstAgent = 1;                            // handles: the CPU, then the GPUs
+constexpr std::uint32_t kCpu = 0, kGpu = 1;                                                      // hsa_device_type_t
+constexpr std::uint64_t kFirstAgent = 1;  // handles: the CPU, then the GPUs
 
 std::string setting(const char* name, const char* otherwise) {
   const char* text = std::getenv(name);

@@ -112,19 +112,12 @@ struct Index {
 __device__ __forceinline__ unsigned workgroup_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 __device__ __forceinline__ unsigned workgroups() { return __builtin_amdgcn_grid_size_x() / workgroup_threads(); }
 
-// Threads of a wave. (Newer compilers have no macro for it.)
-#if defined(__GFX9__) || defined(__gfx900__) || defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || \
-    defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
-inline constexpr int kWave = 64;
-#else
-inline constexpr int kWave = 32;
-#endif
-
 /// Device code of CUDA reckons with warps of 32 threads. Where a wave has 64, it is two of them.
 __device__ __forceinline__ int lane_of_32() { return thread() & 31; }
 /// As CUDA's: memory of all kinds.
 __device__ __forceinline__ void barrier_of_all() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  await_shared_stores();
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
@@ -158,8 +151,7 @@ __device__ __forceinline__ int shuffle_up(int x, unsigned lanes) {
   return shuffle(x, from < 0 ? lane_of_32() : from);
 }
 __device__ __forceinline__ unsigned ballot_of_32(bool x) {
-  if constexpr (kWave == 32) return __builtin_amdgcn_ballot_w32(x);
-  return static_cast<unsigned>(__builtin_amdgcn_ballot_w64(x) >> (thread() & 32));
+  return static_cast<unsigned>(ballot<kWave>(x) >> (kWave == 64 ? thread() & 32 : 0));
 }
 __device__ __forceinline__ bool any_of_wave(bool x) { return any<kWave>(x); }
 __device__ __forceinline__ int add_atomically(int* at, int x) {

@@ -148,6 +148,7 @@ struct AmdFragments {
             const int chunk = i * kSharing + lane() / kRows;
             Chunk loaded;
             load<kConfig.qk_dim, kConfig.q_bytes>(loaded, from, 8 * chunk, from != nullptr);
+            if (kConfig.key_waves > 1 && wave() >= kConfig.row_waves) continue;  // one of those that share the rows
             store(queries_of_wave() + (kRows * f + lane() % kRows) * kMemory.k_pitch + 16 * chunk, loaded);
           }
         } else {

@@ -25,9 +25,10 @@ constexpr const char* kKernel =
     "}}\n";
 
 /// CDNA has 512 registers a thread, of which half are for matrix instructions alone: with one wave a SIMD the compiler
-/// parks sums there, and copies them.
-const char* waves_of(shared::FragmentKind fragments) {
-  return fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
+/// parks sums there, and copies them. Without the bound it takes one wave.
+std::string waves_of(const shared::ForwardMmaConfig& config) {
+  if (config.fragments != shared::FragmentKind::gfx9) return "";
+  return fmt::format("__attribute__((amdgpu_waves_per_eu({0}, {0})))", config.ctas);
 }
 
 }  // namespace
@@ -42,8 +43,8 @@ jit::Source source(std::string name, const std::string& text, const std::string&
 jit::Source forward_mma(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                         const device_text::ModLayout& layout, const std::string& architecture) {
   const std::string kernel = fmt::format(kKernel, heddle::forward_mma::fragments_header(config.fragments),
-                                         heddle::forward_mma::fragments_class(config.fragments),
-                                         waves_of(config.fragments), shared::forward_mma_memory(config).bytes);
+                                         heddle::forward_mma::fragments_class(config.fragments), waves_of(config),
+                                         shared::forward_mma_memory(config).bytes);
   return source(heddle::forward_mma::name_of(config),
                 heddle::forward_mma::config_and_mods_text(config, mods, layout) + kernel, architecture);
 }

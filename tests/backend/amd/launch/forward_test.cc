@@ -106,11 +106,50 @@ TEST_F(AmdForward, NormalizesOtherwise) {
   run_and_judge(spec);
 }
 
-// HEDDLE_TEST_FULL: a grid as long as that of the host.
+// HEDDLE_TEST_FULL: a grid as that of the host. Few cases of it may have no kernel: f32 at head dims above 128 has no
+// room in LDS, and 16 bits at 256 not always the registers. HEDDLE_TEST_SEED: one of the cases.
 TEST_F(AmdForward, Grid) {
   if (std::getenv("HEDDLE_TEST_FULL") == nullptr) GTEST_SKIP() << "a part of HEDDLE_TEST_FULL";
+  const char* const only = std::getenv("HEDDLE_TEST_SEED");
   test::PortableSpecs source(710'000, 20'000, {DType::bf16, DType::f16, DType::f32});
-  for (int i = 0; i < 60; ++i) run_and_judge(source.draw());
+  int left_out = 0;
+  for (int i = 0; i < 60; ++i) {
+    const CaseSpec spec = source.draw();
+    if (only != nullptr && std::to_string(spec.seed) != only) continue;
+    SCOPED_TRACE(spec.text());
+    GpuCase c(spec);
+    if (c.run()) {
+      judge(c.host());
+    } else {
+      ++left_out;
+      EXPECT_TRUE(std::max(spec.qk_dim, spec.v_dim) > 128);
+    }
+    EXPECT_EQ(take_findings(), "");
+  }
+  EXPECT_LE(left_out, 6);
+}
+
+// One kernel serves as a graph does: what is recorded on a stream runs again, with the content of then.
+TEST_F(AmdForward, IsRecordedByAGraph) {
+  CaseSpec spec = spec_of(61, 3, 300, 64);
+  spec.group = 2;
+  GpuCase c(spec);
+  const AttentionPlan plan(c.tensors(), c.options_there());
+  void* stream = nullptr;
+  ASSERT_EQ(fake_hip<int(void**, unsigned)>("hipStreamCreateWithFlags")(&stream, 1), 0);
+  c.upload();
+  const auto before = launches();
+  fake_hip<void(void*)>("fake_hip_capture")(stream);
+  plan.run(c.tensors(), {.workspace = c.workspace(plan.workspace_bytes()), .stream = stream});
+  fake_hip<void(void*)>("fake_hip_capture")(nullptr);
+  EXPECT_EQ(launches(), before);
+  for (int i = 0; i < 2; ++i) {
+    c.upload();
+    fake_hip<void()>("fake_hip_replay")();
+    c.download();
+    judge(c.host());
+  }
+  EXPECT_EQ(launches(), before + 2);
 }
 
 }  // namespace

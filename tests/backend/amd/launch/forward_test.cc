@@ -107,10 +107,10 @@ TEST_F(AmdForward, NormalizesOtherwise) {
 }
 
 // HEDDLE_TEST_FULL: a grid as that of the host. Few cases of it may have no kernel: f32 at head dims above 128 has no
-// room in LDS, and 16 bits at 256 not always the registers. HEDDLE_TEST_SEED: one of the cases.
+// room in LDS, and 16 bits at 256 not always the registers. HEDDLE_TEST_CASE: one of the cases.
 TEST_F(AmdForward, Grid) {
   if (std::getenv("HEDDLE_TEST_FULL") == nullptr) GTEST_SKIP() << "a part of HEDDLE_TEST_FULL";
-  const char* const only = std::getenv("HEDDLE_TEST_SEED");
+  const char* const only = std::getenv("HEDDLE_TEST_CASE");
   test::PortableSpecs source(710'000, 20'000, {DType::bf16, DType::f16, DType::f32});
   int left_out = 0;
   for (int i = 0; i < 60; ++i) {

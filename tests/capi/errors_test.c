@@ -159,7 +159,7 @@ static void test_numbers(void) {
   options.normalizer = 3;
   EXPECT_INVALID("options.normalizer is 3; 0 to 2 are accepted");
   options.backend = -1;
-  EXPECT_INVALID("options.backend is -1; 0 to 3 are accepted");
+  EXPECT_INVALID("options.backend is -1; 0 to 4 are accepted");
   options.reserved = 1;
   EXPECT_INVALID("options.reserved is 1; 0 is accepted");
   options.reserved_3 = 1;

@@ -83,10 +83,13 @@ TEST(MessagePack, ReadsWhatMetadataHas) {
 
 // As many levels as no metadata has, and a list of more values than there are bytes.
 TEST(MessagePack, FailsRatherThanRunAway) {
-  const std::string deep(1000, '\x91');
+  const std::string deep = std::string(1000, '\x91') + '\x01';
   MessagePackReader down(deep);
   down.skip();
   EXPECT_TRUE(down.failed());
+  MessagePackReader cut(std::string_view("\xce\x01\x02\x03", 4));
+  EXPECT_EQ(cut.number(), std::nullopt);
+  EXPECT_TRUE(cut.failed());
   const std::string wide = "\xdd\xff\xff\xff\xff";
   MessagePackReader along(wide);
   along.skip();

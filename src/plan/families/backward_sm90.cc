@@ -58,14 +58,6 @@ std::string refuse_broadcasts(const Request& request) {
   return {};
 }
 
-std::string refuse_lengths(const AttentionProblem& problem) {
-  if (problem.device_lengths || problem.device_starts) {
-    return "lengths, cumulative lengths or q_start are in the device's memory; in the host's they are accepted";
-  }
-  if (problem.device_kv_starts) return "kv_start is in the device's memory; in the host's it is accepted";
-  return {};
-}
-
 std::string refuse_gradients(const AttentionProblem& problem) {
   if (!problem.wanted.captures.empty()) {
     return fmt::format("the gradient of capture '{}' is asked for; those of q, k, v and sinks are accepted",
@@ -187,13 +179,19 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& p
 
 }  // namespace
 
+shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return shared::backward_lists_memory(problem.batch, count_row_blocks(problem), count_tiles(problem, config));
+}
+
 BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, const BackwardSm90Config& config) {
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
   BackwardSm90Workspace workspace{};
   workspace.d_q = aligned(blocks * shared::kBlockBytes);
   workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
-  workspace.bytes = workspace.drawn + aligned(4);
+  workspace.lists = workspace.drawn + aligned(4);
+  workspace.bytes = workspace.lists;
+  if (config.device_lengths) workspace.bytes += aligned(backward_lists_memory(problem, config).bytes);
   return workspace;
 }
 
@@ -203,9 +201,9 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   if (reason.empty()) reason = refuse_types(request);
   if (!reason.empty()) return reason;
   const BackwardSm90Config config = backward_sm90_config(problem, backward_mods(problem));
-  std::array<std::string, 6> reasons = {refuse_broadcasts(request),    refuse_lengths(problem),
-                                        refuse_gradients(problem),     refuse_deterministic(problem, config.keys()),
-                                        refuse_sizes(problem, config), refuse_blocks(request.options)};
+  std::array<std::string, 5> reasons = {refuse_broadcasts(request), refuse_gradients(problem),
+                                        refuse_deterministic(problem, config.keys()), refuse_sizes(problem, config),
+                                        refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

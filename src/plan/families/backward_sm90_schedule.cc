@@ -128,7 +128,16 @@ void order(const AttentionProblem& problem, BackwardSchedule& schedule, const st
 
 }  // namespace
 
+std::int64_t count_tiles(const AttentionProblem& problem, const shared::BackwardSm90Config& config) {
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    tiles += block_count(problem.packed ? sequence.kv_len : problem.kv_rows, config.keys());
+  }
+  return tiles * problem.kv_heads;
+}
+
 std::int64_t count_row_blocks(const AttentionProblem& problem) {
+  if (problem.device_lengths && problem.packed) return problem.q_rows / shared::kBlockRows + problem.batch;
   std::int64_t blocks = 0;
   for (const Sequence& sequence : problem.sequences) {
     blocks += block_count(problem.packed ? sequence.q_len : problem.q_rows, shared::kBlockRows);
@@ -142,6 +151,7 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
   if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
   std::vector<int> first_block;
   add_blocks(problem, schedule, first_block);
+  if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
 
   std::optional<BlockMask> columns;
   if (block_mask != nullptr) columns = block_mask->transposed();

@@ -135,6 +135,29 @@ inline BackwardList sequences() {
   return list;
 }
 
+/// Lengths, cumulative lengths and starts in the device's memory.
+inline BackwardList lengths_there() {
+  BackwardList list;
+  for (const char* sequences : {"lengths", "packed"}) {
+    for (const char* starts : {"none", "ahead"}) {
+      CaseSpec spec = backward_spec(150, 190, list.size() % 2 == 0 ? 64 : 128);
+      spec.device_lengths = true;
+      spec.sequences = sequences;
+      spec.batch = 4;
+      spec.group = 2;
+      spec.q_start = starts;
+      spec.kv_start = starts;
+      spec.mask = "causal";
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  CaseSpec plain = list.back().spec;
+  plain.mask = "";
+  plain.score = "alibi";
+  list.push_back({plain, rows_wanted()});
+  return list;
+}
+
 inline BackwardList sunk() {
   BackwardList list;
   for (const char* mask : {"", "some_queries_blind"}) {

@@ -39,7 +39,7 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   int qk_dim = 128, v_dim = 128;
-  bool f16 = false, by_sequence = false, d_q = true, wide = true;
+  bool f16 = false, by_sequence = false, d_q = true, wide = true, device_lengths = false;
 };
 
 void expect_accepted(const Case& at) {
@@ -51,7 +51,8 @@ void expect_accepted(const Case& at) {
   problem.wanted.q = at.d_q;
   const plan::BackwardMods mods = plan::backward_mods(problem);
   shared::BackwardSm90Config config = plan::backward_sm90_config(problem, mods);
-  config.by_sequence = at.by_sequence;
+  config.by_sequence = at.by_sequence || at.device_lengths;
+  config.device_lengths = at.device_lengths;
   config.wide_gradients = at.wide;
   const jit::Source source = emit::backward_sm90(config, mods, device_text::layout_of(mods.all()));
   try {
@@ -74,6 +75,8 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 64, gradients in pairs", .qk_dim = 64, .v_dim = 64, .wide = false});
   expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100, .wide = false});
   expect_accepted({.name = "D 128, by sequence", .by_sequence = true});
+  expect_accepted({.name = "D 128, device lengths", .device_lengths = true});
+  expect_accepted({.name = "D 64, device lengths", .qk_dim = 64, .v_dim = 64, .device_lengths = true});
 }
 
 TEST_F(BackwardCompileTable, Mods) {
@@ -92,6 +95,12 @@ TEST_F(BackwardCompileTable, Mods) {
     accepted({.name = "sigmoid", .normalizer = Normalizer::sigmoid});
     accepted({.name = "none", .normalizer = Normalizer::none});
   }
+}
+
+TEST_F(BackwardCompileTable, ListKernels) {
+  const auto cubin = jit::build(emit::backward_lists());
+  EXPECT_EQ(cubin->spill_bytes, 0);
+  fmt::print("lists: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
 TEST_F(BackwardCompileTable, RowKernels) {

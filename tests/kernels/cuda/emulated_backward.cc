@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "backend/cuda/emit/backward_sm90.h"
+#include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/backward_sm90.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequence_spans.h"
@@ -91,6 +93,25 @@ extern "C" void run(const heddle::ptx::TensorMap* maps, const heddle::shared::Ba
   }
 }
 )";
+constexpr const char* kRunLists = R"(
+char shared_memory[emulated::Cta::kSharedBytes];
+extern "C" void run(const heddle::shared::SequencesParams* sequences, const heddle::shared::BackwardListsParams* lists,
+                    unsigned seed) {
+  const auto launch = [&](int ctas, int threads, const auto& kernel) {
+    for (int block = ctas - 1; block >= 0; --block) {
+      emulated::block_index = {static_cast<unsigned>(block), 0};
+      emulated::Cta cta(threads, shared_memory, seed + block);
+      cta.make_current();
+      cta.run(kernel);
+    }
+  };
+  const int threads = heddle::shared::kBackwardListThreads;
+  launch(1, heddle::shared::kSpanThreads, [&] { place_sequences(*sequences); });
+  launch(lists->count, threads, [&] { list_backward_blocks(*lists); });
+  launch((lists->item_count + threads - 1) / threads, threads, [&] { list_backward_tiles(*lists); });
+  if (lists->packed) launch(lists->count + 1, threads, [&] { fill_backward_gaps(*lists); });
+}
+)";
 constexpr const char* kRunRows = R"(
 char shared_memory[emulated::Cta::kSharedBytes];
 extern "C" void run(const heddle::shared::BackwardRowsParams* params, int kernel, int blocks, int heads,
@@ -117,6 +138,37 @@ std::string main_text(const std::string& source) {
 }
 std::string rows_text(const std::string& source) {
   return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunRows;
+}
+
+std::string lists_text(const std::string& source) {
+  return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunLists;
+}
+
+/// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
+problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
+  const auto longest = [&](std::int64_t Sequence::* length, std::int64_t rows) {
+    return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
+  };
+  const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
+                     kv_len = longest(&Sequence::kv_len, problem.kv_rows);
+  problem.device_lengths = true;
+  problem.device_starts = options.q_start.has_value();
+  problem.device_kv_starts = options.kv_start.has_value();
+  if (problem.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
+  for (Sequence& sequence : problem.sequences) sequence = {.q_len = q_len, .kv_len = kv_len};
+  return problem;
+}
+
+/// What a launcher's kernels do before a run.
+void write_lists(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config,
+                 const backend::RunArguments& arguments, const plan::BackwardSchedule& schedule,
+                 cuda::BackwardConstants& constants, unsigned seed) {
+  cuda::BackwardSequencesParams params = cuda::backward_sequences_params(
+      problem, config, constants, std::ssize(schedule.items), std::ssize(schedule.blocks));
+  cuda::set_backward_lists(arguments, problem, config, params, constants);
+  using Run = void (*)(const shared::SequencesParams*, const shared::BackwardListsParams*, unsigned);
+  const auto library = load(lists_text(cuda::emit::backward_lists().text));
+  reinterpret_cast<Run>(dlsym(library.get(), "run"))(&params.sequences, &params.lists, seed);
 }
 
 MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem, bool by_sequence, int box_rows,
@@ -148,7 +200,8 @@ MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem
 }  // namespace
 
 void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run) {
-  const problem::AttentionProblem problem = problem::validate(tensors, options);
+  problem::AttentionProblem problem = problem::validate(tensors, options);
+  if (run.device_lengths) problem = with_lengths_there(problem, options);
   const AttentionTensors forward = problem::forward_tensors(tensors);
   problem::AttentionProblem there = problem;  // as if its tensors were a GPU's
   const device::Machine machine{};
@@ -176,15 +229,17 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   std::vector<float> workspace(static_cast<std::size_t>(plan.workspace_bytes) / 4 + 64);
   std::memset(workspace.data(), 0xff, workspace.size() * 4);
   void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
-  cuda::set_addresses({forward, &options, &options.bindings, choice.block_mask.get(), aligned, nullptr, &tensors},
-                      problem, config, own);
+  const backend::RunArguments arguments = {forward, &options, &options.bindings, choice.block_mask.get(),
+                                           aligned, nullptr,  &tensors};
+  cuda::set_addresses(arguments, problem, config, own);
   Bindings starts;
-  std::vector<std::int32_t> kv_starts;
+  std::vector<std::int32_t> kv_starts;  // where the host knows them
   for (const Sequence& sequence : problem.sequences) kv_starts.push_back(static_cast<std::int32_t>(sequence.kv_start));
   if (mods.kv_start.form == plan::KvStart::Form::param) starts.params[plan::kKvStartName] = kv_starts.front();
   if (mods.kv_start.form == plan::KvStart::Form::capture) {
     starts.captures[plan::kKvStartName] =
-        ConstTensorView(kv_starts.data(), DType::i32, Dims{std::ssize(kv_starts)}, Dims{1});
+        problem.device_kv_starts ? *options.kv_start
+                                 : ConstTensorView(kv_starts.data(), DType::i32, Dims{std::ssize(kv_starts)}, Dims{1});
   }
   cuda::set_mod_values(layout, options.bindings, starts, own.main.mod);
 
@@ -200,6 +255,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   };
   const MapBytes maps[4] = {map(tensors.q, false), map(tensors.k, true), map(tensors.v, true), map(tensors.d_o, false)};
   const int blocks = own.rows.block_count, heads = own.main.q_heads;
+  if (config.device_lengths) write_lists(problem, config, arguments, schedule, own, run.seed);
   run_rows(&own.rows, 0, blocks, heads, run.seed);
   // Fewer CTAs than tiles: they draw.
   own.main.tiles = static_cast<int>(schedule.items.size());

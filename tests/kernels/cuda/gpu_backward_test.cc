@@ -106,6 +106,7 @@ TEST_F(GpuBackward, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
 

@@ -103,6 +103,7 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   add(config.weighted, "weighted");
   add(config.dropped, "dropped");
   add(config.by_sequence, "by sequence");
+  add(config.device_lengths, "device lengths");
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(!config.d_q, "no dq");
@@ -133,6 +134,13 @@ jit::Source backward_rows(const BackwardSm90Config& config) {
                               "namespace heddle {{\n{}}}  // namespace heddle\n\n"
                               "#include \"families/backward_rows.cuh\"\n",
                               config_text(config)),
+          .headers = embedded_headers(),
+          .architecture = "sm_90a"};
+}
+
+jit::Source backward_lists() {
+  return {.name = "backward_lists",
+          .text = "#include \"families/sequences.cuh\"\n#include \"families/backward_lists.cuh\"\n",
           .headers = embedded_headers(),
           .architecture = "sm_90a"};
 }

@@ -15,7 +15,9 @@
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/backward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/copied_rows.h"
+#include "backend/cuda/launch/device_lists.h"
 #include "backend/cuda/launch/kv_start.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequence_spans.h"
@@ -96,8 +98,14 @@ class BackwardSm90Kernel final : public backend::Kernel {
     any_steps_ = schedule.steps > 0;
     blocks_ = static_cast<unsigned>(schedule.blocks.size());
     std::vector<shared::SequenceSpan> spans;
-    if (config_.by_sequence) spans = spans_of(arguments.problem, constants_.main.operands.kv_len);
+    if (config_.by_sequence && !config_.device_lengths)
+      spans = spans_of(arguments.problem, constants_.main.operands.kv_len);
     if (ctas_ > 0 || blocks_ > 0) lists_.emplace(device_, schedule, spans, constants_);
+    if (config_.device_lengths && lists_) {
+      sequences_.emplace(device_, backward_sequences_params(problem_, config_, constants_, std::ssize(schedule.items),
+                                                            std::ssize(schedule.blocks)));
+    }
+    if (problem_.device_kv_starts) own_kv_start_ = slot_of(layout_, plan::kKvStartName);
     if (any_steps_ && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
       copied_.emplace(arguments);
     }
@@ -123,7 +131,13 @@ class BackwardSm90Kernel final : public backend::Kernel {
     }
     BackwardConstants own = constants_;
     set_addresses(arguments, problem_, config_, own);
+    if (sequences_) {
+      BackwardSequencesParams params = sequences_->params();
+      set_backward_lists(arguments, problem_, config_, params, own);
+      sequences_->launch(params, arguments.stream);
+    }
     set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
+    if (own_kv_start_ >= 0) own.main.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (copied_) {
       copied_->launch(given, problem_.packed ? nullptr : own.main.mod.sequences, {}, arguments.workspace,
                       arguments.stream);
@@ -205,6 +219,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
   unsigned ctas_ = 0, blocks_ = 0;
   bool any_steps_ = false;
   std::optional<BackwardLists> lists_;
+  std::optional<BackwardSequences> sequences_;  // where lengths are on the device
+  int own_kv_start_ = -1;                       // capture: each run's own vector
   std::optional<CopiedTensors> copied_;
 };
 

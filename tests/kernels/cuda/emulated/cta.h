@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace emulated {
@@ -256,6 +257,9 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 inline int max(int x, int y) { return x < y ? y : x; }
 inline int min(int x, int y) { return y < x ? y : x; }
 
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int atomicAdd(int* to, int x) { return std::exchange(*to, *to + x); }
+
 inline void __syncthreads() {
   emulated::cta().meet(emulated::cta().all(), [] {});
 }
@@ -274,4 +278,14 @@ T __shfl_sync(unsigned, T x, int lane) {
 template <class T>
 T __shfl_xor_sync(unsigned mask, T x, int with) {
   return __shfl_sync(mask, x, (emulated::cta().thread() % 32) ^ with);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T x, unsigned distance) {
+  const int lane = emulated::cta().thread() % 32, from = lane - static_cast<int>(distance);
+  return __shfl_sync(mask, x, from < 0 ? lane : from);
+}
+inline unsigned __ballot_sync(unsigned mask, bool vote) {
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= __shfl_sync(mask, static_cast<unsigned>(vote), lane) << lane;
+  return votes;
 }

@@ -28,6 +28,9 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address d_q(int warpgroup) const {
     return base + kLayout.d_q + warpgroup * (4 * kConfig.d_q_part_floats());
   }
+  __device__ __forceinline__ ptx::Address scratch(int warpgroup) const {
+    return base + kLayout.scratch + warpgroup * (4 * kConfig.scratch_floats());
+  }
   __device__ __forceinline__ ptx::Address lse(int slot) const {
     return base + kLayout.rows + slot * shared::kBlockBytes;
   }

@@ -24,7 +24,7 @@ struct BackwardSm90Workspace {
   std::int64_t sinks;  // a float of each block and head
   std::int64_t drawn;  // how many tiles were drawn
   std::int64_t lists;  // lengths on the device: what backward_lists_memory() says
-  std::int64_t bytes;  // copies stand behind
+  std::int64_t bytes;  // memory of gradients of captures, then copies stand behind
 };
 BackwardSm90Workspace backward_sm90_workspace(const problem::AttentionProblem& problem,
                                               const shared::BackwardSm90Config& config);

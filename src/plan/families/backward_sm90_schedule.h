@@ -16,6 +16,7 @@ struct BackwardSchedule {
   std::vector<shared::QueryRun> runs;
   // Of each sequence, one behind the other. Lengths on the device: as many as there may be, which each run writes.
   std::vector<shared::RowBlock> blocks;
+  std::vector<int> first_blocks;        // of each sequence: number of its first block
   std::int64_t steps = 0, longest = 0;  // of all items, and of the longest
   std::int64_t elements = 0;            // pairs of a query and a key of those steps, those past the ends not counted
 };

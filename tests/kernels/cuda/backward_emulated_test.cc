@@ -55,6 +55,7 @@ TEST(BackwardEmulated, Weights) { judge_all(5, weighted()); }
 TEST(BackwardEmulated, Normalizers) { judge_all(6, normalized()); }
 TEST(BackwardEmulated, Sequences) { judge_all(7, sequences()); }
 TEST(BackwardEmulated, DeviceLengths) { judge_all(7, lengths_there()); }
+TEST(BackwardEmulated, Captures) { judge_all(8, captured()); }
 TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
 

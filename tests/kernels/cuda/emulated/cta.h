@@ -150,6 +150,7 @@ class Cta {
     wait_until([&meeting, generation] { return meeting.generation != generation; });
   }
   Meeting& all() { return all_; }
+  Meeting& named(int id) { return named_[id]; }
   Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }
   Thread& lane(int number) { return *threads_[static_cast<std::size_t>(current_ / 32 * 32 + number)]; }
 
@@ -224,6 +225,7 @@ class Cta {
   std::map<unsigned, Barrier> barriers_;
   std::vector<std::function<void()>> jobs_;
   Meeting all_;
+  std::map<int, Meeting> named_;
   std::vector<Meeting> warps_;
 };
 
@@ -258,7 +260,11 @@ inline int max(int x, int y) { return x < y ? y : x; }
 inline int min(int x, int y) { return y < x ? y : x; }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int atomicAdd(int* to, int x) { return std::exchange(*to, *to + x); }
+template <class T>
+T atomicAdd(T* to, T x) {
+  return std::exchange(*to, *to + x);
+}
+inline unsigned atomicMax(unsigned* to, unsigned x) { return std::exchange(*to, *to < x ? x : *to); }
 
 inline void __syncthreads() {
   emulated::cta().meet(emulated::cta().all(), [] {});

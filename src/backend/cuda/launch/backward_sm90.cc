@@ -270,8 +270,7 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
     main.operands.q_len = std::max(main.operands.q_len, static_cast<int>(sequence.q_len));
     main.operands.kv_len = std::max(main.operands.kv_len, static_cast<int>(sequence.kv_len));
   }
-  // A packed tensor's map has a batch for each sequence, at the same address.
-  const auto batched = [&](const ConstTensorView& view) { return problem.packed || view.shape[0] > 1 ? 1 : 0; };
+  const auto batched = [&](const ConstTensorView& view) { return view.shape[0] > 1 ? 1 : 0; };
   main.operands.q_batched = batched(tensors.q);
   main.operands.k_batched = batched(tensors.k);
   main.operands.v_batched = batched(tensors.v);

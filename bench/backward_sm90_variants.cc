@@ -25,7 +25,7 @@
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
-#include "shared/backward_sm90_memory.h"
+#include "shared/backward_wide_memory.h"
 #include "shared/forward_sm90_memory.h"
 
 namespace heddle::bench {
@@ -44,7 +44,7 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   const auto add = [&](const std::string& name, auto&& change) {
     shared::BackwardSm90Config config = planned;
     change(config);
-    const bool fits = shared::backward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+    const bool fits = shared::backward_shared_bytes(config) <= shared::kSm90SharedMemory;
     if (fits && !(config == planned)) variants.push_back({name, config});
   };
   add("late numbers", [](auto& config) { config.early_numbers = false; });

@@ -14,7 +14,6 @@
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_costs.h"
-#include "shared/backward_sm90_memory.h"
 #include "shared/sequences.h"
 
 namespace heddle::plan {
@@ -23,7 +22,7 @@ namespace {
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
 
-constexpr std::int64_t kLargestDim = 128;   // dK and dV take a register of each thread for every two columns of both
+constexpr std::int64_t kLargestDim = 256;   // dK of 64 keys in the registers of a warpgroup
 constexpr std::int64_t kMostHeads = 65535;  // the height of a grid
 
 std::string refuse_types(const Request& request) {
@@ -134,9 +133,10 @@ void set_access(const Request& request, Plan& plan) {
   }
 }
 
-/// Fitted to 16384 tokens, full, S 512 and 8192 (an H200; docs/notes/hopper_backward.md), with 64 columns and with 128.
-constexpr double kStepClocks[] = {2250, 3650};  // of 64 queries x 128 keys
-constexpr double kTileClocks[] = {8300, 13600};
+/// By panels of 64 columns. With one and two fitted to 16384 tokens, full, S 512 and 8192 (an H200;
+/// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
+constexpr double kStepClocks[] = {2250, 3650, 2850, 3700};  // of 64 queries x the CTA's keys
+constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -151,10 +151,11 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
   const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
-  const double clocks = static_cast<double>(schedule.steps) * kStepClocks[config.panels() - 1] * config.warpgroups / 2 +
-                        static_cast<double>(schedule.items.size()) * kTileClocks[config.panels() - 1];
-  const double longest =
-      static_cast<double>(schedule.longest) * kStepClocks[config.panels() - 1] + kTileClocks[config.panels() - 1];
+  const double of_step = kStepClocks[config.panels() - 1], of_tile = kTileClocks[config.panels() - 1];
+  const double clocks = (static_cast<double>(schedule.steps) * of_step +
+                         static_cast<double>(schedule.items.size()) * of_tile) *
+                        config.tile_ctas();
+  const double longest = static_cast<double>(schedule.longest) * of_step + of_tile;
   return {.seconds = std::max(clocks / sms, longest) / kSm90Rates.clocks_per_second +
                      around / kSm90Rates.memory_bytes_per_second + kLaunchSeconds,
           .flops = 2 * (3 * qk + 2 * v) * static_cast<double>(schedule.elements),
@@ -224,7 +225,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // Without queries nobody says that none is drawn yet: each tile has a CTA.
   const auto tiles = static_cast<int>(schedule.items.size());
-  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles : std::min(tiles, std::max(1, caps.multiprocessors));
+  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas() : std::min(tiles, std::max(1, caps.multiprocessors));
   plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes;
   plan.predicted = predict(problem, config, schedule, caps);
   set_access(request, plan);

@@ -56,6 +56,8 @@ TEST(BackwardEmulated, Sequences) { judge_all(7, sequences()); }
 TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
 
+TEST(BackwardEmulated, WideTiles) { judge_all(0, wide_tiles()); }
+
 // Orders of threads, copies and products that differ.
 TEST(BackwardEmulated, AnyOrder) {
   const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;

@@ -47,6 +47,9 @@ inline BackwardList ragged_ends() {
   return list;
 }
 
+/// Head dims above 128.
+inline BackwardList wide_tiles() { return {{backward_spec(64, 128, 256), rows_wanted()}}; }
+
 inline BackwardList masked() {
   BackwardList list;
   for (const char* mask : {"causal", "sliding_window", "documents", "some_queries_blind", "nothing"}) {

@@ -1,9 +1,9 @@
 // backward_sm90's configuration: what one kernel of it computes, and how. Read by the planner, by the launcher, and by
 // the kernels themselves when NVRTC compiles them: no headers but these, plain integers only.
 //
-// A tile is 64 * warpgroups keys of one head, and a CTA computes one, or one after the other: K and V stay in shared memory, dK
-// and dV in the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread of the producer
-// warpgroup loads Q, dO and the rows' numbers; the other warps add finished parts of dQ to memory.
+// A tile is 64 * warpgroups keys of one head, and a CTA computes one, or one after the other: K and V stay in shared
+// memory, dK and dV in the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread
+// of the producer warpgroup loads Q, dO and the rows' numbers; the other warps add finished parts of dQ to memory.
 #pragma once
 
 #include "shared/mod_forms.h"
@@ -16,7 +16,8 @@ namespace heddle::shared {
 inline constexpr int kStepQueries = 64;
 inline constexpr int kDsBuffers = 2;    // steps whose dS stands in shared memory
 inline constexpr int kTileBuffers = 2;  // tiles whose records do
-// Registers a thread of a wide kernel after its four warpgroups have traded theirs: 512 in all, as ForwardSm90Config says.
+// Registers a thread of a wide kernel after its four warpgroups have traded theirs: 512 in all, as ForwardSm90Config
+// says.
 inline constexpr int kWideConsumerRegisters = 208, kWideQueryRegisters = 72, kWideProducerRegisters = 24;
 
 struct BackwardSm90Config {

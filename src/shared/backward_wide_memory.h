@@ -11,14 +11,16 @@
 
 namespace heddle::shared {
 
-// A pair of CTAs computes a tile, 64 keys each, and each of them a part of dQ's columns, over the keys of both.
+// A pair of CTAs computes a tile, 64 keys each, and each of them a part of dQ's columns, over the keys of both: the
+// first CTA's panels end where the second's begin. Of an odd number they take the one in the middle in turns.
 inline constexpr int kPair = 2;
-/// dQ's panels that a CTA of the pair computes; they follow one another.
-constexpr int wide_d_q_panels(const BackwardSm90Config& config, int rank) {
-  return rank == 0 ? (config.qk_panels() + 1) / 2 : config.qk_panels() / 2;
+constexpr int wide_d_q_border(const BackwardSm90Config& config, int step) {
+  return (config.qk_panels() + (step % 2 == 0 ? 1 : 0)) / 2;
 }
-constexpr int wide_first_d_q_panel(const BackwardSm90Config& config, int rank) {
-  return rank == 0 ? 0 : wide_d_q_panels(config, 0);
+/// Panels of the other CTA's keys that a CTA reads, and the first of them.
+constexpr int wide_peer_panels(const BackwardSm90Config& config) { return wide_d_q_border(config, 0); }
+constexpr int wide_first_peer_panel(const BackwardSm90Config& config, int rank) {
+  return rank == 0 ? 0 : wide_d_q_border(config, 1);
 }
 
 inline constexpr int kWidePanelBytes = kStepQueries * 128;  // 64 rows, of whatever tensor
@@ -31,7 +33,7 @@ inline constexpr int kWideFactorBytes = 128 * 32 * 4, kWideWordBytes = 128 * 4;
 /// stand in panels of 64 columns, 64 rows of 128 bytes.
 struct BackwardWideMemory {
   int k, v;      // [panels]: the CTA's own keys
-  int peer_k;    // [panels of its part of dQ]: the other CTA's keys
+  int peer_k;    // [wide_peer_panels()]: the other CTA's keys
   int q, d_o;    // [stages][panels]
   int d_s;       // [keys of either CTA][64 queries][64 keys]
   int factors;   // kWideFactorBytes, then words of bits, words of draws
@@ -59,7 +61,7 @@ constexpr BackwardWideMemory backward_wide_memory(const BackwardSm90Config& conf
   };
   memory.k = place(config.qk_panels() * kWidePanelBytes);
   memory.v = place(config.v_panels() * kWidePanelBytes);
-  memory.peer_k = place(config.d_q ? wide_d_q_panels(config, 0) * kWidePanelBytes : 0);
+  memory.peer_k = place(config.d_q ? wide_peer_panels(config) * kWidePanelBytes : 0);
   memory.q = place(config.q_stages * config.qk_panels() * kWidePanelBytes);
   memory.d_o = place(config.d_o_stages * config.v_panels() * kWidePanelBytes);
   memory.d_s = place(config.d_q ? kPair * kWidePanelBytes : 0);

@@ -17,13 +17,12 @@
 #include "sm90/backward_wide_queries.cuh"
 #include "sm90/backward_wide_scores.cuh"
 
-extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1)
-    __launch_bounds__(heddle::kConfig.threads(), 1)
-        backward_sm90(const __grid_constant__ heddle::ptx::TensorMap q_map,
-                      const __grid_constant__ heddle::ptx::TensorMap k_map,
-                      const __grid_constant__ heddle::ptx::TensorMap v_map,
-                      const __grid_constant__ heddle::ptx::TensorMap d_o_map,
-                      const __grid_constant__ heddle::shared::BackwardSm90Params params) {
+extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launch_bounds__(heddle::kConfig.threads(), 1)
+    backward_sm90(const __grid_constant__ heddle::ptx::TensorMap q_map,
+                  const __grid_constant__ heddle::ptx::TensorMap k_map,
+                  const __grid_constant__ heddle::ptx::TensorMap v_map,
+                  const __grid_constant__ heddle::ptx::TensorMap d_o_map,
+                  const __grid_constant__ heddle::shared::BackwardSm90Params params) {
   using namespace heddle;
   extern __shared__ __align__(1024) char dynamic[];
   const WideMemory<kConfig> memory(dynamic);

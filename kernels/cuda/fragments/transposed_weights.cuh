@@ -110,8 +110,8 @@ class TransposedWeights {
   /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds, by read_factors(). `numbers`: where the thread's
   /// deltas begin.
   template <bool kCut, class Factors>
-  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const Factors& x,
-                                                       unsigned (&d_s)[16], unsigned bits, const TransposedDrops& drops,
+  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const Factors& x, unsigned (&d_s)[16],
+                                                       unsigned bits, const TransposedDrops& drops,
                                                        const Params& params, const TransposedOrigin& at,
                                                        const Numbers& numbers) {
     const shared::ModValues& mod = params.mod;

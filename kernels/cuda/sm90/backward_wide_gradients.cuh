@@ -47,11 +47,13 @@ class WideGradients : WideRole<kConfig> {
       if (number > 0) this->release(memory_.q_empty(slot == 0 ? kConfig.q_stages - 1 : slot - 1));
       ptx::barrier_wait(memory_.q_full(slot), parity_of(q_));  // its numbers and its record
       const int flags = this->flags_of(slot);
+      Numbers deltas;  // loaded beside products, where they have registers
+      deltas.set(memory_.delta(slot) + this->lane_offset());
       ptx::wgmma_wait<0>();
       ptx::touch(d_p_);
       this->release(memory_.d_o_empty(slot_of(d_o_)));
       d_o_.advance(kConfig.d_o_stages);
-      differentiate(flags, slot, number);
+      differentiate(flags, slot, number, deltas);
       if constexpr (kConfig.d_q) store_d_s(number);
       q_.advance(kConfig.q_stages);
       if (number + 1 == steps_) break;
@@ -68,11 +70,9 @@ class WideGradients : WideRole<kConfig> {
     issue_wide_scores<kConfig.v_dim>(d_p_, memory_.values(), memory_.d_o(slot_of(d_o_)));
   }
 
-  __device__ __forceinline__ void differentiate(int flags, int slot, int number) {
+  __device__ __forceinline__ void differentiate(int flags, int slot, int number, const Numbers& deltas) {
     TransposedOrigin at{};
     if constexpr (kConfig.weighted) at = this->origin(slot);
-    Numbers deltas;
-    deltas.set(memory_.delta(slot) + this->lane_offset());
     const int t = this->own_thread();
     const WideFactors factors{memory_.factors(t)};
     ptx::barrier_wait(memory_.factors_full(), number & 1);

@@ -79,17 +79,17 @@ class WideProducer {
   /// The other CTA's are needed last.
   __device__ __forceinline__ void load_keys() const {
     ptx::barrier_arrive_expecting(memory_.k_full(), kConfig.qk_panels() * Memory::kPanel);
-    load(kConfig.qk_panels(), 0, memory_.keys(), maps_.k, memory_.k_full(), key_rows(rank_),
-         word(shared::kTileKvHead), params_.operands.k_batched, ptx::kEvictFirst);
+    load(kConfig.qk_panels(), 0, memory_.keys(), maps_.k, memory_.k_full(), key_rows(rank_), word(shared::kTileKvHead),
+         params_.operands.k_batched, ptx::kEvictFirst);
   }
   __device__ __forceinline__ void load_values() const {
     ptx::barrier_arrive_expecting(memory_.v_full(), kConfig.v_panels() * Memory::kPanel);
-    load(kConfig.v_panels(), 0, memory_.values(), maps_.v, memory_.v_full(), key_rows(rank_),
-         word(shared::kTileKvHead), params_.operands.v_batched, ptx::kEvictFirst);
+    load(kConfig.v_panels(), 0, memory_.values(), maps_.v, memory_.v_full(), key_rows(rank_), word(shared::kTileKvHead),
+         params_.operands.v_batched, ptx::kEvictFirst);
     if constexpr (kConfig.d_q) {
-      const int panels = shared::wide_d_q_panels(kConfig, rank_);
-      ptx::barrier_arrive_expecting(memory_.peer_k_full(), panels * Memory::kPanel);
-      load(panels, shared::wide_first_d_q_panel(kConfig, rank_), memory_.peer_keys(), maps_.k, memory_.peer_k_full(),
+      constexpr int kPanels = shared::wide_peer_panels(kConfig);
+      ptx::barrier_arrive_expecting(memory_.peer_k_full(), kPanels * Memory::kPanel);
+      load(kPanels, shared::wide_first_peer_panel(kConfig, rank_), memory_.peer_keys(), maps_.k, memory_.peer_k_full(),
            key_rows(rank_ ^ 1), word(shared::kTileKvHead), params_.operands.k_batched, ptx::kEvictFirst);
     }
   }
@@ -146,20 +146,24 @@ __device__ __forceinline__ void send_d_s(const WideMemory<kConfig>& memory, int 
 template <auto kConfig>
 __device__ __forceinline__ void add_pieces(const WideMemory<kConfig>& memory, const shared::BackwardSm90Params& params,
                                            int rank, int buffer) {
-  const int panels = shared::wide_d_q_panels(kConfig, rank), first = memory.tile_word(shared::kTileFirstBlock);
-  const int from = shared::wide_first_d_q_panel(kConfig, rank) * shared::kPartFloats + buffer * shared::kWidePieceFloats;
+  const int first = memory.tile_word(shared::kTileFirstBlock);
   const shared::QueryRun* run = params.runs + memory.tile_word(shared::kTileFirstRun);
   int left = memory.tile_word(shared::kTileSteps) > 0 ? memory.tile_word(shared::kTileRuns) : 0;
   unsigned parity = 0;
+  int step = 0;
 #pragma unroll 1
   for (; left > 0; --left, ++run) {
     const int end = run->end, head = run->head;
 #pragma unroll 1
-    for (int block = run->begin; block < end; ++block) {
+    for (int block = run->begin; block < end; ++block, ++step) {
       const long long number = (first + block) * params.q_heads + head;
-      float* to = params.d_q + number * (kConfig.panels() * shared::kPartFloats) + from;
+      const int border = shared::wide_d_q_border(kConfig, step);
+      int panel = rank == 0 ? 0 : border;
+      const int last = rank == 0 ? border : kConfig.qk_panels();
+      float* to =
+          params.d_q + (number * kConfig.panels() + panel) * shared::kPartFloats + buffer * shared::kWidePieceFloats;
 #pragma unroll 1
-      for (int panel = 0; panel < panels; ++panel, to += shared::kPartFloats) {
+      for (; panel < last; ++panel, to += shared::kPartFloats) {
         ptx::barrier_wait(memory.d_q_full(buffer), parity);
         ptx::fence_for_tma();  // behind the stores of the warpgroup of queries
         ptx::bulk_add(to, memory.d_q(buffer), 4 * shared::kWidePieceFloats);

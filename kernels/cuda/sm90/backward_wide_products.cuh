@@ -48,14 +48,15 @@ __device__ __forceinline__ void issue_wide_gradient(float (&d)[kCount], unsigned
     if constexpr (kPanels > 3) {
       gradient_product(panels_of<2, 2>(d), &p[4 * i], ptx::descriptor(rows + 2 * kWidePanelUnits), adds);
     } else if constexpr (kPanels % 2 == 1) {
-      gradient_product(panels_of<kPanels - 1, 1>(d), &p[4 * i],
-                       ptx::descriptor(rows + (kPanels - 1) * kWidePanelUnits), adds);
+      gradient_product(panels_of<kPanels - 1, 1>(d), &p[4 * i], ptx::descriptor(rows + (kPanels - 1) * kWidePanelUnits),
+                       adds);
     }
   }
   ptx::wgmma_commit();
 }
 
-/// A panel of dQ = dS K: 64 queries x 64 columns, over 64 keys of either CTA. `d_s`, `keys`: this CTA's and the other's.
+/// A panel of dQ = dS K: 64 queries x 64 columns, over 64 keys of either CTA. `d_s`, `keys`: this CTA's and the
+/// other's.
 __device__ __forceinline__ void issue_wide_queries(float (&d)[32], const ptx::Address (&d_s)[2],
                                                    const ptx::Address (&keys)[2]) {
   ptx::wgmma_fence();

@@ -22,28 +22,30 @@ class WideQueries {
     ptx::barrier_wait(memory_.peer_k_full(), 0);
     ptx::forget(d_q_);
     const ptx::Address empty_there = ptx::address_in(rank_ ^ 1, memory_.d_s_empty());
-    const int panels = shared::wide_d_q_panels(kConfig, rank_);
     unsigned parity = 1;
 #pragma unroll 1
     for (int number = 0; number < steps; ++number) {
       ptx::barrier_wait(memory_.d_s_stored(), number & 1);
       ptx::barrier_wait(memory_.d_s_copied(), number & 1);
       ptx::fence_for_tma();  // behind the stores of the warpgroup of gradients
+      const int border = shared::wide_d_q_border(kConfig, number);
+      const int first = rank_ == 0 ? 0 : border, end = rank_ == 0 ? border : kConfig.qk_panels();
 #pragma unroll 1
-      for (int panel = 0; panel < panels; ++panel, parity ^= 1) {
+      for (int panel = first; panel < end; ++panel, parity ^= 1) {
         compute(panel);
-        if (panel + 1 == panels) give_back(empty_there);
+        if (panel + 1 == end) give_back(empty_there);
         leave(parity);
       }
-      if (panels == 0) give_back(empty_there);
+      if (first == end) give_back(empty_there);
     }
   }
 
  private:
-  /// A panel of the CTA's, over the keys of both.
+  /// A panel, over the keys of both CTAs.
   __device__ __forceinline__ void compute(int panel) {
-    const ptx::Address own = memory_.keys() + shared::wide_first_d_q_panel(kConfig, rank_) * Memory::kPanel;
-    const ptx::Address keys[2] = {own + panel * Memory::kPanel, memory_.peer_keys() + panel * Memory::kPanel};
+    const int of_peer = panel - shared::wide_first_peer_panel(kConfig, rank_);
+    const ptx::Address keys[2] = {memory_.keys() + panel * Memory::kPanel,
+                                  memory_.peer_keys() + of_peer * Memory::kPanel};
     const ptx::Address d_s[2] = {memory_.d_s(rank_), memory_.d_s(rank_ ^ 1)};
     issue_wide_queries(d_q_, d_s, keys);
     ptx::wgmma_wait<0>();

@@ -36,6 +36,8 @@ class WideScores : WideRole<kConfig> {
       // In flight: S of this step, dV of the one before.
       const int slot = slot_of(q_);
       const int flags = this->flags_of(slot);
+      Numbers lse;  // loaded beside products, where they have registers
+      lse.set(memory_.lse(slot) + this->lane_offset());
       ptx::wgmma_wait<0>();
       ptx::touch(s_);
       ptx::touch(d_v_);
@@ -43,7 +45,7 @@ class WideScores : WideRole<kConfig> {
         this->release(memory_.d_o_empty(slot_of(d_o_)));
         d_o_.advance(kConfig.d_o_stages);
       }
-      weigh(flags, slot, number);
+      weigh(flags, slot, number, lse);
       q_.advance(kConfig.q_stages);
       if (number + 1 == steps_) break;
       // The next S before dV: dO comes later than queries, where it has fewer buffers.
@@ -62,14 +64,12 @@ class WideScores : WideRole<kConfig> {
   }
 
   /// Scores become weights, and factors for the other warpgroup.
-  __device__ __forceinline__ void weigh(int flags, int slot, int number) {
+  __device__ __forceinline__ void weigh(int flags, int slot, int number, const Numbers& lse) {
     TransposedOrigin at{};
     if constexpr (Base::kPlaces) at = this->origin(slot);
     TransposedDrops drops{};
     if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
     unsigned bits = attending(flags, slot);
-    Numbers lse;
-    lse.set(memory_.lse(slot) + this->lane_offset());
     if (this->bits_matter(flags)) {
       bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, lse);
     } else {
@@ -93,8 +93,7 @@ class WideScores : WideRole<kConfig> {
     return attending_bits<kConfig>(
         params_.mod, this->origin(slot),
         word(shared::kTileQLen) - memory_.step_word(slot, shared::kStepQFirst) - 2 * static_cast<int>(threadIdx.x & 3),
-        word(shared::kTileKvLen) - this->kv_first() - this->own_key(),
-        (flags & (shared::kStepPartial << rank_)) != 0);
+        word(shared::kTileKvLen) - this->kv_first() - this->own_key(), (flags & (shared::kStepPartial << rank_)) != 0);
   }
 
   ptx::PackedRing q_{0}, d_o_{0};

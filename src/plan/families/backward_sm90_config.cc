@@ -93,8 +93,10 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.by_sequence = problem::sequences_differ(problem) || problem.packed;
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
-  // A score_mod and its derivative leave no registers for them beside 128 columns.
-  config.early_numbers = config.columns == 64 || (!config.wide && config.scores != shared::ScoreForm::mapped);
+  // A score_mod and its derivative leave no registers for them beside 128 columns, draws none beside 256.
+  config.early_numbers =
+      config.columns == shared::kPanelColumns ||
+      (config.scores != shared::ScoreForm::mapped && !(config.wide && (config.dropped || config.weighted)));
   config.normalizer = shared_of(problem.normalizer);
   config.o_type = type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);

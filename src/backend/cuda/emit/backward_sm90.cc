@@ -62,14 +62,15 @@ std::string products_text(const BackwardSm90Config& config) {
     return product_text(product, kStep);
   };
   const auto gradient = [&](int columns) {
-    const Product product = {.name = "gradient_product",
-                             .parameters = "const unsigned* a, unsigned long long b, int accumulate",
-                             .a_operand = fmt::format("{{{}}}", operands(columns / 2, 4)),
-                             .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
-                             .columns = columns,
-                             .input_count = 6,
-                             .types = types,
-                             .immediates = "1, 1, 1"};
+    const Product product = {
+        .name = "gradient_product",
+        .parameters = "const unsigned* a, unsigned long long b, int accumulate",
+        .a_operand = fmt::format("{{{}}}", operands(columns / 2, 4)),
+        .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
+        .columns = columns,
+        .input_count = 6,
+        .types = types,
+        .immediates = "1, 1, 1"};
     return product_text(product, kStep);
   };
   std::vector<std::string> texts = {of_two("score_product", kQueries, "1, 1, 0, 0")};

@@ -41,7 +41,7 @@ struct BackwardSm90Config {
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
-  constexpr bool draws() const { return columns == 64; }
+  constexpr bool draws() const { return columns == 64 && !wide; }
   // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
   constexpr int consumer_registers() const { return 240; }
   constexpr int producer_registers() const { return 24; }

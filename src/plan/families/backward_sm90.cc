@@ -147,7 +147,8 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
   const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
-  const double of_step = kStepClocks[config.panels() - 1], of_tile = kTileClocks[config.panels() - 1];
+  const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
+  const double of_step = kStepClocks[panels - 1], of_tile = kTileClocks[panels - 1];
   const double clocks =
       (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
       config.tile_ctas();
@@ -231,7 +232,12 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.predicted->bytes += work.bytes;
   plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
   describe(problem, mods, plan);
-  return {std::move(choice)};
+  std::vector<Choice> choices = {std::move(choice)};
+  if (config.wide && config.early_numbers) {  // where a mod leaves no registers for these
+    choices.push_back(choices.front());
+    choices.back().plan.backward_sm90->early_numbers = false;
+  }
+  return choices;
 }
 
 }  // namespace heddle::plan

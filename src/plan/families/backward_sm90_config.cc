@@ -17,7 +17,7 @@ namespace {
 using shared::BackwardSm90Config;
 using shared::OutputType;
 
-constexpr int kNarrowColumns = 128;  // up to here a warpgroup holds dK and dV of its keys
+constexpr int kNarrowPanels = 2;  // up to here a warpgroup holds dK and dV of its keys
 
 shared::Normalizer shared_of(Normalizer normalizer) {
   switch (normalizer) {
@@ -82,8 +82,9 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   BackwardSm90Config config;
   config.qk_dim = static_cast<int>(problem.qk_dim);
   config.v_dim = static_cast<int>(problem.v_dim);
-  config.columns = shared::kPanelColumns * std::max(config.qk_panels(), config.v_panels());
-  config.wide = config.columns > kNarrowColumns;
+  const int panels = std::max(config.qk_panels(), config.v_panels());
+  config.wide = panels > kNarrowPanels;
+  config.columns = shared::kPanelColumns * (config.wide ? config.qk_panels() : panels);
   config.warpgroups = 2;
   config.f16 = problem.q_dtype == DType::f16;
   config.d_q = problem.wanted.q;
@@ -94,9 +95,9 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
   // A score_mod and its derivative leave no registers for them beside 128 columns, draws none beside 256.
+  const bool mapped = config.scores == shared::ScoreForm::mapped;
   config.early_numbers =
-      config.columns == shared::kPanelColumns ||
-      (config.scores != shared::ScoreForm::mapped && !(config.wide && (config.dropped || config.weighted)));
+      config.wide ? !mapped && !config.dropped && !config.weighted : config.columns == shared::kPanelColumns || !mapped;
   config.normalizer = shared_of(problem.normalizer);
   config.o_type = type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);

@@ -168,9 +168,9 @@ inline BackwardList dims_types_and_layouts() {
 
 // Head dims above 128.
 
-/// Tiles and ends, of either number of buffers; keys that leave the second CTA of a pair without any.
+/// Tiles and ends, of either number of buffers; ends that leave the second CTA of a pair without keys.
 inline BackwardList wide_tiles() {
-  BackwardList list = {{backward_spec(64, 128, 256), rows_wanted()}};
+  BackwardList list = {{backward_spec(200, 190, 256), rows_wanted()}, {backward_spec(64, 128, 256), rows_wanted()}};
   for (const auto& [qk, v] : {std::pair(192, 128), std::pair(256, 256)}) {
     for (const auto& [q_rows, kv_rows] : {std::pair(330, 300), std::pair(1, 65), std::pair(100, 1)}) {
       CaseSpec spec = backward_spec(q_rows, kv_rows, qk);

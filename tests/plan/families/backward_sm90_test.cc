@@ -137,6 +137,28 @@ TEST(BackwardSm90, PairsHaveTwoCtasATile) {
   BackwardCall call;
   call.call.dim = 256;
   EXPECT_EQ(call.plan().grid, 2 * 2 * 2 * 3);  // sequences, heads of keys, tiles of 128
+  const auto of_four = call.plan().workspace_bytes;
+  call.call.dim = 192;  // sums of three panels, not of four
+  EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * 4 * shared::kPartBytes);  // batch, heads, blocks of 64
+}
+
+// A mod for which a warpgroup has too few registers beside lse and delta gets them where they stand.
+TEST(BackwardSm90, PairsHaveAPlanWithFewerRegisters) {
+  BackwardCall call;
+  const auto early = [&] {
+    return call.with_request([&](const plan::Request& request) {
+      std::vector<bool> all;
+      for (const plan::Choice& choice :
+           plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })) {
+        all.push_back(choice.plan.backward_sm90->early_numbers);
+      }
+      return all;
+    });
+  };
+  call.call.dim = 256;
+  EXPECT_EQ(early(), (std::vector{true, false}));
+  call.call.options.score_mod = mods::softcap(20);
+  EXPECT_EQ(early(), std::vector{false});
 }
 
 // Each pair of a block of keys and a block of queries that the mask does not rule out stands in one run of its tile, of

@@ -44,6 +44,12 @@ struct RowNumbersOfThread {
   }
 };
 
+/// Four factors of a thread, from register 4 j on; other places where they may stand have functions of their own.
+__device__ __forceinline__ void read_factors(const float (&x)[32], int j, float (&four)[4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) four[n] = x[4 * j + n];
+}
+
 template <auto kConfig, class Params>
 class TransposedWeights {
  public:
@@ -101,10 +107,11 @@ class TransposedWeights {
     return bits;
   }
 
-  /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds. `numbers`: where the thread's deltas begin.
-  template <bool kCut>
-  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32],
-                                                       unsigned (&d_s)[16], unsigned bits, const TransposedDrops& drops,
+  /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds, by read_factors(). `numbers`: where the thread's
+  /// deltas begin.
+  template <bool kCut, class Factors>
+  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const Factors& x, unsigned (&d_s)[16],
+                                                       unsigned bits, const TransposedDrops& drops,
                                                        const Params& params, const TransposedOrigin& at,
                                                        const Numbers& numbers) {
     const shared::ModValues& mod = params.mod;
@@ -116,7 +123,8 @@ class TransposedWeights {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
-        float four[4];
+        float four[4], factors[4];
+        if constexpr (!kOne) read_factors(x, j, factors);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int q_idx = at.query(j, e);
@@ -127,7 +135,7 @@ class TransposedWeights {
             float of_weight = d_p[n];
             if constexpr (kConfig.weighted) of_weight *= own.weight(mod, at, q_idx, r);
             if constexpr (kConfig.dropped) of_weight = drops.weighed(n, of_weight);
-            const float ds = (kOne ? 1.0F : x[n]) * (of_weight - delta[2 * half + e]);
+            const float ds = (kOne ? 1.0F : factors[2 * r + e]) * (of_weight - delta[2 * half + e]);
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             four[2 * r + e] = attends ? ds : 0.0F;
           }

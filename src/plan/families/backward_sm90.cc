@@ -15,7 +15,6 @@
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_costs.h"
-#include "shared/backward_sm90_memory.h"
 #include "shared/sequences.h"
 
 namespace heddle::plan {
@@ -24,7 +23,6 @@ namespace {
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
 
-constexpr std::int64_t kLargestDim = 128;   // dK and dV take a register of each thread for every two columns of both
 constexpr std::int64_t kMostHeads = 65535;  // the height of a grid
 
 std::string refuse_types(const Request& request) {
@@ -32,9 +30,6 @@ std::string refuse_types(const Request& request) {
   if (size_of(problem.q_dtype) == 1) {
     return fmt::format("q, k and v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
                        name(problem.k_dtype), name(problem.v_dtype));
-  }
-  for (const auto& [what, dim] : {std::pair("q and k have", problem.qk_dim), std::pair("v has", problem.v_dim)}) {
-    if (dim > kLargestDim) return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, kLargestDim);
   }
   if (request.backward->d_o.dtype != problem.q_dtype) {
     return fmt::format("dO is {}; {}, q's type, is accepted", name(request.backward->d_o.dtype), name(problem.q_dtype));
@@ -115,11 +110,12 @@ void set_access(const Request& request, Plan& plan) {
   }
 }
 
-/// Fitted to 16384 tokens, full, S 512 and 8192 (an H200; docs/notes/hopper_backward.md), with 64 columns and with 128.
-constexpr double kStepClocks[] = {2250, 3650};  // of 64 queries x 128 keys
-constexpr double kTileClocks[] = {8300, 13600};
-constexpr double kReadsShare =
-    0.6;  // of the pass for gradients of captures: two products of five, and all arithmetic. A guess
+/// By panels of 64 columns. With one and two fitted to 16384 tokens, full, S 512 and 8192 (an H200;
+/// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
+constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x the CTA's keys
+constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
+/// Of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
+constexpr double kReadsShare = 0.6;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -134,10 +130,12 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
   const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
-  const double clocks = static_cast<double>(schedule.steps) * kStepClocks[config.panels() - 1] * config.warpgroups / 2 +
-                        static_cast<double>(schedule.items.size()) * kTileClocks[config.panels() - 1];
-  const double longest =
-      static_cast<double>(schedule.longest) * kStepClocks[config.panels() - 1] + kTileClocks[config.panels() - 1];
+  const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
+  const double of_step = kStepClocks[panels - 1], of_tile = kTileClocks[panels - 1];
+  const double clocks =
+      (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
+      config.tile_ctas();
+  const double longest = static_cast<double>(schedule.longest) * of_step + of_tile;
   return {.seconds = std::max(clocks / sms, longest) / kSm90Rates.clocks_per_second +
                      around / kSm90Rates.memory_bytes_per_second + kLaunchSeconds,
           .flops = 2 * (3 * qk + 2 * v) * static_cast<double>(schedule.elements),
@@ -187,6 +185,15 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   return workspace;
 }
 
+/// The pass for them holds two panels of S and dP.
+std::string refuse_wide_reads(const AttentionProblem& problem, const BackwardSm90Config& config,
+                              const BackwardReads& reads) {
+  if (!config.wide || !reads.any()) return {};
+  return fmt::format(
+      "gradients of captures or params are asked for with head dimensions {} and {}; up to {} are accepted",
+      problem.qk_dim, problem.v_dim, 2 * shared::kPanelColumns);
+}
+
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps) {
   const AttentionProblem& problem = request.problem;
   std::string reason = forward_sm90_refuses(problem, request.options, caps);
@@ -195,8 +202,11 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   const BackwardMods mods = backward_mods(problem);
   const BackwardSm90Config config = backward_sm90_config(problem, mods);
   const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
-  std::array<std::string, 5> reasons = {refuse_broadcasts(request), refuses_reads(problem, reads),
-                                        refuse_deterministic(problem, config.keys()), refuse_sizes(problem, config),
+  std::array<std::string, 6> reasons = {refuse_broadcasts(request),
+                                        refuses_reads(problem, reads),
+                                        refuse_wide_reads(problem, config, reads),
+                                        refuse_deterministic(problem, config.keys()),
+                                        refuse_sizes(problem, config),
                                         refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
@@ -216,7 +226,8 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // Without queries nobody says that none is drawn yet: each tile has a CTA.
   const auto tiles = static_cast<int>(schedule.items.size());
-  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles : std::min(tiles, std::max(1, caps.multiprocessors));
+  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
+                                                         : std::min(tiles, std::max(1, caps.multiprocessors));
   const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
   plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
   plan.predicted = predict(problem, config, schedule, caps);
@@ -227,7 +238,12 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.predicted->bytes += work.bytes;
   plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
   describe(problem, mods, reads, plan);
-  return {std::move(choice)};
+  std::vector<Choice> choices = {std::move(choice)};
+  if (config.wide && config.early_numbers) {  // where a mod leaves no registers for these
+    choices.push_back(choices.front());
+    choices.back().plan.backward_sm90->early_numbers = false;
+  }
+  return choices;
 }
 
 }  // namespace heddle::plan

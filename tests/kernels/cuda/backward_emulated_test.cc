@@ -59,6 +59,16 @@ TEST(BackwardEmulated, Captures) { judge_all(8, captured()); }
 TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
 
+TEST(BackwardEmulated, WideTiles) { judge_all(0, wide_tiles()); }
+TEST(BackwardEmulated, WideMasks) { judge_all(10, widened(masked())); }
+TEST(BackwardEmulated, WideGroups) { judge_all(11, widened(grouped())); }
+TEST(BackwardEmulated, WideScores) { judge_all(12, widened(scored())); }
+TEST(BackwardEmulated, WideWeights) { judge_all(13, widened(weighted())); }
+TEST(BackwardEmulated, WideNormalizers) { judge_all(14, widened(normalized())); }
+TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
+TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
+TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
+
 // Orders of threads, copies and products that differ.
 TEST(BackwardEmulated, AnyOrder) {
   const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
@@ -66,6 +76,8 @@ TEST(BackwardEmulated, AnyOrder) {
     judge(backward_spec(200, 700, 64), rows_wanted(), {.seed = order});  // CTAs that draw tiles
     if (!full) continue;
     judge(backward_spec(330, 300, 128), rows_wanted(), {.seed = order});
+    judge(backward_spec(330, 300, 192), rows_wanted(), {.seed = order});
+    judge(backward_spec(330, 300, 256), rows_wanted(), {.seed = order});
   }
 }
 

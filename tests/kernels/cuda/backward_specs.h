@@ -1,7 +1,9 @@
 // Small cases of backward_sm90, for emulated CTAs and for a GPU.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,6 +157,14 @@ inline BackwardList lengths_there() {
   plain.mask = "";
   plain.score = "alibi";
   list.push_back({plain, rows_wanted()});
+  for (const char* sequences : {"lengths", "packed"}) {  // head dims above 128 have a kernel of their own
+    CaseSpec wide = backward_spec(100, 190, sequences == std::string("packed") ? 192 : 256);
+    wide.device_lengths = true;
+    wide.sequences = sequences;
+    wide.batch = 3;
+    wide.mask = "causal";
+    list.push_back({wide, rows_wanted()});
+  }
   return list;
 }
 
@@ -225,6 +235,50 @@ inline BackwardList dims_types_and_layouts() {
   BackwardList list;
   for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
     for (const auto& [qk, v] : {std::pair(40, 100), std::pair(33, 7), std::pair(128, 64)}) {
+      CaseSpec spec = backward_spec(70, 130, qk);
+      spec.v_dim = v;
+      spec.layout = layout;
+      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      BackwardSpec backward = rows_wanted();
+      backward.layout = layout;
+      if (layout == Layout::gaps) backward.gradient_dtype = DType::f32;
+      list.push_back({spec, backward});
+    }
+  }
+  return list;
+}
+
+// Head dims above 128.
+
+/// Tiles and ends, of either number of buffers; ends that leave the second CTA of a pair without keys.
+inline BackwardList wide_tiles() {
+  BackwardList list = {{backward_spec(200, 190, 256), rows_wanted()}, {backward_spec(64, 128, 256), rows_wanted()}};
+  for (const auto& [qk, v] : {std::pair(192, 128), std::pair(256, 256)}) {
+    for (const auto& [q_rows, kv_rows] : {std::pair(330, 300), std::pair(1, 65), std::pair(100, 1)}) {
+      CaseSpec spec = backward_spec(q_rows, kv_rows, qk);
+      spec.v_dim = v;
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  return list;
+}
+
+/// Another list with such head dims: of one to four panels on either side, beginning at one that the list chooses.
+inline BackwardList widened(BackwardList list) {
+  static constexpr std::pair<int, int> kDims[] = {{256, 256}, {192, 128}, {136, 200}, {192, 192}, {64, 256}, {256, 40}};
+  std::size_t next = list.size();
+  for (BackwardSpecs& at : list) {
+    const auto& [qk, v] = kDims[next++ % std::size(kDims)];
+    at.spec.qk_dim = qk;
+    at.spec.v_dim = v;
+  }
+  return list;
+}
+
+inline BackwardList wide_dims_types_and_layouts() {
+  BackwardList list;
+  for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
+    for (const auto& [qk, v] : {std::pair(140, 100), std::pair(33, 247), std::pair(256, 129)}) {
       CaseSpec spec = backward_spec(70, 130, qk);
       spec.v_dim = v;
       spec.layout = layout;

@@ -73,22 +73,24 @@ constexpr const char* kProducts = R"(namespace heddle {
 inline void score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate) {
   ptx::ask({d, nullptr, a, b, accumulate != 0, 64, false});
 }
-inline void gradient_product(float (&d)[kConfig.columns / 2], const unsigned* a, unsigned long long b, int accumulate) {
-  ptx::ask({d, a, 0, b, accumulate != 0, kConfig.columns, true});
+template <int kCount>
+void gradient_product(float (&d)[kCount], const unsigned* a, unsigned long long b, int accumulate) {
+  ptx::ask({d, a, 0, b, accumulate != 0, 2 * kCount, true});
 }
-inline void query_product(float (&d)[kConfig.d_q_columns() / 2], unsigned long long a, unsigned long long b,
-                          int accumulate) {
-  ptx::ask({d, nullptr, a, b, accumulate != 0, kConfig.d_q_columns(), true});
+template <int kCount>
+void query_product(float (&d)[kCount], unsigned long long a, unsigned long long b, int accumulate) {
+  ptx::ask({d, nullptr, a, b, accumulate != 0, 2 * kCount, true});
 }
 }  // namespace heddle
 )";
 constexpr const char* kRunMain = R"(
-alignas(1024) char dynamic[emulated::Cta::kSharedBytes];
+constexpr int kCtas = heddle::kConfig.tile_ctas();  // of a cluster
+alignas(1024) char dynamic[kCtas * emulated::Cta::kSharedBytes];
 extern "C" void run(const heddle::ptx::TensorMap* maps, const heddle::shared::BackwardSm90Params* params, int ctas,
                     unsigned seed) {
-  for (int block = ctas - 1; block >= 0; --block) {
+  for (int block = ctas - kCtas; block >= 0; block -= kCtas) {
     emulated::block_index = {static_cast<unsigned>(block), 0};
-    emulated::Cta cta(heddle::kConfig.threads(), dynamic, seed + block);
+    emulated::Cta cta(heddle::kConfig.threads(), dynamic, seed + block, kCtas);
     cta.make_current();
     cta.multiply = [](auto& group) { heddle::ptx::multiply(heddle::kConfig.f16, group); };
     cta.run([&] { backward_sm90(maps[0], maps[1], maps[2], maps[3], *params); });
@@ -331,7 +333,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const auto run_main = reinterpret_cast<RunMain>(dlsym(main_library.get(), "run"));
   const auto run_rows = reinterpret_cast<RunRows>(dlsym(rows_library.get(), "run"));
   const auto map = [&](const ConstTensorView& tensor, bool keys) {
-    return map_of(tensor, problem, config.by_sequence, keys ? config.keys() : shared::kStepQueries,
+    return map_of(tensor, problem, config.by_sequence, keys ? config.cta_keys() : shared::kStepQueries,
                   keys ? own.main.operands.kv_len : own.main.operands.q_len);
   };
   const MapBytes maps[4] = {map(tensors.q, false), map(tensors.k, true), map(tensors.v, true), map(tensors.d_o, false)};
@@ -342,7 +344,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   own.main.tiles = static_cast<int>(schedule.items.size());
   own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 1) / 2;
   const bool of_rows = problem.wanted.q || problem.wanted.k || problem.wanted.v;
-  if (of_rows) run_main(maps, &own.main, own.main.ctas, run.seed);
+  if (of_rows) run_main(maps, &own.main, own.main.ctas * config.tile_ctas(), run.seed);
   if (reads.any()) {
     sum_reads({prepared, arguments, mods, reads, layout, schedule}, maps, own, run.seed);
   }

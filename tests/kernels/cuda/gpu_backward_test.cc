@@ -116,11 +116,20 @@ TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
 TEST_F(GpuBackward, Captures) { run_all_backwards(captured()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
+TEST_F(GpuBackward, WideTiles) { run_all_backwards(wide_tiles()); }
+TEST_F(GpuBackward, WideMasks) { run_all_backwards(widened(masked())); }
+TEST_F(GpuBackward, WideGroups) { run_all_backwards(widened(grouped())); }
+TEST_F(GpuBackward, WideScores) { run_all_backwards(widened(scored())); }
+TEST_F(GpuBackward, WideWeights) { run_all_backwards(widened(weighted())); }
+TEST_F(GpuBackward, WideNormalizers) { run_all_backwards(widened(normalized())); }
+TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
+TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
+TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
 
 // More tiles than multiprocessors, and rings of buffers that go around many times.
 TEST_F(GpuBackward, LargeGrids) {
   BackwardList list;
-  for (const std::int64_t dim : {64, 128}) {
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
     for (const char* mask : {"", "causal"}) {
       CaseSpec spec = backward_spec(390, 450, dim);
       spec.batch = 2;

@@ -9,7 +9,7 @@
 #include "plan/families/backward_sm90_config.h"
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/hopper.h"
-#include "shared/backward_sm90_memory.h"
+#include "shared/backward_wide_memory.h"
 #include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
@@ -61,8 +61,10 @@ struct BackwardCall {
 TEST(BackwardSm90, RefusesInSentences) {
   EXPECT_EQ(BackwardCall().refusal(), "");
   BackwardCall wide;
-  wide.call.dim = 136;
-  EXPECT_EQ(wide.refusal(), "q and k have head dimension 136; 1 to 128 are accepted");
+  wide.call.dim = 256;
+  EXPECT_EQ(wide.refusal(), "");
+  wide.call.dim = 264;
+  EXPECT_EQ(wide.refusal(), "q and k have head dimension 264; 1 to 256 are accepted");
   BackwardCall ordered{.deterministic = true};
   EXPECT_EQ(
       ordered.refusal(),
@@ -89,6 +91,74 @@ TEST(BackwardSm90, FitsInSharedMemory) {
     EXPECT_LE(shared::backward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
     EXPECT_EQ(shared::backward_sm90_memory(config).d_s % 1024, 0);  // where the swizzle repeats
   }
+}
+
+// Above 128 columns a pair of CTAs has a tile.
+TEST(BackwardSm90, FitsInSharedMemoryWithWideHeads) {
+  for (const auto& [qk, v, of_q, of_d_o] :
+       {std::tuple(136, 136, 2, 2), std::tuple(192, 128, 3, 2), std::tuple(64, 256, 3, 2), std::tuple(256, 64, 3, 2),
+        std::tuple(256, 256, 2, 1)}) {
+    SCOPED_TRACE(qk * 1000 + v);
+    problem::AttentionProblem problem = BackwardCall().problem();
+    problem.qk_dim = qk, problem.v_dim = v;
+    const shared::BackwardSm90Config config = plan::backward_sm90_config(problem, plan::backward_mods(problem));
+    EXPECT_TRUE(config.wide);
+    EXPECT_EQ(config.q_stages, of_q);
+    EXPECT_EQ(config.d_o_stages, of_d_o);
+    const shared::BackwardWideMemory memory = shared::backward_wide_memory(config);
+    EXPECT_LE(memory.bytes, shared::kSm90SharedMemory);
+    EXPECT_EQ(memory.bytes, shared::backward_shared_bytes(config));
+    for (const int swizzled : {memory.v, memory.peer_k, memory.q, memory.d_o, memory.d_s, memory.d_q}) {
+      EXPECT_EQ(swizzled % 1024, 0);
+    }
+  }
+}
+
+// Every panel of dQ belongs to one CTA of the pair in each step, which has the other's keys there; over two steps both
+// have as many.
+TEST(BackwardSm90, PairsShareDq) {
+  for (int panels = 1; panels <= 4; ++panels) {
+    shared::BackwardSm90Config config;
+    config.qk_dim = 64 * panels;
+    int of_first = 0;
+    for (int step = 0; step < 2; ++step) {
+      const int border = shared::wide_d_q_border(config, step);
+      of_first += border;
+      EXPECT_LE(border, shared::wide_peer_panels(config));
+      EXPECT_GE(border, shared::wide_first_peer_panel(config, 1));
+      EXPECT_EQ(shared::wide_first_peer_panel(config, 0), 0);
+      EXPECT_GE(shared::wide_first_peer_panel(config, 1) + shared::wide_peer_panels(config), panels);
+    }
+    EXPECT_EQ(of_first, panels);
+  }
+}
+
+TEST(BackwardSm90, PairsHaveTwoCtasATile) {
+  BackwardCall call;
+  call.call.dim = 256;
+  EXPECT_EQ(call.plan().grid, 2 * 2 * 2 * 3);  // sequences, heads of keys, tiles of 128
+  const auto of_four = call.plan().workspace_bytes;
+  call.call.dim = 192;  // sums of three panels, not of four
+  EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * 4 * shared::kPartBytes);  // batch, heads, blocks of 64
+}
+
+// A mod for which a warpgroup has too few registers beside lse and delta gets them where they stand.
+TEST(BackwardSm90, PairsHaveAPlanWithFewerRegisters) {
+  BackwardCall call;
+  const auto early = [&] {
+    return call.with_request([&](const plan::Request& request) {
+      std::vector<bool> all;
+      for (const plan::Choice& choice :
+           plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })) {
+        all.push_back(choice.plan.backward_sm90->early_numbers);
+      }
+      return all;
+    });
+  };
+  call.call.dim = 256;
+  EXPECT_EQ(early(), (std::vector{true, false}));
+  call.call.options.score_mod = mods::softcap(20);
+  EXPECT_EQ(early(), std::vector{false});
 }
 
 // Each pair of a block of keys and a block of queries that the mask does not rule out stands in one run of its tile, of

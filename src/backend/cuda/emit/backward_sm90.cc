@@ -27,39 +27,50 @@ std::string value_text(std::string_view type, Enum value) {
   return fmt::format("heddle::shared::{}::{}", type, name(value));
 }
 
-/// In namespace heddle:
+/// In namespace heddle, of a kernel that is not wide:
 ///   score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x 64 x 16, both operands in shared memory, columns contiguous in memory (K-major);
 ///   gradient_product(float (&d)[columns / 2], const unsigned* a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major);
 ///   query_product(float (&d)[d_q_columns / 2], unsigned long long a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x d_q_columns x 16: a K-major, b MN-major.
+///
+/// Of a wide kernel the same: gradient_product() for one panel of columns and for two, query_product() for one.
 std::string products_text(const BackwardSm90Config& config) {
-  constexpr int kQueries = 64;
+  constexpr int kQueries = 64, kStep = 16;
   const std::string types = config.f16 ? "f16.f16" : "bf16.bf16";
   const auto of_two = [&](const char* name, int columns, const char* immediates) {
-    return Product{.name = name,
-                   .parameters = "unsigned long long a, unsigned long long b, int accumulate",
-                   .a_operand = operands(columns / 2, 1),
-                   .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
-                   .columns = columns,
-                   .input_count = 3,
-                   .types = types,
-                   .immediates = immediates};
+    const Product product = {.name = name,
+                             .parameters = "unsigned long long a, unsigned long long b, int accumulate",
+                             .a_operand = operands(columns / 2, 1),
+                             .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
+                             .columns = columns,
+                             .input_count = 3,
+                             .types = types,
+                             .immediates = immediates};
+    return product_text(product, kStep);
   };
-  const Product gradient = {.name = "gradient_product",
-                            .parameters = "const unsigned* a, unsigned long long b, int accumulate",
-                            .a_operand = fmt::format("{{{}}}", operands(config.columns / 2, 4)),
-                            .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
-                            .columns = config.columns,
-                            .input_count = 6,
-                            .types = types,
-                            .immediates = "1, 1, 1"};
-  constexpr int kStep = 16;
-  return fmt::format("namespace heddle {{\n\n{}\n{}\n{}\n}}  // namespace heddle\n",
-                     product_text(of_two("score_product", kQueries, "1, 1, 0, 0"), kStep),
-                     product_text(gradient, kStep),
-                     product_text(of_two("query_product", config.d_q_columns(), "1, 1, 0, 1"), kStep));
+  const auto gradient = [&](int columns) {
+    const Product product = {
+        .name = "gradient_product",
+        .parameters = "const unsigned* a, unsigned long long b, int accumulate",
+        .a_operand = fmt::format("{{{}}}", operands(columns / 2, 4)),
+        .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
+        .columns = columns,
+        .input_count = 6,
+        .types = types,
+        .immediates = "1, 1, 1"};
+    return product_text(product, kStep);
+  };
+  std::vector<std::string> texts = {of_two("score_product", kQueries, "1, 1, 0, 0")};
+  if (config.wide) {
+    for (const int panels : {1, 2}) texts.push_back(gradient(panels * shared::kPanelColumns));
+    texts.push_back(of_two("query_product", shared::kPanelColumns, "1, 1, 0, 1"));
+  } else {
+    texts.push_back(gradient(config.columns));
+    texts.push_back(of_two("query_product", config.d_q_columns(), "1, 1, 0, 1"));
+  }
+  return fmt::format("namespace heddle {{\n\n{}\n}}  // namespace heddle\n", fmt::join(texts, "\n"));
 }
 
 std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {
@@ -133,7 +144,8 @@ jit::Source backward_sm90(const BackwardSm90Config& config, const plan::Backward
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = backward_source(config, mods, own, "backward_sm90");
-  source.text += "#include \"families/backward_sm90.cuh\"\n";
+  source.text +=
+      config.wide ? "#include \"families/backward_sm90_wide.cuh\"\n" : "#include \"families/backward_sm90.cuh\"\n";
   return source;
 }
 

@@ -25,7 +25,7 @@
 #include "backend/cuda/launch/tensor_map.h"
 #include "plan/access/tma.h"
 #include "plan/families/backward_sm90.h"
-#include "shared/backward_sm90_memory.h"
+#include "shared/backward_wide_memory.h"
 
 namespace heddle::cuda {
 namespace {
@@ -90,7 +90,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
         module_(device_, cubin_->bytes, jit::compiler_number()),
         rows_module_(device_, rows_cubin_->bytes, jit::compiler_number()),
         kv_start_(device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
-        main_(module_.function("backward_sm90", shared::backward_sm90_memory(config_).bytes)),
+        main_(module_.function("backward_sm90", shared::backward_shared_bytes(config_))),
         rows_(rows_module_.function("backward_rows", 0)),
         d_q_(rows_module_.function("backward_d_q", 0)),
         sinks_(rows_module_.function("backward_sinks", 0)),
@@ -166,7 +166,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     static constexpr std::string_view kFrom[] = {"compiled", "from memory", "from the disk cache"};
     nlohmann::ordered_json facts;
     facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, ctas_,
-                                   config_.threads(), shared::backward_sm90_memory(config_).bytes);
+                                   config_.threads(), shared::backward_shared_bytes(config_));
     facts["name"] = source_.name;
     facts["cache key"] = jit::key_of(source_);
     facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
@@ -200,7 +200,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
   CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
     const shared::Operands& operands = constants_.main.operands;
-    const int box_rows = keys ? config_.keys() : shared::kStepQueries;
+    const int box_rows = keys ? config_.cta_keys() : shared::kStepQueries;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (problem_.packed) tensor = by_sequence(tensor, problem_.batch);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
@@ -218,7 +218,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
       void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &own.main};
       const Launch launch = {.ctas = ctas_,
                              .threads = static_cast<unsigned>(config_.threads()),
-                             .shared_bytes = static_cast<unsigned>(shared::backward_sm90_memory(config_).bytes)};
+                             .shared_bytes = static_cast<unsigned>(shared::backward_shared_bytes(config_))};
       launch_kernel(main_, launch, stream, parameters, "launching backward_sm90");
     }
     if (read_kernels_ && any_steps_) read_kernels_->visit(maps, own.main, reads, tiles_, stream);

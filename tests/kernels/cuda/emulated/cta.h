@@ -1,9 +1,11 @@
-// A CTA of Hopper on the host: kernels of kernels/cuda, compiled by the host's compiler, run with all of their threads,
-// one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for kernels/cuda/ptx, an
-// instruction a function: barriers, copies by TMA, products of warpgroups. What hardware does by itself (copies, adds,
-// products) happens later than it was asked for, at a time that the seed chooses, and reads memory and registers then:
-// who gives a buffer back too early, or reads too early, gets wrong numbers. A CTA whose threads all wait for ever ends
-// the process. What is not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
+// A CTA of Hopper, or a cluster of them, on the host: kernels of kernels/cuda, compiled by the host's compiler, run
+// with all of their threads, one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for
+// kernels/cuda/ptx, an instruction a function: barriers, copies by TMA, products of warpgroups. What hardware does by
+// itself (copies, adds, products) happens later than it was asked for, at a time that the seed chooses, and reads
+// memory and registers then: who gives a buffer back too early, or reads too early, gets wrong numbers. A CTA whose
+// threads all wait for ever ends the process. The CTAs of a cluster are one here, with as many threads and as much
+// memory; each has its own part of the addresses, so one that crosses to another CTA where it must not is found by the
+// wrong numbers alone. What is not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
 #pragma once
 
 #include <ucontext.h>
@@ -78,12 +80,16 @@ class Cta {
  public:
   static constexpr std::size_t kSharedBytes = 232448 + 1024, kStack = 128 << 10;
 
-  Cta(int threads, char* shared, unsigned seed) : shared_(shared), random_(seed) {
-    for (int i = 0; i < threads; ++i) threads_.push_back(std::make_unique<Thread>());
-    all_.members = threads;
-    warps_.resize(static_cast<std::size_t>(threads + 31) / 32);
+  /// `shared`: kSharedBytes for each of `ctas` CTAs of so many threads.
+  Cta(int threads, char* shared, unsigned seed, int ctas = 1) : cta_threads_(threads), shared_(shared), random_(seed) {
+    for (int i = 0; i < threads * ctas; ++i) threads_.push_back(std::make_unique<Thread>());
+    all_.resize(static_cast<std::size_t>(ctas));
+    for (Meeting& all : all_) all.members = threads;
+    named_.resize(static_cast<std::size_t>(ctas));
+    cluster_.members = threads * ctas;
+    warps_.resize(static_cast<std::size_t>(threads + 31) / 32 * static_cast<std::size_t>(ctas));
     for (Meeting& warp : warps_) warp.members = 32;
-    std::memset(shared_, 0xff, kSharedBytes);
+    std::memset(shared_, 0xff, kSharedBytes * static_cast<std::size_t>(ctas));
   }
 
   /// Runs kernel() by each thread to its end.
@@ -122,7 +128,10 @@ class Cta {
     while (!jobs_.empty()) work();
   }
 
-  int thread() const { return current_; }
+  int thread() const { return current_ % cta_threads_; }
+  /// The thread's CTA, and where its shared memory begins among the addresses.
+  int rank() const { return current_ / cta_threads_; }
+  unsigned first_address() const { return static_cast<unsigned>(rank() * kSharedBytes); }
   Thread& own() { return *threads_[static_cast<std::size_t>(current_)]; }
   char* shared() { return shared_; }
   Barrier& barrier(unsigned address) { return barriers_[address]; }
@@ -149,8 +158,9 @@ class Cta {
     }
     wait_until([&meeting, generation] { return meeting.generation != generation; });
   }
-  Meeting& all() { return all_; }
-  Meeting& named(int id) { return named_[id]; }
+  Meeting& all() { return all_[static_cast<std::size_t>(rank())]; }
+  Meeting& cluster() { return cluster_; }
+  Meeting& named(int id) { return named_[static_cast<std::size_t>(rank())][id]; }
   Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }
   Thread& lane(int number) { return *threads_[static_cast<std::size_t>(current_ / 32 * 32 + number)]; }
 
@@ -215,6 +225,7 @@ class Cta {
   static Cta& now() { return *running(); }
 
  private:
+  int cta_threads_;
   char* shared_;
   std::mt19937 random_;
   std::vector<std::unique_ptr<Thread>> threads_;
@@ -224,8 +235,9 @@ class Cta {
   std::uint64_t progress_ = 0;
   std::map<unsigned, Barrier> barriers_;
   std::vector<std::function<void()>> jobs_;
-  Meeting all_;
-  std::map<int, Meeting> named_;
+  std::vector<Meeting> all_;
+  Meeting cluster_;
+  std::vector<std::map<int, Meeting>> named_;
   std::vector<Meeting> warps_;
 };
 
@@ -235,8 +247,10 @@ inline Index block_index;
 }  // namespace emulated
 
 #define threadIdx (emulated::Index{static_cast<unsigned>(emulated::cta().thread()), 0})
-#define blockIdx (emulated::block_index)
+#define blockIdx \
+  (emulated::Index{emulated::block_index.x + static_cast<unsigned>(emulated::cta().rank()), emulated::block_index.y})
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __global__
 #define __grid_constant__
 #define __align__(bytes)

@@ -242,7 +242,7 @@ BackwardReadsMemory backward_reads_memory(const AttentionProblem& problem, const
 
 shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const BackwardReads& reads) {
   config.reads = true;
-  config.d_q = false;
+  config.d_q = config.ordered = false;
   config.early_numbers = false;
   config.diagonals = reads.has(ReadKind::diagonals);
   config.row_sums = reads.has(ReadKind::rows);

@@ -59,6 +59,34 @@ TEST(BackwardEmulated, Captures) { judge_all(8, captured()); }
 TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
 
+// Where it is asked for, bits that no order of CTAs, threads and copies changes; all CTAs run at one time. Without it
+// they do change: that all runs have one order is not by chance.
+TEST(BackwardEmulated, Deterministic) {
+  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  const BackwardList list = deterministic();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!full && i != seed() % list.size()) continue;
+    const auto bits_of = [&](bool deterministic, unsigned seed) {
+      AttentionCase attention_case(list[i].spec);
+      BackwardSpec backward_spec = list[i].backward;
+      backward_spec.deterministic = deterministic;
+      backward_spec.gradient_dtype = DType::f32;
+      BackwardCase backward_case(attention_case, backward_spec);
+      backward_case.run_forward();
+      run_emulated_backward(backward_case.tensors(), attention_case.options(),
+                            {.seed = seed, .together = true, .device_lengths = list[i].spec.device_lengths});
+      if (deterministic) {
+        const GradientReport report = check_backward(backward_case.tensors(), attention_case.options());
+        EXPECT_TRUE(report.passed) << backward_case.text() << report.text();
+      }
+      return backward_case.bits();
+    };
+    EXPECT_EQ(bits_of(true, 1), bits_of(true, 2));
+    if (i >= 2) continue;
+    EXPECT_NE(bits_of(false, 1), bits_of(false, 2)) << "more than two tiles add to each element";
+  }
+}
+
 // Orders of threads, copies and products that differ.
 TEST(BackwardEmulated, AnyOrder) {
   const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;

@@ -210,14 +210,32 @@ inline BackwardList captured() {
     backward.deterministic = true;
   });
   add("streamed_bias", "", 64, [](CaseSpec&, BackwardSpec& backward) { backward.deterministic = true; });
-  add("streamed_in_cap", "", 64, [](CaseSpec&, BackwardSpec& backward) {
-    backward.deterministic = true;
-    backward.wanted = "reads";
-  });
+  add("streamed_in_cap", "", 64, [](CaseSpec&, BackwardSpec& backward) { backward.deterministic = true; });
   add("temperature_and_gate", "", 64, [&](CaseSpec& spec, BackwardSpec& backward) {
     of_packed(spec, backward);
     spec.device_lengths = true;
   });
+  return list;
+}
+
+/// dq of several tiles of keys, in order.
+inline BackwardList deterministic() {
+  BackwardList list;
+  for (const char* mask : {"", "causal", "sliding_window"}) {
+    const bool causal = mask == std::string("causal");
+    CaseSpec spec = backward_spec(causal ? 400 : 200, causal ? 420 : 520, causal ? 128 : 64);
+    spec.group = 2;
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted("q")});
+  }
+  CaseSpec packed = backward_spec(300, 600, 64);
+  packed.sequences = "packed";
+  packed.batch = 2;
+  packed.mask = "causal_lower_right";
+  list.push_back({packed, rows_wanted()});
+  packed.device_lengths = true;
+  list.push_back({packed, rows_wanted()});
+  for (BackwardSpecs& at : list) at.backward.deterministic = true;
   return list;
 }
 

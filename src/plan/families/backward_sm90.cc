@@ -154,7 +154,7 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
-  for (std::string& sentence : describe_reads(problem, reads)) plan.gradients.push_back(std::move(sentence));
+  for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }
 
 }  // namespace

@@ -299,7 +299,8 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);
-  const plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
+  plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
+  reads.apart = reads.apart && !run.mixed_partials;
   const device_text::ModLayout layout = cuda::backward_layout(mods, reads);
 
   const backend::PrepareArguments prepared = {

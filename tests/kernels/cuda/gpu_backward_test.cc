@@ -116,7 +116,9 @@ TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
 TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
-TEST_F(GpuBackward, Captures) { run_all_backwards(captured()); }
+TEST_F(GpuBackward, CapturesByKeys) { run_all_backwards(captured_by_keys()); }
+TEST_F(GpuBackward, CapturesByRows) { run_all_backwards(captured_by_rows()); }
+TEST_F(GpuBackward, CapturesByPairs) { run_all_backwards(captured_by_pairs()); }
 TEST_F(GpuBackward, Deterministic) { run_all_backwards(deterministic()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }

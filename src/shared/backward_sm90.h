@@ -80,6 +80,9 @@ struct BackwardSm90Params {
   RowGradient d_k, d_v;
   ModValues mod;
   const int* listed;  // device_lengths: how many tiles there are, instead of `tiles`
+  // ordered: of each run, how many tiles add to its blocks before; and of each part of dQ's sums, how many have.
+  const int* ranks;
+  unsigned* turns;
 };
 
 /// The parameters of the kernels before and behind it, which go over blocks of rows.
@@ -92,6 +95,7 @@ struct BackwardRowsParams {
   float* rows;
   float* d_q;
   unsigned* drawn;    // becomes 0
+  unsigned* turns;    // ordered: those of a block become 0
   float* sink_parts;  // [block][head]
   RowGradient d_q_out;
   RowGradient d_sinks;  // stride[0]: of heads

@@ -3,7 +3,8 @@
 //
 //   list_backward_blocks   a CTA a sequence: its blocks of rows. Numbers that no block has get one without rows
 //   list_backward_tiles    a thread for each tile of the host's list: its queries that are there. Tiles of packed
-//                          sequences past their keys are dropped; padded ones stay, and store zeros. The tiles that one
+//                          sequences past their keys are dropped, unless each
+//                          keeps its place; padded ones stay, and store zeros. The tiles that one
 //                          CTA lists keep their order; CTAs append in any
 //   fill_backward_gaps     packed: a CTA for the rows between a sequence's end and the next one's begin: zeros
 #pragma once
@@ -49,8 +50,13 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kBackwardListThread
   if (left) {
     item = params.items[i];
     const shared::SequenceSpan span = params.spans[item.batch];
-    left = !params.packed || item.kv_tile * params.tile_keys < span.kv_len;
+    left = !params.packed || params.keeps_places || item.kv_tile * params.tile_keys < span.kv_len;
     item = shared::cut_backward_item(params, item, span);
+  }
+  if (params.keeps_places) {
+    if (left) params.left[i] = item;
+    if (i == 0) *params.left_count = params.item_count;
+    return;
   }
   const unsigned vote = __ballot_sync(~0U, left);
   if (lane == 0) of_warps[warp] = __popc(vote);

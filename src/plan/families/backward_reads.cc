@@ -145,6 +145,7 @@ BackwardReads backward_reads(const AttentionProblem& problem, const Bindings& bi
   const auto positioned = [&](const Expr& e) { return expr::simplify(by_position(e, start), problem.precision); };
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const CaptureSum& sum = reads.sums[i];
+    if (sum.count == 0) continue;  // what reads it takes its fill
     for (const ReadGradient& read : sum.reads) {
       BackwardRead& own = reads.reads.emplace_back();
       own.sum = static_cast<int>(i);
@@ -157,6 +158,11 @@ BackwardReads backward_reads(const AttentionProblem& problem, const Bindings& bi
       reads.round_a_head = reads.round_a_head || !sum.of_head;
     }
   }
+  std::int64_t apart = 0;
+  for (const BackwardRead& read : reads.reads) {
+    if (read.kind != ReadKind::columns) apart += 4 * partial_floats(problem, read.kind, true);
+  }
+  reads.apart = problem.deterministic || apart <= kMostApart;
   return reads;
 }
 
@@ -183,8 +189,7 @@ std::string refuses_reads(const AttentionProblem& problem, const BackwardReads& 
   return {};
 }
 
-std::vector<std::string> describe_reads(const AttentionProblem& problem, const BackwardReads& reads) {
-  const bool apart = backward_reads_memory(problem, reads).apart;
+std::vector<std::string> describe_reads(const BackwardReads& reads) {
   std::vector<std::string> sentences;
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     std::string ways;
@@ -193,7 +198,7 @@ std::vector<std::string> describe_reads(const AttentionProblem& problem, const B
       if (read.sum != static_cast<int>(i)) continue;
       const std::string way(how(read.kind));
       if (ways.find(way) == std::string::npos) ways += (ways.empty() ? "" : "; ") + way;
-      const bool mixed = !apart && (read.kind == ReadKind::rows || read.kind == ReadKind::diagonals);
+      const bool mixed = !reads.apart && (read.kind == ReadKind::rows || read.kind == ReadKind::diagonals);
       ordered = ordered && read.kind != ReadKind::added && !mixed;
     }
     if (ways.empty()) {
@@ -222,13 +227,8 @@ BackwardReadsMemory backward_reads_memory(const AttentionProblem& problem, const
     memory.bytes += aligned(bytes);
     return offset;
   };
-  std::int64_t apart = 0;
   for (const BackwardRead& read : reads.reads) {
-    if (read.kind != ReadKind::columns) apart += 4 * partial_floats(problem, read.kind, true);
-  }
-  memory.apart = problem.deterministic || apart <= kMostApart;
-  for (const BackwardRead& read : reads.reads) {
-    const std::int64_t floats = partial_floats(problem, read.kind, memory.apart);
+    const std::int64_t floats = partial_floats(problem, read.kind, reads.apart);
     memory.partials.push_back(floats > 0 ? place(4 * floats) : -1);
   }
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
@@ -242,7 +242,7 @@ BackwardReadsMemory backward_reads_memory(const AttentionProblem& problem, const
 
 shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const BackwardReads& reads) {
   config.reads = true;
-  config.d_q = false;
+  config.d_q = config.ordered = false;
   config.early_numbers = false;
   config.diagonals = reads.has(ReadKind::diagonals);
   config.row_sums = reads.has(ReadKind::rows);

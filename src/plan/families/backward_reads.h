@@ -26,6 +26,7 @@ struct BackwardReads {
   // Launches of the pass, one after the other, so that tiles that share places add in order: one for each sequence, one
   // for each head of keys.
   bool round_a_sequence = false, round_a_head = false;
+  bool apart = true;  // shared::BackwardReadsParams
 
   bool any() const { return !sums.empty(); }
   /// Some read needs the pass over all pairs.
@@ -45,11 +46,10 @@ BackwardReads backward_reads(const problem::AttentionProblem& problem, const Bin
 std::string refuses_reads(const problem::AttentionProblem& problem, const BackwardReads& reads);
 
 /// Of each sum a sentence.
-std::vector<std::string> describe_reads(const problem::AttentionProblem& problem, const BackwardReads& reads);
+std::vector<std::string> describe_reads(const BackwardReads& reads);
 
-/// Offsets in bytes from the place of all of it in the workspace. What stands before `zero_bytes` begins as zeros.
+/// Offsets in bytes from the place of all of it in the workspace. Each run begins with zeros there.
 struct BackwardReadsMemory {
-  bool apart = true;                                 // shared::BackwardReadsParams
   std::vector<std::int64_t> partials;                // of each read; below 0: none
   std::vector<std::int64_t> fixed, floats, largest;  // of each sum; below 0: none
   std::int64_t bytes = 0;

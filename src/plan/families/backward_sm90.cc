@@ -54,21 +54,6 @@ std::string refuse_broadcasts(const Request& request) {
   return {};
 }
 
-/// dQ's sums come from the tiles of keys in any order.
-std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
-  if (!problem.deterministic || !problem.wanted.q) return {};
-  for (const Sequence& sequence : problem.sequences) {
-    if (sequence.kv_len > keys) {
-      return fmt::format(
-          "deterministic is asked for, and dq of {} keys is added by tiles of {} keys in any order; up to {} keys, or "
-          "no "
-          "dq, are accepted",
-          sequence.kv_len, keys, keys);
-    }
-  }
-  return {};
-}
-
 std::string refuse_sizes(const AttentionProblem& problem, const BackwardSm90Config& config) {
   if (problem.q_heads > kMostHeads) {
     return fmt::format("q has {} heads; up to {} are accepted", problem.q_heads, kMostHeads);
@@ -142,7 +127,8 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
           .bytes = bytes};
 }
 
-void describe(const AttentionProblem& problem, const BackwardMods& mods, const BackwardReads& reads, Plan& plan) {
+void describe(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardMods& mods,
+              const BackwardReads& reads, Plan& plan) {
   plan.forms.score = describe_derivative(mods);
   if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
   if (mods.drops) {
@@ -153,8 +139,10 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, const B
   plan.gradients.push_back("S and P are recomputed from q, k and lse, dP from dO and v");
   if (problem.wanted.q) {
     plan.gradients.push_back(
-        problem.deterministic ? "dq: one tile of keys adds to each element; the same bits in each run"
-                              : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+        config.ordered ? "dq: tiles of keys add to sums in f32, in the order of the keys; the same bits in each run"
+        : problem.deterministic
+            ? "dq: one tile of keys adds to each element; the same bits in each run"
+            : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
   }
   if (problem.wanted.k || problem.wanted.v) {
     plan.gradients.push_back(
@@ -164,7 +152,7 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, const B
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
-  for (std::string& sentence : describe_reads(problem, reads)) plan.gradients.push_back(std::move(sentence));
+  for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }
 
 }  // namespace
@@ -179,19 +167,30 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   workspace.d_q = aligned(blocks * shared::kBlockBytes);
   workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
-  workspace.lists = workspace.drawn + aligned(4);
+  workspace.turns = workspace.drawn + aligned(4);
+  workspace.lists = workspace.turns + (config.ordered ? aligned(4 * blocks * config.warpgroups) : 0);
   workspace.bytes = workspace.lists;
   if (config.device_lengths) workspace.bytes += aligned(backward_lists_memory(problem, config).bytes);
   return workspace;
 }
 
-/// The pass for them holds two panels of S and dP.
-std::string refuse_wide_reads(const AttentionProblem& problem, const BackwardSm90Config& config,
-                              const BackwardReads& reads) {
-  if (!config.wide || !reads.any()) return {};
+/// Of a kernel of head dims above 128: the pass for reads holds two panels, and pairs of CTAs take no turns.
+std::string refuse_wide(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardReads& reads) {
+  constexpr int kMost = 2 * shared::kPanelColumns;
+  if (!config.wide) return {};
+  if (reads.any()) {
+    return fmt::format(
+        "gradients of captures or params are asked for with head dimensions {} and {}; up to {} are accepted",
+        problem.qk_dim, problem.v_dim, kMost);
+  }
+  if (!config.ordered) return {};
+  std::int64_t keys = 0;
+  for (const Sequence& sequence : problem.sequences) keys = std::max(keys, sequence.kv_len);
   return fmt::format(
-      "gradients of captures or params are asked for with head dimensions {} and {}; up to {} are accepted",
-      problem.qk_dim, problem.v_dim, 2 * shared::kPanelColumns);
+      "deterministic is asked for, and dq of {} keys with head dimensions {} and {} is added by tiles of {} keys in "
+      "any "
+      "order; up to {} keys, head dimensions up to {}, or no dq, are accepted",
+      keys, problem.qk_dim, problem.v_dim, config.keys(), config.keys(), kMost);
 }
 
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps) {
@@ -202,11 +201,8 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   const BackwardMods mods = backward_mods(problem);
   const BackwardSm90Config config = backward_sm90_config(problem, mods);
   const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
-  std::array<std::string, 6> reasons = {refuse_broadcasts(request),
-                                        refuses_reads(problem, reads),
-                                        refuse_wide_reads(problem, config, reads),
-                                        refuse_deterministic(problem, config.keys()),
-                                        refuse_sizes(problem, config),
+  std::array<std::string, 5> reasons = {refuse_broadcasts(request), refuses_reads(problem, reads),
+                                        refuse_wide(problem, config, reads), refuse_sizes(problem, config),
                                         refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
@@ -237,7 +233,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.workspace_bytes = work.workspace_bytes;
   plan.predicted->bytes += work.bytes;
   plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
-  describe(problem, mods, reads, plan);
+  describe(problem, config, mods, reads, plan);
   std::vector<Choice> choices = {std::move(choice)};
   if (config.wide && config.early_numbers) {  // where a mod leaves no registers for these
     choices.push_back(choices.front());

@@ -23,6 +23,7 @@ struct BackwardSm90Workspace {
   std::int64_t d_q;    // dQ's sums, in f32
   std::int64_t sinks;  // a float of each block and head
   std::int64_t drawn;  // how many tiles were drawn
+  std::int64_t turns;  // ordered: an integer of each part of dQ's sums
   std::int64_t lists;  // lengths on the device: what backward_lists_memory() says
   std::int64_t bytes;  // memory of gradients of captures, then copies stand behind
 };

@@ -8,6 +8,7 @@
 
 #include "plan/access/tma.h"
 #include "plan/families/backward_sm90_fields.h"
+#include "plan/families/backward_sm90_schedule.h"
 #include "shared/backward_wide_memory.h"
 #include "shared/forward_sm90_memory.h"
 
@@ -93,6 +94,9 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.weighted = !mods.weight.empty() && !config.dropped;
   config.by_sequence = problem::sequences_differ(problem) || problem.packed;
   config.device_lengths = problem.device_lengths;
+  const auto adds_alone = [&](const Sequence& sequence) { return sequence.kv_len <= config.keys(); };
+  config.ordered = problem.deterministic && config.d_q && count_row_blocks(problem) > 0 &&
+                   !std::ranges::all_of(problem.sequences, adds_alone);
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
   // A score_mod and its derivative leave no registers for them beside 128 columns, draws none beside 256.

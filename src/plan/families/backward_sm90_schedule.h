@@ -12,8 +12,10 @@
 namespace heddle::plan {
 
 struct BackwardSchedule {
-  std::vector<shared::BackwardItem> items;  // in the order of their CTAs: of each section of heads the longest first
+  // In the order of their CTAs: of each section of heads the longest first; ordered: the first keys.
+  std::vector<shared::BackwardItem> items;
   std::vector<shared::QueryRun> runs;
+  std::vector<int> ranks;  // ordered: of each run, how many tiles of the same keys' head visit its blocks before
   // Of each sequence, one behind the other. Lengths on the device: as many as there may be, which each run writes.
   std::vector<shared::RowBlock> blocks;
   std::vector<int> first_blocks;        // of each sequence: number of its first block

@@ -180,54 +180,76 @@ inline BackwardList sunk() {
   return list;
 }
 
-/// Gradients of captures and params, one kind of sum after the other.
-inline BackwardList captured() {
+/// Two sequences and heads whose mods read captures or params that have gradients.
+inline BackwardSpecs captured(const char* score, const char* weight, std::int64_t dim, const std::string& wanted) {
+  CaseSpec spec = backward_spec(150, 200, dim);
+  spec.batch = 2;
+  spec.kv_heads = 2;
+  spec.group = 2;
+  spec.score = score;
+  spec.weight = weight;
+  spec.mask = "causal_lower_right";
+  return {spec, rows_wanted(wanted)};
+}
+inline BackwardSpecs of_packed(BackwardSpecs at) {
+  at.spec.sequences = "packed";
+  at.spec.batch = 3;
+  at.spec.q_start = at.spec.kv_start = "ahead";
+  return at;
+}
+
+/// Gradients whose place reads the key alone, or neither; and one of the query, in closed form.
+inline BackwardList captured_by_keys() {
+  BackwardList list = {captured("alibi", "", 64, "all"), captured("temperature_and_gate", "", 64, "reads"),
+                       captured("scaled_by_param", "dropout_by_params", 64, "reads"),
+                       captured("padded", "weights_by_key", 128, "all"),
+                       of_packed(captured("temperature_and_gate", "", 64, "reads"))};
+  list[1].spec.sinks = "normal";
+  list[3].spec.sequences = "lengths";
+  list[4].spec.device_lengths = true;
+  return list;
+}
+
+/// The query, or the distance.
+inline BackwardList captured_by_rows() {
+  BackwardList list = {captured("t5_bias", "", 128, "all"), of_packed(captured("relative_bias", "", 64, "reads")),
+                       captured("temperature_and_gate", "", 64, "reads"),
+                       of_packed(captured("t5_bias", "", 64, "reads"))};
+  list[2].spec.normalizer = Normalizer::sigmoid;
+  list[3].spec.device_lengths = list[3].backward.deterministic = true;
+  return list;
+}
+
+/// Both.
+inline BackwardList captured_by_pairs() {
+  BackwardList list = {captured("full_bias", "", 128, "all"), captured("streamed_bias_f32", "", 64, "reads"),
+                       captured("grid_bias", "", 64, "reads"), captured("streamed_bias", "", 64, "reads"),
+                       captured("streamed_in_cap", "", 64, "all")};
+  CaseSpec& f16 = list[2].spec;
+  f16.q_dtype = f16.k_dtype = f16.v_dtype = DType::f16;
+  list[2].backward.gradient_dtype = DType::f16;
+  list[3].backward.deterministic = list[4].backward.deterministic = true;
+  return list;
+}
+
+/// dq of several tiles of keys, in order.
+inline BackwardList deterministic() {
   BackwardList list;
-  const auto add = [&](const char* score, const char* weight, std::int64_t dim, const auto& change) {
-    CaseSpec spec = backward_spec(150, 200, dim);
-    spec.batch = 2;
-    spec.kv_heads = 2;
+  for (const char* mask : {"", "causal", "sliding_window"}) {
+    const bool causal = mask == std::string("causal");
+    CaseSpec spec = backward_spec(causal ? 400 : 200, causal ? 420 : 520, causal ? 128 : 64);
     spec.group = 2;
-    spec.score = score;
-    spec.weight = weight;
-    spec.mask = "causal_lower_right";
-    BackwardSpec backward = rows_wanted(list.size() % 3 == 0 ? "all" : "reads");
-    change(spec, backward);
-    list.push_back({spec, backward});
-  };
-  const auto as_it_is = [](CaseSpec&, BackwardSpec&) {};
-  const auto of_packed = [](CaseSpec& spec, BackwardSpec&) {
-    spec.sequences = "packed";
-    spec.batch = 3;
-    spec.q_start = spec.kv_start = "ahead";
-  };
-  add("alibi", "", 64, as_it_is);
-  add("t5_bias", "", 128, as_it_is);
-  add("relative_bias", "", 64, of_packed);
-  add("full_bias", "", 128, as_it_is);
-  add("streamed_bias_f32", "", 64, as_it_is);
-  add("temperature_and_gate", "", 64, [](CaseSpec& spec, BackwardSpec&) { spec.sinks = "normal"; });
-  add("temperature_and_gate", "", 64, [](CaseSpec& spec, BackwardSpec&) { spec.normalizer = Normalizer::sigmoid; });
-  add("grid_bias", "", 64, [](CaseSpec& spec, BackwardSpec& backward) {
-    spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
-    backward.gradient_dtype = DType::f16;
-  });
-  add("scaled_by_param", "dropout_by_params", 64, as_it_is);
-  add("padded", "weights_by_key", 64, [](CaseSpec& spec, BackwardSpec&) { spec.sequences = "lengths"; });
-  add("t5_bias", "", 64, [&](CaseSpec& spec, BackwardSpec& backward) {
-    of_packed(spec, backward);
-    spec.device_lengths = true;
-    backward.deterministic = true;
-  });
-  add("streamed_bias", "", 64, [](CaseSpec&, BackwardSpec& backward) { backward.deterministic = true; });
-  add("streamed_in_cap", "", 64, [](CaseSpec&, BackwardSpec& backward) {
-    backward.deterministic = true;
-    backward.wanted = "reads";
-  });
-  add("temperature_and_gate", "", 64, [&](CaseSpec& spec, BackwardSpec& backward) {
-    of_packed(spec, backward);
-    spec.device_lengths = true;
-  });
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted("q")});
+  }
+  CaseSpec packed = backward_spec(300, 600, 64);
+  packed.sequences = "packed";
+  packed.batch = 2;
+  packed.mask = "causal_lower_right";
+  list.push_back({packed, rows_wanted()});
+  packed.device_lengths = true;
+  list.push_back({packed, rows_wanted()});
+  for (BackwardSpecs& at : list) at.backward.deterministic = true;
   return list;
 }
 

@@ -41,7 +41,7 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   int qk_dim = 128, v_dim = 128;
-  bool f16 = false, by_sequence = false, d_q = true, wide = true, device_lengths = false;
+  bool f16 = false, by_sequence = false, d_q = true, wide = true, device_lengths = false, ordered = false;
 };
 
 void expect_accepted(const Case& at) {
@@ -55,6 +55,7 @@ void expect_accepted(const Case& at) {
   shared::BackwardSm90Config config = plan::backward_sm90_config(problem, mods);
   config.by_sequence = at.by_sequence || at.device_lengths;
   config.device_lengths = at.device_lengths;
+  config.ordered = at.ordered;
   config.wide_gradients = at.wide;
   const jit::Source source = emit::backward_sm90(config, mods, device_text::layout_of(mods.all()));
   if (config.wide && !in_sample(source)) return;  // these take longer
@@ -79,6 +80,9 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100, .wide = false});
   expect_accepted({.name = "D 128, by sequence", .by_sequence = true});
   expect_accepted({.name = "D 128, device lengths", .device_lengths = true});
+  expect_accepted({.name = "D 128, ordered", .ordered = true});
+  expect_accepted({.name = "D 128, ordered, device lengths", .device_lengths = true, .ordered = true});
+  expect_accepted({.name = "D 64, ordered", .qk_dim = 64, .v_dim = 64, .ordered = true});
   expect_accepted({.name = "D 64, device lengths", .qk_dim = 64, .v_dim = 64, .device_lengths = true});
 }
 

@@ -87,13 +87,18 @@ constexpr const char* kRunMain = R"(
 constexpr int kCtas = heddle::kConfig.tile_ctas();  // of a cluster
 alignas(1024) char dynamic[kCtas * emulated::Cta::kSharedBytes];
 extern "C" void run(const heddle::ptx::TensorMap* maps, const heddle::shared::BackwardSm90Params* params, int ctas,
-                    unsigned seed) {
+                    bool together, unsigned seed) {
+  const auto prepare = [](emulated::Cta& cta) {
+    cta.multiply = [](auto& group) { heddle::ptx::multiply(heddle::kConfig.f16, group); };
+  };
+  const auto kernel = [&] { backward_sm90(maps[0], maps[1], maps[2], maps[3], *params); };
+  if (together) return emulated::run_together(ctas, heddle::kConfig.threads(), dynamic, seed, prepare, kernel);
   for (int block = ctas - kCtas; block >= 0; block -= kCtas) {
     emulated::block_index = {static_cast<unsigned>(block), 0};
     emulated::Cta cta(heddle::kConfig.threads(), dynamic, seed + block, kCtas);
     cta.make_current();
-    cta.multiply = [](auto& group) { heddle::ptx::multiply(heddle::kConfig.f16, group); };
-    cta.run([&] { backward_sm90(maps[0], maps[1], maps[2], maps[3], *params); });
+    prepare(cta);
+    cta.run(kernel);
   }
 }
 )";
@@ -296,7 +301,8 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);
-  const plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
+  plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
+  reads.apart = reads.apart && !run.mixed_partials;
   const device_text::ModLayout layout = cuda::backward_layout(mods, reads);
 
   const backend::PrepareArguments prepared = {
@@ -306,6 +312,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const std::vector<shared::SequenceSpan> spans = cuda::spans_of(problem, own.main.operands.kv_len);
   own.main.items = schedule.items.data();
   own.main.runs = schedule.runs.data();
+  own.main.ranks = schedule.ranks.data();
   own.rows.blocks = schedule.blocks.data();
   own.rows.block_count = static_cast<int>(schedule.blocks.size());
   own.main.mod.sequences = spans.data();
@@ -326,7 +333,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   }
   cuda::set_mod_values(layout, options.bindings, starts, own.main.mod);
 
-  using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, unsigned);
+  using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, bool, unsigned);
   using RunRows = void (*)(const shared::BackwardRowsParams*, int, int, int, unsigned);
   const auto main_library = load(main_text(cuda::emit::backward_sm90(config, mods, layout).text, kRunMain)),
              rows_library = load(rows_text(cuda::emit::backward_rows(config).text));
@@ -344,7 +351,9 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   own.main.tiles = static_cast<int>(schedule.items.size());
   own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 1) / 2;
   const bool of_rows = problem.wanted.q || problem.wanted.k || problem.wanted.v;
-  if (of_rows) run_main(maps, &own.main, own.main.ctas * config.tile_ctas(), run.seed);
+  if (of_rows) {
+    run_main(maps, &own.main, own.main.ctas * config.tile_ctas(), config.ordered || run.together, run.seed);
+  }
   if (reads.any()) {
     sum_reads({prepared, arguments, mods, reads, layout, schedule}, maps, own, run.seed);
   }

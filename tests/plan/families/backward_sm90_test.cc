@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <tuple>
 
 #include "heddle/mods.h"
 #include "plan/families/backward_sm90_config.h"
@@ -66,10 +68,12 @@ TEST(BackwardSm90, RefusesInSentences) {
   wide.call.dim = 264;
   EXPECT_EQ(wide.refusal(), "q and k have head dimension 264; 1 to 256 are accepted");
   BackwardCall ordered{.deterministic = true};
-  EXPECT_EQ(
-      ordered.refusal(),
-      "deterministic is asked for, and dq of 300 keys is added by tiles of 128 keys in any order; up to 128 keys, "
-      "or no dq, are accepted");
+  EXPECT_EQ(ordered.refusal(), "");
+  ordered.call.dim = 192;
+  EXPECT_EQ(ordered.refusal(),
+            "deterministic is asked for, and dq of 300 keys with head dimensions 192 and 192 is added by tiles of 128 "
+            "keys in any "
+            "order; up to 128 keys, head dimensions up to 128, or no dq, are accepted");
   ordered.dq = false;
   EXPECT_EQ(ordered.refusal(), "");
   BackwardCall shared;
@@ -190,6 +194,43 @@ TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
     EXPECT_EQ(steps, 2 * std::max(0, 4 - 2 * item.kv_tile));  // of two query heads
   }
   EXPECT_EQ(schedule.longest, 8);
+}
+
+// In order, the tiles that visit a block of queries have the ranks 0, 1, .. in the order of their keys, which is that
+// of the list.
+TEST(BackwardSm90, RanksAreTheOrderOfTheKeys) {
+  for (const Expr& mask : {Expr(), mods::causal(), mods::sliding_window(70, 20)}) {
+    BackwardCall call{.deterministic = true};
+    call.call.kv_rows = 700;
+    call.call.q_rows = 500;
+    call.call.mask = mask;
+    const problem::AttentionProblem problem = call.problem();
+    const auto rows = mask.empty() ? nullptr : call.call.rows_of({64, 64});
+    const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+    ASSERT_TRUE(config.ordered);
+    const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, rows.get());
+    shared::BackwardSm90Config free = config;
+    free.ordered = false;
+    const plan::BackwardSchedule any_order = plan::backward_sm90_schedule(problem, free, rows.get());
+    EXPECT_EQ(schedule.steps, any_order.steps);
+    EXPECT_EQ(schedule.ranks.size(), schedule.runs.size());
+    EXPECT_TRUE(any_order.ranks.empty());
+    std::map<std::tuple<int, int, int>, int> next, last_tile;  // of a sequence, a query head and a block
+    for (const shared::BackwardItem& item : schedule.items) {
+      int steps = 0;
+      for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+        const shared::QueryRun& run = schedule.runs[static_cast<std::size_t>(r)];
+        for (int block = run.begin; block < run.end; ++block, ++steps) {
+          const std::tuple key(item.batch, run.head, block);
+          EXPECT_EQ(schedule.ranks[static_cast<std::size_t>(r)], next[key]++);
+          EXPECT_TRUE(!last_tile.contains(key) || last_tile[key] < item.kv_tile);
+          last_tile[key] = item.kv_tile;
+        }
+      }
+      EXPECT_EQ(steps, item.steps);
+    }
+    EXPECT_EQ(std::ssize(schedule.items), std::ssize(any_order.items));
+  }
 }
 
 // Rows that tensor cores hold and rows that kernels around them write are the same.

@@ -120,6 +120,7 @@ std::string backward_name(const BackwardSm90Config& config, std::string_view ker
   add(config.dropped, "dropped");
   add(config.by_sequence, "by sequence");
   add(config.device_lengths, "device lengths");
+  add(config.ordered, "ordered");
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(!config.d_q, "no dq");

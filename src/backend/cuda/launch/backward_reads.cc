@@ -91,7 +91,7 @@ BackwardReadsParams backward_reads_params(const backend::PrepareArguments& argum
   }
   params.zero_bytes = memory.bytes;
   params.ctas = kCtas;
-  params.apart = memory.apart;
+  params.apart = reads.apart;
   params.groups = std::max(1, plan::key_groups(problem));
   params.batch = static_cast<int>(problem.batch);
   params.packed = problem.packed;

@@ -40,6 +40,7 @@ BackwardSequencesParams backward_sequences_params(const problem::AttentionProble
   params.lists.item_count = static_cast<int>(tiles);
   params.lists.runs = constants.main.runs;
   params.lists.tile_keys = config.keys();
+  params.lists.keeps_places = config.ordered;
   return params;
 }
 

@@ -48,12 +48,13 @@ class BackwardLists {
     std::vector<char> bytes;
     const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
                       blocks = append(bytes, schedule.blocks), sequences = append(bytes, spans),
-                      first_blocks = append(bytes, schedule.first_blocks);
+                      first_blocks = append(bytes, schedule.first_blocks), ranks = append(bytes, schedule.ranks);
     memory_ = DeviceMemory(device, bytes.size());
     if (!bytes.empty()) copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
     constants.main.items = reinterpret_cast<const shared::BackwardItem*>(base + items);
     constants.main.runs = reinterpret_cast<const shared::QueryRun*>(base + runs);
+    constants.main.ranks = reinterpret_cast<const int*>(base + ranks);
     constants.rows.blocks = reinterpret_cast<const shared::RowBlock*>(base + blocks);
     constants.rows.block_count = static_cast<int>(schedule.blocks.size());
     if (!spans.empty()) reads.first_blocks = reinterpret_cast<const int*>(base + first_blocks);
@@ -312,6 +313,7 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   rows.drawn = reinterpret_cast<unsigned*>(workspace + at.drawn);
   main.drawn = rows.drawn;
+  rows.turns = main.turns = reinterpret_cast<unsigned*>(workspace + at.turns);
   main.rows = rows.rows;
   main.d_q = rows.d_q;
   rows.o.data = tensors.o.data;

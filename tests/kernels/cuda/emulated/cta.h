@@ -94,6 +94,17 @@ class Cta {
 
   /// Runs kernel() by each thread to its end.
   void run(const std::function<void()>& kernel) {
+    begin(kernel);
+    int idle = 0;
+    while (!turn()) {
+      idle = progressed() ? 0 : idle + 1;
+      if (idle > kMostIdle) fail("every thread waits for ever");
+    }
+    finish();
+  }
+  static constexpr int kMostIdle = 10000;
+
+  void begin(const std::function<void()>& kernel) {
     kernel_ = &kernel;
     for (auto& thread : threads_) {
       thread->stack.resize(kStack);
@@ -103,28 +114,32 @@ class Cta {
       thread->context.uc_link = &scheduler_;
       makecontext(&thread->context, &Cta::enter, 0);
     }
-    std::vector<int> order(threads_.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-    int idle = 0;
-    for (bool any = true; any;) {
-      any = false;
-      const std::uint64_t before = progress_;
-      std::shuffle(order.begin(), order.end(), random_);
-      for (const int i : order) {
-        Thread& thread = *threads_[static_cast<std::size_t>(i)];
-        if (thread.done) continue;
-        any = true;
-        if (thread.waits_for && !thread.waits_for()) continue;
-        thread.waits_for = nullptr;
-        ++progress_;
-        current_ = i;
-        swapcontext(&scheduler_, &thread.context);
-        if (random_() % 8 == 0) work();
-      }
-      work();
-      idle = progress_ == before ? idle + 1 : 0;
-      if (idle > 10000) fail("every thread waits for ever");
+    order_.resize(threads_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(i);
+  }
+  /// Each thread once, if it does not wait. True when all are at their ends.
+  bool turn() {
+    bool any = false;
+    before_ = progress_;
+    std::shuffle(order_.begin(), order_.end(), random_);
+    for (const int i : order_) {
+      Thread& thread = *threads_[static_cast<std::size_t>(i)];
+      if (thread.done) continue;
+      any = true;
+      if (thread.waits_for && !thread.waits_for()) continue;
+      thread.waits_for = nullptr;
+      ++progress_;
+      current_ = i;
+      swapcontext(&scheduler_, &thread.context);
+      if (random_() % 8 == 0) work();
     }
+    work();
+    return !any;
+  }
+  /// In its last turn.
+  bool progressed() const { return progress_ != before_; }
+  /// What is still to happen.
+  void finish() {
     while (!jobs_.empty()) work();
   }
 
@@ -232,7 +247,8 @@ class Cta {
   ucontext_t scheduler_;
   const std::function<void()>* kernel_ = nullptr;
   int current_ = 0;
-  std::uint64_t progress_ = 0;
+  std::uint64_t progress_ = 0, before_ = 0;
+  std::vector<int> order_;
   std::map<unsigned, Barrier> barriers_;
   std::vector<std::function<void()>> jobs_;
   std::vector<Meeting> all_;
@@ -243,6 +259,45 @@ class Cta {
 
 inline Cta& cta() { return Cta::now(); }
 inline Index block_index;
+
+/// CTAs that run at one time, in turns, in an order that the seed chooses. They have one piece of shared memory between
+/// them, which each finds as it left it.
+inline void run_together(int ctas, int threads, char* shared, unsigned seed, const std::function<void(Cta&)>& prepare,
+                         const std::function<void()>& kernel) {
+  struct Own {
+    unsigned block;
+    std::unique_ptr<Cta> cta;
+    std::vector<char> shared;
+  };
+  std::vector<Own> all;
+  std::mt19937 random(seed);
+  for (int block = 0; block < ctas; ++block) {
+    Own& own = all.emplace_back();
+    own.block = static_cast<unsigned>(block);
+    own.cta = std::make_unique<Cta>(threads, shared, seed + own.block);
+    own.cta->make_current();
+    prepare(*own.cta);
+    own.cta->begin(kernel);
+    own.shared.assign(shared, shared + Cta::kSharedBytes);
+  }
+  for (int idle = 0; !all.empty();) {
+    const std::size_t i = random() % all.size();
+    Own& own = all[i];
+    std::copy(own.shared.begin(), own.shared.end(), shared);
+    block_index = {own.block, 0};
+    own.cta->make_current();
+    bool done = false, any = false;
+    for (unsigned turns = 1 + random() % 64; turns > 0 && !done; --turns) {
+      done = own.cta->turn();
+      any = any || own.cta->progressed();
+    }
+    if (done) own.cta->finish();
+    std::copy(shared, shared + Cta::kSharedBytes, own.shared.begin());
+    if (done) all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+    idle = any || done ? 0 : idle + 1;
+    if (idle > Cta::kMostIdle) fail("every thread of every CTA waits for ever");
+  }
+}
 
 }  // namespace emulated
 

@@ -79,7 +79,7 @@ TEST_F(BackwardCompileTable, PlainKernels) {
 
 TEST_F(BackwardCompileTable, WideKernels) {
   for (const auto& [qk, v] : {std::pair(256, 256), std::pair(192, 192), std::pair(192, 128), std::pair(136, 40),
-                              std::pair(64, 256), std::pair(40, 160), std::pair(256, 128)}) {
+                              std::pair(64, 256)}) {
     const auto accepted = [&](Case at) {
       at.qk_dim = qk, at.v_dim = v;
       at.name = fmt::format("D {} / {}, {}", qk, v, at.name);

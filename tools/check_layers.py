@@ -34,8 +34,9 @@ MAY_INCLUDE = {
     "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/forward_mma", "backend/cuda/jit"),
     "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/forward_mma", "backend/cuda/driver",
                             "backend/cuda/jit", "backend/cuda/emit"),
+    "tune": (*BELOW_BACKEND, "backend"),
     "check": (*BELOW_BACKEND, "backend", "backend/reference"),
-    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check", "tune"),
     "capi": (),
     "cli": (),
 }

@@ -14,6 +14,7 @@
 namespace heddle::shared {
 
 inline constexpr int kStepQueries = 64;
+inline constexpr int kScratchRow = 65;
 inline constexpr int kDsBuffers = 2;    // steps whose dS stands in shared memory
 inline constexpr int kTileBuffers = 2;  // tiles whose records do
 // Registers a thread of a wide kernel after its four warpgroups have traded theirs: 512 in all, as ForwardSm90Config
@@ -41,7 +42,10 @@ struct BackwardSm90Config {
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
-  constexpr bool draws() const { return columns == 64 && !wide; }
+  constexpr bool draws() const { return columns == 64 && !wide && !reads; }
+  /// The pass of reads: what a warpgroup's threads show each other, in floats. Odd rows keep diagonals in banks of
+  /// their own.
+  constexpr int scratch_floats() const { return diagonals ? 64 * kScratchRow : row_sums ? 4 * 64 : 0; }
   // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
   constexpr int consumer_registers() const { return 240; }
   constexpr int producer_registers() const { return 24; }

@@ -146,6 +146,44 @@ class TransposedWeights {
     }
   }
 
+  /// dP becomes dt, in f32, and `of_weights` p dP, if there is room for it; products s stay as they are. `lse`,
+  /// `deltas`: where the thread's begin. Elements that do not attend keep whatever is computed of them. Returns the
+  /// bits without the elements whose t is -inf.
+  template <int kOfWeights>
+  static __device__ __forceinline__ unsigned gradients(const float (&s)[32], float (&d_p)[32],
+                                                       float (&of_weights)[kOfWeights], unsigned bits,
+                                                       const TransposedDrops& drops, const Params& params,
+                                                       const TransposedOrigin& at, const Numbers& lse,
+                                                       const Numbers& deltas) {
+    const shared::ModValues& mod = params.mod;
+    Mods own(mod, at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float of_lse[4] = {0, 0, 0, 0}, delta[4] = {0, 0, 0, 0};
+      if constexpr (kSoftmax) lse.read(i, of_lse), deltas.read(i, delta);
+#pragma unroll
+      for (int of_four = 0; of_four < 4; ++of_four) {
+        const int j = 2 * i + of_four / 2, e = of_four % 2;
+        const int q_idx = at.query(j, e);
+        own.set_query(mod, at, q_idx);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int n = 4 * j + 2 * r + e;
+          float slope = 1, weight;
+          const float t = own.t(s[n], slope, params, at, q_idx, r);
+          if (t == -ptx::infinity()) bits &= ~(1U << n);
+          const float factor = factor_of(t, of_lse[of_four], weight);
+          if constexpr (kOfWeights == 32) of_weights[n] = weight * d_p[n];
+          float weighted = d_p[n];
+          if constexpr (kConfig.weighted) weighted *= own.weight(mod, at, q_idx, r);
+          if constexpr (kConfig.dropped) weighted = drops.weighed(n, weighted);
+          d_p[n] = factor * (weighted - delta[of_four]);
+        }
+      }
+    }
+    return bits;
+  }
+
  private:
   /// What a mod that the kernel does not compute is.
   struct None {

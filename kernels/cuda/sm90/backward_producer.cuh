@@ -6,6 +6,7 @@
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
+#include "shared/backward_lists.h"
 #include "sm90/backward_memory.cuh"
 
 namespace heddle {
@@ -52,6 +53,7 @@ class BackwardProducer {
 #pragma unroll 1
     for (int left = word(shared::kTileRuns); left > 0; --left, ++run) {
       int flags = run->flags, end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, shared::blocks_of_rows(word(shared::kTileQLen)));
       const int head = run->head;
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block) {
@@ -152,8 +154,9 @@ __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory
     ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
     memory.fetch_tile(params, slot_of(tiles), tile);
     ptx::barrier_arrive(memory.tile_full(slot_of(tiles)));
-    if (tile >= params.tiles || !kConfig.draws()) break;
-    tile = params.ctas < params.tiles ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : params.tiles;
+    const int tile_count = memory.tile_count(params);
+    if (tile >= tile_count || !kConfig.draws()) break;
+    tile = params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
   }
 }
 
@@ -169,10 +172,13 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
     if (steps < 0) break;
     const shared::QueryRun* run = params.runs + word(shared::kTileFirstRun);
     int left = steps > 0 ? word(shared::kTileRuns) : 0;
+    const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0;
     ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
 #pragma unroll 1
     for (; left > 0; --left, ++run) {
-      const int end = run->end, head = run->head;
+      int end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, blocks);
+      const int head = run->head;
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block) {
         const long long number = (first + block) * params.q_heads + head;

@@ -100,9 +100,15 @@ struct WideMemory {
     ptx::barrier_init_done();
   }
 
-  /// By one thread: brings the record of the pair's tile.
+  /// By one thread: brings the record of the pair's tile, or says that there is none.
   __device__ __forceinline__ void fetch_tile(const shared::BackwardSm90Params& params, int number) const {
     const ptx::Address to = base + kLayout.tile;
+    if constexpr (kConfig.device_lengths) {
+      if (number >= *params.listed) {
+        ptx::store_word(to + shared::kTileSteps, -1);
+        return;
+      }
+    }
     const shared::BackwardItem item = params.items[number];
     ptx::store_words(to, item.kv_tile, item.kv_head, item.batch, item.first_run);
     ptx::store_words(to + 16, item.runs, item.steps, item.first_block, 0);

@@ -10,6 +10,7 @@
 
 #include "plan/access/tensor_access.h"
 #include "plan/access/tma.h"
+#include "plan/families/backward_reads.h"
 #include "plan/families/backward_sm90_config.h"
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/families/forward_sm90.h"
@@ -53,26 +54,6 @@ std::string refuse_broadcasts(const Request& request) {
   return {};
 }
 
-std::string refuse_lengths(const AttentionProblem& problem) {
-  if (problem.device_lengths || problem.device_starts) {
-    return "lengths, cumulative lengths or q_start are in the device's memory; in the host's they are accepted";
-  }
-  if (problem.device_kv_starts) return "kv_start is in the device's memory; in the host's it is accepted";
-  return {};
-}
-
-std::string refuse_gradients(const AttentionProblem& problem) {
-  if (!problem.wanted.captures.empty()) {
-    return fmt::format("the gradient of capture '{}' is asked for; those of q, k, v and sinks are accepted",
-                       problem.wanted.captures.front());
-  }
-  if (!problem.wanted.params.empty()) {
-    return fmt::format("the gradient of param '{}' is asked for; those of q, k, v and sinks are accepted",
-                       problem.wanted.params.front());
-  }
-  return {};
-}
-
 /// dQ's sums come from the tiles of keys in any order.
 std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
   if (!problem.deterministic || !problem.wanted.q) return {};
@@ -86,6 +67,13 @@ std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
     }
   }
   return {};
+}
+
+/// The pass that sums them keeps K and V of 128 keys in shared memory.
+std::string refuse_wide_reads(const BackwardSm90Config& config, const BackwardReads& reads) {
+  if (!config.wide || !reads.any()) return {};
+  return fmt::format("gradients of captures or params are asked for with head dimension {}; up to 128 are accepted",
+                     std::max(config.qk_dim, config.v_dim));
 }
 
 std::string refuse_sizes(const AttentionProblem& problem, const BackwardSm90Config& config) {
@@ -133,6 +121,8 @@ void set_access(const Request& request, Plan& plan) {
 /// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
 constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x the CTA's keys
 constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
+constexpr double kReadsShare =
+    0.6;  // of the pass for gradients of captures: two products of five, and all arithmetic. A guess
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -159,7 +149,7 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
           .bytes = bytes};
 }
 
-void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& plan) {
+void describe(const AttentionProblem& problem, const BackwardMods& mods, const BackwardReads& reads, Plan& plan) {
   plan.forms.score = describe_derivative(mods);
   if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
   if (mods.drops) {
@@ -181,9 +171,14 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& p
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
+  for (std::string& sentence : describe_reads(problem, reads)) plan.gradients.push_back(std::move(sentence));
 }
 
 }  // namespace
+
+shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return shared::backward_lists_memory(problem.batch, count_row_blocks(problem), count_tiles(problem, config));
+}
 
 BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, const BackwardSm90Config& config) {
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
@@ -191,7 +186,9 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   workspace.d_q = aligned(blocks * shared::kBlockBytes);
   workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
-  workspace.bytes = workspace.drawn + aligned(4);
+  workspace.lists = workspace.drawn + aligned(4);
+  workspace.bytes = workspace.lists;
+  if (config.device_lengths) workspace.bytes += aligned(backward_lists_memory(problem, config).bytes);
   return workspace;
 }
 
@@ -200,10 +197,12 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   std::string reason = forward_sm90_refuses(problem, request.options, caps);
   if (reason.empty()) reason = refuse_types(request);
   if (!reason.empty()) return reason;
-  const BackwardSm90Config config = backward_sm90_config(problem, backward_mods(problem));
-  std::array<std::string, 6> reasons = {refuse_broadcasts(request),    refuse_lengths(problem),
-                                        refuse_gradients(problem),     refuse_deterministic(problem, config.keys()),
-                                        refuse_sizes(problem, config), refuse_blocks(request.options)};
+  const BackwardMods mods = backward_mods(problem);
+  const BackwardSm90Config config = backward_sm90_config(problem, mods);
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  std::array<std::string, 6> reasons = {refuse_broadcasts(request),       refuses_reads(problem, reads),
+                                        refuse_wide_reads(config, reads), refuse_deterministic(problem, config.keys()),
+                                        refuse_sizes(problem, config),    refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
@@ -224,14 +223,16 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   const auto tiles = static_cast<int>(schedule.items.size());
   plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
                                                          : std::min(tiles, std::max(1, caps.multiprocessors));
-  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes;
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
   plan.predicted = predict(problem, config, schedule, caps);
+  if (reads.visits_pairs()) plan.predicted->seconds *= 1 + kReadsShare;
   set_access(request, plan);
   const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
   plan.workspace_bytes = work.workspace_bytes;
   plan.predicted->bytes += work.bytes;
   plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
-  describe(problem, mods, plan);
+  describe(problem, mods, reads, plan);
   std::vector<Choice> choices = {std::move(choice)};
   if (config.wide && config.early_numbers) {  // where a mod leaves no registers for these
     choices.push_back(choices.front());

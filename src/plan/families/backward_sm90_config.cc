@@ -92,6 +92,7 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.dropped = mods.drops.has_value();
   config.weighted = !mods.weight.empty() && !config.dropped;
   config.by_sequence = problem::sequences_differ(problem) || problem.packed;
+  config.device_lengths = problem.device_lengths;
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
   // A score_mod and its derivative leave no registers for them beside 128 columns, draws none beside 256.

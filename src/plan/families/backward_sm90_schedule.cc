@@ -86,11 +86,11 @@ class GroupRuns {
   std::vector<shared::QueryRun> runs_;
 };
 
-void add_blocks(const AttentionProblem& problem, BackwardSchedule& schedule, std::vector<int>& first_block) {
+void add_blocks(const AttentionProblem& problem, BackwardSchedule& schedule) {
   for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
     const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
     const std::int64_t rows = problem.packed ? sequence.q_len : problem.q_rows;
-    first_block.push_back(static_cast<int>(schedule.blocks.size()));
+    schedule.first_blocks.push_back(static_cast<int>(schedule.blocks.size()));
     for (std::int64_t row = 0; row < rows; row += shared::kBlockRows) {
       schedule.blocks.push_back(
           {.batch = problem.packed ? 0 : batch,
@@ -128,7 +128,16 @@ void order(const AttentionProblem& problem, BackwardSchedule& schedule, const st
 
 }  // namespace
 
+std::int64_t count_tiles(const AttentionProblem& problem, const shared::BackwardSm90Config& config) {
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    tiles += block_count(problem.packed ? sequence.kv_len : problem.kv_rows, config.keys());
+  }
+  return tiles * problem.kv_heads;
+}
+
 std::int64_t count_row_blocks(const AttentionProblem& problem) {
+  if (problem.device_lengths && problem.packed) return problem.q_rows / shared::kBlockRows + problem.batch;
   std::int64_t blocks = 0;
   for (const Sequence& sequence : problem.sequences) {
     blocks += block_count(problem.packed ? sequence.q_len : problem.q_rows, shared::kBlockRows);
@@ -140,8 +149,8 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
                                         const BlockMask* block_mask) {
   BackwardSchedule schedule;
   if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
-  std::vector<int> first_block;
-  add_blocks(problem, schedule, first_block);
+  add_blocks(problem, schedule);
+  if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
 
   std::optional<BlockMask> columns;
   if (block_mask != nullptr) columns = block_mask->transposed();
@@ -170,7 +179,7 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
                                   .first_run = range.first,
                                   .runs = range.count,
                                   .steps = range.steps,
-                                  .first_block = first_block[static_cast<std::size_t>(batch)],
+                                  .first_block = schedule.first_blocks[static_cast<std::size_t>(batch)],
                                   .unused = 0});
         schedule.steps += range.steps;
         schedule.longest = std::max<std::int64_t>(schedule.longest, range.steps);

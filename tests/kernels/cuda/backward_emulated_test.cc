@@ -13,7 +13,8 @@
 namespace heddle::test {
 namespace {
 
-void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, const EmulatedRun& run = {}) {
+void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, EmulatedRun run = {}) {
+  run.device_lengths = spec.device_lengths;
   AttentionCase attention_case(spec);
   BackwardCase backward_case(attention_case, backward_spec);
   SCOPED_TRACE(backward_case.text());
@@ -53,6 +54,8 @@ TEST(BackwardEmulated, Scores) { judge_all(4, scored()); }
 TEST(BackwardEmulated, Weights) { judge_all(5, weighted()); }
 TEST(BackwardEmulated, Normalizers) { judge_all(6, normalized()); }
 TEST(BackwardEmulated, Sequences) { judge_all(7, sequences()); }
+TEST(BackwardEmulated, DeviceLengths) { judge_all(7, lengths_there()); }
+TEST(BackwardEmulated, Captures) { judge_all(8, captured()); }
 TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
 
@@ -63,6 +66,7 @@ TEST(BackwardEmulated, WideScores) { judge_all(12, widened(scored())); }
 TEST(BackwardEmulated, WideWeights) { judge_all(13, widened(weighted())); }
 TEST(BackwardEmulated, WideNormalizers) { judge_all(14, widened(normalized())); }
 TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
+TEST(BackwardEmulated, WideDeviceLengths) { judge_all(18, widened(lengths_there())); }
 TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
 TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
 

@@ -137,6 +137,29 @@ inline BackwardList sequences() {
   return list;
 }
 
+/// Lengths, cumulative lengths and starts in the device's memory.
+inline BackwardList lengths_there() {
+  BackwardList list;
+  for (const char* sequences : {"lengths", "packed"}) {
+    for (const char* starts : {"none", "ahead"}) {
+      CaseSpec spec = backward_spec(150, 190, list.size() % 2 == 0 ? 64 : 128);
+      spec.device_lengths = true;
+      spec.sequences = sequences;
+      spec.batch = 4;
+      spec.group = 2;
+      spec.q_start = starts;
+      spec.kv_start = starts;
+      spec.mask = "causal";
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  CaseSpec plain = list.back().spec;
+  plain.mask = "";
+  plain.score = "alibi";
+  list.push_back({plain, rows_wanted()});
+  return list;
+}
+
 inline BackwardList sunk() {
   BackwardList list;
   for (const char* mask : {"", "some_queries_blind"}) {
@@ -146,6 +169,57 @@ inline BackwardList sunk() {
     spec.mask = mask;
     list.push_back({spec, rows_wanted("all")});
   }
+  return list;
+}
+
+/// Gradients of captures and params, one kind of sum after the other.
+inline BackwardList captured() {
+  BackwardList list;
+  const auto add = [&](const char* score, const char* weight, std::int64_t dim, const auto& change) {
+    CaseSpec spec = backward_spec(150, 200, dim);
+    spec.batch = 2;
+    spec.kv_heads = 2;
+    spec.group = 2;
+    spec.score = score;
+    spec.weight = weight;
+    spec.mask = "causal_lower_right";
+    BackwardSpec backward = rows_wanted(list.size() % 3 == 0 ? "all" : "reads");
+    change(spec, backward);
+    list.push_back({spec, backward});
+  };
+  const auto as_it_is = [](CaseSpec&, BackwardSpec&) {};
+  const auto of_packed = [](CaseSpec& spec, BackwardSpec&) {
+    spec.sequences = "packed";
+    spec.batch = 3;
+    spec.q_start = spec.kv_start = "ahead";
+  };
+  add("alibi", "", 64, as_it_is);
+  add("t5_bias", "", 128, as_it_is);
+  add("relative_bias", "", 64, of_packed);
+  add("full_bias", "", 128, as_it_is);
+  add("streamed_bias_f32", "", 64, as_it_is);
+  add("temperature_and_gate", "", 64, [](CaseSpec& spec, BackwardSpec&) { spec.sinks = "normal"; });
+  add("temperature_and_gate", "", 64, [](CaseSpec& spec, BackwardSpec&) { spec.normalizer = Normalizer::sigmoid; });
+  add("grid_bias", "", 64, [](CaseSpec& spec, BackwardSpec& backward) {
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+    backward.gradient_dtype = DType::f16;
+  });
+  add("scaled_by_param", "dropout_by_params", 64, as_it_is);
+  add("padded", "weights_by_key", 64, [](CaseSpec& spec, BackwardSpec&) { spec.sequences = "lengths"; });
+  add("t5_bias", "", 64, [&](CaseSpec& spec, BackwardSpec& backward) {
+    of_packed(spec, backward);
+    spec.device_lengths = true;
+    backward.deterministic = true;
+  });
+  add("streamed_bias", "", 64, [](CaseSpec&, BackwardSpec& backward) { backward.deterministic = true; });
+  add("streamed_in_cap", "", 64, [](CaseSpec&, BackwardSpec& backward) {
+    backward.deterministic = true;
+    backward.wanted = "reads";
+  });
+  add("temperature_and_gate", "", 64, [&](CaseSpec& spec, BackwardSpec& backward) {
+    of_packed(spec, backward);
+    spec.device_lengths = true;
+  });
   return list;
 }
 

@@ -10,7 +10,8 @@ namespace heddle::test {
 
 /// What a run may have otherwise than planned.
 struct EmulatedRun {
-  unsigned seed = 1;  // of the order of threads, copies and products
+  unsigned seed = 1;            // of the order of threads, copies and products
+  bool device_lengths = false;  // lengths and starts are as if in a GPU's memory
 };
 
 /// Tensors and captures are in the host's memory. Gradients are written. Throws runtime_error where the host's compiler

@@ -1,5 +1,6 @@
 // backward_sm90 on a GPU, against the reference by the criterion of heddle/check.h. The first test is one tile; the
 // lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -72,6 +73,11 @@ class GpuBackwardCase {
                                 std::pair("d_sinks", &there.d_sinks)}) {
         if (gradient.name == name) place(**view, gradient.memory, *copies_[2 + i]);
       }
+      for (auto [of, views] : {std::pair("d_captures", &there.d_captures), std::pair("d_params", &there.d_params)}) {
+        for (auto& [name, view] : *views) {
+          if (gradient.name == fmt::format("{}['{}']", of, name)) place(view, gradient.memory, *copies_[2 + i]);
+        }
+      }
     }
     return there;
   }
@@ -106,6 +112,8 @@ TEST_F(GpuBackward, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
+TEST_F(GpuBackward, Captures) { run_all_backwards(captured()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
 TEST_F(GpuBackward, WideTiles) { run_all_backwards(wide_tiles()); }
@@ -115,6 +123,7 @@ TEST_F(GpuBackward, WideScores) { run_all_backwards(widened(scored())); }
 TEST_F(GpuBackward, WideWeights) { run_all_backwards(widened(weighted())); }
 TEST_F(GpuBackward, WideNormalizers) { run_all_backwards(widened(normalized())); }
 TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
+TEST_F(GpuBackward, WideDeviceLengths) { run_all_backwards(widened(lengths_there())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/cuda/emit/backward_text.h"
 #include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
 #include "backend/device_text/words.h"
@@ -24,18 +25,6 @@ std::string value_text(std::string_view, bool value) { return value ? "true" : "
 template <class Enum>
 std::string value_text(std::string_view type, Enum value) {
   return fmt::format("heddle::shared::{}::{}", type, name(value));
-}
-
-/// Without the fields that are at their default.
-std::string config_text(const BackwardSm90Config& config) {
-  const BackwardSm90Config defaults;
-  std::vector<std::string> fields;
-  plan::for_each_backward_field([&](std::string_view name, std::string_view type, auto field) {
-    if (config.*field == defaults.*field) return;
-    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
-  });
-  return device_text::wrapped(
-      fmt::format("constexpr heddle::shared::BackwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", ")));
 }
 
 /// In namespace heddle, of a kernel that is not wide:
@@ -102,7 +91,23 @@ std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {
          text("kept", drops.kept, ExprType::f32, TakesScore::no);
 }
 
-std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
+}  // namespace
+
+// Without the fields that are at their default.
+std::string backward_config_text(const BackwardSm90Config& config) {
+  const BackwardSm90Config defaults;
+  std::vector<std::string> fields;
+  plan::for_each_backward_field([&](std::string_view name, std::string_view type, auto field) {
+    if (config.*field == defaults.*field) return;
+    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
+  });
+  return "namespace heddle {\n" +
+         device_text::wrapped(
+             fmt::format("constexpr heddle::shared::BackwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", "))) +
+         "}  // namespace heddle\n";
+}
+
+std::string backward_name(const BackwardSm90Config& config, std::string_view kernel) {
   std::string name = fmt::format("{} {} d{}", kernel, config.f16 ? "f16" : "bf16", config.qk_dim);
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
@@ -114,36 +119,47 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   add(config.weighted, "weighted");
   add(config.dropped, "dropped");
   add(config.by_sequence, "by sequence");
+  add(config.device_lengths, "device lengths");
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(!config.d_q, "no dq");
   return name;
 }
 
-}  // namespace
-
-jit::Source backward_sm90(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout) {
-  ModLayout own = layout;
-  own.by_sequence = config.by_sequence;
+jit::Source backward_source(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout,
+                            std::string_view kernel) {
   jit::Source source;
-  source.name = name_of(config, "backward_sm90");
+  source.name = backward_name(config, kernel);
   source.text = fmt::format(
       "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
-      "#include \"shared/backward_sm90_config.h\"\n\n"
-      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/backward_sm90{}.cuh\"\n",
-      config_text(config), products_text(config), mod_texts(mods, own), config.wide ? "_wide" : "");
+      "#include \"shared/backward_sm90_config.h\"\n\n{}\n{}\n{}\n",
+      backward_config_text(config), products_text(config), mod_texts(mods, layout));
   source.headers = embedded_headers();
   source.architecture = "sm_90a";
   return source;
 }
 
+jit::Source backward_sm90(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout) {
+  ModLayout own = layout;
+  own.by_sequence = config.by_sequence;
+  jit::Source source = backward_source(config, mods, own, "backward_sm90");
+  source.text += fmt::format("#include \"families/backward_sm90{}.cuh\"\n", config.wide ? "_wide" : "");
+  return source;
+}
+
 jit::Source backward_rows(const BackwardSm90Config& config) {
-  return {.name = name_of(config, "backward_rows"),
-          .text = fmt::format("#include \"shared/backward_sm90_config.h\"\n\n"
-                              "namespace heddle {{\n{}}}  // namespace heddle\n\n"
+  return {.name = backward_name(config, "backward_rows"),
+          .text = fmt::format("#include \"shared/backward_sm90_config.h\"\n\n{}\n"
                               "#include \"families/backward_rows.cuh\"\n",
-                              config_text(config)),
+                              backward_config_text(config)),
+          .headers = embedded_headers(),
+          .architecture = "sm_90a"};
+}
+
+jit::Source backward_lists() {
+  return {.name = "backward_lists",
+          .text = "#include \"families/sequences.cuh\"\n#include \"families/backward_lists.cuh\"\n",
           .headers = embedded_headers(),
           .architecture = "sm_90a"};
 }

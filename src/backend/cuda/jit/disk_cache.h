@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/folder.h"
+#include "base/folder.h"
 #include "backend/cuda/jit/record.h"
 
 namespace heddle::cuda::jit {
@@ -29,8 +29,8 @@ class DiskCache {
   std::string notes() const;
 
  private:
-  std::optional<Folder> open();
-  void make_room(const Folder& folder);
+  std::optional<base::Folder> open();
+  void make_room(const base::Folder& folder);
   void note(const std::string& line);
 
   std::filesystem::path path_;  // empty: there is no place for it

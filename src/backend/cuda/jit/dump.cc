@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/jit/folder.h"
+#include "base/folder.h"
 #include "backend/cuda/jit/includes.h"
 #include "backend/cuda/jit/key.h"
 #include "base/environment.h"
@@ -118,7 +118,7 @@ void disassemble(const fs::path& cubin, const fs::path& sass) {
 void dump(const std::string& folder, const Source& source, const std::string& key, const Compilation& compilation,
           const Record* record) {
   std::string why;
-  const std::optional<Folder> open = Folder::open(folder, Folder::Whose::any, why);
+  const std::optional<base::Folder> open = base::Folder::open(folder, base::Folder::Whose::any, why);
   if (!open) refuse(folder, why);
   const std::string stem = stem_of(source, key);
   const auto write = [&](const char* suffix, std::span<const char> bytes) {

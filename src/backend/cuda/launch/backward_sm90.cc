@@ -15,7 +15,10 @@
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/backward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/backward_reads.h"
+#include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/copied_rows.h"
+#include "backend/cuda/launch/device_lists.h"
 #include "backend/cuda/launch/kv_start.h"
 #include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequence_spans.h"
@@ -41,10 +44,11 @@ void set_strides(const View& view, bool packed, Rows& rows) {
 class BackwardLists {
  public:
   BackwardLists(int device, const plan::BackwardSchedule& schedule, const std::vector<shared::SequenceSpan>& spans,
-                BackwardConstants& constants) {
+                BackwardConstants& constants, shared::BackwardReadsParams& reads) {
     std::vector<char> bytes;
     const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
-                      blocks = append(bytes, schedule.blocks), sequences = append(bytes, spans);
+                      blocks = append(bytes, schedule.blocks), sequences = append(bytes, spans),
+                      first_blocks = append(bytes, schedule.first_blocks);
     memory_ = DeviceMemory(device, bytes.size());
     if (!bytes.empty()) copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
@@ -52,6 +56,7 @@ class BackwardLists {
     constants.main.runs = reinterpret_cast<const shared::QueryRun*>(base + runs);
     constants.rows.blocks = reinterpret_cast<const shared::RowBlock*>(base + blocks);
     constants.rows.block_count = static_cast<int>(schedule.blocks.size());
+    if (!spans.empty()) reads.first_blocks = reinterpret_cast<const int*>(base + first_blocks);
     if (!spans.empty()) constants.main.mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
@@ -76,7 +81,9 @@ class BackwardSm90Kernel final : public backend::Kernel {
         config_(*arguments.plan.backward_sm90),
         problem_(arguments.problem),
         mods_(plan::backward_mods(arguments.problem)),
-        layout_(device_text::layout_of(mods_.all())),
+        reads_(plan::backward_reads(problem_, arguments.options.bindings, mods_.kv_start)),
+        reads_memory_(plan::backward_reads_memory(problem_, reads_)),
+        layout_(backward_layout(mods_, reads_)),
         source_(emit::backward_sm90(config_, mods_, layout_)),
         cubin_(jit::build(source_)),
         rows_cubin_(jit::build(emit::backward_rows(config_))),
@@ -96,15 +103,26 @@ class BackwardSm90Kernel final : public backend::Kernel {
     any_steps_ = schedule.steps > 0;
     blocks_ = static_cast<unsigned>(schedule.blocks.size());
     std::vector<shared::SequenceSpan> spans;
-    if (config_.by_sequence) spans = spans_of(arguments.problem, constants_.main.operands.kv_len);
-    if (ctas_ > 0 || blocks_ > 0) lists_.emplace(device_, schedule, spans, constants_);
+    if (config_.by_sequence && !config_.device_lengths)
+      spans = spans_of(arguments.problem, constants_.main.operands.kv_len);
+    tiles_ = static_cast<unsigned>(schedule.items.size());
+    if (reads_.any()) {
+      read_kernels_.emplace(arguments, mods_, reads_, layout_);
+      reads_params_ = backward_reads_params(arguments, reads_, constants_);
+    }
+    if (ctas_ > 0 || blocks_ > 0) lists_.emplace(device_, schedule, spans, constants_, reads_params_);
+    if (config_.device_lengths && lists_) {
+      sequences_.emplace(device_, backward_sequences_params(problem_, config_, constants_, std::ssize(schedule.items),
+                                                            std::ssize(schedule.blocks)));
+    }
+    if (problem_.device_kv_starts) own_kv_start_ = slot_of(layout_, plan::kKvStartName);
     if (any_steps_ && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
       copied_.emplace(arguments);
     }
   }
 
   void launch(const backend::RunArguments& arguments) const override {
-    if (ctas_ == 0 && blocks_ == 0) return;
+    if (ctas_ == 0 && blocks_ == 0 && !read_kernels_) return;
     check_gradients(*arguments.backward);
     const CopiedTensors::Tensors given = {
         {arguments.tensors.q, arguments.tensors.k, arguments.tensors.v, arguments.backward->d_o}};
@@ -123,12 +141,23 @@ class BackwardSm90Kernel final : public backend::Kernel {
     }
     BackwardConstants own = constants_;
     set_addresses(arguments, problem_, config_, own);
+    if (sequences_) {
+      BackwardSequencesParams params = sequences_->params();
+      set_backward_lists(arguments, problem_, config_, params, own);
+      sequences_->launch(params, arguments.stream);
+    }
     set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
+    if (own_kv_start_ >= 0) own.main.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (copied_) {
       copied_->launch(given, problem_.packed ? nullptr : own.main.mod.sequences, {}, arguments.workspace,
                       arguments.stream);
     }
-    launch_all(maps, own, arguments.stream);
+    shared::BackwardReadsParams reads = reads_params_;
+    if (read_kernels_) {
+      char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem_, config_).bytes;
+      set_reads(arguments, reads_, reads_memory_, memory, own, reads);
+    }
+    launch_all(maps, own, reads, arguments.stream);
   }
 
   std::int64_t held_bytes() const override { return lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0; }
@@ -143,6 +172,10 @@ class BackwardSm90Kernel final : public backend::Kernel {
     facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
     facts["compile ms"] = cubin_->compile_ms + rows_cubin_->compile_ms;
     facts["registers"] = cubin_->registers;
+    if (read_kernels_) facts["compile ms of captures' gradients"] = read_kernels_->compile_ms();
+    if (read_kernels_ && read_kernels_->pass() != nullptr) {
+      facts["registers of captures' gradients"] = read_kernels_->pass()->registers;
+    }
     facts["list bytes"] = lists_ ? lists_->bytes() : 0;
     if (copied_) facts["copied bytes"] = copied_->bytes();
     facts["cache"] = jit::cache_notes();
@@ -173,28 +206,35 @@ class BackwardSm90Kernel final : public backend::Kernel {
     return tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
   }
 
-  void launch_all(CUtensorMap (&maps)[4], BackwardConstants& own, void* stream) const {
+  void launch_all(CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,
+                  void* stream) const {
     const unsigned heads = static_cast<unsigned>(own.main.q_heads);
     void* rows[] = {&own.rows};
+    if (read_kernels_) read_kernels_->clear(reads, stream);
     const Launch of_blocks = {.ctas = blocks_, .height = heads, .threads = shared::kRowThreads};
     if (blocks_ > 0) launch_kernel(rows_, of_blocks, stream, rows, "launching backward_rows");
-    if (ctas_ > 0) {
+    const bool of_rows = problem_.wanted.q || problem_.wanted.k || problem_.wanted.v;
+    if (ctas_ > 0 && of_rows) {
       void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &own.main};
       const Launch launch = {.ctas = ctas_,
                              .threads = static_cast<unsigned>(config_.threads()),
                              .shared_bytes = static_cast<unsigned>(shared::backward_shared_bytes(config_))};
       launch_kernel(main_, launch, stream, parameters, "launching backward_sm90");
     }
+    if (read_kernels_ && any_steps_) read_kernels_->visit(maps, own.main, reads, tiles_, stream);
     if (config_.d_q && blocks_ > 0) launch_kernel(d_q_, of_blocks, stream, rows, "launching backward_d_q");
     if (config_.sinks) {
       launch_kernel(sinks_, {.ctas = heads, .threads = 32}, stream, rows, "launching backward_sinks");
     }
+    if (read_kernels_) read_kernels_->finish(own.main, reads, stream);
   }
 
   int device_;
   BackwardSm90Config config_;
   AttentionProblem problem_;
   plan::BackwardMods mods_;
+  plan::BackwardReads reads_;
+  plan::BackwardReadsMemory reads_memory_;
   device_text::ModLayout layout_;
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_, rows_cubin_;
@@ -202,13 +242,23 @@ class BackwardSm90Kernel final : public backend::Kernel {
   KvStartValues kv_start_;
   CUfunction main_, rows_, d_q_, sinks_;
   BackwardConstants constants_;
-  unsigned ctas_ = 0, blocks_ = 0;
+  shared::BackwardReadsParams reads_params_{};
+  std::optional<BackwardReadKernels> read_kernels_;  // gradients of captures and params
+  unsigned ctas_ = 0, blocks_ = 0, tiles_ = 0;
   bool any_steps_ = false;
   std::optional<BackwardLists> lists_;
+  std::optional<BackwardSequences> sequences_;  // where lengths are on the device
+  int own_kv_start_ = -1;                       // capture: each run's own vector
   std::optional<CopiedTensors> copied_;
 };
 
 }  // namespace
+
+device_text::ModLayout backward_layout(const plan::BackwardMods& mods, const plan::BackwardReads& reads) {
+  std::vector<Expr> all = mods.all();
+  for (const Expr& read : reads.all()) all.push_back(read);
+  return device_text::layout_of(all);
+}
 
 BackwardConstants backward_constants(const backend::PrepareArguments& arguments) {
   const AttentionProblem& problem = arguments.problem;
@@ -220,8 +270,7 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
     main.operands.q_len = std::max(main.operands.q_len, static_cast<int>(sequence.q_len));
     main.operands.kv_len = std::max(main.operands.kv_len, static_cast<int>(sequence.kv_len));
   }
-  // A packed tensor's map has a batch for each sequence, at the same address.
-  const auto batched = [&](const ConstTensorView& view) { return problem.packed || view.shape[0] > 1 ? 1 : 0; };
+  const auto batched = [&](const ConstTensorView& view) { return view.shape[0] > 1 ? 1 : 0; };
   main.operands.q_batched = batched(tensors.q);
   main.operands.k_batched = batched(tensors.k);
   main.operands.v_batched = batched(tensors.v);

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace emulated {
@@ -161,6 +162,7 @@ class Cta {
   }
   Meeting& all() { return all_[static_cast<std::size_t>(rank())]; }
   Meeting& cluster() { return cluster_; }
+  Meeting& named(int id) { return named_[{rank(), id}]; }
   Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }
   Thread& lane(int number) { return *threads_[static_cast<std::size_t>(current_ / 32 * 32 + number)]; }
 
@@ -253,6 +255,7 @@ class Cta {
   std::vector<std::uint64_t> products_at_;  // of each warpgroup: none before
   std::vector<Meeting> all_;
   Meeting cluster_;
+  std::map<std::pair<int, int>, Meeting> named_;  // by CTA and number
   std::vector<Meeting> warps_;
 };
 
@@ -288,6 +291,13 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 inline int max(int x, int y) { return x < y ? y : x; }
 inline int min(int x, int y) { return y < x ? y : x; }
 
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+template <class T>
+T atomicAdd(T* to, T x) {
+  return std::exchange(*to, *to + x);
+}
+inline unsigned atomicMax(unsigned* to, unsigned x) { return std::exchange(*to, *to < x ? x : *to); }
+
 inline void __syncthreads() {
   emulated::cta().meet(emulated::cta().all(), [] {});
 }
@@ -306,4 +316,14 @@ T __shfl_sync(unsigned, T x, int lane) {
 template <class T>
 T __shfl_xor_sync(unsigned mask, T x, int with) {
   return __shfl_sync(mask, x, (emulated::cta().thread() % 32) ^ with);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T x, unsigned distance) {
+  const int lane = emulated::cta().thread() % 32, from = lane - static_cast<int>(distance);
+  return __shfl_sync(mask, x, from < 0 ? lane : from);
+}
+inline unsigned __ballot_sync(unsigned mask, bool vote) {
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= __shfl_sync(mask, static_cast<unsigned>(vote), lane) << lane;
+  return votes;
 }

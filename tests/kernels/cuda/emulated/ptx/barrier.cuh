@@ -61,6 +61,12 @@ struct PackedRing {
 inline int slot_of(const PackedRing& ring) { return static_cast<int>(ring.word >> 1); }
 inline unsigned parity_of(const PackedRing& ring) { return ring.word & 1; }
 
+inline void named_barrier(int id, int threads) {
+  emulated::Meeting& meeting = cta().named(id);
+  meeting.members = threads;
+  cta().meet(meeting, [] {});
+}
+
 inline void fence_for_tma() {}
 template <int>
 void give_registers() {}

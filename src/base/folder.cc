@@ -1,4 +1,4 @@
-#include "backend/cuda/jit/folder.h"
+#include "base/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -8,12 +8,15 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <utility>
 
-namespace heddle::cuda::jit {
+#include "base/environment.h"
+
+namespace heddle::base {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
@@ -67,6 +70,13 @@ std::string not_mine(const struct stat& status) {
   return "";
 }
 
+/// An absolute folder; empty when the variable is not set. The XDG specification has relative ones ignored.
+std::filesystem::path absolute_variable(const char* name) {
+  const char* value = std::getenv(name);
+  const std::filesystem::path path = value == nullptr ? "" : value;
+  return path.is_absolute() ? path : std::filesystem::path();
+}
+
 bool write_all(int descriptor, std::span<const char> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
@@ -95,6 +105,17 @@ std::string temporary_name() {
 }
 
 }  // namespace
+
+std::filesystem::path cache_folder() {
+  if (const std::string chosen = value_of(Option::cache_dir); !chosen.empty()) {
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::absolute(chosen, error);
+    return error ? std::filesystem::path() : path;
+  }
+  if (const auto xdg = absolute_variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg / "heddle";
+  if (const auto home = absolute_variable("HOME"); !home.empty()) return home / ".cache" / "heddle";
+  return {};
+}
 
 bool is_temporary(const std::string& name) { return name.starts_with(kTemporaryPrefix); }
 
@@ -190,4 +211,4 @@ std::vector<Folder::Entry> Folder::entries() const {
   return entries;
 }
 
-}  // namespace heddle::cuda::jit
+}  // namespace heddle::base

@@ -29,7 +29,6 @@ class WideGradients : WideRole<kConfig> {
   using Base::Base;
 
   __device__ __forceinline__ void run() {
-    if (steps_ < 0) return;  // no tile
     ptx::forget(d_k_);
     if (steps_ > 0) walk();
     this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, steps_ > 0);

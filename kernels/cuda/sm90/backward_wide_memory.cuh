@@ -100,7 +100,7 @@ struct WideMemory {
     ptx::barrier_init_done();
   }
 
-  /// By one thread: brings the record of the pair's tile, or says that there is none.
+  /// By one thread: brings the record of the pair's tile. A number past the last tile makes a record that says so.
   __device__ __forceinline__ void fetch_tile(const shared::BackwardSm90Params& params, int number) const {
     const ptx::Address to = base + kLayout.tile;
     if constexpr (kConfig.device_lengths) {

@@ -9,13 +9,6 @@
 
 namespace heddle {
 
-/// Of a run's blocks; where lengths are on the device, of those that there are.
-template <auto kConfig>
-__device__ __forceinline__ int end_of(const WideMemory<kConfig>& memory, const shared::QueryRun& run) {
-  if constexpr (!kConfig.device_lengths) return run.end;
-  return min(run.end, shared::blocks_of_rows(memory.tile_word(shared::kTileQLen)));
-}
-
 template <auto kConfig>
 class WideProducer {
  public:
@@ -36,7 +29,9 @@ class WideProducer {
     const shared::QueryRun* run = params_.runs + word(shared::kTileFirstRun);
 #pragma unroll 1
     for (int left = word(shared::kTileRuns); left > 0; --left, ++run) {
-      const int flags = run->flags, end = end_of<kConfig>(memory_, *run), head = run->head;
+      int end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, shared::blocks_of_rows(word(shared::kTileQLen)));
+      const int flags = run->flags, head = run->head;
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block) {
         load_queries(block, head, flags);
@@ -161,7 +156,9 @@ __device__ __forceinline__ void add_pieces(const WideMemory<kConfig>& memory, co
   int step = 0;
 #pragma unroll 1
   for (; left > 0; --left, ++run) {
-    const int end = end_of<kConfig>(memory, *run), head = run->head;
+    int end = run->end;
+    if constexpr (kConfig.device_lengths) end = min(end, shared::blocks_of_rows(memory.tile_word(shared::kTileQLen)));
+    const int head = run->head;
 #pragma unroll 1
     for (int block = run->begin; block < end; ++block, ++step) {
       const long long number = (first + block) * params.q_heads + head;

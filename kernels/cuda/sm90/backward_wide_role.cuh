@@ -63,6 +63,9 @@ class WideRole {
   __device__ __forceinline__ void store(const shared::RowGradient& out, int dim, const float (&d)[kCount], float factor,
                                         bool summed) const {
     if (out.data == nullptr) return;
+    if constexpr (kConfig.device_lengths) {
+      if (steps_ < 0) return;  // no tile
+    }
     const int kv_len = word(shared::kTileKvLen);
     const long long head_at = word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
                               word(shared::kTileKvBegin) * out.stride[2];

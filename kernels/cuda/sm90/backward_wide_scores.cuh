@@ -21,7 +21,6 @@ class WideScores : WideRole<kConfig> {
   using Base::Base;
 
   __device__ __forceinline__ void run() {
-    if (steps_ < 0) return;  // no tile
     ptx::forget(d_v_);
     if (steps_ > 0) walk();
     this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, steps_ > 0);

@@ -69,13 +69,6 @@ std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
   return {};
 }
 
-/// The pass that sums them keeps K and V of 128 keys in shared memory.
-std::string refuse_wide_reads(const BackwardSm90Config& config, const BackwardReads& reads) {
-  if (!config.wide || !reads.any()) return {};
-  return fmt::format("gradients of captures or params are asked for with head dimension {}; up to 128 are accepted",
-                     std::max(config.qk_dim, config.v_dim));
-}
-
 std::string refuse_sizes(const AttentionProblem& problem, const BackwardSm90Config& config) {
   if (problem.q_heads > kMostHeads) {
     return fmt::format("q has {} heads; up to {} are accepted", problem.q_heads, kMostHeads);
@@ -121,8 +114,8 @@ void set_access(const Request& request, Plan& plan) {
 /// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
 constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x the CTA's keys
 constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
-constexpr double kReadsShare =
-    0.6;  // of the pass for gradients of captures: two products of five, and all arithmetic. A guess
+/// Of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
+constexpr double kReadsShare = 0.6;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -192,6 +185,15 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   return workspace;
 }
 
+/// The pass for them holds two panels of S and dP.
+std::string refuse_wide_reads(const AttentionProblem& problem, const BackwardSm90Config& config,
+                              const BackwardReads& reads) {
+  if (!config.wide || !reads.any()) return {};
+  return fmt::format(
+      "gradients of captures or params are asked for with head dimensions {} and {}; up to {} are accepted",
+      problem.qk_dim, problem.v_dim, 2 * shared::kPanelColumns);
+}
+
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps) {
   const AttentionProblem& problem = request.problem;
   std::string reason = forward_sm90_refuses(problem, request.options, caps);
@@ -200,9 +202,12 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   const BackwardMods mods = backward_mods(problem);
   const BackwardSm90Config config = backward_sm90_config(problem, mods);
   const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
-  std::array<std::string, 6> reasons = {refuse_broadcasts(request),       refuses_reads(problem, reads),
-                                        refuse_wide_reads(config, reads), refuse_deterministic(problem, config.keys()),
-                                        refuse_sizes(problem, config),    refuse_blocks(request.options)};
+  std::array<std::string, 6> reasons = {refuse_broadcasts(request),
+                                        refuses_reads(problem, reads),
+                                        refuse_wide_reads(problem, config, reads),
+                                        refuse_deterministic(problem, config.keys()),
+                                        refuse_sizes(problem, config),
+                                        refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

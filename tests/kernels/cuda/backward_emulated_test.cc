@@ -66,7 +66,6 @@ TEST(BackwardEmulated, WideScores) { judge_all(12, widened(scored())); }
 TEST(BackwardEmulated, WideWeights) { judge_all(13, widened(weighted())); }
 TEST(BackwardEmulated, WideNormalizers) { judge_all(14, widened(normalized())); }
 TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
-TEST(BackwardEmulated, WideDeviceLengths) { judge_all(18, widened(lengths_there())); }
 TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
 TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
 

@@ -157,6 +157,14 @@ inline BackwardList lengths_there() {
   plain.mask = "";
   plain.score = "alibi";
   list.push_back({plain, rows_wanted()});
+  for (const char* sequences : {"lengths", "packed"}) {  // head dims above 128 have a kernel of their own
+    CaseSpec wide = backward_spec(100, 190, sequences == std::string("packed") ? 192 : 256);
+    wide.device_lengths = true;
+    wide.sequences = sequences;
+    wide.batch = 3;
+    wide.mask = "causal";
+    list.push_back({wide, rows_wanted()});
+  }
   return list;
 }
 

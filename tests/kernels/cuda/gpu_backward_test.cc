@@ -123,7 +123,6 @@ TEST_F(GpuBackward, WideScores) { run_all_backwards(widened(scored())); }
 TEST_F(GpuBackward, WideWeights) { run_all_backwards(widened(weighted())); }
 TEST_F(GpuBackward, WideNormalizers) { run_all_backwards(widened(normalized())); }
 TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
-TEST_F(GpuBackward, WideDeviceLengths) { run_all_backwards(widened(lengths_there())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
 

@@ -76,7 +76,7 @@ TEST(BackwardSm90, RefusesInSentences) {
   EXPECT_EQ(learned.refusal(), "");
   learned.call.dim = 136;
   EXPECT_EQ(learned.refusal(),
-            "gradients of captures or params are asked for with head dimension 136; up to 128 are accepted");
+            "gradients of captures or params are asked for with head dimensions 136 and 136; up to 128 are accepted");
   BackwardCall ordered{.deterministic = true};
   EXPECT_EQ(
       ordered.refusal(),

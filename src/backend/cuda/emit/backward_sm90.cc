@@ -144,7 +144,8 @@ jit::Source backward_sm90(const BackwardSm90Config& config, const plan::Backward
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = backward_source(config, mods, own, "backward_sm90");
-  source.text += fmt::format("#include \"families/backward_sm90{}.cuh\"\n", config.wide ? "_wide" : "");
+  source.text +=
+      config.wide ? "#include \"families/backward_sm90_wide.cuh\"\n" : "#include \"families/backward_sm90.cuh\"\n";
   return source;
 }
 

@@ -20,7 +20,7 @@ namespace {
 /// A backward of a forward call.
 struct BackwardCall {
   HopperCall call{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 200, .kv_rows = 300, .dim = 64};
-  bool deterministic = false, dq = true;
+  bool deterministic = false, dq = true, slopes = false;
 
   BackwardTensors tensors() const {
     const AttentionTensors forward = call.tensors();
@@ -29,11 +29,17 @@ struct BackwardCall {
     if (dq) tensors.dq = TensorView(nullptr, call.dtype, forward.q.shape);
     tensors.dk = TensorView(nullptr, call.dtype, forward.k.shape);
     tensors.dv = TensorView(nullptr, call.dtype, forward.v.shape);
+    if (slopes) tensors.d_captures.emplace("slopes", TensorView(nullptr, DType::f32, Dims{call.q_heads}));
     return tensors;
   }
   AttentionOptions options() const {
     AttentionOptions options = call.all_options();
     options.deterministic = deterministic;
+    if (slopes) {
+      static const float kSlopes[64] = {};
+      options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
+      options.bindings.captures["slopes"] = ConstTensorView(kSlopes, DType::f32, Dims{call.q_heads}, Dims{1});
+    }
     return options;
   }
   problem::AttentionProblem problem() const {
@@ -46,7 +52,8 @@ struct BackwardCall {
     const problem::AttentionProblem problem = this->problem();
     const BackwardTensors tensors = this->tensors();
     const AttentionTensors forward = problem::forward_tensors(tensors);
-    const AttentionOptions options = this->options();
+    AttentionOptions options = this->options();
+    for (auto& [name, capture] : options.bindings.captures) capture.device = {DeviceKind::cuda, 0};
     const device::Machine machine{};
     return use(plan::Request{problem, forward, options, machine, &tensors});
   }
@@ -67,6 +74,11 @@ TEST(BackwardSm90, RefusesInSentences) {
   EXPECT_EQ(wide.refusal(), "");
   wide.call.dim = 264;
   EXPECT_EQ(wide.refusal(), "q and k have head dimension 264; 1 to 256 are accepted");
+  BackwardCall learned{.slopes = true};
+  EXPECT_EQ(learned.refusal(), "");
+  learned.call.dim = 136;
+  EXPECT_EQ(learned.refusal(),
+            "gradients of captures or params are asked for with head dimensions 136 and 136; up to 128 are accepted");
   BackwardCall ordered{.deterministic = true};
   EXPECT_EQ(ordered.refusal(), "");
   ordered.call.dim = 192;

@@ -85,7 +85,6 @@ class Cta {
     for (int i = 0; i < threads * ctas; ++i) threads_.push_back(std::make_unique<Thread>());
     all_.resize(static_cast<std::size_t>(ctas));
     for (Meeting& all : all_) all.members = threads;
-    named_.resize(static_cast<std::size_t>(ctas));
     cluster_.members = threads * ctas;
     warps_.resize(static_cast<std::size_t>(threads + 31) / 32 * static_cast<std::size_t>(ctas));
     for (Meeting& warp : warps_) warp.members = 32;
@@ -152,7 +151,10 @@ class Cta {
   Barrier& barrier(unsigned address) { return barriers_[address]; }
   void progress() { ++progress_; }
   /// Something that happens later.
-  void later(std::function<void()> job) { jobs_.push_back(std::move(job)); }
+  void later(std::function<void()> job) {
+    const std::uint64_t delay = random_() % 4 == 0 ? random_() % kLongestDelay : 0;
+    jobs_.push_back({time_ + delay, std::move(job)});
+  }
 
   template <class Condition>
   void wait_until(Condition&& condition) {
@@ -175,7 +177,7 @@ class Cta {
   }
   Meeting& all() { return all_[static_cast<std::size_t>(rank())]; }
   Meeting& cluster() { return cluster_; }
-  Meeting& named(int id) { return named_[static_cast<std::size_t>(rank())][id]; }
+  Meeting& named(int id) { return named_[{rank(), id}]; }
   Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }
   Thread& lane(int number) { return *threads_[static_cast<std::size_t>(current_ / 32 * 32 + number)]; }
 
@@ -204,16 +206,26 @@ class Cta {
     ++cta.progress_;
   }
 
+  // Some of what happens by itself takes long, and others overtake it.
+  static constexpr std::uint64_t kLongestDelay = 400, kRareDelay = 64;
+
   /// One of the things that are to happen: a copy, an add, or a warpgroup's oldest product.
   void work() {
+    ++time_;
     if (!jobs_.empty() && random_() % 4 != 0) {
       const std::size_t i = random_() % jobs_.size();
-      const std::function<void()> job = std::move(jobs_[i]);
-      jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
-      job();
-      ++progress_;
+      if (jobs_[i].at <= time_) {
+        const std::function<void()> job = std::move(jobs_[i].job);
+        jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+        job();
+        ++progress_;
+      }
     }
+    products_at_.resize(threads_.size() / 128);
     for (std::size_t first = 0; first + 128 <= threads_.size(); first += 128) {
+      std::uint64_t& at = products_at_[first / 128];
+      if (at > time_) continue;
+      if (random_() % kRareDelay == 0) at = time_ + random_() % kLongestDelay;
       for (int often = static_cast<int>(random_() % 12); often > 0; --often) {
         std::vector<Thread*> group;
         for (std::size_t i = first; i < first + 128; ++i) {
@@ -250,10 +262,16 @@ class Cta {
   std::uint64_t progress_ = 0, before_ = 0;
   std::vector<int> order_;
   std::map<unsigned, Barrier> barriers_;
-  std::vector<std::function<void()>> jobs_;
+  struct Job {
+    std::uint64_t at;  // not before
+    std::function<void()> job;
+  };
+  std::vector<Job> jobs_;
+  std::uint64_t time_ = 0;
+  std::vector<std::uint64_t> products_at_;  // of each warpgroup: none before
   std::vector<Meeting> all_;
   Meeting cluster_;
-  std::vector<std::map<int, Meeting>> named_;
+  std::map<std::pair<int, int>, Meeting> named_;  // by CTA and number
   std::vector<Meeting> warps_;
 };
 

@@ -75,6 +75,9 @@ class BackwardLists {
   DeviceMemory memory_;
 };
 
+/// The main kernel computes something.
+bool of_rows(const AttentionProblem& problem) { return problem.wanted.q || problem.wanted.k || problem.wanted.v; }
+
 class BackwardSm90Kernel final : public backend::Kernel {
  public:
   explicit BackwardSm90Kernel(const backend::PrepareArguments& arguments)
@@ -86,16 +89,18 @@ class BackwardSm90Kernel final : public backend::Kernel {
         reads_memory_(plan::backward_reads_memory(problem_, reads_)),
         layout_(backward_layout(mods_, reads_)),
         source_(emit::backward_sm90(config_, mods_, layout_)),
-        cubin_(jit::build(source_)),
+        cubin_(of_rows(arguments.problem) ? jit::build(source_) : nullptr),
         rows_cubin_(jit::build(emit::backward_rows(config_))),
-        module_(device_, cubin_->bytes, jit::compiler_number()),
         rows_module_(device_, rows_cubin_->bytes, jit::compiler_number()),
         kv_start_(device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
-        main_(module_.function("backward_sm90", shared::backward_shared_bytes(config_))),
         rows_(rows_module_.function("backward_rows", 0)),
         d_q_(rows_module_.function("backward_d_q", 0)),
         sinks_(rows_module_.function("backward_sinks", 0)),
         constants_(backward_constants(arguments)) {
+    if (cubin_) {
+      module_.emplace(device_, cubin_->bytes, jit::compiler_number());
+      main_ = module_->function("backward_sm90", shared::backward_shared_bytes(config_));
+    }
     const plan::BackwardSchedule schedule =
         plan::backward_sm90_schedule(arguments.problem, config_, arguments.block_mask);
     ctas_ = static_cast<unsigned>(arguments.plan.grid);
@@ -170,9 +175,10 @@ class BackwardSm90Kernel final : public backend::Kernel {
                                    config_.threads(), shared::backward_shared_bytes(config_));
     facts["name"] = source_.name;
     facts["cache key"] = jit::key_of(source_);
-    facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
-    facts["compile ms"] = cubin_->compile_ms + rows_cubin_->compile_ms;
-    facts["registers"] = cubin_->registers;
+    const jit::Cubin& first = cubin_ ? *cubin_ : *rows_cubin_;
+    facts["origin"] = kFrom[static_cast<std::size_t>(first.from)];
+    facts["compile ms"] = (cubin_ ? cubin_->compile_ms : 0) + rows_cubin_->compile_ms;
+    facts["registers"] = first.registers;
     if (read_kernels_) facts["compile ms of captures' gradients"] = read_kernels_->compile_ms();
     if (read_kernels_ && read_kernels_->pass() != nullptr) {
       facts["registers of captures' gradients"] = read_kernels_->pass()->registers;
@@ -214,8 +220,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     if (read_kernels_) read_kernels_->clear(reads, stream);
     const Launch of_blocks = {.ctas = blocks_, .height = heads, .threads = shared::kRowThreads};
     if (blocks_ > 0) launch_kernel(rows_, of_blocks, stream, rows, "launching backward_rows");
-    const bool of_rows = problem_.wanted.q || problem_.wanted.k || problem_.wanted.v;
-    if (ctas_ > 0 && of_rows) {
+    if (ctas_ > 0 && main_ != nullptr) {
       void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &own.main};
       const Launch launch = {.ctas = ctas_,
                              .threads = static_cast<unsigned>(config_.threads()),
@@ -239,9 +244,10 @@ class BackwardSm90Kernel final : public backend::Kernel {
   device_text::ModLayout layout_;
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_, rows_cubin_;
-  Module module_, rows_module_;
+  std::optional<Module> module_;  // where a gradient of q, k or v is asked for
+  Module rows_module_;
   KvStartValues kv_start_;
-  CUfunction main_, rows_, d_q_, sinks_;
+  CUfunction main_ = nullptr, rows_, d_q_, sinks_;
   BackwardConstants constants_;
   shared::BackwardReadsParams reads_params_{};
   std::optional<BackwardReadKernels> read_kernels_;  // gradients of captures and params

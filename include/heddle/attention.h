@@ -57,7 +57,7 @@ class PlanCache;
 enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 
 /// automatic: the backend of the device that holds q, k, v, o and lse.
-enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda };
+enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda, amd };
 std::string_view name(BackendChoice backend);
 
 /// Which of the kernels that would do is taken.

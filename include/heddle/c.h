@@ -120,7 +120,13 @@ typedef struct heddle_block_mask heddle_block_mask;
 enum { HEDDLE_NORMALIZER_SOFTMAX = 0, HEDDLE_NORMALIZER_NONE = 1, HEDDLE_NORMALIZER_SIGMOID = 2 };
 
 /// Automatic: that of the device on which the tensors are.
-enum { HEDDLE_BACKEND_AUTOMATIC = 0, HEDDLE_BACKEND_CPU = 1, HEDDLE_BACKEND_REFERENCE = 2, HEDDLE_BACKEND_CUDA = 3 };
+enum {
+  HEDDLE_BACKEND_AUTOMATIC = 0,
+  HEDDLE_BACKEND_CPU = 1,
+  HEDDLE_BACKEND_REFERENCE = 2,
+  HEDDLE_BACKEND_CUDA = 3,
+  HEDDLE_BACKEND_AMD = 4
+};
 
 /// Automatic: what the environment variable HEDDLE_TUNING says, else recorded.
 enum {
@@ -308,7 +314,7 @@ HEDDLE_API const char* heddle_last_error(void);
 
 /// The devices that the library can compute on, as JSON:
 /// {"heddle": "major.minor.patch", "devices": [{"kind": "cpu", "name": "...", "detail": "...", "memory_bytes": 1}]}
-/// and, where there is no CUDA device, "cuda_missing": why.
+/// and, where there is no CUDA device, "cuda_missing": why; where there is no ROCm device, "rocm_missing".
 HEDDLE_API heddle_status heddle_devices_json(const char** json);
 
 /// Plans and computes in one call. `options` may be NULL. The plan is kept and serves later calls with the same problem

@@ -10,7 +10,7 @@
 namespace heddle {
 
 struct DeviceInfo {
-  std::string kind;  // "cpu", "cuda"
+  std::string kind;  // "cpu", "cuda", "rocm"
   std::string name;  // "Intel(R) Xeon(R) Processor", "NVIDIA H200"
   /// "AVX3, 16 floats a vector, 2 cores, L1 48 KiB, L2 2 MiB"; of a GPU also what its kernels need: "compute capability
   /// 9.0, 132 SMs, 227 KiB shared memory a block, L2 50 MiB, driver of CUDA 13.0, NVRTC 13.0"

@@ -9,8 +9,10 @@ namespace heddle::backend {
 const Backend& reference_backend();
 const Backend& cpu_backend();
 const Backend& cuda_backend();
+const Backend& amd_backend();
 
 const DeviceInterface& cpu_device();
 const DeviceInterface& cuda_device();
+const DeviceInterface& amd_device();
 
 }  // namespace heddle::backend

@@ -10,6 +10,8 @@ namespace heddle::base {
 enum class Option : std::uint8_t {
   nvrtc,
   cuda_driver,
+  hip,
+  hiprtc,
   cache_dir,
   cache_bytes,
   dump,

@@ -31,6 +31,7 @@ std::string devices_json() {
   }
   nlohmann::ordered_json result = {{"heddle", version()}, {"devices", entries}};
   if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) result["cuda_missing"] = reason;
+  if (const std::string reason = missing(DeviceKind::rocm); !reason.empty()) result["rocm_missing"] = reason;
   return result.dump();
 }
 

@@ -29,7 +29,7 @@ static_assert(same(HEDDLE_NORMALIZER_SOFTMAX, Normalizer::softmax) && same(HEDDL
 static_assert(same(HEDDLE_BACKEND_AUTOMATIC, BackendChoice::automatic) &&
               same(HEDDLE_BACKEND_CPU, BackendChoice::cpu) &&
               same(HEDDLE_BACKEND_REFERENCE, BackendChoice::reference) &&
-              same(HEDDLE_BACKEND_CUDA, BackendChoice::cuda));
+              same(HEDDLE_BACKEND_CUDA, BackendChoice::cuda) && same(HEDDLE_BACKEND_AMD, BackendChoice::amd));
 static_assert(HEDDLE_MAX_RANK == kMaxRank);
 
 template <class... Args>
@@ -208,7 +208,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.v_descale = to_optional_view("v_descale", given.v_descale);
 
   result.normalizer = to_enum("options", "normalizer", given.normalizer, Normalizer::sigmoid);
-  result.backend = to_enum("options", "backend", given.backend, BackendChoice::cuda);
+  result.backend = to_enum("options", "backend", given.backend, BackendChoice::amd);
   result.threads = given.threads;
   result.clamp_reads = to_flag("clamp_reads", given.clamp_reads);
   result.tuning = to_enum("options", "tuning", given.tuning, Tuning::again);

@@ -143,7 +143,8 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   if (max_scores) tensors.max_scores = check::as_output(*max_scores);
   // Copies of what a GPU computed are known by the options.
   if (q.device.kind == DeviceKind::cpu) {
-    return check_on_host(tensors, options, options.backend == BackendChoice::cuda);
+    return check_on_host(tensors, options,
+                         options.backend == BackendChoice::cuda || options.backend == BackendChoice::amd);
   }
 
   const problem::AttentionProblem problem = problem::validate(tensors, options);  // before anything is copied

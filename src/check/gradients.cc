@@ -120,7 +120,8 @@ GradientReport check_on_host(const BackwardTensors& given, const AttentionOption
 GradientReport check_backward(const BackwardTensors& tensors, const AttentionOptions& options) {
   // Copies of what a GPU computed are known by the options.
   if (tensors.q.device.kind == DeviceKind::cpu) {
-    return check_on_host(tensors, options, options.backend == BackendChoice::cuda);
+    return check_on_host(tensors, options,
+                         options.backend == BackendChoice::cuda || options.backend == BackendChoice::amd);
   }
   const problem::AttentionProblem problem = problem::validate(tensors, options);  // before anything is copied
   problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);

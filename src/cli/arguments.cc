@@ -109,12 +109,12 @@ void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
   add_clamp_reads(verb, arguments.clamp_reads);
   add_sequences(verb, arguments);
   add_text(verb, "--backend", arguments.backend, "NAME",
-           "automatic (default: cpu), cpu, reference (float64, slow), or cuda:\n"
-           "tensors go to the GPU and results come back")
-      ->check(CLI::IsMember({"automatic", "cpu", "reference", "cuda"}))
+           "automatic (default: cpu), cpu, reference (float64, slow), or cuda or\n"
+           "amd: tensors go to the GPU and results come back")
+      ->check(CLI::IsMember({"automatic", "cpu", "reference", "cuda", "amd"}))
       ->group("Execution");
   verb.add_option("--device", arguments.device,
-                  "which GPU, with --backend cuda; default 0 (`heddle devices` lists them)")
+                  "which GPU, with --backend cuda or amd; default 0 (`heddle devices` lists them)")
       ->option_text("N")
       ->check(CLI::Range(0, 1023))
       ->group("Execution");

@@ -27,7 +27,7 @@ struct AttentionArguments {
   std::string normalizer = "softmax";
   std::string dtype;
   std::string backend = "automatic";
-  int device = 0;  // of the cuda backend
+  int device = 0;  // of the cuda and the amd backend
   int threads = 0;
   bool clamp_reads = false;
   // Names of tensors among the file's others and the captures.

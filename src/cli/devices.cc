@@ -25,6 +25,7 @@ int list(bool json) {
     }
     Json result{{"verb", "devices"}, {"heddle", version()}, {"devices", entries}};
     if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) result["cuda_missing"] = reason;
+    if (const std::string reason = missing(DeviceKind::rocm); !reason.empty()) result["rocm_missing"] = reason;
     print_json(result);
     return 0;
   }
@@ -35,6 +36,8 @@ int list(bool json) {
   }
   if (const std::string reason = missing(DeviceKind::cuda); !reason.empty())
     text += fmt::format("no CUDA: {}\n", reason);
+  if (const std::string reason = missing(DeviceKind::rocm); !reason.empty())
+    text += fmt::format("no ROCm: {}\n", reason);
   print_text(text);
   return 0;
 }

@@ -61,6 +61,7 @@ Normalizer parse_normalizer(const std::string& text) {
 BackendChoice parse_backend(const std::string& text) {
   if (text == "cpu") return BackendChoice::cpu;
   if (text == "cuda") return BackendChoice::cuda;
+  if (text == "amd") return BackendChoice::amd;
   return text == "reference" ? BackendChoice::reference : BackendChoice::automatic;
 }
 
@@ -131,6 +132,7 @@ AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   options.clamp_reads = arguments.clamp_reads;
   set_tensor_options(arguments, job);
   if (on_its_device && options.backend == BackendChoice::cuda) move_to_gpu(job, {DeviceKind::cuda, arguments.device});
+  if (on_its_device && options.backend == BackendChoice::amd) move_to_gpu(job, {DeviceKind::rocm, arguments.device});
   return job;
 }
 

@@ -11,7 +11,7 @@
 
 namespace heddle::cli {
 
-/// Owns what the options' views point at. With --backend cuda, q, k, v and what runs read are on the GPU.
+/// Owns what the options' views point at. With --backend cuda or amd, q, k, v and what runs read are on the GPU.
 struct AttentionJob {
   Names names;
   Tensor q, k, v;  // rank 4

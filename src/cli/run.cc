@@ -115,14 +115,17 @@ int run(const RunArguments& arguments) {
 }
 
 struct Explained {
-  BackendChoice backend;
+  std::string backend;
   Explanation explanation;
 };
 
 Explained explained_by(const std::string& gpu, const auto& tensors, const AttentionOptions& options) {
-  if (!gpu.empty()) return {BackendChoice::cuda, explain_on(gpu, tensors, options)};
+  if (!gpu.empty()) {
+    const Explanation there = explain_on(gpu, tensors, options);
+    return {Json::parse(there.json)["plan"]["backend"].get<std::string>(), there};
+  }
   const AttentionPlan plan(tensors, options);
-  return {plan.backend(), {plan.explain(), plan.explain_json()}};
+  return {std::string(name(plan.backend())), {plan.explain(), plan.explain_json()}};
 }
 
 Explained plan_of(const RunArguments& arguments) {
@@ -143,7 +146,7 @@ int explain(const RunArguments& arguments) {
   if (arguments.json) {
     print_json(Json{{"verb", "explain"},
                     {"heddle", version()},
-                    {"backend", name(explained.backend)},
+                    {"backend", explained.backend},
                     {"explanation", Json::parse(explained.explanation.json)}});
   } else {
     print_text(explained.explanation.text);

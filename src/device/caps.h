@@ -16,6 +16,14 @@ struct Caps {
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20, l3_bytes = 0, memory_bytes = 0;
 };
 
+/// What plans ask of a GPU, whoever made it.
+struct GpuCaps {
+  int index = 0;
+  int multiprocessors = 0;
+  std::int64_t shared_memory_bytes = 0;  // of a block
+  std::int64_t l2_bytes = 0;             // 0: not known
+};
+
 struct CudaCaps {
   int index = 0;
   std::string name;          // "NVIDIA H200"
@@ -24,6 +32,20 @@ struct CudaCaps {
   std::int64_t shared_memory_bytes = 0;  // of a block, opted in
   std::int64_t l2_bytes = 0, memory_bytes = 0;
   int driver_version = 0;  // 13000: what cuDriverGetVersion says
+
+  operator GpuCaps() const { return {index, multiprocessors, shared_memory_bytes, l2_bytes}; }
+};
+
+struct AmdCaps {
+  int index = 0;
+  std::string name;          // "AMD Radeon RX 7900 XTX"
+  std::string architecture;  // "gfx1100", without what stands behind a colon
+  int compute_units = 0;
+  std::int64_t shared_memory_bytes = 0;  // LDS of a workgroup
+  std::int64_t l2_bytes = 0, memory_bytes = 0;
+  int runtime_version = 0;  // 60000000: what hipRuntimeGetVersion says
+
+  operator GpuCaps() const { return {index, compute_units, shared_memory_bytes, l2_bytes}; }
 };
 
 /// "48 KiB", "50 MiB".
@@ -34,6 +56,8 @@ struct Machine {
   Caps cpu;
   std::vector<CudaCaps> cuda;
   std::string cuda_missing;  // why there is none: a sentence; empty when there is one
+  std::vector<AmdCaps> amd{};
+  std::string amd_missing{};  // likewise
 };
 
 }  // namespace heddle::device

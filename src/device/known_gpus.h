@@ -17,7 +17,7 @@ struct KnownGpu {
 
 /// What a row says of an NVIDIA GPU beside its name.
 inline CudaCaps cuda_caps(const char* name, int major, int minor, int multiprocessors, int shared_kib, int l2_mib,
-                             int memory_gib) {
+                          int memory_gib) {
   CudaCaps caps;
   caps.name = name;
   caps.major = major;
@@ -39,5 +39,31 @@ inline const std::array<KnownGpu, 5> kKnownGpus = {
      {.name = "rtx5090",
       .kind = DeviceKind::cuda,
       .caps = cuda_caps("NVIDIA GeForce RTX 5090", 12, 0, 170, 99, 96, 32)}}};
+
+struct KnownAmdGpu {
+  std::string_view name;
+  AmdCaps caps;
+};
+
+/// What a row says of an AMD GPU beside its name.
+inline AmdCaps amd_caps(const char* name, const char* architecture, int compute_units, int l2_mib, int memory_gib) {
+  AmdCaps caps;
+  caps.name = name;
+  caps.architecture = architecture;
+  caps.compute_units = compute_units;
+  caps.shared_memory_bytes = std::int64_t{64} << 10;
+  caps.l2_bytes = std::int64_t{l2_mib} << 20;
+  caps.memory_bytes = std::int64_t{memory_gib} << 30;
+  caps.runtime_version = 60'000'000;
+  return caps;
+}
+
+/// As AMD's documents tell; none was there. The MI300X's L2 is that of one of its eight dies.
+inline const std::array<KnownAmdGpu, 5> kKnownAmdGpus = {
+    {{.name = "rx6800xt", .caps = amd_caps("AMD Radeon RX 6800 XT", "gfx1030", 72, 4, 16)},
+     {.name = "rx7900xtx", .caps = amd_caps("AMD Radeon RX 7900 XTX", "gfx1100", 96, 6, 24)},
+     {.name = "rx9070xt", .caps = amd_caps("AMD Radeon RX 9070 XT", "gfx1201", 64, 8, 16)},
+     {.name = "mi210", .caps = amd_caps("AMD Instinct MI210", "gfx90a", 104, 8, 64)},
+     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)}}};
 
 }  // namespace heddle::device

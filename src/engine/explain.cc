@@ -94,7 +94,7 @@ Json plan_json(const plan::Plan& plan) {
     json["threads"] = plan.threads;
   }
   json["workspace_bytes"] = plan.workspace_bytes;
-  const plan::Family* family = plan::family_of(plan.family);
+  const plan::Family* family = plan::family_of(plan.family, plan.backend);
   if (family != nullptr && family->settings != nullptr) json["config"] = config_json(family->settings(plan));
   if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
   if (!plan.access.empty()) json["access"] = plan.access;

@@ -13,13 +13,24 @@
 namespace heddle {
 namespace {
 
-const device::KnownGpu& known(std::string_view gpu) {
-  const auto found = std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name);
-  if (found != device::kKnownGpus.end()) return *found;
+/// The machine with that GPU alone, and the GPU's kind.
+struct Target {
+  device::Machine machine;
+  DeviceKind kind = DeviceKind::cuda;
+};
+
+Target known(std::string_view gpu) {
+  Target target{.machine = engine::cpu_machine()};
   std::string names;
-  for (const device::KnownGpu& other : device::kKnownGpus) {
-    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", other.name);
-  }
+  const auto look_in = [&](const auto& gpus, auto& devices, DeviceKind kind) {
+    for (const auto& row : gpus) {
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", row.name);
+      if (row.name == gpu) devices = {row.caps}, target.kind = kind;
+    }
+  };
+  look_in(device::kKnownGpus, target.machine.cuda, DeviceKind::cuda);
+  look_in(device::kKnownAmdGpus, target.machine.amd, DeviceKind::rocm);
+  if (!target.machine.cuda.empty() || !target.machine.amd.empty()) return target;
   throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} are accepted", gpu, names));
 }
 
@@ -48,10 +59,8 @@ BackwardTensors moved_to(BackwardTensors tensors, const Device& device) {
 
 template <class Tensors>
 Explanation explain_there(std::string_view gpu, const Tensors& tensors, const AttentionOptions& options) {
-  const device::KnownGpu& target = known(gpu);
+  const Target target = known(gpu);
   const Device device = {target.kind, 0};
-  device::Machine machine = engine::cpu_machine();
-  machine.cuda = {target.caps};
 
   // The views say that everything is there; the block mask is built from what really is where.
   const Tensors there = moved_to(tensors, device);
@@ -66,7 +75,7 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
   const problem::AttentionProblem problem = problem::validate(there, options_there);
   engine::MaskRows rows;
   const problem::PlannedTensors planned(there);
-  const plan::Request request = {problem, planned.tensors, options_there, machine,
+  const plan::Request request = {problem, planned.tensors, options_there, target.machine,
                                  planned.backward ? &*planned.backward : nullptr};
   const std::vector<plan::Choice> choices =
       plan::choose(request, [&](BlockSize block) { return rows(problem, options, block); });

@@ -25,9 +25,9 @@ BackendChoice backend_of(const Device& device) {
     case DeviceKind::cuda:
       return BackendChoice::cuda;
     case DeviceKind::rocm:
-      break;
+      return BackendChoice::amd;
   }
-  unsupported("q is on {}; tensors on the CPU or on a CUDA device are accepted", problem::name(device));
+  unsupported("q is on {}; tensors on the CPU, on a CUDA or on a ROCm device are accepted", problem::name(device));
 }
 
 /// The backend that was asked for, which must be one of the tensors' device; automatic: the best one there.
@@ -35,23 +35,31 @@ BackendChoice resolve(BackendChoice wanted, const Device& device, const device::
   const BackendChoice own = backend_of(device);
   if (wanted == BackendChoice::automatic || wanted == own) return own;
   if (wanted == BackendChoice::reference && own == BackendChoice::cpu) return wanted;
-  if (wanted != BackendChoice::cuda) {
+  if (wanted == BackendChoice::cpu || wanted == BackendChoice::reference) {
     unsupported("q is on {}; backend {} takes tensors on the CPU", problem::name(device), name(wanted));
   }
-  if (!machine.cuda.empty()) unsupported("q is on the CPU; backend cuda takes tensors on a CUDA device");
-  unsupported("q is on the CPU; backend cuda takes tensors on a CUDA device, and this machine has none: {}",
-              machine.cuda_missing);
+  const bool cuda = wanted == BackendChoice::cuda;
+  const char* const vendor = cuda ? "CUDA" : "ROCm";
+  const std::string& missing = cuda ? machine.cuda_missing : machine.amd_missing;
+  const bool there = cuda ? !machine.cuda.empty() : !machine.amd.empty();
+  if (there)
+    unsupported("q is on {}; backend {} takes tensors on a {} device", problem::name(device), name(wanted), vendor);
+  unsupported("q is on {}; backend {} takes tensors on a {} device, and this machine has none: {}",
+              problem::name(device), name(wanted), vendor, missing);
 }
 
 /// Throws where the tensors' device is not there.
 void check_device(const Device& device, const device::Machine& machine) {
-  if (device.kind != DeviceKind::cuda) return;
-  if (machine.cuda.empty()) {
-    unsupported("q is on {}, but this machine has no CUDA device: {}", problem::name(device), machine.cuda_missing);
-  }
-  if (std::ranges::find(machine.cuda, device.index, &device::CudaCaps::index) == machine.cuda.end()) {
-    unsupported("q is on {}; this machine has {} CUDA devices", problem::name(device), machine.cuda.size());
-  }
+  const auto check = [&](const auto& devices, const char* vendor, const std::string& missing) {
+    if (devices.empty()) {
+      unsupported("q is on {}, but this machine has no {} device: {}", problem::name(device), vendor, missing);
+    }
+    if (std::ranges::none_of(devices, [&](const auto& caps) { return caps.index == device.index; })) {
+      unsupported("q is on {}; this machine has {} {} devices", problem::name(device), devices.size(), vendor);
+    }
+  };
+  if (device.kind == DeviceKind::cuda) check(machine.cuda, "CUDA", machine.cuda_missing);
+  if (device.kind == DeviceKind::rocm) check(machine.amd, "ROCm", machine.amd_missing);
 }
 
 /// The lists of several families, the one with the least predicted time first.
@@ -69,11 +77,11 @@ std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
 
 /// The family of a GPU that the environment asks for; empty: any. A family of one pass says nothing of the other.
 std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
-  if (backend != BackendChoice::cuda) return {};
+  if (backend != BackendChoice::cuda && backend != BackendChoice::amd) return {};
   std::string name = base::value_of(base::Option::family);
   if (name.empty()) return name;
-  const Family* family = family_of(name);
-  if (family != nullptr && family->backend == backend) return family->pass == pass ? name : std::string();
+  const Family* family = family_of(name, backend);
+  if (family != nullptr) return family->pass == pass ? name : std::string();
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is '{}'; backend {} has no kernel family of that name",
                           base::name_of(base::Option::family), name, heddle::name(backend)));
@@ -123,7 +131,7 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
 }
 
 Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask) {
-  const Family* family = family_of(plan.family);
+  const Family* family = family_of(plan.family, plan.backend);
   if (plan.schedule == nullptr && family != nullptr && family->schedule != nullptr) {
     plan.schedule = std::make_shared<const TileSchedule>(family->schedule(plan, request, block_mask));
   }

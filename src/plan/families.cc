@@ -81,6 +81,10 @@ const device::CudaCaps& cuda_caps(const Request& request) {
   return *std::ranges::find(request.machine.cuda, request.problem.device.index, &device::CudaCaps::index);
 }
 
+const device::AmdCaps& amd_caps(const Request& request) {
+  return *std::ranges::find(request.machine.amd, request.problem.device.index, &device::AmdCaps::index);
+}
+
 constexpr Family kFamilies[] = {
     {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, cpu_variants, nullptr, nullptr},
     {"cpu_backward", BackendChoice::cpu, problem::Pass::backward, takes_all, cpu_backward_choices,
@@ -110,6 +114,18 @@ constexpr Family kFamilies[] = {
        return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, cuda_caps(request), plan.order);
      },
      [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }, true},
+    {"forward_mma", BackendChoice::amd, problem::Pass::forward,
+     [](const Request& request) { return forward_mma_refuses(request.problem, request.options, amd_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_mma(request.problem, request.tensors, request.options, amd_caps(request), rows_of);
+     },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_mma_variants(request.problem, request.tensors, request.options, amd_caps(request), rows_of);
+     },
+     [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
+       return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, amd_caps(request), plan.order);
+     },
+     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }, true},
     {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
      [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
@@ -120,8 +136,9 @@ constexpr Family kFamilies[] = {
 
 std::span<const Family> families() { return kFamilies; }
 
-const Family* family_of(std::string_view name) {
-  const auto* at = std::ranges::find(kFamilies, name, &Family::name);
+const Family* family_of(std::string_view name, BackendChoice backend) {
+  const auto* at = std::ranges::find_if(
+      kFamilies, [&](const Family& family) { return family.name == name && family.backend == backend; });
   return at == std::end(kFamilies) ? nullptr : at;
 }
 

@@ -38,7 +38,7 @@ struct Family {
 /// Of every backend and pass; of one, the preferred first.
 std::span<const Family> families();
 
-/// The family of that name; null: there is none.
-const Family* family_of(std::string_view name);
+/// The family of that name; null: the backend has none.
+const Family* family_of(std::string_view name, BackendChoice backend);
 
 }  // namespace heddle::plan

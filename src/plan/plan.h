@@ -52,9 +52,9 @@ struct Plan {
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
   int threads = 1;                                            // CPU
-  int device = 0;                                             // CUDA: its index
+  int device = 0;                                             // GPU: its index
   int multiprocessors = 0;                                    // GPU: a launch has no more CTAs; 0: no GPU
-  int grid = 0;                                               // CUDA: CTAs of the launch
+  int grid = 0;                                               // GPU: CTAs of the launch
   std::optional<shared::ForwardSm90Config> forward_sm90{};    // family forward_sm90
   std::optional<shared::BackwardSm90Config> backward_sm90{};  // family backward_sm90
   std::optional<CpuBackwardSplit> cpu_backward{};             // family cpu_backward

@@ -19,9 +19,11 @@ std::string_view name(BackendChoice backend) {
     case BackendChoice::reference:
       return "reference";
     case BackendChoice::cuda:
+      return "cuda";
+    case BackendChoice::amd:
       break;
   }
-  return "cuda";
+  return "amd";
 }
 
 }  // namespace heddle

@@ -32,8 +32,8 @@ void check_enums(const AttentionOptions& options) {
     refuse("normalizer is {}; softmax (0), none (1) and sigmoid (2) are accepted",
            static_cast<int>(options.normalizer));
   }
-  if (options.backend > BackendChoice::cuda) {
-    refuse("backend is {}; automatic (0), cpu (1), reference (2) and cuda (3) are accepted",
+  if (options.backend > BackendChoice::amd) {
+    refuse("backend is {}; automatic (0), cpu (1), reference (2), cuda (3) and amd (4) are accepted",
            static_cast<int>(options.backend));
   }
 }

@@ -12,7 +12,7 @@ namespace heddle::tune {
 
 std::string kernel_name(const plan::Plan& plan) {
   std::string name = fmt::format("{} {} x {}", plan.family, plan.tile.q, plan.tile.kv);
-  const plan::Family* family = plan::family_of(plan.family);
+  const plan::Family* family = plan::family_of(plan.family, plan.backend);
   if (family != nullptr && family->settings != nullptr) {
     for (const plan::Setting& setting : family->settings(plan)) {
       std::visit([&](const auto& value) { name += fmt::format(", {} {}", setting.name, value); }, setting.value);

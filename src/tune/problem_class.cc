@@ -22,6 +22,11 @@ std::string machine_text(const plan::Request& request) {
     return fmt::format("{}, {}, {} cores, L2 {}, L3 {}", caps.name, caps.simd_target, caps.cores, caps.l2_bytes,
                        caps.l3_bytes);
   }
+  if (problem.device.kind == DeviceKind::rocm) {
+    const auto caps = std::ranges::find(request.machine.amd, problem.device.index, &device::AmdCaps::index);
+    if (caps == request.machine.amd.end()) return problem::name(problem.device);  // planning refuses it
+    return fmt::format("{}, {}, {} compute units", caps->name, caps->architecture, caps->compute_units);
+  }
   const auto caps = std::ranges::find(request.machine.cuda, problem.device.index, &device::CudaCaps::index);
   if (caps == request.machine.cuda.end()) return problem::name(problem.device);  // planning refuses it
   return fmt::format("{}, {}.{}, {} multiprocessors", caps->name, caps->major, caps->minor, caps->multiprocessors);

@@ -80,6 +80,13 @@ __device__ __forceinline__ float log2(float x) {
 }
 #endif
 __device__ __forceinline__ float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+/// To 1 ulp, of numbers that are not subnormal.
+__device__ __forceinline__ float reciprocal_root(float x) { return __builtin_amdgcn_rsqf(x); }
+/// x 2^n, rounded once.
+__device__ __forceinline__ float ldexp_f32(float x, int n) { return __builtin_amdgcn_ldexpf(x, n); }
+__device__ __forceinline__ double ldexp_f64(double x, int n) { return __builtin_amdgcn_ldexp(x, n); }
+/// |x| = m 2^n with m in [1/2, 1).
+__device__ __forceinline__ int exponent_of(double x) { return __builtin_amdgcn_frexp_exp(x); }
 /// NaN gives the other operand.
 __device__ __forceinline__ float larger(float x, float y) { return __builtin_fmaxf(x, y); }
 

@@ -1,4 +1,5 @@
-// Fragments of plain multiply-adds, for f32 and f64 on every NVIDIA GPU: 16 rows of scores by 16 keys, of which thread
+// Fragments of plain multiply-adds, for f32 and f64 on every GPU, and for f16 and bf16 on those of AMD that have no
+// matrix instructions: 16 rows of scores by 16 keys, of which thread
 // (i, j), i = lane / 4 and j = lane % 4, has rows i and i + 8, keys 4 n + j, and of O columns 4 j and on. Queries, keys and values stand in shared
 // memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
 #pragma once
@@ -22,8 +23,8 @@ struct FmaArithmetic {
 template <>
 struct FmaArithmetic<true> {
   using Real = double;
-  static __device__ __forceinline__ double exp2(double x) { return ::exp2(x); }
-  static __device__ __forceinline__ double log2(double x) { return ::log2(x); }
+  static __device__ __forceinline__ double exp2(double x) { return wide::exp2(x); }
+  static __device__ __forceinline__ double log2(double x) { return wide::log2(x); }
   static __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
   static __device__ __forceinline__ double scale(const shared::ForwardMmaParams& params) { return params.scale; }
 };
@@ -34,7 +35,9 @@ struct FmaFragments : WarpOfThreads {
   using Real = typename Arithmetic::Real;
   static constexpr int kKeys = 16, kOuts = 16, kOwnRows = 2, kOwnKeys = 4, kOwnOuts = 4, kOutRun = 4;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
-  static_assert(kConfig.shared_queries && kConfig.element_bytes() == sizeof(Real));
+  static constexpr bool kF16 = kConfig.storage == shared::Storage::f16;
+  static constexpr int kSize = kConfig.element_bytes();
+  static_assert(kConfig.shared_queries && (kSize == 2 || kSize == sizeof(Real)));
 
   static __device__ __forceinline__ int own_row(int r) { return lane() / 4 + 8 * r; }
   static __device__ __forceinline__ int own_key(int c) { return 4 * c + lane() % 4; }
@@ -63,16 +66,16 @@ struct FmaFragments : WarpOfThreads {
   static __device__ __forceinline__ Real infinity() { return static_cast<Real>(ptx::infinity()); }
   static __device__ __forceinline__ Real nan() { return static_cast<Real>(__int_as_float(0x7fffffff)); }
   static __device__ __forceinline__ Real fused(Real x, Real y, Real z) {
-    if constexpr (sizeof(Real) == 8) return ::fma(x, y, z);
+    if constexpr (sizeof(Real) == 8) return wide::fma(x, y, z);
     return fmaf(x, y, z);
   }
   static __device__ __forceinline__ Real larger(Real x, Real y) {
-    if constexpr (sizeof(Real) == 8) return ::fmax(x, y);
+    if constexpr (sizeof(Real) == 8) return wide::larger(x, y);
     return fmaxf(x, y);
   }
   static __device__ __forceinline__ Real magnitude(Real x) { return x < 0 ? -x : x; }
   static __device__ __forceinline__ Real floor(Real x) {
-    if constexpr (sizeof(Real) == 8) return ::floor(x);
+    if constexpr (sizeof(Real) == 8) return wide::floor(x);
     return floorf(x);
   }
   static __device__ __forceinline__ Real row_max(Real x) {
@@ -124,6 +127,9 @@ struct FmaFragments : WarpOfThreads {
     }
 
    private:
+    struct alignas(8) Halves {
+      unsigned short x[4];
+    };
     struct alignas(16) Sixteen {
       Real x[16 / sizeof(Real)];
     };
@@ -133,13 +139,26 @@ struct FmaFragments : WarpOfThreads {
       return wave() % kConfig.row_waves * kConfig.wave_rows() + i / kOwnRows * 16 + own_row(i % kOwnRows);
     }
     __device__ __forceinline__ void load(Real (&x)[4], int row, int d) const {
-      constexpr int kEach = 16 / sizeof(Real);
+      if constexpr (kSize == 2) {
+        const Halves part = *reinterpret_cast<const Halves*>(memory_ + row + d * kSize);
 #pragma unroll
-      for (int i = 0; i < 4; i += kEach) {
-        const Sixteen part = *reinterpret_cast<const Sixteen*>(memory_ + row + (d + i) * sizeof(Real));
+        for (int e = 0; e < 4; ++e) x[e] = widened(part.x[e]);
+      } else {
+        constexpr int kEach = 16 / sizeof(Real);
 #pragma unroll
-        for (int e = 0; e < kEach; ++e) x[i + e] = part.x[e];
+        for (int i = 0; i < 4; i += kEach) {
+          const Sixteen part = *reinterpret_cast<const Sixteen*>(memory_ + row + (d + i) * sizeof(Real));
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) x[i + e] = part.x[e];
+        }
       }
+    }
+    /// The number that 16 bits mean.
+    __device__ __forceinline__ static float widened(unsigned short bits) {
+      if constexpr (!kF16) return __uint_as_float(static_cast<unsigned>(bits) << 16);
+      const unsigned size = bits & 0x7fffU, moved = size << 13;
+      const float x = size < 0x7c00U ? __uint_as_float(moved) * 0x1p112F : __uint_as_float(moved | 0x7f800000U);
+      return bits == size ? x : -x;
     }
     __device__ __forceinline__ static void arrive() {
       ptx::await_copies();
@@ -159,7 +178,7 @@ struct FmaFragments : WarpOfThreads {
     }
     template <int kDim, int kColumns, int kBytes, int kTogether>
     __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own) {
-      constexpr int kSize = static_cast<int>(sizeof(Real)), kChunks = kSize * kColumns / kBytes;
+      constexpr int kChunks = kSize * kColumns / kBytes;
 #pragma unroll 4
       for (int chunk = own; chunk < kChunks; chunk += kTogether) {
         const int at = chunk * kBytes, left = there ? kSize * kDim - at : 0;

@@ -32,4 +32,13 @@ struct WarpOfThreads {
   static __device__ __forceinline__ float floor(float x) { return floorf(x); }
 };
 
+/// Arithmetic of f64.
+namespace wide {
+__device__ __forceinline__ double exp2(double x) { return ::exp2(x); }
+__device__ __forceinline__ double log2(double x) { return ::log2(x); }
+__device__ __forceinline__ double fma(double x, double y, double z) { return ::fma(x, y, z); }
+__device__ __forceinline__ double larger(double x, double y) { return ::fmax(x, y); }
+__device__ __forceinline__ double floor(double x) { return ::floor(x); }
+}  // namespace wide
+
 }  // namespace heddle::portable

@@ -10,7 +10,7 @@
 namespace heddle::forward_mma {
 namespace {
 
-int longest(const problem::AttentionProblem& problem, std::int64_t Sequence::*length) {
+int longest(const problem::AttentionProblem& problem, std::int64_t Sequence::* length) {
   std::int64_t most = 0;
   for (const Sequence& sequence : problem.sequences) most = std::max(most, sequence.*length);
   return static_cast<int>(most);
@@ -27,8 +27,8 @@ shared::RowsOfTensor rows_of(const ConstTensorView& view, bool packed) {
 void check_address(std::string_view name, const void* address, int bytes) {
   if (reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is at address {}; a multiple of {}, as the planned one had it, is accepted", name, address,
-                          bytes));
+              fmt::format("{} is at address {}; a multiple of {}, as the planned one had it, is accepted", name,
+                          address, bytes));
 }
 
 }  // namespace
@@ -43,9 +43,8 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
   params.v = rows_of(tensors.v, problem.packed && !paged);
   if (paged) {
     const ConstTensorView& table = *arguments.options.page_table;
-    params.table = {.data = nullptr,
-                    .stride = {table.strides[0], table.strides[1]},
-                    .pages = static_cast<int>(tensors.k.shape[0])};
+    params.table = {
+        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(tensors.k.shape[0])};
   }
   params.group = static_cast<int>(problem.group());
   params.scale = problem.scale * arguments.plan.mods.factor;

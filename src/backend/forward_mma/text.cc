@@ -82,8 +82,8 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
 }
 
 std::string name_of(const ForwardMmaConfig& config) {
-  std::string name = fmt::format("forward_mma {} {} d{}", shared::name(config.fragments), shared::name(config.storage),
-                                 config.qk_dim);
+  std::string name =
+      fmt::format("forward_mma {} {} d{}", shared::name(config.fragments), shared::name(config.storage), config.qk_dim);
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
   };

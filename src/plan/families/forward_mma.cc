@@ -26,8 +26,7 @@ TileClocks clocks_of(const ForwardMmaConfig& config) {
 /// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
 /// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
 /// `share`: times as many.
-int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::CudaCaps& caps,
-              double share) {
+int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps, double share) {
   constexpr int kLeastSteps = 2, kMost = 64;
   if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
   const auto tiles = static_cast<int>(schedule.items.size());
@@ -54,10 +53,9 @@ std::string describe_element_score(const KernelMods& mods) {
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const device::CudaCaps& caps, const RowsOf& rows_of, double share_of_splits = 1) {
+                 const device::GpuCaps& caps, const RowsOf& rows_of, double share_of_splits = 1) {
   Choice choice;
   Plan& plan = choice.plan;
-  plan.backend = BackendChoice::cuda;
   plan.family = "forward_mma";
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
@@ -83,19 +81,13 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   return choice;
 }
 
-}  // namespace
-
-TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
-                                  const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
-  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
-}
-
-std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::GpuCaps& caps, MmaTarget target,
+                               const RowsOf& rows_of) {
   const KernelMods mods = forward_mma_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors)) {
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
     std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
     if (!reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
@@ -118,12 +110,12 @@ std::vector<Choice> forward_mma(const AttentionProblem& problem, const Attention
   return choices;
 }
 
-std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                         const AttentionOptions& options, const device::CudaCaps& caps,
-                                         const RowsOf& rows_of) {
+std::vector<Choice> variants_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::GpuCaps& caps, MmaTarget target,
+                                const RowsOf& rows_of) {
   const KernelMods mods = forward_mma_mods(problem);
   std::vector<Choice> choices;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors)) {
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
     if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
     const int planned = choice_of(problem, config, mods, caps, rows_of).plan.forward_mma->splits;
     for (const double share : {0.5, 2.0}) {
@@ -134,6 +126,35 @@ std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const 
     }
   }
   return choices;
+}
+
+}  // namespace
+
+TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order) {
+  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  return choices_of(problem, tensors, options, caps, kNvidia, rows_of);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of) {
+  return choices_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
+}
+
+std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::CudaCaps& caps,
+                                         const RowsOf& rows_of) {
+  return variants_of(problem, tensors, options, caps, kNvidia, rows_of);
+}
+
+std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::AmdCaps& caps,
+                                         const RowsOf& rows_of) {
+  return variants_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
 }
 
 }  // namespace heddle::plan

@@ -1,4 +1,4 @@
-// The portable forward family on NVIDIA's GPUs: which problems it takes, and its candidates.
+// The portable forward family on NVIDIA's and AMD's GPUs: which problems it takes, and its candidates.
 #pragma once
 
 #include <string>
@@ -13,17 +13,24 @@ namespace heddle::plan {
 /// strides are taken.
 std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                 const device::CudaCaps& caps);
+std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                const device::AmdCaps& caps);
 
 /// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits.
 std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
+std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of);
 
 /// Where CTAs share a tile's steps, or could: with half and with twice as many of them.
 std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::CudaCaps& caps,
                                          const RowsOf& rows_of);
+std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::AmdCaps& caps,
+                                         const RowsOf& rows_of);
 
 TileSchedule forward_mma_schedule(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,
-                                  const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order);
+                                  const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order);
 
 }  // namespace heddle::plan

@@ -42,9 +42,29 @@ constexpr MmaKernel kF32Kernels[] = {
 };
 constexpr MmaKernel kF64Kernels[] = {{64, 4, 1, 32, true, 1}, {64, 4, 1, 16, true, 1}, {128, 4, 1, 16, true, 1}};
 
-std::span<const MmaKernel> kernels_of(shared::Storage storage) {
+/// f16 and bf16 by plain multiply-adds.
+constexpr MmaKernel kPlainKernels[] = {
+    {64, 4, 1, 32, true, 1},  {64, 4, 1, 16, true, 1},  {128, 4, 1, 32, true, 1},
+    {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
+};
+/// AMD's fragments of 16 rows; of 32 rows and 32 keys. By registers and LDS, counted with clang 19.
+constexpr MmaKernel kWmmaKernels[] = {
+    {64, 4, 1, 64, false, 1},  {64, 4, 1, 32, false, 1}, {64, 4, 1, 16, false, 1}, {128, 4, 1, 32, false, 1},
+    {128, 4, 1, 16, false, 1}, {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
+};
+constexpr MmaKernel kMfmaKernels[] = {
+    {64, 2, 1, 64, false, 1},
+    {64, 2, 1, 32, false, 1},
+    {128, 2, 1, 32, false, 1},
+    {256, 2, 1, 32, false, 1},
+};
+
+std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind fragments) {
   if (storage == shared::Storage::f64) return kF64Kernels;
   if (storage == shared::Storage::f32) return kF32Kernels;
+  if (fragments == FragmentKind::fma) return kPlainKernels;
+  if (fragments == FragmentKind::gfx11 || fragments == FragmentKind::gfx12) return kWmmaKernels;
+  if (fragments == FragmentKind::gfx9) return kMfmaKernels;
   return kKernels;
 }
 
@@ -80,8 +100,8 @@ shared::Normalizer normalizer_of(const AttentionProblem& problem) {
   return problem.normalizer == Normalizer::none ? shared::Normalizer::none : shared::Normalizer::sigmoid;
 }
 
-/// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits if
-/// a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
+/// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
+/// if a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
 int headroom_of(const AttentionProblem& problem, const KernelMods& mods) {
   constexpr int kMost = 10, kUnknown = 7;
   if (problem.q_dtype != DType::f16 || problem.normalizer != Normalizer::softmax) return 0;
@@ -109,14 +129,16 @@ int packed_heads_of(const AttentionProblem& problem) {
   return heads > 1 || longest <= 16 ? heads : 0;
 }
 
-/// The kernels for few queries of a kernel of the table: a tile of 16, 32 or 64 rows. Up to 32 its waves share the keys
-/// of a step, 16 each.
+/// The kernels for few queries of a kernel of the table: a tile of 16, 32 or 64 rows, one fragment at least. Up to 32
+/// its waves share the keys of a step, a fragment each.
 void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t longest) {
   const std::int64_t rows = longest * packed_heads;
   config.packed_heads = packed_heads;
   config.row_fragments = 1;
-  config.row_waves = rows <= 16 ? 1 : rows <= 32 ? 2 : 4;
-  config.key_waves = std::min(4 / config.row_waves, config.kv_block / 16);  // a fragment of keys each, at least
+  const int fragment = config.shape().rows;  // AMD's and NVIDIA's have as many keys
+  const int tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  config.row_waves = std::max(1, tile / fragment);
+  config.key_waves = std::max(1, std::min(4 / config.row_waves, config.kv_block / fragment));
   config.ctas = 1;
 }
 
@@ -142,6 +164,17 @@ KernelMods forward_mma_mods(const AttentionProblem& problem) {
   return mods;
 }
 
+MmaTarget amd_target(std::string_view architecture) {
+  const auto is_one_of = [&](std::initializer_list<std::string_view> chips) {
+    return std::ranges::find(chips, architecture) != chips.end();
+  };
+  FragmentKind narrow = FragmentKind::fma;
+  if (architecture.starts_with("gfx11")) narrow = FragmentKind::gfx11;
+  if (is_one_of({"gfx1200", "gfx1201"})) narrow = FragmentKind::gfx12;
+  if (is_one_of({"gfx90a", "gfx940", "gfx941", "gfx942", "gfx950"})) narrow = FragmentKind::gfx9;
+  return {narrow, FragmentKind::fma};
+}
+
 int row_alignment(const ConstTensorView& view) {
   std::uint64_t bytes = reinterpret_cast<std::uintptr_t>(view.data) | 16;
   for (int axis = 0; axis + 1 < view.rank(); ++axis) {
@@ -151,12 +184,12 @@ int row_alignment(const ConstTensorView& view) {
 }
 
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                  const AttentionTensors& tensors) {
+                                                  const AttentionTensors& tensors, MmaTarget target) {
   ForwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
   all.storage = storage_of(problem.q_dtype);
-  all.fragments = all.element_bytes() == 2 ? FragmentKind::mma : FragmentKind::fma;
+  all.fragments = all.element_bytes() == 2 ? target.narrow : target.wide;
   all.lse = problem.with_lse;
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
@@ -177,7 +210,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   std::vector<ForwardMmaConfig> configs;
   for (const bool few : {true, false}) {
     if (few && packed == 0) continue;
-    for (const MmaKernel& kernel : kernels_of(all.storage)) {
+    for (const MmaKernel& kernel : kernels_of(all.storage, all.fragments)) {
       if (kernel.most_dim != bound) continue;
       ForwardMmaConfig config = all;
       config.row_waves = kernel.row_waves;

@@ -19,10 +19,19 @@ KernelMods forward_mma_mods(const problem::AttentionProblem& problem);
 /// What divides every row's address, in bytes, up to 16: by the strides and by the address (null: any).
 int row_alignment(const ConstTensorView& view);
 
-/// The kernels for a problem on an NVIDIA GPU, best first: those for few queries before the others. What depends on the
+/// Whose fragments kernels are made of: those of 16-bit storage, and those of f32 and f64.
+struct MmaTarget {
+  shared::FragmentKind narrow, wide;
+};
+inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma};
+/// Of an AMD chip: "gfx1100". A chip without the matrix instructions that are known multiplies plainly.
+MmaTarget amd_target(std::string_view architecture);
+
+/// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
 /// strides is as `tensors` have them. `splits` stays 1.
 std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,
-                                                          const KernelMods& mods, const AttentionTensors& tensors);
+                                                          const KernelMods& mods, const AttentionTensors& tensors,
+                                                          MmaTarget target = kNvidia);
 
 /// Why the kernel does not fit: a sentence without a subject. Empty when it does. `callers`: the block mask that was
 /// given.

@@ -33,6 +33,14 @@ std::string refuse_device(const device::CudaCaps& caps) {
   return {};
 }
 
+std::string refuse_device(const device::AmdCaps& caps) {
+  const bool known = std::ranges::any_of(std::array{"gfx9", "gfx10", "gfx11", "gfx12"},
+                                         [&](const char* name) { return caps.architecture.starts_with(name); });
+  if (known) return {};
+  return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
+                     caps.architecture);
+}
+
 std::string refuse_types(const AttentionProblem& problem) {
   const DType dtype = problem.q_dtype;
   const bool known = is_16_bits(dtype) || dtype == DType::f32 || dtype == DType::f64;
@@ -84,15 +92,25 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   return {};
 }
 
-}  // namespace
-
-std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
-                                const device::CudaCaps& caps) {
+template <class Caps>
+std::string refuses_on(const AttentionProblem& problem, const AttentionOptions& options, const Caps& caps) {
   std::array<std::string, 6> reasons = {refuse_device(caps),       refuse_types(problem),
                                         refuse_wide_mods(problem), refuse_max_scores(problem),
                                         refuse_sizes(problem),     refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
+}
+
+}  // namespace
+
+std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
+                                const device::CudaCaps& caps) {
+  return refuses_on(problem, options, caps);
+}
+
+std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
+                                const device::AmdCaps& caps) {
+  return refuses_on(problem, options, caps);
 }
 
 }  // namespace heddle::plan

@@ -98,7 +98,7 @@ std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, 
 /// Where sections end, in heads_by_keys(), which has `head_tiles` for a head of keys. Each has as many heads of keys as
 /// fit, but all about as many bytes of them: a last one of few would have too few tiles to even out the CTAs' loads.
 std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, std::int64_t head_tiles,
-                                      const device::CudaCaps& caps, const TileOrder& order) {
+                                      const device::GpuCaps& caps, const TileOrder& order) {
   const std::int64_t budget =
       caps.l2_bytes > 0 ? std::min(order.section_bytes, caps.l2_bytes / 3) : order.section_bytes;
   const std::vector<std::int64_t> keys = keys_before(problem, order.batch_inside);
@@ -282,7 +282,7 @@ std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared:
 }
 
 TileSchedule schedule_tiles(const problem::AttentionProblem& problem, const shared::TileShape& tile,
-                            const TileClocks& clocks, const BlockMask* block_mask, const device::CudaCaps& caps,
+                            const TileClocks& clocks, const BlockMask* block_mask, const device::GpuCaps& caps,
                             const TileOrder& order) {
   TileSchedule schedule;
   if (problem.batch == 0 || problem.q_heads == 0 || problem.q_rows == 0) return schedule;

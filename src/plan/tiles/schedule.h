@@ -48,7 +48,7 @@ std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared:
 /// Tiles share runs where the mask does. With lengths on the device: all tiles of the longest sequences, those without
 /// a step too, and no fills.
 TileSchedule schedule_tiles(const problem::AttentionProblem& problem, const shared::TileShape& tile,
-                            const TileClocks& clocks, const BlockMask* block_mask, const device::CudaCaps& caps,
+                            const TileClocks& clocks, const BlockMask* block_mask, const device::GpuCaps& caps,
                             const TileOrder& order);
 
 }  // namespace heddle::plan

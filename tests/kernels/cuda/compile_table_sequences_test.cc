@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "backend/cuda/emit/copied_rows.h"
-#include "backend/cuda/emit/sequences.h"
+#include "backend/device_code/headers.h"
+#include "backend/gpu/texts.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 
@@ -63,7 +64,10 @@ TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
 }
 
 TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
-  const auto cubin = jit::build(emit::sequences("sm_90a"));
+  const auto cubin = jit::build({.name = "sequences",
+                                 .text = gpu::sequences_text().text,
+                                 .headers = device_code::cuda_headers(),
+                                 .architecture = "sm_90a"});
   EXPECT_EQ(cubin->spill_bytes, 0);
   EXPECT_EQ(cubin->stack_bytes, 0);
   fmt::print("sequences: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);

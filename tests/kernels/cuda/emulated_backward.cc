@@ -20,8 +20,8 @@
 #include "backend/cuda/launch/backward_reads.h"
 #include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/backward_sm90.h"
-#include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequence_spans.h"
+#include "backend/gpu/mod_values.h"
 #include "engine/mask_rows.h"
 #include "heddle/error.h"
 #include "plan/families/backward_sm90.h"
@@ -331,7 +331,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
         problem.device_kv_starts ? *options.kv_start
                                  : ConstTensorView(kv_starts.data(), DType::i32, Dims{std::ssize(kv_starts)}, Dims{1});
   }
-  cuda::set_mod_values(layout, options.bindings, starts, own.main.mod);
+  gpu::set_mod_values(layout, options.bindings, starts, own.main.mod);
 
   using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, bool, unsigned);
   using RunRows = void (*)(const shared::BackwardRowsParams*, int, int, int, unsigned);

@@ -34,7 +34,7 @@ std::atomic<int> asked = 0, refused = 0, dropped = 0, planned = 0, left_out = 0;
 
 std::string other_family() {
   const std::string name = base::value_of(base::Option::family);
-  const plan::Family* family = name.empty() ? nullptr : plan::family_of(name);
+  const plan::Family* family = name.empty() ? nullptr : plan::family_of(name, BackendChoice::cuda);
   const bool is_forward = family != nullptr && family->pass == problem::Pass::forward;
   return is_forward && name != "forward_sm90" ? name : std::string();
 }

@@ -12,9 +12,9 @@
 #include <mutex>
 #include <sstream>
 
-#include "backend/cuda/launch/mod_values.h"
 #include "backend/forward_mma/params.h"
 #include "backend/forward_mma/text.h"
+#include "backend/gpu/mod_values.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
 #include "heddle/error.h"
@@ -161,8 +161,8 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   params.mod.sequences = spans.data();
   const auto layout = device_text::layout_of(choice.plan.mods.of_kernel(false));
   Tensor starts;
-  cuda::set_mod_values(layout, options.bindings, kv_start_bindings(choice.plan.mods.kv_start, problem, starts),
-                       params.mod);
+  gpu::set_mod_values(layout, options.bindings, kv_start_bindings(choice.plan.mods.kv_start, problem, starts),
+                      params.mod);
   // Of arbitrary content.
   const shared::SplitMemory split = shared::split_memory(config, params.tiles.item_count);
   std::vector<std::byte> workspace(static_cast<std::size_t>(split.bytes) + 256, std::byte{0xff});

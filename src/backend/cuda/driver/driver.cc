@@ -5,7 +5,7 @@
 #include <array>
 #include <atomic>
 
-#include "backend/cuda/driver/library.h"
+#include "backend/libraries/library.h"
 #include "heddle/error.h"
 
 namespace heddle::cuda {
@@ -17,7 +17,7 @@ std::atomic<int> started{0};
 
 /// Why a library is no driver that serves; empty when it is one. The version comes first: an old driver lacks
 /// functions, but its age is the news.
-std::string complaint(const Library& library) {
+std::string complaint(const libraries::Library& library) {
   CUresult (*get_version)(int*) = nullptr;
   int version = 0;
   if (!library.find(get_version, "cuDriverGetVersion") || get_version(&version) != CUDA_SUCCESS) {
@@ -58,12 +58,12 @@ struct Loaded {
 Loaded load() {
   Loaded loaded;
   try {
-    const LibrarySearch search{.what = "the CUDA driver",
+    const libraries::LibrarySearch search{.what = "the CUDA driver",
                                .option = base::Option::cuda_driver,
                                .names = {"libcuda.so.1"},
                                // Where containers and WSL mount it, in case the loader was not told.
                                .folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}};
-    const Library library = open_library(search, complaint);
+    const libraries::Library library = libraries::open_library(search, complaint);
     Driver& driver = loaded.driver;
 #define HEDDLE_DRIVER_FUNCTION(member, symbol, parameters) library.find(driver.member, #symbol);
 #include "backend/cuda/driver/driver_functions.def"

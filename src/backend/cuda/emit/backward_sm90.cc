@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "backend/cuda/emit/backward_text.h"
-#include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
+#include "backend/device_code/headers.h"
 #include "backend/device_text/words.h"
 #include "plan/families/backward_sm90_fields.h"
 
@@ -136,7 +136,7 @@ jit::Source backward_source(const BackwardSm90Config& config, const plan::Backwa
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"shared/backward_sm90_config.h\"\n\n{}\n{}\n{}\n",
       backward_config_text(config), products_text(config), mod_texts(mods, layout));
-  source.headers = embedded_headers();
+  source.headers = device_code::cuda_headers();
   source.architecture = "sm_90a";
   return source;
 }
@@ -155,14 +155,14 @@ jit::Source backward_rows(const BackwardSm90Config& config) {
           .text = fmt::format("#include \"shared/backward_sm90_config.h\"\n\n{}\n"
                               "#include \"families/backward_rows.cuh\"\n",
                               backward_config_text(config)),
-          .headers = embedded_headers(),
+          .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }
 
 jit::Source backward_lists() {
   return {.name = "backward_lists",
           .text = "#include \"families/sequences.cuh\"\n#include \"families/backward_lists.cuh\"\n",
-          .headers = embedded_headers(),
+          .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }
 

@@ -1,13 +1,13 @@
 #include "backend/cuda/emit/copied_rows.h"
 
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 
 namespace heddle::cuda::emit {
 
 jit::Source copied_rows(const std::string& architecture) {
   return {.name = "copy_rows",
           .text = "#include \"families/copied_rows.cuh\"\n",
-          .headers = embedded_headers(),
+          .headers = device_code::cuda_headers(),
           .architecture = architecture};
 }
 

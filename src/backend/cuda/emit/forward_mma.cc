@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 #include "backend/forward_mma/text.h"
 
 namespace heddle::cuda::emit {
@@ -29,7 +29,7 @@ jit::Source forward_mma(const shared::ForwardMmaConfig& config, const plan::Kern
   source.text = heddle::forward_mma::config_and_mods_text(config, mods, layout) +
                 fmt::format(kKernel, heddle::forward_mma::fragments_header(config.fragments),
                             heddle::forward_mma::fragments_class(config.fragments));
-  source.headers = embedded_headers();
+  source.headers = device_code::cuda_headers();
   source.architecture = architecture;
   return source;
 }

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/emit/embedded.h"
 #include "backend/cuda/emit/wgmma_text.h"
+#include "backend/device_code/headers.h"
 #include "backend/device_text/words.h"
 #include "plan/families/forward_sm90_costs.h"
 #include "plan/families/forward_sm90_fields.h"
@@ -195,7 +195,7 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Ke
       "#include \"shared/forward_sm90_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"families/forward_sm90.cuh\"\n",
       config_text(config), products_text(config), mod_texts(config, mods, own));
-  source.headers = embedded_headers();
+  source.headers = device_code::cuda_headers();
   source.architecture = "sm_90a";
   return source;
 }

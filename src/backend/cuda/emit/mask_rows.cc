@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 #include "backend/device_text/words.h"
 #include "expr/simplify.h"
 
@@ -82,7 +82,7 @@ jit::Source mask_rows(const RowMask& mask, const std::string& architecture) {
                               mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
                               device_text::mod_text("mask", mask.mask, mask.layout, device_text::TakesScore::no),
                               device_text::range_text("mask", mask.mask, mask.layout, mask.axes)),
-          .headers = embedded_headers(),
+          .headers = device_code::cuda_headers(),
           .architecture = architecture};
 }
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 
 namespace heddle::cuda::emit {
 
@@ -13,7 +13,7 @@ jit::Source stored_mask(const Expr& mask, const device_text::ModLayout& layout, 
                           "constexpr bool kBySequence = {};\n\n{}\n"
                           "#include \"families/stored_mask.cuh\"\n",
                           layout.by_sequence, device_text::mod_text("mask", mask, layout, device_text::TakesScore::no)),
-      .headers = embedded_headers(),
+      .headers = device_code::cuda_headers(),
       .architecture = architecture};
 }
 

@@ -2,21 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-
-#include "backend/cuda/jit/includes.h"
-#include "base/hash.h"
+#include "backend/jit/key.h"
 
 namespace heddle::cuda::jit {
-namespace {
-
-/// Its length in front keeps a part from running into the next.
-void add(std::string& all, std::string_view part) {
-  all += fmt::format("{}:", part.size());
-  all += part;
-}
-
-}  // namespace
 
 std::vector<std::string> options_of(const Source& source) {
   if (source.architecture.empty()) {
@@ -32,17 +20,7 @@ std::vector<std::string> options_of(const Source& source) {
 }
 
 std::string key_of(const Source& source, std::string_view compiler) {
-  std::string all;
-  add(all, compiler);
-  add(all, source.name);
-  add(all, source.text);
-  for (const std::string& option : options_of(source)) add(all, option);
-  for (const Header* header : headers_in_use(source)) {
-    add(all, header->name);
-    add(all, header->text);
-  }
-  return fmt::format("{:016x}{:016x}", base::hash_bytes(all.data(), all.size(), 1),
-                     base::hash_bytes(all.data(), all.size(), 2));
+  return heddle::jit::key_of(source, options_of(source), compiler);
 }
 
 }  // namespace heddle::cuda::jit

@@ -10,12 +10,15 @@
 #include <string_view>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/driver/library.h"
-#include "backend/cuda/jit/includes.h"
 #include "backend/cuda/jit/key.h"
+#include "backend/jit/includes.h"
+#include "backend/libraries/library.h"
 
 namespace heddle::cuda::jit {
 namespace {
+
+using heddle::jit::headers_in_use;
+using libraries::Library;
 
 // The oldest that was tried with what the kernels use of sm_90a.
 constexpr int kOldestMajor = 12, kOldestMinor = 3;
@@ -80,15 +83,15 @@ std::string refuse(const Library& library, Nvrtc& nvrtc) {
 Nvrtc load() {
   constexpr std::array<std::string_view, 2> kWheels{"cu13", "cuda_nvrtc"};
   LibraryNames names = library_names(started_version());
-  LibrarySearch search{.what = "NVRTC",
+  libraries::LibrarySearch search{.what = "NVRTC",
                        .option = base::Option::nvrtc,
                        .names = std::move(names.first),
-                       .folders = toolkit_folders(),
+                       .folders = libraries::toolkit_folders(),
                        .second_names = std::move(names.second),
                        .old_names = {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", "libnvrtc.so.11"}};
-  for (std::filesystem::path& folder : wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
+  for (std::filesystem::path& folder : libraries::wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
   Nvrtc nvrtc;
-  open_library(search, [&](const Library& library) { return refuse(library, nvrtc); });
+  libraries::open_library(search, [&](const Library& library) { return refuse(library, nvrtc); });
   // NVRTC gives no patch level, but another build of it hardly has the same size.
   std::error_code ignored;
   const auto size = std::filesystem::file_size(nvrtc.compiler.path, ignored);
@@ -210,9 +213,9 @@ Compilation compile(const Source& source, bool want_ptx) {
   compilation.result_text = functions.error_string(compilation.result);
   compilation.log = trimmed(program.fetch<std::string>(functions.log_size, functions.log));
   if (compilation.result == 0) {
-    compilation.cubin = program.fetch<std::vector<char>>(functions.cubin_size, functions.cubin);
+    compilation.code = program.fetch<std::vector<char>>(functions.cubin_size, functions.cubin);
   }
-  if (want_ptx) compilation.ptx = trimmed(program.fetch<std::string>(functions.ptx_size, functions.ptx));
+  if (want_ptx) compilation.assembly = trimmed(program.fetch<std::string>(functions.ptx_size, functions.ptx));
   const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
   compilation.milliseconds = time.count();
   return compilation;

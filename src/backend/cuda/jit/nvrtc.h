@@ -5,19 +5,13 @@
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
+#include "backend/jit/compiler.h"
 
 namespace heddle::cuda::jit {
 
-/// What NVRTC made of one source.
-struct Compilation {
-  int result = 0;           // nvrtcResult
-  std::string result_text;  // "NVRTC_ERROR_COMPILATION"
-  std::string log;
-  std::vector<char> cubin;
-  std::string ptx;  // where it was asked for
-  double milliseconds = 0;
-};
-inline constexpr int kOutOfMemory = 1, kBuiltinsMissing = 7;  // values of nvrtcResult
+using heddle::jit::Compilation;
+/// Values of Compilation::result: nvrtcResult.
+inline constexpr int kOutOfMemory = 1, kBuiltinsMissing = 7;
 
 struct Compiler {
   int major = 0, minor = 0;

@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/backward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/backward_reads.h"
 #include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/copied_rows.h"
-#include "backend/cuda/launch/device_lists.h"
-#include "backend/cuda/launch/kv_start.h"
-#include "backend/cuda/launch/mod_values.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/kv_start.h"
+#include "backend/gpu/mod_values.h"
 #include "plan/access/tma.h"
 #include "plan/families/backward_sm90.h"
 #include "shared/backward_wide_memory.h"
@@ -92,7 +92,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
         cubin_(of_rows(arguments.problem) ? jit::build(source_) : nullptr),
         rows_cubin_(jit::build(emit::backward_rows(config_))),
         rows_module_(device_, rows_cubin_->bytes, jit::compiler_number()),
-        kv_start_(device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
+        kv_start_(backend::cuda_device(), device_, mods_.kv_start, arguments.problem.sequences,
+                  arguments.options.kv_start),
         rows_(rows_module_.function("backward_rows", 0)),
         d_q_(rows_module_.function("backward_d_q", 0)),
         sinks_(rows_module_.function("backward_sinks", 0)),
@@ -152,7 +153,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
       set_backward_lists(arguments, problem_, config_, params, own);
       sequences_->launch(params, arguments.stream);
     }
-    set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
+    gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
     if (own_kv_start_ >= 0) own.main.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (copied_) {
       copied_->launch(given, problem_.packed ? nullptr : own.main.mod.sequences, {}, arguments.workspace,
@@ -246,7 +247,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   std::shared_ptr<const jit::Cubin> cubin_, rows_cubin_;
   std::optional<Module> module_;  // where a gradient of q, k or v is asked for
   Module rows_module_;
-  KvStartValues kv_start_;
+  gpu::KvStartValues kv_start_;
   CUfunction main_ = nullptr, rows_, d_q_, sinks_;
   BackwardConstants constants_;
   shared::BackwardReadsParams reads_params_{};

@@ -5,8 +5,9 @@
 
 #include "backend/backends.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/gpu.h"
 #include "backend/cuda/launch/mask_rows.h"
-#include "backend/cuda/launch/merge_states.h"
+#include "backend/gpu/merge_states.h"
 
 namespace heddle::backend {
 namespace {
@@ -61,7 +62,7 @@ class CudaDevice final : public DeviceInterface {
     return result == cuda::CUDA_SUCCESS && status != cuda::CUstreamCaptureStatus::none;
   }
 
-  void merge(const MergeArguments& arguments) const override { cuda::merge_states(arguments); }
+  void merge(const MergeArguments& arguments) const override { gpu::merge_states(cuda::cuda_gpu(), arguments); }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
     return cuda::build_mask(index, mask, shape, block, bindings, reals, clamp_reads, rows);

@@ -11,17 +11,19 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/copied_rows.h"
-#include "backend/cuda/launch/device_lists.h"
-#include "backend/cuda/launch/kv_start.h"
-#include "backend/cuda/launch/mod_values.h"
+#include "backend/cuda/launch/gpu.h"
 #include "backend/cuda/launch/sequence_spans.h"
-#include "backend/cuda/launch/sequences.h"
 #include "backend/cuda/launch/stored_mask.h"
 #include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/device_lists.h"
+#include "backend/gpu/kv_start.h"
+#include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequences.h"
 #include "plan/access/tma.h"
 #include "plan/mods/streamed_read.h"
 #include "shared/forward_sm90.h"
@@ -51,11 +53,12 @@ class ForwardSm90Kernel final : public backend::Kernel {
         source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
         cubin_(jit::build(source_)),
         module_(device_, cubin_->bytes, jit::compiler_number()),
-        kv_start_(device_, arguments.plan.mods.kv_start, arguments.problem.sequences, arguments.options.kv_start),
+        kv_start_(backend::cuda_device(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
+                  arguments.options.kv_start),
         function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     const plan::KernelMods& mods = arguments.plan.mods;
     set_constants(arguments, mods);
-    if (arguments.problem.device_kv_starts) own_kv_start_ = slot_of(layout_, plan::kKvStartName);
+    if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule& schedule = *arguments.plan.schedule;
     grid_ = schedule.grid;
@@ -67,7 +70,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     std::vector<shared::SequenceSpan> spans;
     if (config_.by_sequence && !config_.device_lengths) spans = spans_of(arguments.problem, params_.operands.kv_len);
     if (grid_ > 0) {
-      lists_.emplace(device_, schedule, spans);
+      lists_.emplace(backend::cuda_device(), device_, schedule, spans);
       lists_->set(params_.tiles, params_.fills, params_.mod);
       params_.mask_words.words_at = lists_->mask_words_at();
     }
@@ -78,7 +81,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     if (grid_ > 0 && config_.device_lengths) {
       if (!any_keys_) params_.tiles.item_count = 0;  // its tiles are of the longest sequences, without keys too
-      sequences_.emplace(arguments.problem, config_.tile(), device_, params_.tiles, steps_before(schedule.runs));
+      sequences_.emplace(cuda_gpu(), device_, arguments.problem, config_.tile(), params_.tiles,
+                         gpu::steps_before(schedule.runs));
     }
   }
 
@@ -118,13 +122,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (tensors.max_scores) params.max_scores.data = static_cast<float*>(tensors.max_scores->data);
     if (config_.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
     params.tiles.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
-    params.tiles.run = next_run();
+    params.tiles.run = gpu::next_run();
     if (sequences_)
       sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
                          params.listed);
     if (copied_ && any_keys_)
       copied_->launch(given, params.mod.sequences, params.pages.table, arguments.workspace, arguments.stream);
-    set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
+    gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
     if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (config_.fp8()) {
       params.descales.q = descale_of(arguments.options->q_descale);
@@ -268,16 +272,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_;
   Module module_;
-  KvStartValues kv_start_;
+  gpu::KvStartValues kv_start_;
   int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
   CUfunction function_;
   ForwardSm90Params params_{};
   std::optional<plan::StreamedRead> streamed_;
-  std::optional<DeviceLists> lists_;
+  std::optional<gpu::DeviceLists> lists_;
   std::optional<StoredMask> stored_mask_;
-  std::optional<DeviceSequences> sequences_;  // where lengths are on the device
-  std::optional<CopiedTensors> copied_;       // where some of them are read from copies
-  plan::TileReach reach_;                     // of a capture's copy
+  std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device
+  std::optional<CopiedTensors> copied_;            // where some of them are read from copies
+  plan::TileReach reach_;                          // of a capture's copy
 };
 
 }  // namespace

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.h"
 #include "backend/cuda/jit/jit.h"
-#include "backend/cuda/launch/mod_values.h"
+#include "backend/gpu/mod_values.h"
 #include "heddle/error.h"
 #include "mask/shape.h"
 
@@ -89,7 +90,7 @@ MaskRows::MaskRows(int device, const Expr& simplified, const plan::KvStart& star
       scan_counts_(module_.function("scan_counts", 0)) {}
 
 void MaskRows::set_zones(const Bindings& bindings) {
-  set_mod_values(mask_.layout, with_token_words(bindings, mask_), starts_->bindings(), params_.mod);
+  gpu::set_mod_values(mask_.layout, with_token_words(bindings, mask_), starts_->bindings(), params_.mod);
   std::size_t cells = 0;
   params_.zone_count = static_cast<int>(mask_.layout.captures.size());
   for (std::size_t i = 0; i < mask_.layout.captures.size(); ++i) {
@@ -134,7 +135,7 @@ void MaskRows::find(const MaskShape& shape, BlockSize block, std::span<const mas
                     const Bindings& bindings) {
   constexpr std::int64_t kWarps = shared::kMaskThreads / 32, kMostGrid = 1 << 16;
   const ContextScope scope(device_);
-  starts_.emplace(device_, start_, shape.sequences, std::nullopt);
+  starts_.emplace(backend::cuda_device(), device_, start_, shape.sequences, std::nullopt);
   set_zones(bindings);
   set_matrices(shape, block, matrices);
   std::int64_t groups = 0, slices = 0;

@@ -9,8 +9,8 @@
 
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/mask_rows.h"
-#include "backend/cuda/launch/kv_start.h"
 #include "backend/device.h"
+#include "backend/gpu/kv_start.h"
 #include "mask/build.h"
 #include "shared/mask_rows.h"
 
@@ -39,7 +39,7 @@ class MaskRows final : public backend::DeviceMaskRows {
 
   int device_;
   plan::KvStart start_;
-  std::optional<KvStartValues> starts_;  // of the last find()
+  std::optional<gpu::KvStartValues> starts_;  // of the last find()
   emit::RowMask mask_;
   std::shared_ptr<const jit::Cubin> cubin_;
   Module module_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/emit/stored_mask.h"
-#include "backend/cuda/launch/mod_values.h"
+#include "backend/gpu/mod_values.h"
 
 namespace heddle::cuda {
 namespace {
@@ -31,7 +31,7 @@ StoredMask::StoredMask(int device, const shared::TileShape& tile, bool by_sequen
                                      .kv_block = tile.kv_block,
                                      .warpgroups = tile.warpgroups,
                                      .mod = mod};
-  set_mod_values(layout, bindings, own, params.mod);
+  gpu::set_mod_values(layout, bindings, own, params.mod);
   const int longest = std::ranges::max(blocks.runs, {}, &shared::StoredRun::blocks).blocks;
   const ContextScope scope(device);
   const Launch launch = {.ctas = static_cast<unsigned>(blocks.runs.size()),

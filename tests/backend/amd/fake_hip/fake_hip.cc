@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -22,6 +23,7 @@ std::string setting(const char* name, const char* otherwise) {
 }
 
 int device_count() { return std::atoi(setting("FAKE_HIP_DEVICES", "2").c_str()); }
+int skipped_devices() { return std::atoi(setting("FAKE_HIP_SKIPPED", "0").c_str()); }
 std::string chip() { return setting("FAKE_HIP_CHIP", "gfx1100"); }
 
 HipError planned_failure(const char* function) {
@@ -105,7 +107,7 @@ int hipInit(unsigned flags) {
 
 int hipRuntimeGetVersion(int* version) {
   HEDDLE_FAKE_HIP_BEGIN;
-  *version = 60'000'000;
+  *version = std::atoi(setting("FAKE_HIP_VERSION", "60000000").c_str());
   return kSuccess;
 }
 
@@ -135,6 +137,21 @@ int hipDeviceGetName(char* name, int length, int number) {
   if (number < 0 || number >= device_count() || length <= 0) return answer(kInvalidDevice);
   const std::string text = "simulated " + chip();
   name[text.copy(name, static_cast<std::size_t>(length) - 1)] = '\0';
+  return kSuccess;
+}
+
+int hipDeviceTotalMem(std::size_t* bytes, int number) {
+  HEDDLE_FAKE_HIP_BEGIN;
+  if (number < 0 || number >= device_count()) return answer(kInvalidDevice);
+  *bytes = memory_bytes();
+  return kSuccess;
+}
+
+/// Device n is at place n + 3 of the bus, as the HSA library has it.
+int hipDeviceGetPCIBusId(char* id, int length, int number) {
+  HEDDLE_FAKE_HIP_BEGIN;
+  if (number < 0 || number >= device_count()) return answer(kInvalidDevice);
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0", number + 3 + skipped_devices());
   return kSuccess;
 }
 
@@ -176,6 +193,11 @@ int hipStreamSynchronize(void*) {
 int hipStreamQuery(void*) {
   HEDDLE_FAKE_HIP_BEGIN;
   return answer(device().broken);
+}
+int hipStreamIsCapturing(void* stream, int* status) {
+  HEDDLE_FAKE_HIP_BEGIN;
+  *status = stream != nullptr && stream == state().captured ? 1 : 0;
+  return kSuccess;
 }
 int hipStreamWaitEvent(void*, void* event, unsigned) {
   HEDDLE_FAKE_HIP_BEGIN;
@@ -237,6 +259,19 @@ std::size_t fake_hip_allocated() {
   std::size_t bytes = 0;
   for (const auto& [number, each] : state().devices) bytes += each.allocated;
   return bytes;
+}
+void fake_hip_capture(void* stream) {
+  const std::scoped_lock lock(state().mutex);
+  state().captured = stream;
+  if (stream != nullptr) state().recorded.clear();
+}
+void fake_hip_replay() {
+  std::vector<std::function<void()>> recorded;
+  {
+    const std::scoped_lock lock(state().mutex);
+    recorded = state().recorded;
+  }
+  for (const auto& launch : recorded) launch();
 }
 void fake_hip_set_wave_order(unsigned long long order) {
   const std::scoped_lock lock(state().mutex);

@@ -5,9 +5,12 @@
 //
 // Environment variables:
 //   FAKE_HIP_CHIP     the chip, gfx1100 by default
-//   FAKE_HIP_DEVICES  how many there are, 2 by default; with 0, hipInit and hipGetDeviceCount answer as HIP without a
-//   GPU FAKE_HIP_BYTES    memory of a device, 1 GiB by default FAKE_HIP_CUS      compute units that the HSA library
-//   tells, 96 by default FAKE_HIP_FAILS    FUNCTION=CODE: this function does nothing and answers the code
+//   FAKE_HIP_DEVICES  how many there are, 2 by default; with 0, hipInit and hipGetDeviceCount answer as HIP without a GPU
+//   FAKE_HIP_BYTES    memory of a device, 1 GiB by default
+//   FAKE_HIP_CUS      compute units that the HSA library tells, 96 by default
+//   FAKE_HIP_FAILS    FUNCTION=CODE: this function does nothing and answers the code
+//   FAKE_HIP_VERSION  what hipRuntimeGetVersion answers, 60000000 by default
+//   FAKE_HIP_SKIPPED  devices that HSA lists before HIP's first one, 0 by default
 #pragma once
 
 #include <cstddef>
@@ -26,6 +29,10 @@ std::size_t fake_hip_allocated();
 /// Several threads of a launch may store to the same bytes of this allocation, which else is a finding.
 /// \returns hipSuccess, or hipErrorInvalidValue if no allocation begins at `pointer`
 int fake_hip_allow_rewrites(void* pointer);
+/// From now on launches on the stream are recorded, and not run; null: no longer.
+void fake_hip_capture(void* stream);
+/// Runs what was recorded last, as a graph does.
+void fake_hip_replay();
 /// The order of waves between barriers (LaunchOptions::wave_order), for later launches.
 void fake_hip_set_wave_order(unsigned long long order);
 }

@@ -16,6 +16,10 @@ const std::pair<const std::uint64_t, Allocation>* allocation_at(std::uint64_t ad
   return address - after->first < after->second.bytes ? &*after : nullptr;
 }
 
+std::size_t memory_bytes() {
+  return static_cast<std::size_t>(std::atoll(setting("FAKE_HIP_BYTES", "1073741824").c_str()));
+}
+
 namespace {
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
@@ -47,10 +51,6 @@ HipError copy(void* to, const void* from, std::size_t bytes) {
     std::memcpy(to, buffer.data(), bytes);
   }
   return kSuccess;
-}
-
-std::size_t memory_bytes() {
-  return static_cast<std::size_t>(std::atoll(setting("FAKE_HIP_BYTES", "1073741824").c_str()));
 }
 
 template <class Word>
@@ -147,15 +147,16 @@ int hipMemGetAddressRange(void** base, std::size_t* bytes, void* pointer) {
   return kSuccess;
 }
 
-/// Only the device's number (HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL): other attributes changed their meaning between HIP
-/// 5 and 6.
+/// The device's number, and the type of memory, which HIP 5 numbers otherwise than 6. Nothing of memory that hipMalloc
+/// did not give.
 int hipPointerGetAttribute(void* data, int attribute, void* pointer) {
   HEDDLE_FAKE_HIP_BEGIN;
-  constexpr int kDeviceOrdinal = 9;
-  if (attribute != kDeviceOrdinal) return answer(kNotSupported);
+  constexpr int kMemoryType = 2, kDeviceOrdinal = 9;
+  if (attribute != kDeviceOrdinal && attribute != kMemoryType) return answer(kNotSupported);
   const auto* allocation = allocation_at(address_of(pointer));
   if (!allocation) return answer(kInvalidValue);
-  *static_cast<int*>(data) = allocation->second.device;
+  const bool old = std::atoi(setting("FAKE_HIP_VERSION", "60000000").c_str()) < 60'000'000;
+  *static_cast<int*>(data) = attribute == kDeviceOrdinal ? allocation->second.device : old ? 1 : 2;
   return kSuccess;
 }
 

@@ -109,7 +109,7 @@ int hipModuleGetFunction(void** function, void* module, const char* name) {
 }
 
 int hipModuleLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void*, void** parameters,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** parameters,
                           void** extra) {
   HEDDLE_FAKE_HIP_BEGIN;
   if (!function) return answer(kInvalidHandle);
@@ -127,6 +127,13 @@ int hipModuleLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsi
     bytes = gathered(*kernel.kernel, parameters);
   } else if (!buffer_of(extra, bytes)) {
     return answer(kInvalidValue);
+  }
+  if (stream != nullptr && stream == state().captured) {
+    state().recorded.emplace_back([=, &kernel] {
+      const std::scoped_lock again(state().mutex);
+      answer(launch(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, bytes));
+    });
+    return kSuccess;
   }
   return answer(launch(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, bytes));
 }

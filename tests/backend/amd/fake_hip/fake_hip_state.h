@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "backend/amd/simulator/simulator.h"
 
@@ -65,12 +67,16 @@ struct State {
   std::size_t launches = 0;
   std::uint64_t wave_order = 0;
   int last_error = kSuccess;
+  void* captured = nullptr;                      ///< launches on this stream are recorded, and not run
+  std::vector<std::function<void()>> recorded;
 };
 /// Lives until the process ends.
 State& state();
 
 std::string setting(const char* name, const char* otherwise);
 int device_count();
+int skipped_devices();
+std::size_t memory_bytes();
 std::string chip();
 /// The code that FAKE_HIP_FAILS plans for a function, or kSuccess.
 HipError planned_failure(const char* function);

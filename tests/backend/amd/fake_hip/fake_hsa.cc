@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int kSuccess = 0, kInvalidArgument = 0x1001;
-constexpr int kName = 0, kDeviceType = 17, kComputeUnits = 0xA002;  // hsa_agent_info_t
+constexpr int kName = 0, kDeviceType = 17, kCaches = 18, kComputeUnits = 0xA002, kBus = 0xA006;  // hsa_agent_info_t
 constexpr std::uint32_t kCpu = 0, kGpu = 1;                         // hsa_device_type_t
 constexpr std::uint64_t kFirstAgent = 1;                            // handles: the CPU, then the GPUs
 
@@ -17,7 +17,10 @@ std::string setting(const char* name, const char* otherwise) {
   return text ? text : otherwise;
 }
 
-std::uint64_t gpus() { return static_cast<std::uint64_t>(std::atoi(setting("FAKE_HIP_DEVICES", "2").c_str())); }
+std::uint64_t number_of(const char* name, const char* otherwise) {
+  return static_cast<std::uint64_t>(std::atoi(setting(name, otherwise).c_str()));
+}
+std::uint64_t gpus() { return number_of("FAKE_HIP_DEVICES", "2") + number_of("FAKE_HIP_SKIPPED", "0"); }
 
 }  // namespace
 
@@ -48,6 +51,12 @@ int hsa_agent_get_info(hsa_agent_t agent, int attribute, void* value) {
   } else if (attribute == kDeviceType) {
     const std::uint32_t type = gpu ? kGpu : kCpu;
     std::memcpy(value, &type, sizeof(type));
+  } else if (attribute == kCaches) {
+    const std::uint32_t bytes[4] = {32U << 10, 6U << 20, 0, 0};
+    std::memcpy(value, bytes, sizeof(bytes));
+  } else if (attribute == kBus) {
+    const auto place = static_cast<std::uint32_t>(agent.handle - kFirstAgent - 1 + 3) << 8;
+    std::memcpy(value, &place, sizeof(place));
   } else if (attribute == kComputeUnits) {
     const auto units = static_cast<std::uint32_t>(gpu ? std::atoi(setting("FAKE_HIP_CUS", "96").c_str()) : 0);
     std::memcpy(value, &units, sizeof(units));

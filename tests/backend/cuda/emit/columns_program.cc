@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 #include "backend/device_text/expression_text.h"
 
 namespace heddle::cuda::emit::test {
@@ -67,7 +67,7 @@ jit::Source columns_source() {
     calls += fmt::format("  COMPARE({}, mod{}, Mod{})\n", i, i, i);
   }
   text += fmt::format(kKernel, kColumnKeys, calls);
-  return {.name = "columns", .text = text, .headers = embedded_headers(), .architecture = "sm_90a"};
+  return {.name = "columns", .text = text, .headers = device_code::cuda_headers(), .architecture = "sm_90a"};
 }
 
 }  // namespace heddle::cuda::emit::test

@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 
 namespace heddle::cuda::emit::test {
 
@@ -101,7 +101,7 @@ int DeviceProgram::add(const Expr& mod, const ModLayout& layout) {
 jit::Source DeviceProgram::source() const {
   jit::Source source{.name = "mods",
                      .text = kBegin + text_ + kKernel + cases_ + kEnd,
-                     .headers = embedded_headers(),
+                     .headers = device_code::cuda_headers(),
                      .architecture = "sm_90a"};
   if (!devices().empty())
     source.architecture = fmt::format("sm_{}{}", devices()[kDevice].major, devices()[kDevice].minor);

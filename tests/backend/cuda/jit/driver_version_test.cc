@@ -1,7 +1,7 @@
 // Of several NVRTCs, the one whose kernels the driver loads; what is said of those of long ago.
 #include <cstdio>
 
-#include "backend/cuda/driver/printed_by.h"
+#include "backend/libraries/printed_by.h"
 #include "backend/cuda/jit/jit_case.h"
 #include "backend/cuda/jit/nvrtc.h"
 

@@ -155,7 +155,7 @@ TEST_F(Nvrtc, SaysTheSameInItsLogAndInTheCubin) {
                                Source{.name = "products", .text = kProduct, .architecture = "sm_90a"}}) {
     const Compilation compilation = compile(source, true);
     ASSERT_EQ(compilation.result, 0) << compilation.log;
-    const Resources log = resources_in(compilation.log), elf = resources_of(compilation.cubin);
+    const Resources log = resources_in(compilation.log), elf = resources_of(compilation.code);
     ASSERT_TRUE(log.complete()) << compilation.log;
     ASSERT_TRUE(elf.complete()) << source.name;
     EXPECT_EQ(log.registers, elf.registers) << source.name;
@@ -163,12 +163,12 @@ TEST_F(Nvrtc, SaysTheSameInItsLogAndInTheCubin) {
     EXPECT_EQ(log.spill_bytes > 0, elf.spill_bytes > 0) << source.name;
     // The system's own kilobyte may be counted.
     EXPECT_THAT(elf.static_shared_bytes - log.static_shared_bytes, testing::AnyOf(0, 1024)) << source.name;
-    EXPECT_THAT(compilation.ptx, HasSubstr(".target sm_90a")) << source.name;
+    EXPECT_THAT(compilation.assembly, HasSubstr(".target sm_90a")) << source.name;
   }
 }
 
 TEST_F(Nvrtc, CubinsWithDamageAreReadWithoutHarm) {
-  const std::vector<char> cubin = compile(reverse(), false).cubin;
+  const std::vector<char> cubin = compile(reverse(), false).code;
   std::mt19937 random(3);
   for (std::size_t i = 0; i < cubin.size(); i += 1 + random() % 16) {
     const auto cut = std::make_unique<char[]>(i);

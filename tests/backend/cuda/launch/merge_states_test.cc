@@ -1,10 +1,11 @@
 // merge_states of a GPU's tensors: the kernel compiles without spills, a launch a call, one module a device; and what
 // it refuses.
-#include "backend/cuda/emit/merge_states.h"
 
 #include <fmt/format.h>
 
 #include "backend/cuda/jit/jit.h"
+#include "backend/device_code/headers.h"
+#include "backend/gpu/texts.h"
 #include "expect_error.h"
 #include "heddle/heddle.h"
 #include "launch_case.h"
@@ -32,7 +33,9 @@ TEST_F(MergeStates, CompilesWithoutSpills) {
                                       {StorageType::bf16, StorageType::e4m3},
                                       {StorageType::e4m3, StorageType::f32},
                                       {StorageType::mixed, StorageType::f16}}) {
-    const auto cubin = jit::build(emit::merge_states(parts, output, "sm_90a"));
+    const gpu::KernelText text = gpu::merge_states_text(parts, output);
+    const auto cubin = jit::build(
+        {.name = text.name, .text = text.text, .headers = device_code::cuda_headers(), .architecture = "sm_90a"});
     EXPECT_EQ(cubin->spill_bytes, 0);
     fmt::print("{} registers, {} bytes of stack, {:.0f} ms\n", cubin->registers, cubin->stack_bytes, cubin->compile_ms);
   }

@@ -1,0 +1,226 @@
+#include "backend/amd/jit/hiprtc.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "backend/amd/driver/hip.h"
+#include "backend/jit/includes.h"
+#include "heddle/error.h"
+
+namespace heddle::amd {
+namespace {
+
+using Program = struct ProgramHandle*;
+
+/// hipRTC's functions, as HIP 5, 6 and 7 have them.
+struct Functions {
+  int (*version)(int* major, int* minor);
+  const char* (*error_string)(int result);
+  int (*create)(Program*, const char* text, const char* name, int headers, const char* const* header_texts,
+                const char* const* header_names);
+  int (*compile)(Program, int options, const char* const* option_texts);
+  int (*log_size)(Program, std::size_t*);
+  int (*log)(Program, char*);
+  int (*code_size)(Program, std::size_t*);
+  int (*code)(Program, char*);
+  int (*destroy)(Program*);
+};
+
+/// The name of the first function that the library lacks; null when all are there.
+const char* find_all(const libraries::Library& library, Functions& f) {
+  const char* missing = nullptr;
+  const auto find = [&](auto& function, const char* name) {
+    if (!library.find(function, name) && missing == nullptr) missing = name;
+  };
+  find(f.version, "hiprtcVersion");
+  find(f.error_string, "hiprtcGetErrorString");
+  find(f.create, "hiprtcCreateProgram");
+  find(f.compile, "hiprtcCompileProgram");
+  find(f.log_size, "hiprtcGetProgramLogSize");
+  find(f.log, "hiprtcGetProgramLog");
+  find(f.code_size, "hiprtcGetCodeSize");
+  find(f.code, "hiprtcGetCode");
+  find(f.destroy, "hiprtcDestroyProgram");
+  return missing;
+}
+
+struct Loaded {
+  Functions functions{};
+  HiprtcInfo info;
+};
+
+/// Until HIP 5.2 its functions stood in libamdhip64 itself.
+libraries::LibrarySearch search() {
+  libraries::LibrarySearch search{
+      .what = "hipRTC", .option = base::Option::hiprtc, .names = {}, .folders = rocm_folders()};
+  const int own = started_version() / 10'000'000;
+  for (const int major : {7, 6, 5}) {
+    std::vector<std::string>& names = own == 0 || own == major ? search.names : search.second_names;
+    names.push_back(fmt::format("libhiprtc.so.{}", major));
+  }
+  for (const char* name : {"libhiprtc.so", "libamdhip64.so.5"}) search.second_names.emplace_back(name);
+  return search;
+}
+
+std::uintmax_t size_of_file(const std::string& path) {
+  std::error_code ignored;
+  const std::uintmax_t size = std::filesystem::file_size(path, ignored);
+  return ignored ? 0 : size;
+}
+
+/// comgr does the work below hipRTC. Its list of chips has kept its form, whatever else of it has changed.
+void ask_comgr(const libraries::Library& hiprtc, HiprtcInfo& info) {
+  int (*count_of)(std::size_t*) = nullptr;
+  int (*name_of)(std::size_t, const char**) = nullptr;
+  const auto find = [&](const libraries::Library& library) {
+    return library.find(count_of, "amd_comgr_get_isa_count") && library.find(name_of, "amd_comgr_get_isa_name");
+  };
+  libraries::Library comgr = hiprtc;
+  for (const char* name : {"libamd_comgr.so.3", "libamd_comgr.so.2"}) {
+    if (find(comgr)) break;
+    comgr = libraries::open_companion(hiprtc, name);
+  }
+  std::size_t count = 0;
+  if (!find(comgr) || count_of(&count) != 0) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    if (name_of(i, &name) != 0 || name == nullptr) continue;
+    const std::string_view isa = name;  // "amdgcn-amd-amdhsa--gfx1100", perhaps with features behind a colon
+    const std::string_view chip = isa.substr(isa.rfind('-') + 1);
+    info.chips.emplace_back(chip.substr(0, chip.find(':')));
+  }
+  info.identity += fmt::format(" comgr {}", size_of_file(comgr.path()));
+}
+
+Loaded load() {
+  Loaded loaded;
+  const auto take = [&](const libraries::Library& library) -> std::string {
+    const char* const missing = find_all(library, loaded.functions);
+    if (missing != nullptr) return fmt::format("has no function {}", missing);
+    HiprtcInfo& info = loaded.info;
+    if (loaded.functions.version(&info.major, &info.minor) != 0) return "does not say its version";
+    return "";
+  };
+  const libraries::Library library = libraries::open_library(search(), take);
+  HiprtcInfo& info = loaded.info;
+  info.path = library.path();
+  // A build of another patch level hardly has the same size.
+  info.identity = fmt::format("hipRTC {}.{} {}", info.major, info.minor, size_of_file(info.path));
+  ask_comgr(library, info);
+  return loaded;
+}
+
+const Loaded& loaded() {
+  struct Once {
+    std::optional<Loaded> loaded;
+    std::optional<Error> error;
+  };
+  static const Once& once = *new Once([] {
+    Once result;
+    try {
+      result.loaded = load();
+    } catch (const Error& error) {
+      result.error = error;
+    }
+    return result;
+  }());
+  if (once.error) throw Error(*once.error);
+  return *once.loaded;
+}
+
+void check_chip(const jit::Source& source) {
+  const std::vector<std::string>& chips = hiprtc().chips;
+  if (chips.empty() || std::ranges::find(chips, source.architecture) != chips.end()) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("hipRTC {}.{} ({}) does not compile for {}; it compiles for {}; {} may name a newer one",
+                          hiprtc().major, hiprtc().minor, hiprtc().path, source.architecture, fmt::join(chips, ", "),
+                          base::name_of(base::Option::hiprtc)));
+}
+
+/// One file, without what makes sense in headers alone.
+std::string text_of(const jit::Source& source) {
+  constexpr std::string_view kOnce = "#pragma once\n";
+  std::string text = jit::in_one_file(source);
+  for (std::size_t at = 0; (at = text.find(kOnce, at)) != std::string::npos;) text.erase(at, kOnce.size() - 1);
+  if (text.find('\0') == std::string::npos) return text;
+  throw Error(ErrorCode::internal, fmt::format("{} holds a zero byte; hipRTC would end there", source.name));
+}
+
+/// One program, destroyed with this object.
+class OpenProgram {
+ public:
+  OpenProgram(const Functions& functions, const jit::Source& source) : functions_(functions) {
+    const int result = functions.create(&program_, text_of(source).c_str(), "kernel.hip", 0, nullptr, nullptr);
+    if (result == 0) return;
+    throw Error(result == kHiprtcOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::compile,
+                fmt::format("hipRTC makes no program of '{}': {}", source.name, functions_.error_string(result)));
+  }
+  ~OpenProgram() { functions_.destroy(&program_); }
+  OpenProgram(const OpenProgram&) = delete;
+  OpenProgram& operator=(const OpenProgram&) = delete;
+
+  Program get() const { return program_; }
+
+  template <class Bytes>
+  Bytes fetch(int (*size_of)(Program, std::size_t*), int (*copy)(Program, char*)) const {
+    std::size_t size = 0;
+    if (size_of(program_, &size) != 0 || size == 0) return {};
+    Bytes bytes(size, '\0');
+    if (copy(program_, bytes.data()) != 0) return {};
+    return bytes;
+  }
+
+ private:
+  const Functions& functions_;
+  Program program_ = nullptr;
+};
+
+/// Without the zero byte at its end, and blank lines.
+std::string trimmed(std::string text) {
+  text.resize(text.find_last_not_of(std::string_view("\0\n ", 3)) + 1);
+  return text;
+}
+
+}  // namespace
+
+const HiprtcInfo& hiprtc() { return loaded().info; }
+
+std::vector<std::string> options_of(const jit::Source& source) {
+  if (source.architecture.empty()) {
+    throw Error(ErrorCode::internal, fmt::format("kernel '{}' has no architecture", source.name));
+  }
+  std::vector<std::string> options{"--gpu-architecture=" + source.architecture, "-std=c++20", "-O3",
+                                   // Mods switch it off where each operation rounds.
+                                   "-ffp-contract=fast-honor-pragmas"};
+  options.insert(options.end(), source.options.begin(), source.options.end());
+  return options;
+}
+
+jit::Compilation compile(const jit::Source& source) {
+  check_chip(source);
+  const Functions& functions = loaded().functions;
+  const auto begin = std::chrono::steady_clock::now();
+  const OpenProgram program(functions, source);
+  const std::vector<std::string> options = options_of(source);
+  std::vector<const char*> pointers;
+  pointers.reserve(options.size());
+  for (const std::string& option : options) pointers.push_back(option.c_str());
+  jit::Compilation compilation;
+  compilation.result = functions.compile(program.get(), static_cast<int>(pointers.size()), pointers.data());
+  compilation.result_text = functions.error_string(compilation.result);
+  compilation.log = trimmed(program.fetch<std::string>(functions.log_size, functions.log));
+  if (compilation.result == 0) {
+    compilation.code = program.fetch<std::vector<char>>(functions.code_size, functions.code);
+  }
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  compilation.milliseconds = time.count();
+  return compilation;
+}
+
+}  // namespace heddle::amd

@@ -1,0 +1,57 @@
+#include "backend/cuda/launch/gpu.h"
+
+#include <utility>
+
+#include "backend/backends.h"
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/jit/jit.h"
+#include "backend/device_code/headers.h"
+
+namespace heddle::cuda {
+namespace {
+
+class CudaProgram final : public gpu::Program {
+ public:
+  CudaProgram(int device, const jit::Source& source)
+      : device_(device), cubin_(jit::build(source)), module_(device, cubin_->bytes, jit::compiler_number()) {}
+
+  const heddle::jit::MachineCode& code() const override { return *cubin_; }
+  void* function(const char* name, int shared_bytes) const override { return module_.function(name, shared_bytes); }
+  void launch(void* function, const gpu::Launch& launch, void* stream, void* params, const char* what) const override {
+    const ContextScope scope(device_);
+    void* parameters[] = {params};
+    const Launch own = {
+        .ctas = launch.ctas, .height = launch.height, .threads = launch.threads, .shared_bytes = launch.shared_bytes};
+    launch_kernel(static_cast<CUfunction>(function), own, stream, parameters, what);
+  }
+
+ private:
+  int device_;
+  std::shared_ptr<const jit::Cubin> cubin_;
+  Module module_;
+};
+
+class CudaGpu final : public gpu::Gpu {
+ public:
+  const backend::DeviceInterface& devices() const override { return backend::cuda_device(); }
+  heddle::jit::Source source(int device, std::string name, std::string text) const override {
+    return {.name = std::move(name),
+            .text = std::move(text),
+            .headers = device_code::cuda_headers(),
+            .architecture = architecture_of(device)};
+  }
+  std::unique_ptr<gpu::Program> load(int device, const heddle::jit::Source& source) const override {
+    return std::make_unique<CudaProgram>(device, source);
+  }
+  std::string key_of(const heddle::jit::Source& source) const override { return jit::key_of(source); }
+  std::string cache_notes() const override { return jit::cache_notes(); }
+};
+
+}  // namespace
+
+const gpu::Gpu& cuda_gpu() {
+  static const CudaGpu gpu;
+  return gpu;
+}
+
+}  // namespace heddle::cuda

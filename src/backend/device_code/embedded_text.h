@@ -1,0 +1,13 @@
+// What cmake/embed_text.cmake makes: files as text.
+#pragma once
+
+namespace heddle::device_code {
+
+struct EmbeddedText {
+  const char* name;
+  const char* const* pieces;  // to be joined; the last is null
+};
+/// The last has no name.
+const EmbeddedText* embedded_texts();
+
+}  // namespace heddle::device_code

@@ -1,0 +1,42 @@
+// What a launch of any family needs beside its kernel: its lists in the device's memory, and a number of its own.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "backend/device_text/expression_text.h"
+#include "backend/gpu/gpu.h"
+#include "plan/tiles/schedule.h"
+#include "shared/mod_values.h"
+#include "shared/sequence_span.h"
+#include "shared/tile_walk.h"
+
+namespace heddle::gpu {
+
+/// A number of its own for every launch of this process, from a start that other processes hardly share: by it a run
+/// knows its own words in the workspace from what others have left there.
+shared::TicketWord next_run();
+
+/// Where a capture stands in the layout; -1: it is none of the layout's.
+int slot_of(const device_text::ModLayout& layout, std::string_view capture);
+
+/// A schedule, and where sequences stand if they differ, in device memory.
+class DeviceLists {
+ public:
+  DeviceLists(const backend::DeviceInterface& devices, int device, const plan::TileSchedule& schedule,
+              const std::vector<shared::SequenceSpan>& spans);
+  /// Lets a kernel's parameters point here.
+  void set(shared::TileList& tiles, shared::RowFills& fills, shared::ModValues& mod) const;
+  /// Null where no mask is stored.
+  const int* mask_words_at() const { return mask_words_at_; }
+  std::size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  Memory memory_;
+  shared::TileList tiles_{};
+  shared::RowFills fills_{};
+  const shared::SequenceSpan* sequences_ = nullptr;
+  const int* mask_words_at_ = nullptr;
+};
+
+}  // namespace heddle::gpu

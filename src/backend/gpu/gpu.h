@@ -1,0 +1,66 @@
+// What a GPU is to the launchers that the GPUs of all vendors share: memory, and kernels that are compiled, loaded and
+// enqueued.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backend/device.h"
+#include "backend/jit/machine_code.h"
+#include "backend/jit/source.h"
+
+namespace heddle::gpu {
+
+/// What a launch asks for: ctas x height CTAs (AMD: workgroups), the threads of each, and the bytes of its dynamic
+/// shared memory.
+struct Launch {
+  unsigned ctas, height = 1;
+  unsigned threads;
+  unsigned shared_bytes = 0;
+};
+
+/// The kernels of a source in a device's memory.
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual const jit::MachineCode& code() const = 0;
+  /// A kernel of it, which is there as long as the program, with so much dynamic shared memory allowed.
+  virtual void* function(const char* name, int shared_bytes = 0) const = 0;
+  /// Enqueues a kernel on a stream (null: the device's default one). `params`: the struct that the kernel takes.
+  /// `what`: of it, for errors: "launching merge_states".
+  virtual void launch(void* function, const Launch& launch, void* stream, void* params, const char* what) const = 0;
+};
+
+/// One object a vendor.
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual const backend::DeviceInterface& devices() const = 0;
+  /// A source for one of the devices, which may include the library's device code.
+  virtual jit::Source source(int device, std::string name, std::string text) const = 0;
+  /// Compiles a source, or finds what was compiled before, and loads it. Throws as jit::Builder::build(), and
+  /// Error(device).
+  virtual std::unique_ptr<Program> load(int device, const jit::Source& source) const = 0;
+
+  /// For explain().
+  virtual std::string key_of(const jit::Source& source) const = 0;
+  virtual std::string cache_notes() const = 0;
+};
+
+/// Memory on one device, freed with this object.
+class Memory {
+ public:
+  Memory() = default;
+  /// Throws Error(out_of_memory). 0 bytes: null.
+  Memory(const backend::DeviceInterface& devices, int device, std::size_t bytes)
+      : memory_(devices.allocate(device, bytes)), bytes_(bytes) {}
+  void* data() const { return memory_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace heddle::gpu

@@ -1,0 +1,29 @@
+#include "backend/gpu/texts.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+namespace heddle::gpu {
+namespace {
+
+constexpr std::array<std::string_view, 7> kTypes = {"f64", "f32", "f16", "bf16", "e4m3", "e5m2", "mixed"};
+std::string_view text_of(shared::StorageType type) { return kTypes[static_cast<std::size_t>(type)]; }
+
+}  // namespace
+
+KernelText merge_states_text(shared::StorageType parts, shared::StorageType output) {
+  return {.name = fmt::format("merge_states {} {}", text_of(parts), text_of(output)),
+          .text = fmt::format("#include \"shared/merge_states.h\"\n\n"
+                              "namespace heddle::merge {{\n"
+                              "constexpr shared::StorageType kPartsType = shared::StorageType::{}, "
+                              "kOutputType = shared::StorageType::{};\n"
+                              "}}  // namespace heddle::merge\n\n"
+                              "#include \"families/merge_states.cuh\"\n",
+                              text_of(parts), text_of(output))};
+}
+
+KernelText sequences_text() { return {.name = "sequences", .text = "#include \"families/sequences.cuh\"\n"}; }
+
+}  // namespace heddle::gpu

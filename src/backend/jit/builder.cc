@@ -1,0 +1,174 @@
+// build(): from memory, from disk, or compiled; each kernel once, however many threads ask for it.
+#include "backend/jit/builder.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <exception>
+#include <future>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "backend/jit/disk_cache.h"
+#include "backend/jit/dump.h"
+#include "backend/jit/key.h"
+#include "base/environment.h"
+
+namespace heddle::jit {
+namespace {
+
+/// How one build ended, as a value: every thread that waited for it throws an exception of its own.
+struct Outcome {
+  std::shared_ptr<const MachineCode> code;  // null: an error
+  ErrorCode error = ErrorCode::internal;
+  std::string sentence;
+  bool rejected = false;
+
+  bool lasting() const { return code != nullptr || rejected; }
+};
+
+/// A kernel that is made, or being made.
+struct Entry {
+  std::promise<Outcome> promise;
+  std::shared_future<Outcome> outcome = promise.get_future().share();
+};
+
+struct Counters {
+  std::atomic<std::int64_t> compiled{0}, from_memory{0}, from_disk{0}, rejected{0};
+};
+
+/// From disk, else compiled and stored; dumped where the user asks for that.
+Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, const Source& source,
+            const std::string& key) {
+  const std::string folder = base::value_of(base::Option::dump);
+  const bool dumps = !folder.empty();
+  std::optional<Record> record = cache.load(key);
+  const bool stored = record.has_value();
+  if (stored && !dumps) return *record;
+  // The disk keeps no assembly: a kernel from there is compiled a second time for its dump.
+  const Compilation compilation = compiler.compile(source, dumps);
+  if (!stored) {
+    ++counters.compiled;
+    try {
+      record = compiler.judge(source, compilation);
+    } catch (const Error&) {
+      if (dumps) dump(compiler, folder, source, key, compilation, nullptr);
+      throw;
+    }
+    cache.store(key, *record);
+  }
+  if (dumps) dump(compiler, folder, source, key, compilation, &*record);
+  return *record;
+}
+
+/// `first` is the code for the caller that made it; later ones get the outcome's own, which says that it was in
+/// memory.
+template <class Make>
+Outcome attempt(const Source& source, Make&& make, std::shared_ptr<const MachineCode>& first) noexcept {
+  Outcome outcome;
+  try {
+    const Record record = make();
+    if (!record.verdict.empty()) {
+      outcome.rejected = true;
+      outcome.error = ErrorCode::compile;
+      outcome.sentence = fmt::format("kernel '{}' is rejected: {}\n{}", source.name, record.verdict, record.code.log);
+      return outcome;
+    }
+    auto later = std::make_shared<MachineCode>(record.code);
+    later->from = MachineCode::From::memory;
+    first = std::make_shared<MachineCode>(record.code);
+    outcome.code = std::move(later);
+  } catch (const Error& error) {
+    outcome.error = error.code();
+    outcome.sentence = error.what();
+  } catch (const std::bad_alloc&) {
+    outcome.error = ErrorCode::out_of_memory;
+    outcome.sentence = "out of memory";
+  } catch (const std::exception& error) {
+    outcome.sentence = error.what();
+  }
+  return outcome;
+}
+
+}  // namespace
+
+struct Builder::State {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Entry>> kernels;
+  std::shared_ptr<DiskCache> disk;
+  Counters counters;
+
+  std::shared_ptr<DiskCache> disk_now() {
+    const std::scoped_lock lock(mutex);
+    if (disk == nullptr) disk = std::make_shared<DiskCache>();
+    return disk;
+  }
+
+  [[noreturn]] void throw_error(const Outcome& outcome) {
+    if (!outcome.rejected) throw Error(outcome.error, outcome.sentence);
+    ++counters.rejected;
+    throw Rejected(outcome.error, outcome.sentence);
+  }
+
+  std::shared_ptr<const MachineCode> build_first(const Compiler& compiler, const Source& source, const std::string& key,
+                                                 Entry& entry) {
+    std::shared_ptr<const MachineCode> first;
+    const Outcome outcome = attempt(source, [&] { return make(compiler, counters, *disk_now(), source, key); }, first);
+    if (!outcome.lasting()) {
+      const std::scoped_lock lock(mutex);
+      const auto found = kernels.find(key);
+      if (found != kernels.end() && found->second.get() == &entry) kernels.erase(found);
+    }
+    entry.promise.set_value(outcome);
+    if (first == nullptr) throw_error(outcome);
+    if (first->from == MachineCode::From::disk) ++counters.from_disk;
+    return first;
+  }
+};
+
+Builder::Builder(const Compiler& compiler) : compiler_(compiler), state_(*new State) {}
+
+std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
+  const std::string key = key_of(source);
+  std::shared_ptr<Entry> entry;
+  bool mine = false;
+  {
+    const std::scoped_lock lock(state_.mutex);
+    std::shared_ptr<Entry>& slot = state_.kernels[key];
+    mine = slot == nullptr;
+    if (mine) slot = std::make_shared<Entry>();
+    entry = slot;
+  }
+  if (mine) return state_.build_first(compiler_, source, key, *entry);
+  const Outcome& outcome = entry->outcome.get();
+  if (outcome.code == nullptr) state_.throw_error(outcome);
+  ++state_.counters.from_memory;
+  return outcome.code;
+}
+
+std::string Builder::key_of(const Source& source) const {
+  return jit::key_of(source, compiler_.options_of(source), compiler_.identity());
+}
+
+std::string Builder::cache_notes() { return state_.disk_now()->notes(); }
+
+Counts Builder::counts() const {
+  const Counters& counters = state_.counters;
+  return {counters.compiled, counters.from_memory, counters.from_disk, counters.rejected};
+}
+
+void Builder::forget() {
+  const std::scoped_lock lock(state_.mutex);
+  state_.kernels.clear();
+  state_.disk = nullptr;
+}
+
+const char* name(MachineCode::From from) {
+  static constexpr const char* kNames[] = {"compiled", "from memory", "from the disk cache"};
+  return kNames[static_cast<std::size_t>(from)];
+}
+
+}  // namespace heddle::jit

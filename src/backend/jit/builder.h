@@ -1,0 +1,51 @@
+// Text to machine code, in memory and on disk only once: what the compilers of all devices share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backend/jit/compiler.h"
+#include "base/rejected.h"
+
+namespace heddle::jit {
+
+/// Of a kernel that spills, say.
+using base::Rejected;
+
+/// Since the process began: how often the compiler ran, how often build() answered from memory and from disk, and how
+/// often it threw Rejected.
+struct Counts {
+  std::int64_t compiled = 0, from_memory = 0, from_disk = 0, rejected = 0;
+};
+
+/// Of one compiler. Is never destroyed: threads may still build while the process ends.
+class Builder {
+ public:
+  explicit Builder(const Compiler& compiler);
+
+  /// The kernel of a source: from memory, else from the disk cache, else compiled. Of several threads that want the
+  /// same one, one compiles and the others wait; several processes may share the folder. Throws Error(compile) with the
+  /// compiler's log when it does not compile, Rejected as above (also on later calls, without compiling again),
+  /// Error(unsupported) when the compiler is not found or too old. A folder that cannot be written, is full or damaged
+  /// is never an error: the kernel is compiled, and cache_notes() says so. Where HEDDLE_DUMP names a folder, what was
+  /// compiled or read from disk is left there for people to read; Error(io) when it cannot be.
+  std::shared_ptr<const MachineCode> build(const Source& source);
+
+  /// The kernel's name in the cache: a hash of its name, its text, the headers that it includes, the options, the
+  /// architecture and the compiler's version. Throws as build() does where there is no compiler.
+  std::string key_of(const Source& source) const;
+
+  /// Where the cache is, and what went wrong with it so far: lines for explain().
+  std::string cache_notes();
+  Counts counts() const;
+  /// Forgets what is in memory (not on disk), and looks for the cache's folder again: for tests and cold measurements.
+  void forget();
+
+ private:
+  struct State;
+  const Compiler& compiler_;
+  State& state_;
+};
+
+}  // namespace heddle::jit

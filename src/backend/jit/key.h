@@ -1,0 +1,15 @@
+// A kernel's name in the cache.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "backend/jit/source.h"
+
+namespace heddle::jit {
+
+/// 32 hexadecimal digits over name, text, headers in use, `options` (all that the compiler gets) and `compiler`.
+std::string key_of(const Source& source, std::span<const std::string> options, std::string_view compiler);
+
+}  // namespace heddle::jit

@@ -1,0 +1,21 @@
+// What a compiler makes of a source, and what that takes of the machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace heddle::jit {
+
+struct MachineCode {
+  std::vector<char> bytes;
+  std::string log;  // of the compiler
+  int registers = 0, spill_bytes = 0, stack_bytes = 0, static_shared_bytes = 0;
+  double compile_ms = 0;  // of the compilation that made it, whenever that was
+  enum class From : std::uint8_t { compiler, memory, disk } from = From::compiler;
+};
+
+/// "compiled", "from memory", "from the disk cache"
+const char* name(MachineCode::From from);
+
+}  // namespace heddle::jit

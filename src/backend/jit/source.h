@@ -1,0 +1,25 @@
+// A kernel's source as it is given to a compiler at run time.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heddle::jit {
+
+/// A header that `#include "name"` finds.
+struct Header {
+  std::string name;
+  std::string_view text;  // lives as long as the program
+};
+
+/// One kernel's whole source. Equal sources are one kernel.
+struct Source {
+  std::string name;  // for people: "forward_sm90 bf16 d128 128x128"; also that of the dumped files
+  std::string text;  // the file to compile
+  std::vector<Header> headers{};
+  std::string architecture{};          // "sm_90a", "gfx1100"; must be set
+  std::vector<std::string> options{};  // further options of the compiler
+};
+
+}  // namespace heddle::jit

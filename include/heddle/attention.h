@@ -145,8 +145,8 @@ struct AttentionOptions {
   Tuning tuning = Tuning::automatic;
   int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.
 
-  /// CUDA: the stream (a CUstream or cudaStream_t) on which attention() and attention_into() compute: wait for it
-  /// before o is read. A call that makes a plan waits for the GPU. Null: the legacy default stream.
+  /// GPU: the stream (a CUstream or cudaStream_t, or a hipStream_t) on which attention() and attention_into() compute:
+  /// wait for it before o is read. A call that makes a plan waits for the GPU. Null: the legacy default stream.
   void* stream = nullptr;
 
   /// Called now and then during a run on the CPU with the fraction done, from one thread at a time. Empty: never.

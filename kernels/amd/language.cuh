@@ -112,19 +112,12 @@ struct Index {
 __device__ __forceinline__ unsigned workgroup_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 __device__ __forceinline__ unsigned workgroups() { return __builtin_amdgcn_grid_size_x() / workgroup_threads(); }
 
-// Threads of a wave. (Newer compilers have no macro for it.)
-#if defined(__GFX9__) || defined(__gfx900__) || defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || \
-    defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
-inline constexpr int kWave = 64;
-#else
-inline constexpr int kWave = 32;
-#endif
-
 /// Device code of CUDA reckons with warps of 32 threads. Where a wave has 64, it is two of them.
 __device__ __forceinline__ int lane_of_32() { return thread() & 31; }
 /// As CUDA's: memory of all kinds.
 __device__ __forceinline__ void barrier_of_all() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  await_shared_stores();
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
@@ -146,14 +139,19 @@ __device__ __forceinline__ double shuffle(double x, int lane, int width = 32) {
   const TwoWords words = __builtin_bit_cast(TwoWords, x);
   return __builtin_bit_cast(double, TwoWords{shuffle(words.low, lane, width), shuffle(words.high, lane, width)});
 }
+__device__ __forceinline__ long long shuffle(long long x, int lane, int width = 32) {
+  return __builtin_bit_cast(long long, shuffle(__builtin_bit_cast(double, x), lane, width));
+}
+__device__ __forceinline__ unsigned shuffle(unsigned x, int lane, int width = 32) {
+  return static_cast<unsigned>(shuffle(static_cast<int>(x), lane, width));
+}
 /// Of the thread so many before; its own where there is none.
 __device__ __forceinline__ int shuffle_up(int x, unsigned lanes) {
   const int from = lane_of_32() - static_cast<int>(lanes);
   return shuffle(x, from < 0 ? lane_of_32() : from);
 }
 __device__ __forceinline__ unsigned ballot_of_32(bool x) {
-  if constexpr (kWave == 32) return __builtin_amdgcn_ballot_w32(x);
-  return static_cast<unsigned>(__builtin_amdgcn_ballot_w64(x) >> (thread() & 32));
+  return static_cast<unsigned>(ballot<kWave>(x) >> (kWave == 64 ? thread() & 32 : 0));
 }
 __device__ __forceinline__ bool any_of_wave(bool x) { return any<kWave>(x); }
 __device__ __forceinline__ int add_atomically(int* at, int x) {

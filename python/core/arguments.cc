@@ -33,11 +33,11 @@ Normalizer normalizer_named(const std::string& name) {
 
 BackendChoice backend_named(const std::string& wanted) {
   for (const BackendChoice backend :
-       {BackendChoice::automatic, BackendChoice::cpu, BackendChoice::reference, BackendChoice::cuda}) {
+       {BackendChoice::automatic, BackendChoice::cpu, BackendChoice::reference, BackendChoice::cuda, BackendChoice::amd}) {
     if (wanted == name(backend)) return backend;
   }
   throw Error(ErrorCode::invalid_argument,
-              "backend is '" + wanted + "'; 'automatic', 'cpu', 'reference' and 'cuda' are accepted");
+              "backend is '" + wanted + "'; 'automatic', 'cpu', 'reference', 'cuda' and 'amd' are accepted");
 }
 
 Tuning tuning_named(const std::string& wanted) {

@@ -57,7 +57,7 @@ void add_checks(nb::module_& module) {
              "max_scores"_a.none() = nb::none());
 
   nb::class_<DeviceInfo>(module, "DeviceInfo", "A device that this build can compute on.")
-      .def_ro("kind", &DeviceInfo::kind, "'cpu' or 'cuda'.")
+      .def_ro("kind", &DeviceInfo::kind, "'cpu', 'cuda' or 'rocm'.")
       .def_ro("name", &DeviceInfo::name, "What its maker calls it.")
       .def_ro("detail", &DeviceInfo::detail, "Its figures.")
       .def_ro("memory_bytes", &DeviceInfo::memory_bytes, "The size of its memory.")

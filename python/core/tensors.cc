@@ -20,7 +20,7 @@ namespace {
 
 // dlpack.h, version 1.1; nanobind names the first six.
 constexpr int kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6, kE4m3 = 10, kE5m2 = 12;
-constexpr int kCpu = 1, kCuda = 2, kPinned = 3, kManaged = 13;
+constexpr int kCpu = 1, kCuda = 2, kPinned = 3, kRocm = 10, kRocmPinned = 11, kManaged = 13;
 
 struct Row {
   DType dtype;
@@ -53,10 +53,11 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
 }
 
 Device device_of(int type, int index, const char* name) {
-  if (type == kCpu || type == kPinned) return {};
+  if (type == kCpu || type == kPinned || type == kRocmPinned) return {};
   if (type == kCuda || type == kManaged) return {DeviceKind::cuda, index};
+  if (type == kRocm) return {DeviceKind::rocm, index};
   throw Error(ErrorCode::unsupported, std::string(name) + " is on a device of DLPack type " + std::to_string(type) +
-                                          "; CPU and CUDA memory are accepted");
+                                          "; CPU, CUDA and ROCm memory are accepted");
 }
 
 template <class View, class Any>
@@ -83,9 +84,9 @@ nb::any exported(const Tensor& tensor, DType dtype) {
   auto owner = std::make_unique<Tensor>(tensor);
   nb::capsule capsule(owner.get(), [](void* held) noexcept { delete static_cast<Tensor*>(held); });
   owner.release();
-  const bool on_cpu = view.device.kind == DeviceKind::cpu;
+  constexpr int kTypes[] = {kCpu, kCuda, kRocm};
   nb::ndarray<Framework> array(view.data, shape.size(), shape.data(), capsule, strides.data(), dlpack_of(dtype),
-                               on_cpu ? kCpu : kCuda, view.device.index);
+                               kTypes[static_cast<int>(view.device.kind)], view.device.index);
   return nb::borrow<nb::any>(array.cast());
 }
 
@@ -121,7 +122,8 @@ std::optional<ConstTensorView> given_view(const Given& array, const char* name) 
 Device device_named(const std::string& kind, int index) {
   if (kind == "cpu") return {};
   if (kind == "cuda") return {DeviceKind::cuda, index};
-  throw Error(ErrorCode::invalid_argument, "device is '" + kind + "'; 'cpu' and 'cuda' are accepted");
+  if (kind == "rocm") return {DeviceKind::rocm, index};
+  throw Error(ErrorCode::invalid_argument, "device is '" + kind + "'; 'cpu', 'cuda' and 'rocm' are accepted");
 }
 
 nb::any to_python(const Tensor& tensor) {
@@ -153,7 +155,8 @@ void add_tensors(nb::module_& module) {
       .def_prop_ro("device",
                    [](const Tensor& self) {
                      const Device device = self.view().device;
-                     return std::pair(device.kind == DeviceKind::cpu ? "cpu" : "cuda", device.index);
+                     constexpr const char* kKinds[] = {"cpu", "cuda", "rocm"};
+                     return std::pair(kKinds[static_cast<int>(device.kind)], device.index);
                    })
       .def(
           "to", [](const Tensor& self, const std::string& dtype) { return self.to(parse_dtype(dtype)); }, "dtype"_a)

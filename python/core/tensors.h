@@ -25,7 +25,7 @@ TensorView view_of(const Array& array, const char* name);
 ConstTensorView const_view_of(const ReadOnly& array, const char* name);
 std::optional<ConstTensorView> given_view(const Given& array, const char* name);
 
-/// "cpu" or "cuda". Throws invalid_argument for another kind.
+/// "cpu", "cuda" or "rocm". Throws invalid_argument for another kind.
 Device device_named(const std::string& kind, int index);
 
 /// What Python gets: a NumPy array that shares the tensor's memory and keeps it alive, or heddle._core.Tensor for

@@ -79,7 +79,7 @@ def devices() -> list[DeviceInfo]:
 
 
 def missing(kind: str) -> str:
-    """Why there is no device of this kind, "cpu" or "cuda": a sentence; empty if there is one. Raises ValueError for
+    """Why there is no device of this kind, "cpu", "cuda" or "rocm": a sentence; empty if there is one. Raises ValueError for
     another kind.
 
     >>> import heddle

@@ -76,7 +76,7 @@ class Planned:
 
     @property
     def backend(self) -> str:
-        """'cpu', 'reference' or 'cuda'."""
+        """'cpu', 'reference', 'cuda' or 'amd'."""
         return self._plan.backend
 
     def explain(self) -> str:

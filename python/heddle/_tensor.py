@@ -88,7 +88,7 @@ class Tensor:
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: Any = "float32", device: str = "cpu") -> Tensor:
-        """New memory of any content, on "cpu", "cuda" or "cuda:1"; aligned to 64 bytes, on a GPU to 256. Raises
+        """New memory of any content, on "cpu", "cuda", "cuda:1" or "rocm"; aligned to 64 bytes, on a GPU to 256. Raises
         MemoryError, and NotImplementedError for a device that is not there, with the reason.
 
         >>> import heddle
@@ -139,7 +139,7 @@ class Tensor:
         return Tensor._of(self._tensor.on("cpu", 0))
 
     def on(self, device: str) -> Tensor:
-        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1". Raises NotImplementedError for one
+        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError for one
         that is not there, with the reason."""
         return Tensor._of(self._tensor.on(*_device(device)))
 
@@ -180,7 +180,7 @@ class Tensor:
 def _device(device: str) -> tuple[str, int]:
     kind, _, index = device.partition(":")
     if index and not index.isdecimal():
-        raise ValueError(f"device is '{device}'; 'cpu', 'cuda', 'cuda:0', ... are accepted")
+        raise ValueError(f"device is '{device}'; 'cpu', 'cuda', 'cuda:0', 'rocm:0', ... are accepted")
     return kind, int(index or 0)
 
 

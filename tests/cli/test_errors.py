@@ -202,7 +202,8 @@ class FailedJobs(ErrorTest):
         arguments = ("run", small, "-o", self.out, "--backend", "cuda")
         self.assert_fails(1, "bf16 for all or f16 for all is accepted", *arguments, env=environment)
         self.assert_fails(1, "q, k, v are f32, f32, f32", "explain", small, "--gpu", "h200")
-        names = "'h200', 'a100', 'rtx3090', 'rtx4090', 'rtx5090'"
+        names = ("'h200', 'a100', 'rtx3090', 'rtx4090', 'rtx5090', 'rx6800xt', 'rx7900xtx', 'rx9070xt', 'mi210', "
+                 "'mi300x'")
         self.assert_fails(2, f"gpu is 'h900'; {names} are accepted", "explain", INPUT, "--gpu", "h900")
 
     def test_missing_folder(self):

@@ -323,6 +323,7 @@ BackendChoice backend_under_test() {
   const char* given = std::getenv("HEDDLE_TEST_BACKEND");
   const std::string_view text = given != nullptr ? given : "";
   if (text == "cuda") return BackendChoice::cuda;
+  if (text == "amd") return BackendChoice::amd;
   return text == "reference" ? BackendChoice::reference : BackendChoice::cpu;
 }
 

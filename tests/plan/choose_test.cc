@@ -90,7 +90,8 @@ TEST(Choose, TakesTheDeviceOfThatIndex) {
 }
 
 TEST(Choose, NeverFallsBackToAnotherDevice) {
-  const device::Machine machine = machine_with(h200());
+  device::Machine machine = machine_with(h200());
+  machine.amd_missing = "HIP was not found";
   const auto expect_refusal = [](const Device& device, BackendChoice wanted, const device::Machine& on,
                                  const std::string& sentence) {
     expect_error([&] { chosen({}, device, wanted, on); }, ErrorCode::unsupported, sentence);
@@ -106,7 +107,7 @@ TEST(Choose, NeverFallsBackToAnotherDevice) {
   expect_refusal(kCuda, BackendChoice::automatic, kNoGpu,
                  "q is on cuda:0, but this machine has no CUDA device: libcuda.so.1 was not found");
   expect_refusal({DeviceKind::rocm, 1}, BackendChoice::automatic, machine,
-                 "q is on rocm:1; tensors on the CPU or on a CUDA device are accepted");
+                 "q is on rocm:1, but this machine has no ROCm device: HIP was not found");
 }
 
 TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {

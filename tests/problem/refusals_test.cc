@@ -384,9 +384,9 @@ TEST(Refusals, NumbersThatAreNoEnumerators) {
     refused([&](Call& c) { c.options.normalizer = static_cast<Normalizer>(number); },
             fmt::format("normalizer is {}; softmax (0), none (1) and sigmoid (2) are accepted", number));
   }
-  for (const int number : {4, 9, 255}) {
+  for (const int number : {5, 9, 255}) {
     refused([&](Call& c) { c.options.backend = static_cast<BackendChoice>(number); },
-            fmt::format("backend is {}; automatic (0), cpu (1), reference (2) and cuda (3) are accepted", number));
+            fmt::format("backend is {}; automatic (0), cpu (1), reference (2), cuda (3) and amd (4) are accepted", number));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "backend/cuda/driver/own_folder.h"
+#include "backend/libraries/own_folder.h"
 #include "scoped_environment.h"
 
 namespace heddle::tune {

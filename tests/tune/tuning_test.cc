@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/driver/own_folder.h"
+#include "backend/libraries/own_folder.h"
 #include "engine/machine.h"
 #include "expect_error.h"
 #include "heddle/attention.h"

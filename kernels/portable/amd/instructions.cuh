@@ -28,14 +28,29 @@ __device__ __forceinline__ int workgroup() { return static_cast<int>(__builtin_a
 /// One value for all threads of the wave, which the compiler knows then.
 __device__ __forceinline__ int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 
+// Threads of a wave. (Newer compilers have no macro for it.)
+#if defined(__GFX9__) || defined(__gfx900__) || defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || \
+    defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
+inline constexpr int kWave = 64;
+#else
+inline constexpr int kWave = 32;
+#endif
+
+/// clang 19 takes a fence's wait for needless on gfx9 where a loop comes back to the barrier by a path that stores last.
+__device__ __forceinline__ void await_shared_stores() {
+  if constexpr (kWave == 64) asm volatile("s_waitcnt lgkmcnt(0)" ::: "memory");
+}
+
 /// Orders shared memory alone: loads of global memory stay under way.
 __device__ __forceinline__ void barrier() {
 #if __clang_major__ >= 19
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  await_shared_stores();
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 #else
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  await_shared_stores();
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 #endif
@@ -47,11 +62,20 @@ __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long lon
   return from;
 }
 
+/// A bit for each thread of the wave.
+template <int kWave>
+__device__ __forceinline__ unsigned long long ballot(bool x) {
+#if __has_builtin(__builtin_amdgcn_ballot_w64)
+  if constexpr (kWave == 32) return __builtin_amdgcn_ballot_w32(x);
+  return __builtin_amdgcn_ballot_w64(x);
+#else
+  return __builtin_amdgcn_uicmp(x ? 1 : 0, 0, 33);  // of what is not 0
+#endif
+}
 /// kWave threads: 32 or 64.
 template <int kWave>
 __device__ __forceinline__ bool any(bool x) {
-  if constexpr (kWave == 32) return __builtin_amdgcn_ballot_w32(x) != 0;
-  return __builtin_amdgcn_ballot_w64(x) != 0;
+  return ballot<kWave>(x) != 0;
 }
 /// The value of the thread in the other half of the wave.
 template <int kWave>
@@ -62,6 +86,13 @@ __device__ __forceinline__ unsigned other_half(unsigned x) {
   } else {
     return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute(((thread() & 63) ^ 32) * 4, static_cast<int>(x)));
   }
+}
+
+/// The value, computed where all threads of the wave are. clang 19 moves an exchange between lanes into the branch that
+/// uses its result alone, where lanes that should give are off.
+__device__ __forceinline__ float settled(float x) {
+  asm volatile("" : "+v"(x));
+  return x;
 }
 
 #if __has_builtin(__builtin_amdgcn_exp2f)

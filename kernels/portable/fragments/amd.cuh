@@ -51,7 +51,7 @@ struct AmdFragments {
   static __device__ __forceinline__ float log2(float x) { return amd::log2(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return amd::reciprocal(x); }
   static __device__ __forceinline__ float other_half(float x) {
-    return __builtin_bit_cast(float, amd::other_half<kWave>(__builtin_bit_cast(unsigned, x)));
+    return amd::settled(__builtin_bit_cast(float, amd::other_half<kWave>(__builtin_bit_cast(unsigned, x))));
   }
   static __device__ __forceinline__ float row_max(float x) { return larger(x, other_half(x)); }
   static __device__ __forceinline__ float row_sum(float x) { return x + other_half(x); }
@@ -148,6 +148,7 @@ struct AmdFragments {
             const int chunk = i * kSharing + lane() / kRows;
             Chunk loaded;
             load<kConfig.qk_dim, kConfig.q_bytes>(loaded, from, 8 * chunk, from != nullptr);
+            if (kConfig.key_waves > 1 && wave() >= kConfig.row_waves) continue;  // one of those that share the rows
             store(queries_of_wave() + (kRows * f + lane() % kRows) * kMemory.k_pitch + 16 * chunk, loaded);
           }
         } else {

@@ -110,6 +110,7 @@ struct FmaFragments : WarpOfThreads {
 #pragma unroll
       for (int i = 0; i < kFragments * kOwnRows; ++i) {
         const char* from = row(i);
+        if (!brings_queries(kConfig.row_waves)) break;
         copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(
             base_ + kMemory.q + row_of(i) * kMemory.k_pitch, from, from != nullptr, lane() % 4);
       }

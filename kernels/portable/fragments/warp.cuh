@@ -13,6 +13,9 @@ struct WarpOfThreads {
   /// The wave's number, which the compiler knows to be one value for all its threads.
   static __device__ __forceinline__ int wave() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x / 32), 0); }
 
+  /// Of waves that share rows each brings their queries: all store the same.
+  static __device__ __forceinline__ bool brings_queries(int) { return true; }
+
   static __device__ __forceinline__ void barrier() { __syncthreads(); }
   static __device__ __forceinline__ void fence() { __threadfence(); }
   /// In a part that few steps come to: the compiler is not to compute it for all, and then choose.

@@ -53,10 +53,8 @@ constexpr MmaKernel kWmmaKernels[] = {
     {128, 4, 1, 16, false, 1}, {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
 };
 constexpr MmaKernel kMfmaKernels[] = {
-    {64, 2, 1, 64, false, 1},
-    {64, 2, 1, 32, false, 1},
-    {128, 2, 1, 32, false, 1},
-    {256, 2, 1, 32, false, 1},
+    {64, 2, 1, 64, false, 2},  {64, 2, 1, 32, false, 2},  {64, 2, 1, 32, false, 1},
+    {128, 2, 1, 32, false, 2}, {128, 2, 1, 32, false, 1}, {256, 2, 1, 32, false, 1},
 };
 
 std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind fragments) {
@@ -139,7 +137,7 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   const int tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   config.row_waves = std::max(1, tile / fragment);
   config.key_waves = std::max(1, std::min(4 / config.row_waves, config.kv_block / fragment));
-  config.ctas = 1;
+  if (config.fragments != FragmentKind::gfx9) config.ctas = 1;
 }
 
 }  // namespace
@@ -208,11 +206,11 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   const int dim = std::max(all.qk_dim, all.v_dim), packed = packed_heads_of(problem);
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
   std::vector<ForwardMmaConfig> configs;
-  for (const bool few : {true, false}) {
-    if (few && packed == 0) continue;
-    for (const MmaKernel& kernel : kernels_of(all.storage, all.fragments)) {
+  const auto append = [&](FragmentKind fragments, bool few) {
+    for (const MmaKernel& kernel : kernels_of(all.storage, fragments)) {
       if (kernel.most_dim != bound) continue;
       ForwardMmaConfig config = all;
+      config.fragments = fragments;
       config.row_waves = kernel.row_waves;
       config.row_fragments = kernel.row_fragments;
       config.kv_block = kernel.kv_block;
@@ -221,9 +219,17 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       if (few) set_few_queries(config, packed, longest_queries(problem));
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
     }
+  };
+  const auto append_all = [&](FragmentKind fragments) {
+    const auto first = std::ssize(configs);
+    if (packed > 0) append(fragments, true);
     // More keys a step occupy more waves.
-    if (few) std::ranges::stable_sort(configs, std::greater<>(), &ForwardMmaConfig::kv_block);
-  }
+    std::ranges::stable_sort(configs.begin() + first, configs.end(), std::greater<>(), &ForwardMmaConfig::kv_block);
+    append(fragments, false);
+  };
+  append_all(all.fragments);
+  // AMD's, where no kernel of matrix instructions fits or does without scratch memory.
+  if (all.fragments != FragmentKind::mma && all.fragments != FragmentKind::fma) append_all(FragmentKind::fma);
   return configs;
 }
 

@@ -26,7 +26,9 @@ namespace {
 
 constexpr std::int64_t kGuard = 1024;  // bytes before and behind
 
-bool on_gpu() { return gpu_backend() == BackendChoice::cuda; }
+bool on_gpu() { return device_under_test().kind != DeviceKind::cpu; }
+bool on_cuda() { return device_under_test().kind == DeviceKind::cuda; }
+const backend::DeviceInterface& devices() { return *backend::find_device_kind(device_under_test().kind); }
 
 std::atomic<int> asked = 0, refused = 0, dropped = 0, planned = 0, left_out = 0;  // AskedKernels
 
@@ -34,7 +36,7 @@ std::atomic<int> asked = 0, refused = 0, dropped = 0, planned = 0, left_out = 0;
 
 std::string other_family() {
   const std::string name = base::value_of(base::Option::family);
-  const plan::Family* family = name.empty() ? nullptr : plan::family_of(name, BackendChoice::cuda);
+  const plan::Family* family = name.empty() ? nullptr : plan::family_of(name, gpu_backend());
   const bool is_forward = family != nullptr && family->pass == problem::Pass::forward;
   return is_forward && name != "forward_sm90" ? name : std::string();
 }
@@ -43,8 +45,20 @@ BackendChoice gpu_backend() {
   return std::getenv("HEDDLE_TEST_BACKEND") == nullptr ? BackendChoice::cuda : backend_under_test();
 }
 
+Device device_under_test() {
+  switch (gpu_backend()) {
+    case BackendChoice::cuda:
+      return kGpu;
+    case BackendChoice::amd:
+      return {DeviceKind::rocm, 0};
+    default:
+      return {};
+  }
+}
+
 std::string gpu_missing() {
   if (!on_gpu()) return {};
+  if (!on_cuda()) return devices().missing();
   if (std::string reason = cuda::driver_missing(); !reason.empty()) return reason;
   const device::CudaCaps& caps = cuda::devices().front();
   if (caps.major == 9 && caps.minor == 0) return {};
@@ -52,7 +66,7 @@ std::string gpu_missing() {
 }
 
 Stream::Stream() {
-  if (!on_gpu()) return;
+  if (!on_cuda()) return;
   const cuda::ContextScope scope(0);
   cuda::check(cuda::driver().StreamCreate(&handle_, cuda::CUstream_flags::non_blocking), "creating a stream");
 }
@@ -72,24 +86,24 @@ void Stream::wait() const {
 DeviceTensor::DeviceTensor(const GuardedTensor& host, std::int64_t shift)
     : host_(host),
       begin_(kGuard + shift),
-      memory_(0, host.memory().size() + static_cast<std::size_t>(2 * kGuard + shift)) {}
+      memory_(devices(), 0, host.memory().size() + static_cast<std::size_t>(2 * kGuard + shift)) {}
 
 TensorView DeviceTensor::view() const {
   TensorView view = host_.view();
   view.data = static_cast<std::byte*>(memory_.data()) + begin_ + host_.first_byte();
-  view.device = {DeviceKind::cuda, 0};
+  view.device = device_under_test();
   return view;
 }
 
 void DeviceTensor::upload() {
   std::vector<std::byte> bytes(memory_.bytes(), std::byte{0xff});
   std::ranges::copy(host_.memory(), bytes.begin() + begin_);
-  cuda::copy_and_wait(0, memory_.data(), bytes.data(), bytes.size());
+  devices().copy_and_wait(0, memory_.data(), bytes.data(), bytes.size());
 }
 
 void DeviceTensor::download() {
   std::vector<std::byte> bytes(memory_.bytes());
-  cuda::copy_and_wait(0, bytes.data(), memory_.data(), bytes.size());
+  devices().copy_and_wait(0, bytes.data(), memory_.data(), bytes.size());
   const auto span = bytes.begin() + begin_, end = span + std::ssize(host_.memory());
   const auto untouched = [](std::byte byte) { return byte == std::byte{0xff}; };
   EXPECT_TRUE(std::all_of(bytes.begin(), span, untouched)) << "written before the tensor";
@@ -111,8 +125,8 @@ GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   }
   std::array<std::uint64_t, 8> content{};
   for (std::uint64_t& word : content) word = static_cast<std::uint64_t>(host_.below(3)) * 0x5555555555555555U;
-  workspace_.emplace(0, sizeof content);
-  cuda::copy_and_wait(0, workspace_->data(), content.data(), sizeof content);
+  workspace_.emplace(devices(), 0, sizeof content);
+  devices().copy_and_wait(0, workspace_->data(), content.data(), sizeof content);
 }
 
 AttentionTensors GpuCase::tensors() const {
@@ -134,8 +148,8 @@ AttentionTensors GpuCase::tensors() const {
 void* GpuCase::workspace(std::int64_t bytes) {
   if (!workspace_ || static_cast<std::int64_t>(workspace_->bytes()) >= bytes) return workspace();
   const std::vector<std::byte> content(static_cast<std::size_t>(bytes), std::byte{0xff});
-  workspace_.emplace(0, content.size());
-  cuda::copy_and_wait(0, workspace_->data(), content.data(), content.size());
+  workspace_.emplace(devices(), 0, content.size());
+  devices().copy_and_wait(0, workspace_->data(), content.data(), content.size());
   return workspace_->data();
 }
 
@@ -157,7 +171,7 @@ void GpuCase::place_lengths(AttentionOptions& there) {
     std::optional<ConstTensorView>& view = there.*member;
     if (!view) continue;
     const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape);
-    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to(device_under_test()));
     view = copies_of_small_.back();
   }
 }
@@ -170,7 +184,7 @@ AttentionOptions GpuCase::options_there() {
     for (int axis = 0; axis < view.rank(); ++axis) {
       if (view.strides[axis] == 0) host.shape[axis] = std::min<std::int64_t>(1, view.shape[axis]);
     }
-    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to({DeviceKind::cuda, 0}));
+    copies_of_small_.push_back(Tensor::adopt(host, nullptr).to(device_under_test()));
     // What entries share they share there, too.
     ConstTensorView there_view = copies_of_small_.back();
     for (int axis = 0; axis < view.rank(); ++axis) {
@@ -201,8 +215,8 @@ AttentionOptions GpuCase::options_there() {
 void GpuCase::place_sinks(ConstTensorView& sinks) {
   const std::int64_t apart = sinks.strides[0];
   const TensorView all(const_cast<void*>(sinks.data), sinks.dtype, {sinks.shape[0], apart});
-  copies_of_small_.push_back(Tensor::adopt(all, nullptr).to({DeviceKind::cuda, 0}));
-  sinks = ConstTensorView(copies_of_small_.back().data(), sinks.dtype, sinks.shape, {apart}, {DeviceKind::cuda, 0});
+  copies_of_small_.push_back(Tensor::adopt(all, nullptr).to(device_under_test()));
+  sinks = ConstTensorView(copies_of_small_.back().data(), sinks.dtype, sinks.shape, {apart}, device_under_test());
 }
 
 void GpuCase::upload() {
@@ -266,7 +280,7 @@ std::optional<AttentionPlan> GpuCase::planned_here() {
 }
 
 bool GpuCase::run() {
-  if (host_.spec().tile && on_gpu()) {
+  if (host_.spec().tile && on_cuda()) {
     ++asked;
     if (!other_family().empty()) {
       ++dropped;

@@ -1,4 +1,5 @@
-// Attention cases in a GPU's memory, poisoned around and between the elements as on the host, and streams to run them.
+// Attention cases in the memory of a GPU, of CUDA's or of AMD's, poisoned around and between the elements as on the
+// host, and streams to run them.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "backend/cuda/driver/device.h"
+#include "backend/gpu/gpu.h"
 #include "engine/attention_case.h"
 
 namespace heddle::test {
@@ -19,11 +21,13 @@ inline constexpr Device kGpu = {DeviceKind::cuda, 0};
 std::string gpu_missing();
 /// What these tests run on: cuda unless HEDDLE_TEST_BACKEND names another.
 BackendChoice gpu_backend();
+/// The first device of that backend: kGpu, or rocm:0. The CPU where the cases run there.
+Device device_under_test();
 
 /// The forward's family that HEDDLE_FAMILY names, if it is not forward_sm90, whose tiles the cases ask for; else empty.
 std::string other_family();
 
-/// A stream that waits for no other. Null where the cases run on the CPU.
+/// A stream of CUDA's that waits for no other. Null elsewhere: the default one.
 class Stream {
  public:
   Stream();
@@ -51,7 +55,7 @@ class DeviceTensor {
  private:
   GuardedTensor host_;
   std::int64_t begin_;  // of the span, in memory_
-  cuda::DeviceMemory memory_;
+  gpu::Memory memory_;
 };
 
 /// A case and its copy on the first GPU; on the host alone where the cases run on the CPU.
@@ -86,7 +90,7 @@ class GpuCase {
 
   AttentionCase host_;
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse, and max_scores if they are asked for
-  std::optional<cuda::DeviceMemory> workspace_;
+  std::optional<gpu::Memory> workspace_;
   std::vector<Tensor> copies_of_small_;
 };
 

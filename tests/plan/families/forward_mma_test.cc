@@ -160,16 +160,10 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
   };
   EXPECT_EQ(first_of(given({128, 128})).kv_block, first_of(call).kv_block);
   EXPECT_EQ(first_of(given({64, 16})).kv_block, 16);
-  expect_error(
-      [&] {
-        first_of(given({60, 64}));
-      },
-      ErrorCode::unsupported, HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
-  expect_error(
-      [&] {
-        first_of(given({64, 40}));
-      },
-      ErrorCode::unsupported, HasSubstr("keys do not divide the 40 of a block of block_mask"));
+  expect_error([&] { first_of(given({60, 64})); }, ErrorCode::unsupported,
+               HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
+  expect_error([&] { first_of(given({64, 40})); }, ErrorCode::unsupported,
+               HasSubstr("keys do not divide the 40 of a block of block_mask"));
 }
 
 TEST(ForwardMma, IsTakenOnlyWhereItIsNamed) {
@@ -199,6 +193,53 @@ TEST(ForwardMma, OtherFamiliesAreRefusedWhereTheEnvironmentAsksForOne) {
   const ScopedVariable family("HEDDLE_FAMILY", "forward_gemm");
   expect_error([&] { chosen({.q_rows = 500}, h200()); }, ErrorCode::invalid_argument,
                "HEDDLE_FAMILY is 'forward_gemm'; backend cuda has no kernel family of that name");
+}
+
+const device::AmdCaps& amd_caps_of(std::string_view gpu) {
+  return std::ranges::find(device::kKnownAmdGpus, gpu, &device::KnownAmdGpu::name)->caps;
+}
+std::vector<shared::ForwardMmaConfig> offered_on_amd(const HopperCall& call, std::string_view gpu) {
+  std::vector<shared::ForwardMmaConfig> configs;
+  for (const plan::Choice& choice :
+       plan::forward_mma(call.problem(), call.tensors(), call.all_options(), amd_caps_of(gpu),
+                         [&](BlockSize block) { return call.rows_of(block); })) {
+    configs.push_back(*choice.plan.forward_mma);
+  }
+  return configs;
+}
+
+TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
+  using shared::FragmentKind;
+  struct Row {
+    const char* gpu;
+    FragmentKind narrow;
+    int threads;
+  };
+  for (const Row& row : {Row{"rx6800xt", FragmentKind::fma, 128}, Row{"rx7900xtx", FragmentKind::gfx11, 128},
+                         Row{"rx9070xt", FragmentKind::gfx12, 128}, Row{"mi210", FragmentKind::gfx9, 128},
+                         Row{"mi300x", FragmentKind::gfx9, 128}}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      const auto configs = offered_on_amd({.dim = dim}, row.gpu);
+      EXPECT_EQ(configs.front().fragments, row.narrow) << row.gpu << " " << dim;
+      EXPECT_EQ(configs.front().threads(), row.threads) << row.gpu << " " << dim;
+      // Where no kernel of matrix instructions does, plain ones may.
+      EXPECT_EQ(configs.back().fragments, FragmentKind::fma) << row.gpu << " " << dim;
+    }
+    EXPECT_EQ(offered_on_amd({.dim = 64, .dtype = DType::f32}, row.gpu).front().fragments, FragmentKind::fma);
+  }
+  EXPECT_EQ(plan::amd_target("gfx1200").narrow, FragmentKind::gfx12);
+  EXPECT_EQ(plan::amd_target("gfx1250").narrow, FragmentKind::fma);
+  EXPECT_EQ(plan::amd_target("gfx1151").narrow, FragmentKind::gfx11);
+  EXPECT_EQ(plan::amd_target("gfx908").narrow, FragmentKind::fma);
+}
+
+TEST(ForwardMma, RefusesAmdChipsThatNobodyKnows) {
+  device::AmdCaps caps = amd_caps_of("mi300x");
+  const HopperCall call;
+  EXPECT_EQ(plan::forward_mma_refuses(call.problem(), call.all_options(), caps), "");
+  caps.architecture = "gfx803";
+  EXPECT_EQ(plan::forward_mma_refuses(call.problem(), call.all_options(), caps),
+            "rocm:0 (AMD Instinct MI300X) is gfx803; gfx9, gfx10, gfx11 and gfx12 are accepted");
 }
 
 }  // namespace

@@ -195,9 +195,7 @@ std::vector<std::string> options_of(const jit::Source& source) {
   if (source.architecture.empty()) {
     throw Error(ErrorCode::internal, fmt::format("kernel '{}' has no architecture", source.name));
   }
-  std::vector<std::string> options{"--gpu-architecture=" + source.architecture, "-std=c++20", "-O3",
-                                   // Mods switch it off where each operation rounds.
-                                   "-ffp-contract=fast-honor-pragmas"};
+  std::vector<std::string> options{"--gpu-architecture=" + source.architecture, "-std=c++20", "-O3"};
   options.insert(options.end(), source.options.begin(), source.options.end());
   return options;
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "backend/cuda/emit/backward_text.h"
-#include "backend/cuda/emit/embedded.h"
+#include "backend/device_code/headers.h"
 
 namespace heddle::cuda::emit {
 namespace {
@@ -113,7 +113,7 @@ jit::Source backward_sums(const BackwardSm90Config& config, const BackwardReads&
   return {.name = backward_name(config, "backward_sums"),
           .text = kIncludes + backward_config_text(config) + reads_text(reads, types, own) +
                   "#include \"families/backward_sums.cuh\"\n",
-          .headers = embedded_headers(),
+          .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "backend/cuda/emit/backward_sm90.h"
-#include "backend/cuda/launch/sequences.h"
+#include "backend/gpu/sequences.h"
 #include "plan/families/backward_sm90.h"
 
 namespace heddle::cuda {
@@ -29,7 +29,7 @@ BackwardSequencesParams backward_sequences_params(const problem::AttentionProble
                                                   const BackwardConstants& constants, std::int64_t tiles,
                                                   std::int64_t blocks) {
   BackwardSequencesParams params;
-  params.sequences = sequences_params(problem);
+  params.sequences = gpu::sequences_params(problem);
   params.lists.count = params.sequences.count;
   params.lists.packed = problem.packed;
   params.lists.q_rows = params.sequences.q_rows;
@@ -49,7 +49,7 @@ void set_backward_lists(const backend::RunArguments& arguments, const problem::A
                         BackwardConstants& constants) {
   const shared::BackwardListsMemory at = plan::backward_lists_memory(problem, config);
   char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem, config).lists;
-  set_lengths(*arguments.options, params.sequences);
+  gpu::set_lengths(*arguments.options, params.sequences);
   params.sequences.spans = reinterpret_cast<shared::SequenceSpan*>(memory + at.spans);
   params.sequences.left_count = reinterpret_cast<int*>(memory + at.count);
   shared::BackwardListsParams& lists = params.lists;

@@ -21,6 +21,7 @@
 #include "backend/cuda/launch/copied_rows.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/device_lists.h"
 #include "backend/gpu/kv_start.h"
 #include "backend/gpu/mod_values.h"
 #include "plan/access/tma.h"
@@ -122,7 +123,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
       sequences_.emplace(device_, backward_sequences_params(problem_, config_, constants_, std::ssize(schedule.items),
                                                             std::ssize(schedule.blocks)));
     }
-    if (problem_.device_kv_starts) own_kv_start_ = slot_of(layout_, plan::kKvStartName);
+    if (problem_.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     if (any_steps_ && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
       copied_.emplace(arguments);
     }

@@ -5,12 +5,13 @@
 //
 // Environment variables:
 //   FAKE_HIP_CHIP     the chip, gfx1100 by default
-//   FAKE_HIP_DEVICES  how many there are, 2 by default; with 0, hipInit and hipGetDeviceCount answer as HIP without a GPU
-//   FAKE_HIP_BYTES    memory of a device, 1 GiB by default
-//   FAKE_HIP_CUS      compute units that the HSA library tells, 96 by default
-//   FAKE_HIP_FAILS    FUNCTION=CODE: this function does nothing and answers the code
+//   FAKE_HIP_DEVICES  how many there are, 2 by default; with 0, hipInit and hipGetDeviceCount answer as HIP without a
+//   GPU FAKE_HIP_BYTES    memory of a device, 1 GiB by default FAKE_HIP_CUS      compute units that the HSA library
+//   tells, 96 by default FAKE_HIP_FAILS    FUNCTION=CODE: this function does nothing and answers the code
 //   FAKE_HIP_VERSION  what hipRuntimeGetVersion answers, 60000000 by default
 //   FAKE_HIP_SKIPPED  devices that HSA lists before HIP's first one, 0 by default
+//   FAKE_HIP_FILLS    a byte that new memory holds; by default nothing wrote it, and a kernel that reads it is at fault
+//   FAKE_HIP_PRINTS   1: findings also go to stderr
 #pragma once
 
 #include <cstddef>

@@ -80,6 +80,9 @@ int hipMalloc(void** pointer, std::size_t bytes) {
   if (bytes > memory_bytes() - device().allocated) return answer(kOutOfMemory);
   const std::uint64_t address = state().memory.allocate(bytes, "device memory");
   state().allocations[address] = {bytes, current_device()};
+  if (const std::string fill = setting("FAKE_HIP_FILLS", ""); !fill.empty()) {
+    state().memory.fill(address, static_cast<std::uint8_t>(std::atoi(fill.c_str())), bytes);
+  }
   device().allocated += bytes;
   *pointer = reinterpret_cast<void*>(address);
   return kSuccess;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 
@@ -43,6 +44,11 @@ bool buffer_of(void** extra, std::vector<std::uint8_t>& bytes) {
   return true;
 }
 
+void note(const std::string& finding) {
+  state().findings += finding;
+  if (setting("FAKE_HIP_PRINTS", "") == "1") fmt::print(stderr, "{}", finding);
+}
+
 HipError launch(Function& function, std::array<std::uint32_t, 3> grid, std::array<std::uint32_t, 3> block,
                 std::uint32_t dynamic_lds, const std::vector<std::uint8_t>& bytes) {
   const simulator::LaunchOptions options{.dynamic_lds = dynamic_lds, .wave_order = state().wave_order};
@@ -52,13 +58,12 @@ HipError launch(Function& function, std::array<std::uint32_t, 3> grid, std::arra
     for (const std::uint8_t byte : bytes) arguments.add(byte);
     const simulator::Report report =
         function.module->simulator.launch(function.kernel->name, grid, block, arguments, options);
-    if (!report.findings.all().empty())
-      state().findings += fmt::format("{}: {}", function.kernel->name, report.findings.text());
+    if (!report.findings.all().empty()) note(fmt::format("{}: {}", function.kernel->name, report.findings.text()));
     if (report.findings.has(simulator::Fault::kBounds)) device().broken = kIllegalAddress;
     if (report.findings.has(simulator::Fault::kRunaway)) device().broken = kLaunchFailure;
     return kSuccess;  // a GPU tells of these when it is waited for
   } catch (const std::runtime_error& error) {
-    state().findings += fmt::format("{}: {}\n", function.kernel->name, error.what());
+    note(fmt::format("{}: {}\n", function.kernel->name, error.what()));
     return kLaunchFailure;
   }
 }

@@ -67,7 +67,7 @@ struct State {
   std::size_t launches = 0;
   std::uint64_t wave_order = 0;
   int last_error = kSuccess;
-  void* captured = nullptr;                      ///< launches on this stream are recorded, and not run
+  void* captured = nullptr;  ///< launches on this stream are recorded, and not run
   std::vector<std::function<void()>> recorded;
 };
 /// Lives until the process ends.

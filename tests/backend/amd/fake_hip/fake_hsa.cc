@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidArgument = 0x1001;
 constexpr int kName = 0, kDeviceType = 17, kCaches = 18, kComputeUnits = 0xA002, kBus = 0xA006;  // hsa_agent_info_t
-constexpr std::uint32_t kCpu = 0, kGpu = 1;                         // hsa_device_type_t
-constexpr std::uint64_t kFirstAgent = 1;                            // handles: the CPU, then the GPUs
+constexpr std::uint32_t kCpu = 0, kGpu = 1;                                                      // hsa_device_type_t
+constexpr std::uint64_t kFirstAgent = 1;  // handles: the CPU, then the GPUs
 
 std::string setting(const char* name, const char* otherwise) {
   const char* text = std::getenv(name);
@@ -58,7 +58,9 @@ int hsa_agent_get_info(hsa_agent_t agent, int attribute, void* value) {
     const auto place = static_cast<std::uint32_t>(agent.handle - kFirstAgent - 1 + 3) << 8;
     std::memcpy(value, &place, sizeof(place));
   } else if (attribute == kComputeUnits) {
-    const auto units = static_cast<std::uint32_t>(gpu ? std::atoi(setting("FAKE_HIP_CUS", "96").c_str()) : 0);
+    // HIP's device n has n more than its first one.
+    const std::uint64_t first = kFirstAgent + 1 + number_of("FAKE_HIP_SKIPPED", "0");
+    const auto units = static_cast<std::uint32_t>(gpu ? number_of("FAKE_HIP_CUS", "96") + agent.handle - first : 0);
     std::memcpy(value, &units, sizeof(units));
   } else {
     return kInvalidArgument;

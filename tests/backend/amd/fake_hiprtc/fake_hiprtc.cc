@@ -2,7 +2,8 @@
 // comgr's two functions that list chips, as of a library that hipRTC was linked with.
 //
 // Environment variables:
-//   FAKE_HIPRTC_CHIPS   the chips that comgr lists, with commas between; default: those that the simulator executes, and
+//   FAKE_HIPRTC_CHIPS   the chips that comgr lists, with commas between; default: those that the simulator executes,
+//   and
 //                       gfx1030
 //   FAKE_HIPRTC_ABORTS  not empty: a chip that is not listed ends the process, as hipRTC 5.2 does
 //   FAKE_HIPRTC_COUNT   a file that gets a byte a compilation
@@ -108,8 +109,8 @@ int hiprtcCompileProgram(Program* program, int count, const char* const* options
   }
   const Folder folder;
   std::ofstream(folder.path + "/k.hip") << program->text;
-  std::string command = "'" FAKE_HIPRTC_CLANG
-                        "' -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -cuid=heddle";
+  std::string command =
+      "'" FAKE_HIPRTC_CLANG "' -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -cuid=heddle";
   for (int i = 0; i < count; ++i) {
     std::string option = options[i];
     constexpr const char* kArchitecture = "--gpu-architecture=";

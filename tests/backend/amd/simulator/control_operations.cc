@@ -118,6 +118,10 @@ constexpr OperationRow kRows[] = {
     {"s_inst_prefetch", ":-", execute_nothing, kNone},
     {"s_waitcnt_depctr", ":-", execute_nothing, kNone},
     {"s_wait_alu", ":-", execute_nothing, kNone},
+    // Of images and ray tracing, which are not simulated: nothing of theirs is under way.
+    {"s_wait_samplecnt", ":-", execute_nothing, kNone},
+    {"s_wait_bvhcnt", ":-", execute_nothing, kNone},
+    {"s_wait_expcnt", ":-", execute_nothing, kNone},
     {"s_code_end", ":", execute_nothing, kNone},
     {"s_icache_inv", ":", execute_nothing, kNone},
     {"s_dcache_inv", ":", execute_nothing, Class::kCache},

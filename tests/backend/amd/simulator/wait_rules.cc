@@ -51,6 +51,10 @@ std::int64_t with_named_limit(std::int64_t limits, std::string_view text) {
   throw std::runtime_error(fmt::format("wait '{}' is not known", text));
 }
 
+/// From gfx10 on flat operations come back in order. (LLVM's FeatureFlatLgkmVMemCountInOrder.) On gfx9 what goes to LDS
+/// and what goes to memory may overtake each other.
+bool flat_in_order(const Chip& chip) { return chip.generation != 9; }
+
 Counter scalar_counter(const Chip& chip) { return chip.generation == 12 ? Counter::kScalar : Counter::kLds; }
 
 }  // namespace
@@ -77,7 +81,8 @@ void check_waits(Execution& x, const Instruction& i) {
   for (std::size_t t = 0; t < i.touched_count; ++t) {
     const RegisterRange& range = i.touched[t];
     int waiting = -1;
-    if (range.written && group == WaitGroup::kVectorLoad) {
+    const bool like_vector = group == WaitGroup::kFlatLoad && flat_in_order(x.chip);
+    if (range.written && (group == WaitGroup::kVectorLoad || like_vector)) {
       waiting = x.wave.waits.pending_beside(range, Counter::kLoads);
     } else if (range.written && group == WaitGroup::kLds) {
       waiting = x.wave.waits.pending_beside(range, Counter::kLds);
@@ -116,11 +121,12 @@ void issue(Execution& x, const Instruction& i) {
       waits.issue(scalar_counter(x.chip), false, ranges);
       break;
     case WaitGroup::kFlatLoad:
-    case WaitGroup::kFlatStore: {  // to LDS or to memory: each counter goes up, and either may come back first
+    case WaitGroup::kFlatStore: {  // to LDS or to memory: each counter goes up
       const Counter memory =
           static_cast<WaitGroup>(i.wait_group) == WaitGroup::kFlatLoad ? Counter::kLoads : Counter::kStores;
-      waits.issue(memory, false, ranges);  // a register has one mark; compilers wait for both counters
-      waits.issue(Counter::kLds, false, {});
+      const bool in_order = flat_in_order(x.chip);
+      waits.issue(memory, in_order, ranges);  // a register has one mark; compilers wait for both counters
+      waits.issue(Counter::kLds, in_order, {});
       break;
     }
     case WaitGroup::kLds: {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/driver/own_folder.h"
+#include "backend/libraries/own_folder.h"
 #include "launch_case.h"
 #include "scoped_environment.h"
 

@@ -29,6 +29,7 @@ template <int kWave>
 unsigned other_half(unsigned x) {
   return lanes::from_lane(x, lanes::cta.lane() ^ (kWave / 2));
 }
+inline float settled(float x) { return x; }
 inline float flushed(float x) { return std::fabs(x) < 0x1p-126F ? 0 : x; }
 inline float exp2(float x) { return std::exp2(x); }
 inline float log2(float x) { return std::log2(x); }

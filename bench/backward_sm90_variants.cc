@@ -1,7 +1,8 @@
 // What do the choices of the Hopper backward do? Each variant of its configuration is checked against the reference on
 // a small problem, then timed on the grid of bench/compare.py, full and causal, beside the planner's own.
 //
-//   bench_backward_sm90_variants [--dim D] [--lengths N,...] [--only NAME] [--times N] [--device I] [--check-only]
+//   bench_backward_sm90_variants [--dim D,D/V,...] [--lengths N,...] [--only NAME] [--times N] [--device I]
+//   [--check-only]
 //
 // Prints TFLOP/s of all kernels of a run (5 products; causal counts half), or why a variant cannot run. Exits 1 if a
 // variant's gradients fail the criterion of heddle/check.h.
@@ -25,13 +26,20 @@
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
-#include "shared/backward_sm90_memory.h"
+#include "shared/backward_wide_memory.h"
 #include "shared/forward_sm90_memory.h"
 
 namespace heddle::bench {
 namespace {
 
 constexpr std::int64_t kTokens = 16384, kColumns = 2048;
+
+/// Head dims of q and k, and of v.
+struct HeadDims {
+  std::int64_t qk, v;
+  std::string text() const { return qk == v ? fmt::format("{}", qk) : fmt::format("{}/{}", qk, v); }
+  std::int64_t heads() const { return kColumns / qk; }
+};
 
 struct Variant {
   std::string name;
@@ -44,10 +52,17 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   const auto add = [&](const std::string& name, auto&& change) {
     shared::BackwardSm90Config config = planned;
     change(config);
-    const bool fits = shared::backward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+    const bool fits = shared::backward_shared_bytes(config) <= shared::kSm90SharedMemory;
     if (fits && !(config == planned)) variants.push_back({name, config});
   };
   add("late numbers", [](auto& config) { config.early_numbers = false; });
+  // In a narrow kernel two would wait for each other.
+  add("2 stages of Q", [](auto& config) {
+    if (config.wide) config.q_stages = 2;
+  });
+  add("1 stage of dO", [](auto& config) {
+    if (config.wide) config.d_o_stages = 1;
+  });
   add("4 stages of Q", [](auto& config) {
     config.q_stages = 4;
     config.d_o_stages = 2;
@@ -62,11 +77,11 @@ struct Memory {
   Tensor q, k, v, d_o, o, lse, dq, dk, dv;
   AttentionOptions options{};
 
-  Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim, bool causal,
+  Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, const HeadDims& dims, bool causal,
          const Device& place) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    const auto draw = [&] {
+    const auto draw = [&](std::int64_t dim) {
       Tensor drawn = Tensor::empty(DType::f32, {batch, heads, length, dim});
       std::vector<float> pool(1'000'003);
       for (float& x : pool) x = normal(random);
@@ -74,11 +89,12 @@ struct Memory {
       for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(i) % pool.size()];
       return drawn.to(DType::bf16).to(place);
     };
-    q = draw(), k = draw(), v = draw(), d_o = draw();
+    q = draw(dims.qk), k = draw(dims.qk), v = draw(dims.v), d_o = draw(dims.v);
     if (causal) options.mask_mod = mods::causal();
     AttentionResult forward = attention(q, k, v, options, true);
     o = std::move(forward.o), lse = std::move(forward.lse);
-    for (Tensor* gradient : {&dq, &dk, &dv}) *gradient = Tensor::empty_on(place, DType::bf16, q.view().shape);
+    for (Tensor* gradient : {&dq, &dk}) *gradient = Tensor::empty_on(place, DType::bf16, q.view().shape);
+    dv = Tensor::empty_on(place, DType::bf16, v.view().shape);
   }
   BackwardTensors tensors() const {
     BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};
@@ -133,8 +149,8 @@ class Runner {
 };
 
 /// Of a small problem with ragged ends. Empty where the criterion is met.
-std::string check(const Variant& variant, std::int64_t dim, const Device& place, GpuTimer& timer) {
-  const Memory memory(1, 2, 400, dim, true, place);
+std::string check(const Variant& variant, const HeadDims& dims, const Device& place, GpuTimer& timer) {
+  const Memory memory(1, 2, 400, dims, true, place);
   const Runner runner(memory, &variant);
   timer.seconds(1, [&] { runner(timer.stream()); });
   const GradientReport report = check_backward(runner.tensors(), memory.options);
@@ -142,7 +158,8 @@ std::string check(const Variant& variant, std::int64_t dim, const Device& place,
 }
 
 struct Arguments {
-  std::vector<std::int64_t> dims = {64, 128}, lengths = {512, 2048, 8192, 16384};
+  std::vector<HeadDims> dims = {{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
+  std::vector<std::int64_t> lengths = {512, 2048, 8192, 16384};
   int times = 4, device = 0;
   bool check_only = false;
   std::string only;
@@ -158,6 +175,19 @@ std::vector<std::int64_t> numbers_of(std::string_view text) {
   return numbers;
 }
 
+std::vector<HeadDims> dims_of(std::string_view text) {
+  std::vector<HeadDims> dims;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string one(text.substr(at, end - at));
+    const std::size_t slash = one.find('/');
+    const std::int64_t qk = std::atoll(one.c_str());
+    dims.push_back({qk, slash == std::string::npos ? qk : std::atoll(one.c_str() + slash + 1)});
+    at = end + 1;
+  }
+  return dims;
+}
+
 Arguments parse(int count, char** words) {
   Arguments arguments;
   for (int i = 1; i < count; ++i) {
@@ -167,7 +197,7 @@ Arguments parse(int count, char** words) {
       arguments.check_only = true;
       continue;
     }
-    if (word == "--dim") arguments.dims = numbers_of(value);
+    if (word == "--dim") arguments.dims = dims_of(value);
     if (word == "--lengths") arguments.lengths = numbers_of(value);
     if (word == "--only") arguments.only = value;
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
@@ -220,13 +250,14 @@ void time_cell(const std::vector<Variant>& variants, const Memory& memory, doubl
   }
 }
 
-void time_variants(const std::vector<Variant>& variants, std::int64_t dim, const Arguments& arguments,
+void time_variants(const std::vector<Variant>& variants, const HeadDims& dims, const Arguments& arguments,
                    const Device& place, GpuTimer& timer) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, kColumns / dim, length, dim, causal, place);
-      fmt::print("D {} {} {}:", dim, causal ? "causal" : "full", length);
-      const double flops = 10.0 * static_cast<double>(kTokens * length * kColumns) * (causal ? 0.5 : 1);
+      const Memory memory(kTokens / length, dims.heads(), length, dims, causal, place);
+      fmt::print("D {} {} {}:", dims.text(), causal ? "causal" : "full", length);
+      const std::int64_t of_pair = 2 * dims.heads() * (3 * dims.qk + 2 * dims.v);
+      const double flops = static_cast<double>(kTokens * length * of_pair) * (causal ? 0.5 : 1);
       time_cell(variants, memory, flops, arguments.times, timer);
       fmt::print("\n");
       std::fflush(stdout);
@@ -242,23 +273,24 @@ int run(const Arguments& arguments) {
   const Device place{DeviceKind::cuda, arguments.device};
   GpuTimer timer(arguments.device);
   bool right = true;
-  for (const std::int64_t dim : arguments.dims) {
-    const Memory small(1, 2, 400, dim, true, place);
+  for (const HeadDims& dims : arguments.dims) {
+    const Memory small(1, 2, 400, dims, true, place);
     std::vector<Variant> good;
     for (const Variant& variant : variants_of(Runner(small, nullptr).config)) {
       if (!arguments.only.empty() && variant.name != arguments.only) continue;
       std::string wrong;
       try {
-        wrong = check(variant, dim, place, timer);
+        wrong = check(variant, dims, place, timer);
       } catch (const Error& error) {
-        fmt::print("D {} {}: {}\n", dim, variant.name, error.what());
+        fmt::print("D {} {}: {}\n", dims.text(), variant.name, error.what());
         continue;
       }
-      fmt::print("D {} {}: {}\n", dim, variant.name, wrong.empty() ? "within the criterion" : "WRONG\n" + wrong);
+      fmt::print("D {} {}: {}\n", dims.text(), variant.name,
+                 wrong.empty() ? "within the criterion" : "WRONG\n" + wrong);
       right = right && wrong.empty();
       if (wrong.empty()) good.push_back(variant);
     }
-    if (!arguments.check_only) time_variants(good, dim, arguments, place, timer);
+    if (!arguments.check_only) time_variants(good, dims, arguments, place, timer);
   }
   return right ? 0 : 1;
 }

@@ -43,8 +43,9 @@ MAY_INCLUDE = {
     "backend/amd/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/jit"),
     "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu", "backend/forward_mma",
                            "backend/amd/driver", "backend/amd/jit", "backend/amd/emit"),
+    "tune": (*BELOW_BACKEND, "backend"),
     "check": (*BELOW_BACKEND, "backend", "backend/reference"),
-    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check", "tune"),
     "capi": (),
     "cli": (),
 }

@@ -93,7 +93,7 @@ class AttentionOptions(Sized):
         ("clamp_reads", c_int32),
         ("reserved_2", c_int32),
         ("deterministic", c_int32),
-        ("reserved_3", c_int32),
+        ("tuning", c_int32),
     ]
 
 

@@ -60,6 +60,22 @@ enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda, amd };
 std::string_view name(BackendChoice backend);
 
+/// Which of the kernels that would do is taken.
+/// automatic: what HEDDLE_TUNING says, else recorded.
+/// off: the one that the planner's model puts first.
+/// recorded: the one that was the fastest when this machine measured a problem of the same class, if that is kept on
+/// disk (HEDDLE_CACHE_DIR); else as off.
+/// measure: as recorded, and where nothing is kept planning measures the kernels, which takes up to some seconds, and
+/// keeps their times.
+/// again: measures, whatever is kept.
+///
+/// Problems are of one class if they need the same kernels (dtypes, head dims, group, mods, values of the mask's
+/// params, kinds of lengths) and their extents have the same power of two above them. Measuring allocates as much as
+/// all tensors of the problem, frees it, and reads none of the caller's but what planning reads. If that fails, the
+/// plan is as with off, and explain() says why. Results of another kernel may differ in their last bits.
+enum class Tuning : std::uint8_t { automatic, off, recorded, measure, again };
+std::string_view name(Tuning tuning);
+
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
 /// plan uses them. Lengths, cu_seqlens, q_start and kv_start are all on the CPU, or all where q is; sinks, descales and
 /// captures where q, k, v and o are.
@@ -126,6 +142,7 @@ struct AttentionOptions {
   bool deterministic = false;
 
   BackendChoice backend = BackendChoice::automatic;
+  Tuning tuning = Tuning::automatic;
   int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.
 
   /// GPU: the stream (a CUstream or cudaStream_t, or a hipStream_t) on which attention() and attention_into() compute:

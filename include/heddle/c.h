@@ -27,7 +27,8 @@
 // 4: clamp_reads.
 // 5: backward: heddle_backward_tensors and the functions that take it; heddle_attention_options.deterministic.
 // 6: heddle_attention_tensors.max_scores.
-#define HEDDLE_C_VERSION 6
+// 7: heddle_attention_options.tuning.
+#define HEDDLE_C_VERSION 7
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -127,6 +128,15 @@ enum {
   HEDDLE_BACKEND_AMD = 4
 };
 
+/// Automatic: what the environment variable HEDDLE_TUNING says, else recorded.
+enum {
+  HEDDLE_TUNING_AUTOMATIC = 0,
+  HEDDLE_TUNING_OFF = 1,
+  HEDDLE_TUNING_RECORDED = 2,
+  HEDDLE_TUNING_MEASURE = 3,
+  HEDDLE_TUNING_AGAIN = 4
+};
+
 /// Everything about an attention but its tensors. Zero everywhere but in struct_size is plain attention: softmax over
 /// all keys, scale 1 / sqrt(Dqk). Memory of tensors must stay alive while the call or the plan uses it; the structs and
 /// texts themselves need not.
@@ -192,7 +202,9 @@ typedef struct heddle_attention_options {
   // Backward. 1: the same bits in each run, on one machine, or an error that names the gradient that has no such way;
   // on the CPU they always are. Since version 5.
   int32_t deterministic;
-  int32_t reserved_3;  // 0
+
+  // Which kernel is taken: the planner's first, or one that this machine measured (attention.h). Since version 7.
+  int32_t tuning;  // HEDDLE_TUNING_AUTOMATIC ...
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

@@ -40,6 +40,14 @@ BackendChoice backend_named(const std::string& wanted) {
               "backend is '" + wanted + "'; 'automatic', 'cpu', 'reference', 'cuda' and 'amd' are accepted");
 }
 
+Tuning tuning_named(const std::string& wanted) {
+  for (const Tuning tuning : {Tuning::automatic, Tuning::off, Tuning::recorded, Tuning::measure, Tuning::again}) {
+    if (wanted == name(tuning)) return tuning;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "tuning is '" + wanted + "'; 'automatic', 'off', 'recorded', 'measure' and 'again' are accepted");
+}
+
 }  // namespace
 
 thread_local bool WithoutGil::computes_ = false;
@@ -75,6 +83,7 @@ AttentionOptions options_of(const Arguments& given) {
   options.clamp_reads = given.clamp_reads;
   options.deterministic = given.deterministic;
   options.backend = backend_named(given.backend);
+  options.tuning = tuning_named(given.tuning);
   options.threads = given.threads;
   options.stream = reinterpret_cast<void*>(given.stream);
   options.progress = stop_if_asked;
@@ -113,6 +122,7 @@ void add_arguments(nb::module_& module) {
       .def_rw("max_kv_len", &Arguments::max_kv_len, nb::arg().none())
       .def_rw("normalizer", &Arguments::normalizer)
       .def_rw("backend", &Arguments::backend)
+      .def_rw("tuning", &Arguments::tuning)
       .def_prop_rw(
           "block_mask", [](const Arguments& self) { return SharedBlockMask{self.block_mask}; },
           [](Arguments& self, const SharedBlockMask& given) { self.block_mask = given.mask; })

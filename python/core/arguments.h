@@ -47,7 +47,7 @@ struct Arguments {
   Given sinks, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start, q_descale, k_descale,
       v_descale;
   std::optional<std::int64_t> max_q_len, max_kv_len;
-  std::string normalizer = "softmax", backend = "automatic";
+  std::string normalizer = "softmax", backend = "automatic", tuning = "automatic";
   std::shared_ptr<const BlockMask> block_mask;
   std::uint64_t mask_version = 0;
   bool clamp_reads = false, deterministic = false;

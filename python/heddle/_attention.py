@@ -22,7 +22,7 @@ def attention(
     max_q_len: int | None = None, max_kv_len: int | None = None, q_descale: Array | None = None,
     k_descale: Array | None = None, v_descale: Array | None = None, normalizer: str | None = None,
     block_mask: BlockMask | None = None, backend: str | None = None, threads: int | None = None,
-    stream: int | None = None, clamp_reads: bool | None = None,
+    stream: int | None = None, clamp_reads: bool | None = None, tuning: str | None = None,
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
@@ -34,6 +34,10 @@ def attention(
     its globals or its defaults are captured. Text names its captures in `captures`.
 
     A read of an array that may fall outside of it is refused, unless `clamp_reads`: then it gives the nearest element.
+
+    `tuning` says which kernel is taken: "off" the planner's first; "recorded" the fastest one of an earlier measurement
+    on this machine, if there is one; "measure" that one, measured now (up to some seconds) where there is none; "again"
+    measured now. By default what HEDDLE_TUNING says, else "recorded".
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
     returns. Beside `out` it writes each row's largest score into `max_scores`, an array like lse: -inf where nothing
@@ -53,6 +57,7 @@ def attention(
         "kv_start": kv_start, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "q_descale": q_descale,
         "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "block_mask": block_mask,
         "backend": backend, "threads": threads, "stream": stream, "clamp_reads": clamp_reads,
+        "tuning": tuning,
     }
     arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
     if out is not None:

@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     v_descale: Array | None
     block_mask: BlockMask | None
     backend: str | None
+    tuning: str | None
     threads: int | None
     clamp_reads: bool | None
     stream: int | None
@@ -59,7 +60,7 @@ ACCEPTED = {
         ("sinks", "q_lengths", "kv_lengths", "cu_seqlens_q", "cu_seqlens_kv", "page_table", "q_start", "kv_start",
          "q_descale", "k_descale", "v_descale"), _ARRAY),
     **dict.fromkeys(("max_q_len", "max_kv_len", "threads", "stream"), "an int"),
-    **dict.fromkeys(("normalizer", "backend"), "a str"),
+    **dict.fromkeys(("normalizer", "backend", "tuning"), "a str"),
     **dict.fromkeys(("clamp_reads", "deterministic"), "a bool"), "scale": "a float", "block_mask": "a heddle.BlockMask",
 }
 

@@ -146,3 +146,25 @@ def test_explanation_of_a_gpu_that_is_not_here():
     assert stages["plan"]["backend"] == "cuda" and stages["mask"]["full"] > 0
     with pytest.raises(ValueError, match="h2000"):
         heddle.explain_on("h2000", q, k, v)
+
+
+def test_tuning(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEDDLE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("HEDDLE_TUNING", raising=False)
+    q, k, v = inputs()
+
+    def tuned(**options):
+        return heddle.AttentionPlan(q, k, v, **options).explain_json()["tuned"]
+
+    assert tuned() is None and tuned(tuning="off") is None and not (tmp_path / "cache").exists()
+    measured = tuned(tuning="measure")
+    assert measured["measured"] == "now" and len(measured["kernels"]) == 4
+    assert tuned()["measured"] == tuned(tuning="measure")["measured"] == "before"
+    assert tuned()["kernels"] == measured["kernels"]
+    assert tuned(tuning="again")["measured"] == "now"
+    np.testing.assert_allclose(heddle.attention(q, k, v, tuning="recorded"), heddle.attention(q, k, v, tuning="off"),
+                               rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="tuning is 'fast'; 'automatic', 'off', 'recorded', 'measure' and 'again'"):
+        tuned(tuning="fast")
+    with pytest.raises(TypeError, match="tuning is 3; a str is accepted"):
+        tuned(tuning=3)

@@ -19,7 +19,7 @@ constexpr std::array kOptions{
     OptionRow{Option::hip, "HEDDLE_HIP", "the libamdhip64 to use: its file, or the folder that holds it"},
     OptionRow{Option::hiprtc, "HEDDLE_HIPRTC", "the libhiprtc to use: its file, or the folder that holds it"},
     OptionRow{Option::cache_dir, "HEDDLE_CACHE_DIR",
-              "the folder of compiled kernels; default: heddle in the XDG cache"},
+              "the folder of compiled kernels and of records of tuning; default: heddle in the XDG cache"},
     OptionRow{Option::cache_bytes, "HEDDLE_CACHE_BYTES", "how large that folder may grow: 512M, 2G"},
     OptionRow{Option::dump, "HEDDLE_DUMP",
               "a folder that gets source, PTX, log, resource usage and machine code of every compiled kernel"},
@@ -35,6 +35,11 @@ constexpr std::array kOptions{
     OptionRow{Option::family, "HEDDLE_FAMILY",
               "the only kernel family that plans on a GPU may take: forward_sm90; forward_mma and backward_sm90, which "
               "are not wholly proved on a GPU yet and are taken only when they are named"},
+    OptionRow{
+        Option::tuning, "HEDDLE_TUNING",
+        "which kernel plans take where the options do not say: off, the planner's own choice; recorded (default), "
+        "the fastest one measured before; measure, that one, measured first where none was; again, measured "
+        "anew"},
 };
 
 constexpr bool in_order() {

@@ -19,7 +19,8 @@ enum class Option : std::uint8_t {
   mask_bytes,
   copy_bytes,
   plan_cache_bytes,
-  family
+  family,
+  tuning
 };
 
 struct OptionRow {

@@ -186,7 +186,6 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   if (options == nullptr) return result;
   const auto given = known_fields("options", options);
   if (given.reserved != 0) refuse("options.reserved is {}; 0 is accepted", given.reserved);
-  if (given.reserved_3 != 0) refuse("options.reserved_3 is {}; 0 is accepted", given.reserved_3);
 
   result.bindings = to_bindings(given.bindings);
   result.score_mod = to_mod("score_mod", given.score_mod, result.bindings);
@@ -212,6 +211,7 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.backend = to_enum("options", "backend", given.backend, BackendChoice::amd);
   result.threads = given.threads;
   result.clamp_reads = to_flag("clamp_reads", given.clamp_reads);
+  result.tuning = to_enum("options", "tuning", given.tuning, Tuning::again);
   result.deterministic = to_flag("deterministic", given.deterministic);
   result.stream = given.stream;
   if (given.progress != nullptr) {

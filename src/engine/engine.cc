@@ -8,6 +8,7 @@
 #include "engine/pointers.h"
 #include "engine/prepare.h"
 #include "engine/state.h"
+#include "engine/tuning.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -45,11 +46,11 @@ void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptio
   planned = problem::PlannedTensors(tensors);
   reads_depend_on_values = problem::reads_depend_on_values(problem, options.bindings);
   const plan::Request asked = request();
-  std::vector<plan::Choice> choices =
-      plan::choose(asked, [&](BlockSize block) { return mask_rows(problem, options, block); });
-  engine::Prepared prepared = engine::prepare_first(std::move(choices), [&](const plan::Choice& choice) {
-    return engine::prepare(choice.plan, choice.block_mask.get(), asked, options.bindings);
-  });
+  engine::Prepared prepared = engine::prepare_chosen(
+      asked, [&](BlockSize block) { return mask_rows(problem, options, block); },
+      [&](const plan::Choice& choice) {
+        return engine::prepare(choice.plan, choice.block_mask.get(), asked, options.bindings);
+      });
   plan = std::move(prepared.plan);
   plan.schedule.reset();  // the kernel has its own copy of the lists
   block_mask = std::move(prepared.block_mask);

@@ -107,6 +107,22 @@ Json predicted_json(const std::optional<plan::Prediction>& predicted) {
   return {{"seconds", predicted->seconds}, {"flops", predicted->flops}, {"bytes", predicted->bytes}};
 }
 
+Json tuned_json(const plan::Plan& plan) {
+  const Json trouble = plan.tuning_trouble.empty() ? Json() : Json(plan.tuning_trouble);
+  if (!plan.tuned) return trouble.is_null() ? trouble : Json{{"measured", "no"}, {"trouble", trouble}};
+  const plan::Tuned& tuned = *plan.tuned;
+  Json kernels = Json::array();
+  for (const plan::Tuned::Time& time : tuned.times) {
+    kernels.push_back({{"kernel", time.kernel}, {"seconds", time.seconds}});
+  }
+  return {{"measured", tuned.now ? "now" : "before"},
+          {"kernel", tuned.chosen.kernel},
+          {"seconds", tuned.chosen.seconds},
+          {"planned", tuned.planned},
+          {"kernels", kernels},
+          {"trouble", trouble}};
+}
+
 // Text. Stages begin in the first column, what belongs to them stands below their text.
 
 constexpr int kColumn = 11;
@@ -193,6 +209,21 @@ void add_predicted(Text& text, const Json& predicted) {
                                      with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}), rate));
 }
 
+void add_tuned(Text& text, const Json& tuned) {
+  if (tuned.is_null()) return;
+  if (!tuned["trouble"].is_null()) text.line("tuning", plain(tuned["trouble"]));
+  if (!tuned.contains("kernels")) return;
+  const bool as_planned = tuned["kernel"] == tuned["planned"];
+  text.line("tuned", fmt::format("{}, measured {}{}", time_text(tuned["seconds"].get<double>()),
+                                 plain(tuned["measured"]), as_planned ? "; the planner's first too" : ""));
+  for (const Json& other : tuned["kernels"]) {
+    if (other["kernel"] == tuned["kernel"]) continue;
+    text.below(fmt::format("{}{}: {}", plain(other["kernel"]),
+                           other["kernel"] == tuned["planned"] ? " (the planner's first)" : "",
+                           time_text(other["seconds"].get<double>())));
+  }
+}
+
 // A list's elements, or the lines of a text; blank ones go.
 std::vector<std::string> lines_of(const Json& value) {
   std::vector<std::string> lines;
@@ -235,6 +266,7 @@ Json explanation(const problem::AttentionProblem& problem, const BlockMask* bloc
           {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_place) : Json()},
           {"plan", plan_json(plan)},
           {"predicted", predicted_json(plan.predicted)},
+          {"tuned", tuned_json(plan)},
           {"rejected", plan.rejected},
           {"kernel", kernel}};
 }
@@ -258,6 +290,7 @@ std::string to_text(const Json& explanation) {
   add_mod(text, "weight", mods["weight"], "1");
   add_plan(text, explanation["plan"]);
   add_predicted(text, explanation["predicted"]);
+  add_tuned(text, explanation["tuned"]);
   std::string_view stage = "rejected";
   for (const Json& reason : explanation["rejected"]) text.line(std::exchange(stage, ""), plain(reason));
   add_kernel(text, explanation["kernel"]);

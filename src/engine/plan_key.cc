@@ -79,6 +79,7 @@ void add_shared(KeyWriter& words, const AttentionTensors& tensors, const Attenti
   }
   words.add(options.block_mask != nullptr ? options.block_mask->revision() : 0);
   words.add(options.mask_version);
+  words.add(static_cast<std::uint64_t>(options.tuning));
   for (const auto& [name, value] : options.bindings.params) {
     words.add(std::string_view(name));
     words.add(static_cast<std::uint64_t>(value.index()));

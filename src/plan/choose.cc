@@ -89,7 +89,7 @@ std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
 
 }  // namespace
 
-std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
+std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool variants) {
   const BackendChoice backend = resolve(request.options.backend, request.problem.device, request.machine);
   check_device(request.problem.device, request.machine);
   std::vector<std::vector<Choice>> lists;
@@ -111,6 +111,9 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of) {
       continue;
     }
     lists.push_back(family.candidates(request, rows_of));
+    if (variants && family.variants != nullptr) {
+      std::ranges::move(family.variants(request, rows_of), std::back_inserter(lists.back()));
+    }
     for (Choice& choice : lists.back()) {
       choice.plan.backend = backend;
       choice.plan.family = family.name;

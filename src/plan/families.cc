@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "plan/families/backward_sm90.h"
 #include "plan/families/backward_sm90_config.h"
@@ -26,21 +27,33 @@ std::vector<Choice> reference(const Request& request, const RowsOf& rows_of) {
   return {{plan, rows_of(plan.tile)}};
 }
 
-std::vector<Choice> cpu(const Request& request, const RowsOf& rows_of) {
-  const device::Caps& caps = request.machine.cpu;
-  Choice choice = {cpu_forward(request.problem, request.options.threads, caps), nullptr};
+Choice cpu_choice(const Request& request, const RowsOf& rows_of, Plan plan) {
+  Choice choice = {std::move(plan), nullptr};
   const problem::AttentionProblem& problem = request.problem;
   ModForms& forms = choice.plan.forms;
   if (!problem.score_mod.empty()) forms.score = "computed for each pair of a tile with SIMD: no other form on the CPU";
   if (!problem.mask_mod.empty()) forms.mask = "computed for each pair of a partial block with SIMD";
   if (!problem.weight_mod.empty()) forms.weight = "computed for each pair of a tile with SIMD";
   choice.block_mask = rows_of(choice.plan.tile);
-  choice.plan.predicted = cpu_forward_prediction(request.problem, choice.plan, choice.block_mask.get(), caps);
-  return {choice};
+  choice.plan.predicted =
+      cpu_forward_prediction(request.problem, choice.plan, choice.block_mask.get(), request.machine.cpu);
+  return choice;
 }
 
-std::vector<Choice> cpu_backward_choices(const Request& request, const RowsOf& rows_of) {
-  Choice choice = {cpu_backward(request), nullptr};
+std::vector<Choice> cpu(const Request& request, const RowsOf& rows_of) {
+  return {cpu_choice(request, rows_of, cpu_forward(request.problem, request.options.threads, request.machine.cpu))};
+}
+
+std::vector<Choice> cpu_variants(const Request& request, const RowsOf& rows_of) {
+  std::vector<Choice> choices;
+  for (Plan& plan : cpu_forward_variants(request.problem, request.options.threads, request.machine.cpu)) {
+    choices.push_back(cpu_choice(request, rows_of, std::move(plan)));
+  }
+  return choices;
+}
+
+Choice cpu_backward_choice(const Request& request, const RowsOf& rows_of, Plan plan) {
+  Choice choice = {std::move(plan), nullptr};
   const problem::AttentionProblem& problem = request.problem;
   ModForms& forms = choice.plan.forms;
   if (!problem.score_mod.empty()) forms.score = "computed, with its derivative, for each pair of a tile with SIMD";
@@ -48,7 +61,19 @@ std::vector<Choice> cpu_backward_choices(const Request& request, const RowsOf& r
   if (!problem.weight_mod.empty()) forms.weight = "computed for each pair of a tile with SIMD";
   choice.block_mask = rows_of(choice.plan.tile);
   choice.plan.predicted = cpu_backward_prediction(problem, choice.plan, choice.block_mask.get(), request.machine.cpu);
-  return {choice};
+  return choice;
+}
+
+std::vector<Choice> cpu_backward_choices(const Request& request, const RowsOf& rows_of) {
+  return {cpu_backward_choice(request, rows_of, cpu_backward(request))};
+}
+
+std::vector<Choice> cpu_backward_variants_of(const Request& request, const RowsOf& rows_of) {
+  std::vector<Choice> choices;
+  for (Plan& plan : cpu_backward_variants(request)) {
+    choices.push_back(cpu_backward_choice(request, rows_of, std::move(plan)));
+  }
+  return choices;
 }
 
 /// choose() saw to it that the device is there.
@@ -61,15 +86,18 @@ const device::AmdCaps& amd_caps(const Request& request) {
 }
 
 constexpr Family kFamilies[] = {
-    {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, nullptr, nullptr},
-    {"cpu_backward", BackendChoice::cpu, problem::Pass::backward, takes_all, cpu_backward_choices, nullptr, nullptr},
-    {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr, nullptr},
-    {"reference_backward", BackendChoice::reference, problem::Pass::backward, takes_all, reference, nullptr, nullptr},
+    {"cpu_forward", BackendChoice::cpu, problem::Pass::forward, takes_all, cpu, cpu_variants, nullptr, nullptr},
+    {"cpu_backward", BackendChoice::cpu, problem::Pass::backward, takes_all, cpu_backward_choices,
+     cpu_backward_variants_of, nullptr, nullptr},
+    {"reference", BackendChoice::reference, problem::Pass::forward, takes_all, reference, nullptr, nullptr, nullptr},
+    {"reference_backward", BackendChoice::reference, problem::Pass::backward, takes_all, reference, nullptr, nullptr,
+     nullptr},
     {"forward_sm90", BackendChoice::cuda, problem::Pass::forward,
      [](const Request& request) { return forward_sm90_refuses(request.problem, request.options, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) {
        return forward_sm90(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
      },
+     nullptr,
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_sm90_schedule(request.problem, *plan.forward_sm90, block_mask, cuda_caps(request), plan.order);
      },
@@ -78,6 +106,9 @@ constexpr Family kFamilies[] = {
      [](const Request& request) { return forward_mma_refuses(request.problem, request.options, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) {
        return forward_mma(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
+     },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_mma_variants(request.problem, request.tensors, request.options, cuda_caps(request), rows_of);
      },
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, cuda_caps(request), plan.order);
@@ -88,6 +119,9 @@ constexpr Family kFamilies[] = {
      [](const Request& request, const RowsOf& rows_of) {
        return forward_mma(request.problem, request.tensors, request.options, amd_caps(request), rows_of);
      },
+     [](const Request& request, const RowsOf& rows_of) {
+       return forward_mma_variants(request.problem, request.tensors, request.options, amd_caps(request), rows_of);
+     },
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, amd_caps(request), plan.order);
      },
@@ -95,7 +129,7 @@ constexpr Family kFamilies[] = {
     {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
      [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
-     nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }, true},
+     nullptr, nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }, true},
 };
 
 }  // namespace

@@ -25,6 +25,8 @@ struct Family {
   std::string (*refuses)(const Request&);
   /// The plans that would do, best first, at least one. Throws Error(unsupported) where nothing fits.
   std::vector<Choice> (*candidates)(const Request&, const RowsOf&);
+  /// More of them, which the model has no reason to put first but a measurement may. Null: none.
+  std::vector<Choice> (*variants)(const Request&, const RowsOf&);
   /// The lists of a plan's tiles. Null: its launches upload none.
   TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*);
   /// What explain() shows of a plan's kernel. Null: nothing.

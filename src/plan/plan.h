@@ -34,6 +34,18 @@ struct ModForms {
   std::string score, mask, weight;
 };
 
+/// Kernels that were measured on this machine, by the names that tune/ gives them.
+struct Tuned {
+  struct Time {
+    std::string kernel;
+    double seconds = 0;
+  };
+  bool now = false;         // while this was planned; else before
+  Time chosen;              // this plan's
+  std::vector<Time> times;  // the fastest first
+  std::string planned;      // the one that the planner's model put first
+};
+
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
   std::string family;  // a name of the table (families.h)
@@ -50,8 +62,10 @@ struct Plan {
   int packed_heads = 0;  // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};     // of its tiles
   std::optional<Prediction> predicted{};
-  KernelMods mods{};  // GPU: what its kernel computes of the mods, and in which form
-  ModForms forms{};   // the same as sentences
+  std::optional<Tuned> tuned{};  // where a measurement chose it
+  std::string tuning_trouble{};  // why a measurement was not made, read or kept: a sentence
+  KernelMods mods{};             // GPU: what its kernel computes of the mods, and in which form
+  ModForms forms{};              // the same as sentences
   /// GPU: the lists that the launch uploads. In the first of several choices, and wherever with_schedule() was;
   /// dropped when a kernel was prepared from them.
   std::shared_ptr<const TileSchedule> schedule{};
@@ -83,7 +97,8 @@ struct Request {
 /// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic
 /// is the backend of the tensors' device. Throws Error(unsupported), with the reason of each family, when there is
 /// none: never a family on another device.
-std::vector<Choice> choose(const Request& request, const RowsOf& rows_of);
+/// With `variants` the list ends with plans that are only worth measuring.
+std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool variants = false);
 
 /// The plan with the lists of its tiles over these rows: made anew where it has none.
 Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask);

@@ -67,8 +67,8 @@ struct RowInput {
 struct BackwardSm90Params {
   const BackwardItem* items;
   const QueryRun* runs;
-  int tiles, ctas;  // a CTA begins with the tile of its number, and draws others
-  unsigned* drawn;  // how many were; 0 when the kernel begins
+  int tiles, ctas;    // a CTA begins with the tile of its number, and draws others
+  unsigned* drawn;    // how many were; 0 when the kernel begins
   Operands operands;  // last_block: not read
   int d_o_batched;
   int q_heads;
@@ -79,6 +79,10 @@ struct BackwardSm90Params {
   float* d_q;         // parts: [block and head][panels]
   RowGradient d_k, d_v;
   ModValues mod;
+  const int* listed;  // device_lengths: how many tiles there are, instead of `tiles`
+  // ordered: of each run, how many tiles add to its blocks before; and of each part of dQ's sums, how many have.
+  const int* ranks;
+  unsigned* turns;
 };
 
 /// The parameters of the kernels before and behind it, which go over blocks of rows.
@@ -91,6 +95,7 @@ struct BackwardRowsParams {
   float* rows;
   float* d_q;
   unsigned* drawn;    // becomes 0
+  unsigned* turns;    // ordered: those of a block become 0
   float* sink_parts;  // [block][head]
   RowGradient d_q_out;
   RowGradient d_sinks;  // stride[0]: of heads

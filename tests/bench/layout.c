@@ -67,7 +67,7 @@ int main(void) {
   FIELD(heddle_attention_options, clamp_reads);
   FIELD(heddle_attention_options, reserved_2);
   FIELD(heddle_attention_options, deterministic);
-  FIELD(heddle_attention_options, reserved_3);
+  FIELD(heddle_attention_options, tuning);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

@@ -101,7 +101,7 @@ static void test_struct_sizes(void) {
   EXPECT_OK(heddle_attention_into(&tensors, &newer.known));
   newer.later = (uint64_t)1 << 63;
   EXPECT_ERROR(heddle_attention_into(&tensors, &newer.known), HEDDLE_ERROR_UNSUPPORTED,
-               "options uses fields past byte 216, newer than version 6");
+               "options uses fields past byte 216, newer than version 7");
 
   heddle_plan* plan = NULL;
   const heddle_run_options run = {.struct_size = 31};
@@ -162,8 +162,8 @@ static void test_numbers(void) {
   EXPECT_INVALID("options.backend is -1; 0 to 4 are accepted");
   options.reserved = 1;
   EXPECT_INVALID("options.reserved is 1; 0 is accepted");
-  options.reserved_3 = 1;
-  EXPECT_INVALID("options.reserved_3 is 1; 0 is accepted");
+  options.tuning = 5;
+  EXPECT_INVALID("options.tuning is 5; 0 to 4 are accepted");
   options.deterministic = 2;
   EXPECT_INVALID("options.deterministic is 2; 0 and 1 are accepted");
   options.threads = -1;
@@ -257,7 +257,7 @@ static void test_runs(void) {
 static void test_last_error(void) {
   EXPECT(heddle_plan_run(NULL, NULL, NULL) == HEDDLE_ERROR_INVALID_ARGUMENT);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
-  EXPECT(heddle_c_version() == 6 && heddle_version() != NULL);
+  EXPECT(heddle_c_version() == 7 && heddle_version() != NULL);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
   EXPECT(heddle_attention_into(&tensors, NULL) == HEDDLE_OK);
   EXPECT(strcmp(heddle_last_error(), "") == 0);

@@ -9,6 +9,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+# Nothing that these tests measure or compile is kept for anyone else.
+os.environ.setdefault("HEDDLE_CACHE_DIR", (_cache := tempfile.TemporaryDirectory(prefix="heddle_cli_")).name)
+
 ROOT = Path(__file__).resolve().parents[2]
 HEDDLE = os.environ["HEDDLE"]
 INPUT = ROOT / "examples" / "data" / "minilm.safetensors"

@@ -251,7 +251,7 @@ class Run(ProgramTest):
         text = self.run_well("explain", INPUT, *mods)
         self.assertIn("kv_idx", text)
         explanation = self.run_json("explain", INPUT, *mods)["explanation"]
-        stages = ["problem", "mods", "mask", "plan", "predicted", "rejected", "kernel"]
+        stages = ["problem", "mods", "mask", "plan", "predicted", "tuned", "rejected", "kernel"]
         self.assertEqual(list(explanation), stages)
         for part in (explanation["problem"]["summary"], explanation["mods"]["mask"]["simplified"],
                      explanation["kernel"]["summary"]):

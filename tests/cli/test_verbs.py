@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from program import HEDDLE, INPUT, ProgramTest, heddle, noise, write_npy, write_safetensors
 
-VERBS = ("run", "check", "explain", "mask", "devices")
+VERBS = ("run", "check", "explain", "tune", "mask", "devices")
 
 
 def example_of(help_text):
@@ -48,6 +48,37 @@ class Help(ProgramTest):
         for verb in VERBS:
             for line in self.run_well(verb, "--help").splitlines():
                 self.assertLessEqual(len(line), 120, line)
+
+
+class Tune(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.environment = {**os.environ, "HEDDLE_CACHE_DIR": str(self.folder / "cache")}
+        self.environment.pop("HEDDLE_TUNING", None)
+
+    def test_times_are_printed_and_serve_later_plans(self):
+        result = self.run_json("tune", INPUT, "--mask", "q_idx >= kv_idx", env=self.environment)
+        kernels = [time["kernel"] for time in result["tuned"]["kernels"]]
+        self.assertEqual(set(kernels), {f"cpu_forward {rows} x 64" for rows in (12, 24, 48, 96)})
+        self.assertEqual(result["tuned"]["kernel"], kernels[0])
+        explained = self.run_json("explain", INPUT, "--mask", "q_idx >= kv_idx", env=self.environment)
+        self.assertEqual(explained["explanation"]["tuned"]["kernel"], kernels[0])
+        self.assertEqual(explained["explanation"]["tuned"]["measured"], "before")
+        text = self.run_well("explain", INPUT, "--mask", "q_idx >= kv_idx", env=self.environment)
+        self.assertRegex(text, r"(?m)^tuned      [\d.]+ .s, measured before")
+
+    def test_of_gradients(self):
+        text = self.run_well("tune", INPUT, "--backward", f"DO={INPUT}:q", env=self.environment)
+        self.assertRegex(text, r"cpu_backward \d+ x 64; kept")
+        self.assertIn("; the planner's first", text)
+
+    def test_nothing_to_measure(self):
+        text = self.run_well("tune", INPUT, "--backend", "reference", env=self.environment)
+        self.assertIn("nothing was measured", text)
+
+    def test_times_that_cannot_be_kept_are_an_error(self):
+        (self.folder / "cache").write_text("a file")
+        self.assert_fails(1, "what was measured is not kept", "tune", INPUT, env=self.environment)
 
 
 class Devices(ProgramTest):

@@ -89,13 +89,14 @@ const std::vector<BackendChoice>& bitwise_backward_backends() {
 }
 
 std::string BackwardSpec::text() const {
-  return fmt::format("backward layout {} dO as {} gradients {} {} wanted {}", kLayoutNames[static_cast<int>(layout)],
+  return fmt::format("backward layout {} dO as {} gradients {} {} wanted {}{}", kLayoutNames[static_cast<int>(layout)],
                      d_o_as_q ? "q" : "o", gradient_dtype ? name(*gradient_dtype) : "default",
-                     with_d_lse ? "d_lse" : "no d_lse", wanted);
+                     with_d_lse ? "d_lse" : "no d_lse", wanted, deterministic ? " deterministic" : "");
 }
 
 BackwardCase::BackwardCase(AttentionCase& attention_case, const BackwardSpec& spec)
     : forward_(attention_case), spec_(spec) {
+  forward_.options().deterministic = spec.deterministic;
   const TensorView& o = forward_.o.view();
   d_o = GuardedTensor(spec.d_o_as_q ? forward_.spec().q_dtype : o.dtype, o.shape, spec.layout);
   d_lse_rows = GuardedTensor(forward_.lse_rows.view().dtype, forward_.lse_rows.view().shape,

@@ -22,6 +22,7 @@ struct BackwardSpec {
   bool d_o_as_q = false;                  // dO has q's dtype, else o's
   std::optional<DType> gradient_dtype{};  // of all gradients; else those that attention_backward gives them
   bool with_d_lse = true;                 // softmax only
+  bool deterministic = false;             // is asked for
   std::string wanted = "all";             // all, q, k, v, kv, reads (sinks, captures, params; q if there are none)
   std::string text() const;
 };

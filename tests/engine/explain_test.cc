@@ -124,7 +124,7 @@ TEST(Explain, HasAKeyForEveryFigure) {
   const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
   const Json full = engine::explanation(problem, &mask, "on cuda:0", hopper_plan(), {{"summary", "x"}});
   using Keys = std::vector<std::string>;
-  EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "rejected", "kernel"}));
+  EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "tuned", "rejected", "kernel"}));
   EXPECT_EQ(keys_of(full["problem"]),
             Keys({"summary", "device",    "pass",    "normalizer", "sinks",  "scale",     "batch",  "packed",
                   "lengths", "page_rows", "q_heads", "kv_heads",   "q_rows", "kv_rows",   "qk_dim", "v_dim",

@@ -130,9 +130,9 @@ TEST(FactorOfKey, IsWhatTheScoreIsMultipliedBy) {
 }
 
 TEST(FactorOfKey, IsNotThereWhereTheModIsNoSuchProduct) {
-  for (const char* text :
-       {"score", "score * 2.0 + heat[kv_idx]", "score * gate[q_idx]", "score * score * a", "tanh(score) * a",
-        "score * heat[kv_idx] + score", "a / score", "score * a if kv_idx > 5 else 0.0", "score * a - a * score"}) {
+  for (const char* text : {"score", "score * 2.0 + heat[kv_idx]", "score * gate[q_idx]", "score * score * a",
+                           "tanh(score) * a", "score * heat[kv_idx] + score", "score * a + score * heat[kv_idx]",
+                           "a / score", "score * a if kv_idx > 5 else 0.0", "score * a - a * score"}) {
     EXPECT_FALSE(factor_of_key(read(text))) << text;
   }
 }

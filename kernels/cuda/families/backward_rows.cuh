@@ -1,7 +1,8 @@
 // The kernels around backward_sm90, over blocks of 64 queries of one head, a CTA each:
 //
 //   backward_rows        lse in powers of two, and delta = sum over d of dO o, less d_lse, in the order of
-//                        shared/backward_rows.h; zeros for dQ's sums and for the number of tiles drawn; each block's
+//                        shared/backward_rows.h; zeros for dQ's sums, for who adds to
+//                        them next, and for the number of tiles drawn; each block's
 //                        share of d_sinks
 //   backward_d_q         dq of dQ's sums
 //   backward_sinks       d_sinks: a warp a head, the blocks' shares in a fixed order
@@ -175,6 +176,9 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   const int head = static_cast<int>(blockIdx.y);
   const long long number = static_cast<long long>(blockIdx.x) * params.q_heads + head;
   if (number == 0 && threadIdx.x == 0) *params.drawn = 0;
+  if constexpr (kConfig.ordered) {
+    if (threadIdx.x < kConfig.warpgroups) params.turns[number * kConfig.warpgroups + threadIdx.x] = 0;
+  }
   if constexpr (kConfig.d_q) zero_sums<kConfig>(params.d_q + number * (kConfig.panels() * shared::kPartFloats));
   if constexpr (kConfig.normalizer == Normalizer::softmax) {
     __shared__ float shares[shared::kBlockRows];

@@ -5,8 +5,9 @@
 // A CTA computes tiles of keys of one head, one after the other, and walks the queries of all query heads that read the
 // tile, 64 a step. One thread loads (sm90/backward_producer.cuh); each consumer warpgroup (sm90/backward_consumer.cuh)
 // owns 64 keys, whose dK and dV stay in its registers; a thread for each of them adds finished parts of dQ to memory,
-// in f32, in no order. Kernels before and behind this one (families/backward_rows.cuh) give each row its lse and delta,
-// zero those sums, and make dq of them.
+// in f32, in no order, or in that of the keys (ordered): then a part's turn passes from tile to tile. Kernels before
+// and behind this one (families/backward_rows.cuh) give each row its lse and delta, zero those sums, and make dq of
+// them.
 //
 // Included last by a generated source, which defines kConfig, score_product(), gradient_product(), query_product() and
 // the mods' functions.
@@ -61,7 +62,13 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
     if constexpr (kConfig.d_q) {
       const int adder = static_cast<int>(threadIdx.x / 32) - 2;
-      if (threadIdx.x % 32 == 0 && adder >= 0) add_parts<kConfig>(memory, params, adder);
+      if (threadIdx.x % 32 == 0 && adder >= 0) {
+        if constexpr (kConfig.ordered) {
+          add_parts_in_order<kConfig>(memory, params, adder);
+        } else {
+          add_parts<kConfig>(memory, params, adder);
+        }
+      }
     }
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

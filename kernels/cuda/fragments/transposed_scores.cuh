@@ -44,6 +44,9 @@ struct TransposedDrops {
   /// x times the weight of register n. (The weights by themselves would take registers.)
   __device__ __forceinline__ float weighed(int n, float x) const { return (bits >> n & 1) != 0 ? x * kept : 0.0F; }
 };
+__device__ __forceinline__ float kept_weight(const shared::ModValues& mod, const TransposedOrigin& at) {
+  return uniform_value<KeptMod>(mod, BlockOrigin{at.batch, at.head, 0, 0}, kept_element);
+}
 __device__ __forceinline__ TransposedDrops draw_transposed(const shared::ModValues& mod, const TransposedOrigin& at) {
   const BlockOrigin head = {at.batch, at.head, 0, 0};
   const auto seed = static_cast<unsigned>(uniform_value<SeedMod>(mod, head, seed_element));
@@ -51,7 +54,7 @@ __device__ __forceinline__ TransposedDrops draw_transposed(const shared::ModValu
   const auto threshold = static_cast<unsigned>(from < 0 ? ~from : from);
   const auto key = static_cast<unsigned>(at.kv_idx);
   const unsigned column = shared::random_uniform_column(key);
-  TransposedDrops kept = {0, uniform_value<KeptMod>(mod, head, kept_element)};
+  TransposedDrops kept = {0, kept_weight(mod, at)};
 #pragma unroll 1
   for (int j = 0; j < 8; ++j) {
 #pragma unroll

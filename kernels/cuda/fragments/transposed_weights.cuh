@@ -44,6 +44,12 @@ struct RowNumbersOfThread {
   }
 };
 
+/// Four factors of a thread, from register 4 j on; other places where they may stand have functions of their own.
+__device__ __forceinline__ void read_factors(const float (&x)[32], int j, float (&four)[4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) four[n] = x[4 * j + n];
+}
+
 template <auto kConfig, class Params>
 class TransposedWeights {
  public:
@@ -101,10 +107,11 @@ class TransposedWeights {
     return bits;
   }
 
-  /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds. `numbers`: where the thread's deltas begin.
-  template <bool kCut>
-  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const float (&x)[32],
-                                                       unsigned (&d_s)[16], unsigned bits, const TransposedDrops& drops,
+  /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds, by read_factors(). `numbers`: where the thread's
+  /// deltas begin.
+  template <bool kCut, class Factors>
+  static __device__ __forceinline__ void differentiate(const float (&d_p)[32], const Factors& x, unsigned (&d_s)[16],
+                                                       unsigned bits, const TransposedDrops& drops,
                                                        const Params& params, const TransposedOrigin& at,
                                                        const Numbers& numbers) {
     const shared::ModValues& mod = params.mod;
@@ -116,7 +123,8 @@ class TransposedWeights {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
-        float four[4];
+        float four[4], factors[4];
+        if constexpr (!kOne) read_factors(x, j, factors);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int q_idx = at.query(j, e);
@@ -127,7 +135,7 @@ class TransposedWeights {
             float of_weight = d_p[n];
             if constexpr (kConfig.weighted) of_weight *= own.weight(mod, at, q_idx, r);
             if constexpr (kConfig.dropped) of_weight = drops.weighed(n, of_weight);
-            const float ds = (kOne ? 1.0F : x[n]) * (of_weight - delta[2 * half + e]);
+            const float ds = (kOne ? 1.0F : factors[2 * r + e]) * (of_weight - delta[2 * half + e]);
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             four[2 * r + e] = attends ? ds : 0.0F;
           }
@@ -136,6 +144,44 @@ class TransposedWeights {
         for (int r = 0; r < 2; ++r) d_s[2 * j + r] = ptx::pack<kConfig.f16>(four[2 * r], four[2 * r + 1]);
       }
     }
+  }
+
+  /// dP becomes dt, in f32, and `of_weights` p dP, if there is room for it; products s stay as they are. `lse`,
+  /// `deltas`: where the thread's begin. Elements that do not attend keep whatever is computed of them. Returns the
+  /// bits without the elements whose t is -inf.
+  template <int kOfWeights>
+  static __device__ __forceinline__ unsigned gradients(const float (&s)[32], float (&d_p)[32],
+                                                       float (&of_weights)[kOfWeights], unsigned bits,
+                                                       const TransposedDrops& drops, const Params& params,
+                                                       const TransposedOrigin& at, const Numbers& lse,
+                                                       const Numbers& deltas) {
+    const shared::ModValues& mod = params.mod;
+    Mods own(mod, at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float of_lse[4] = {0, 0, 0, 0}, delta[4] = {0, 0, 0, 0};
+      if constexpr (kSoftmax) lse.read(i, of_lse), deltas.read(i, delta);
+#pragma unroll
+      for (int of_four = 0; of_four < 4; ++of_four) {
+        const int j = 2 * i + of_four / 2, e = of_four % 2;
+        const int q_idx = at.query(j, e);
+        own.set_query(mod, at, q_idx);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int n = 4 * j + 2 * r + e;
+          float slope = 1, weight;
+          const float t = own.t(s[n], slope, params, at, q_idx, r);
+          if (t == -ptx::infinity()) bits &= ~(1U << n);
+          const float factor = factor_of(t, of_lse[of_four], weight);
+          if constexpr (kOfWeights == 32) of_weights[n] = weight * d_p[n];
+          float weighted = d_p[n];
+          if constexpr (kConfig.weighted) weighted *= own.weight(mod, at, q_idx, r);
+          if constexpr (kConfig.dropped) weighted = drops.weighed(n, weighted);
+          d_p[n] = factor * (weighted - delta[of_four]);
+        }
+      }
+    }
+    return bits;
   }
 
  private:

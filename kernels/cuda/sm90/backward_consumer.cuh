@@ -50,7 +50,7 @@ class BackwardConsumer {
     }
   }
 
- private:
+ protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
   // What the tile and the step are stays in shared memory and is read where it is used: registers are few.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
 

@@ -28,6 +28,9 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address d_q(int warpgroup) const {
     return base + kLayout.d_q + warpgroup * (4 * kConfig.d_q_part_floats());
   }
+  __device__ __forceinline__ ptx::Address scratch(int warpgroup) const {
+    return base + kLayout.scratch + warpgroup * (4 * kConfig.scratch_floats());
+  }
   __device__ __forceinline__ ptx::Address lse(int slot) const {
     return base + kLayout.rows + slot * shared::kBlockBytes;
   }
@@ -95,10 +98,15 @@ struct BackwardMemory {
     ptx::barrier_init_done();
   }
 
+  static __device__ __forceinline__ int tile_count(const shared::BackwardSm90Params& params) {
+    if constexpr (kConfig.device_lengths) return *params.listed;
+    return params.tiles;
+  }
+
   /// By one thread: brings a tile's record. A number past the last tile makes a record that says so.
   __device__ __forceinline__ void fetch_tile(const shared::BackwardSm90Params& params, int buffer, int number) const {
     const ptx::Address to = tile(buffer);
-    if (number >= params.tiles) {
+    if (number >= tile_count(params)) {
       ptx::store_word(to + shared::kTileSteps, -1);
       return;
     }

@@ -10,17 +10,16 @@ namespace heddle {
 
 /// The rows of dK or dV that a warpgroup's accumulator holds, stored by its threads, 16 bytes each; rows past the
 /// sequence's last key as zeros.
-template <auto kConfig>
-__device__ __forceinline__ void store_wide(const shared::RowGradient& out, int dim,
-                                           const float (&d)[kConfig.columns / 2], float factor, long long head_at,
-                                           int row, int live, int stored) {
+template <auto kConfig, int kCount>
+__device__ __forceinline__ void store_wide(const shared::RowGradient& out, int dim, const float (&d)[kCount],
+                                           float factor, long long head_at, int row, int live, int stored) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int own = row + 8 * r;
     auto* to = static_cast<unsigned short*>(out.data) + head_at + own * out.stride[2];
 #pragma unroll
-    for (int g = 0; g < kConfig.columns / 32; ++g) {
+    for (int g = 0; g < kCount / 16; ++g) {
       unsigned words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -36,10 +35,9 @@ __device__ __forceinline__ void store_wide(const shared::RowGradient& out, int d
 }
 
 /// The same, elements by pairs or one by one, in the gradient's type.
-template <auto kConfig, shared::OutputType kType>
-__device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim,
-                                               const float (&d)[kConfig.columns / 2], float factor, long long head_at,
-                                               int row, int live, int stored) {
+template <auto kConfig, shared::OutputType kType, int kCount>
+__device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim, const float (&d)[kCount],
+                                               float factor, long long head_at, int row, int live, int stored) {
   if constexpr (kConfig.wide_gradients && kType == shared::OutputType::same) {
     store_wide<kConfig>(out, dim, d, factor, head_at, row, live, stored);
     return;
@@ -52,7 +50,7 @@ __device__ __forceinline__ void store_gradient(const shared::RowGradient& out, i
     const int own = row + 8 * r;
     One* to = static_cast<One*>(out.data) + head_at + own * out.stride[2];
 #pragma unroll
-    for (int j = 0; j < kConfig.columns / 8; ++j) {
+    for (int j = 0; j < kCount / 4; ++j) {
       const int column = 8 * j + 2 * (lane & 3), i = 4 * j + 2 * r;
       const bool is_key = own < live;
       const typename Elements::Pair two =

@@ -6,6 +6,7 @@
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
+#include "shared/backward_lists.h"
 #include "sm90/backward_memory.cuh"
 
 namespace heddle {
@@ -52,6 +53,7 @@ class BackwardProducer {
 #pragma unroll 1
     for (int left = word(shared::kTileRuns); left > 0; --left, ++run) {
       int flags = run->flags, end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, shared::blocks_of_rows(word(shared::kTileQLen)));
       const int head = run->head;
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block) {
@@ -147,13 +149,19 @@ class BackwardProducer {
 template <auto kConfig>
 __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params) {
-  int tile = static_cast<int>(blockIdx.x);
+  // In order, the first ones are drawn, too: who waits for another's adds knows that it has begun.
+  int tile = static_cast<int>(kConfig.ordered ? ptx::count_up(params.drawn) : blockIdx.x);
   for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
     memory.fetch_tile(params, slot_of(tiles), tile);
     ptx::barrier_arrive(memory.tile_full(slot_of(tiles)));
-    if (tile >= params.tiles || !kConfig.draws()) break;
-    tile = params.ctas < params.tiles ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : params.tiles;
+    const int tile_count = memory.tile_count(params);
+    if (tile >= tile_count || !kConfig.draws()) break;
+    if constexpr (kConfig.ordered) {
+      tile = static_cast<int>(ptx::count_up(params.drawn));
+      continue;
+    }
+    tile = params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
   }
 }
 
@@ -169,10 +177,13 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
     if (steps < 0) break;
     const shared::QueryRun* run = params.runs + word(shared::kTileFirstRun);
     int left = steps > 0 ? word(shared::kTileRuns) : 0;
+    const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0;
     ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
 #pragma unroll 1
     for (; left > 0; --left, ++run) {
-      const int end = run->end, head = run->head;
+      int end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, blocks);
+      const int head = run->head;
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block) {
         const long long number = (first + block) * params.q_heads + head;
@@ -189,6 +200,43 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
     if constexpr (!kConfig.draws()) break;
   }
   ptx::tma_store_wait();
+}
+
+/// The same, after the tiles that hold the keys before: a part's turn passes from one to the next. What a run is is
+/// read where it is used: registers are few.
+template <auto kConfig>
+__device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>& memory,
+                                                   const shared::BackwardSm90Params& params, int warpgroup) {
+  unsigned parity = 0;
+  for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+    ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
+    const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
+    const int steps = word(shared::kTileSteps), first = word(shared::kTileFirstBlock);
+    if (steps < 0) break;
+    int run = word(shared::kTileFirstRun);
+    const int runs_end = steps > 0 ? run + word(shared::kTileRuns) : run;
+    const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0x7fffffff;
+    ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
+#pragma unroll 1
+    for (; run < runs_end; ++run) {
+#pragma unroll 1
+      for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block) {
+        const int part = ((first + block) * params.q_heads + params.runs[run].head) * kConfig.warpgroups + warpgroup;
+        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
+        ptx::fence_for_tma();  // behind the consumers' stores
+        ptx::wait_for_turn(params.turns + part, params.ranks[run]);
+        ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(warpgroup),
+                      4 * kConfig.d_q_part_floats());
+        ptx::tma_store_commit();
+        ptx::tma_store_wait_read();
+        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        ptx::tma_store_wait();
+        ptx::pass_turn(params.turns + part);
+        parity ^= 1;
+      }
+    }
+    if constexpr (!kConfig.draws()) break;
+  }
 }
 
 }  // namespace heddle

@@ -300,11 +300,11 @@ def test_deterministic_algorithms_are_refused():
 
 
 def test_take_over():
-    for dim in (64, 256):  # a GPU's backward takes up to 128
+    for dim in (64, 264):  # a GPU takes up to 256
         given = qkv(dim=dim)
         heddle.torch.clear_log()
         with heddle.torch.enabled():
             torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True).float().sum().backward()
         (entry,) = heddle.torch.log()
         assert (entry.where == "heddle") == (dim == 64 or DEVICE == "cpu") and all(x.grad is not None for x in given)
-        assert entry.where == "heddle" or "head dimension 256" in entry.where
+        assert entry.where == "heddle" or "head dimension 264" in entry.where

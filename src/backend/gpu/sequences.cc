@@ -22,6 +22,27 @@ std::unique_ptr<Program> load_kernels(const Gpu& gpu, int device) {
 
 }  // namespace
 
+shared::SequencesParams sequences_params(const problem::AttentionProblem& problem) {
+  const auto longest = [&](std::int64_t Sequence::* length) {
+    return static_cast<int>(std::ranges::max(problem.sequences, {}, length).*length);
+  };
+  shared::SequencesParams params{};
+  params.q_packed = problem.packed;
+  params.kv_packed = problem.packed && problem.page_rows == 0;
+  params.count = static_cast<int>(problem.batch);
+  params.q_rows = static_cast<int>(problem.q_rows);
+  params.kv_rows = static_cast<int>(problem.kv_rows);
+  params.max_q_len = longest(&Sequence::q_len);
+  params.max_kv_len = longest(&Sequence::kv_len);
+  return params;
+}
+
+void set_lengths(const AttentionOptions& options, shared::SequencesParams& params) {
+  params.q = view_of(params.q_packed ? options.cu_seqlens_q : options.q_lengths);
+  params.kv = view_of(params.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
+  params.q_start = view_of(options.q_start);
+}
+
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {
   std::vector<unsigned> sums = {0};
   for (const shared::KvRun& run : runs) sums.push_back(sums.back() + static_cast<unsigned>(run.end - run.begin));
@@ -37,40 +58,22 @@ DeviceSequences::DeviceSequences(const Gpu& gpu, int device, const problem::Atte
       steps_before_(gpu.devices(), device, steps.size() * sizeof(unsigned)),
       memory_(shared::sequences_memory(problem.batch, tiles.item_count)) {
   gpu.devices().copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
-  const auto longest = [&](std::int64_t Sequence::* length) {
-    return static_cast<int>(std::ranges::max(problem.sequences, {}, length).*length);
-  };
-  const bool kv_packed = problem.packed && problem.page_rows == 0;
-  params_ = {.q = {},
-             .kv = {},
-             .q_start = {},
-             .q_packed = problem.packed,
-             .kv_packed = kv_packed,
-             .count = static_cast<int>(problem.batch),
-             .q_rows = static_cast<int>(problem.q_rows),
-             .kv_rows = static_cast<int>(problem.kv_rows),
-             .max_q_len = longest(&Sequence::q_len),
-             .max_kv_len = longest(&Sequence::kv_len),
-             .spans = nullptr,
-             .items = tiles.items,
-             .item_count = tiles.item_count,
-             .runs = tiles.runs,
-             .steps_before = static_cast<const unsigned*>(steps_before_.data()),
-             .kv_block = shape.kv_block,
-             .tile_queries = shape.queries(),
-             .warpgroups = shape.warpgroups,
-             .descending = shape.descending,
-             .left = nullptr,
-             .left_count = nullptr};
+  params_ = sequences_params(problem);
+  params_.items = tiles.items;
+  params_.item_count = tiles.item_count;
+  params_.runs = tiles.runs;
+  params_.steps_before = static_cast<const unsigned*>(steps_before_.data());
+  params_.kv_block = shape.kv_block;
+  params_.tile_queries = shape.queries();
+  params_.warpgroups = shape.warpgroups;
+  params_.descending = shape.descending;
 }
 
 void DeviceSequences::launch(const AttentionOptions& options, void* workspace, void* stream, shared::TileList& tiles,
                              shared::ModValues& mod, shared::ListedTiles& listed) const {
   auto* memory = static_cast<char*>(workspace);
   shared::SequencesParams own = params_;
-  own.q = view_of(own.q_packed ? options.cu_seqlens_q : options.q_lengths);
-  own.kv = view_of(own.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
-  own.q_start = view_of(options.q_start);
+  set_lengths(options, own);
   own.spans = reinterpret_cast<shared::SequenceSpan*>(memory + memory_.spans);
   own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
   own.left_count = reinterpret_cast<int*>(memory + memory_.count);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/environment.h"
@@ -26,24 +25,6 @@ bool is_kernel(std::string_view name) {
          name.find_first_not_of("0123456789abcdef") == kKeySize;
 }
 
-/// An absolute folder; empty when the variable is not set. The XDG specification has relative ones ignored.
-std::filesystem::path absolute_variable(const char* name) {
-  const char* value = std::getenv(name);
-  const std::filesystem::path path = value == nullptr ? "" : value;
-  return path.is_absolute() ? path : std::filesystem::path();
-}
-
-std::filesystem::path folder_from_environment() {
-  if (const std::string chosen = base::value_of(base::Option::cache_dir); !chosen.empty()) {
-    std::error_code error;
-    const std::filesystem::path path = std::filesystem::absolute(chosen, error);
-    return error ? std::filesystem::path() : path;
-  }
-  if (const auto xdg = absolute_variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg / "heddle";
-  if (const auto home = absolute_variable("HOME"); !home.empty()) return home / ".cache" / "heddle";
-  return {};
-}
-
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
@@ -51,7 +32,7 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-DiskCache::DiskCache() : path_(folder_from_environment()), bound_(kDefaultBound) {
+DiskCache::DiskCache() : path_(base::cache_folder()), bound_(kDefaultBound) {
   try {
     bound_ = base::bytes_of(base::Option::cache_bytes, kDefaultBound);
   } catch (const Error& error) {
@@ -59,16 +40,16 @@ DiskCache::DiskCache() : path_(folder_from_environment()), bound_(kDefaultBound)
   }
 }
 
-std::optional<Folder> DiskCache::open() {
+std::optional<base::Folder> DiskCache::open() {
   if (path_.empty()) return std::nullopt;
   std::string why;
-  std::optional<Folder> folder = Folder::open(path_, Folder::Whose::mine, why);
+  std::optional<base::Folder> folder = base::Folder::open(path_, base::Folder::Whose::mine, why);
   if (!folder) note(fmt::format("{} {}; kernels are not kept", path_.string(), why));
   return folder;
 }
 
 std::optional<Record> DiskCache::load(const std::string& key) {
-  const std::optional<Folder> folder = open();
+  const std::optional<base::Folder> folder = open();
   if (!folder) return std::nullopt;
   std::string why;
   const std::optional<std::vector<char>> bytes = folder->read(file_of(key), why);
@@ -86,7 +67,7 @@ void DiskCache::store(const std::string& key, const Record& record) {
       note(fmt::format("{} would be {} bytes long, more than the cache's {}", file, bytes.size(), bound_));
     return;
   }
-  const std::optional<Folder> folder = open();
+  const std::optional<base::Folder> folder = open();
   if (!folder) return;
   std::string why;
   if (folder->write(file_of(key), bytes, why)) {
@@ -96,19 +77,19 @@ void DiskCache::store(const std::string& key, const Record& record) {
   }
 }
 
-void DiskCache::make_room(const Folder& folder) {
-  std::vector<Folder::Entry> kernels;
+void DiskCache::make_room(const base::Folder& folder) {
+  std::vector<base::Folder::Entry> kernels;
   std::int64_t total = 0;
-  for (Folder::Entry& entry : folder.entries()) {
-    if (is_temporary(entry.name) && entry.used_ns < now_ns() - kHourNs) folder.remove(entry.name);
+  for (base::Folder::Entry& entry : folder.entries()) {
+    if (base::is_temporary(entry.name) && entry.used_ns < now_ns() - kHourNs) folder.remove(entry.name);
     if (!is_kernel(entry.name)) continue;
     total += entry.bytes;
     kernels.push_back(std::move(entry));
   }
   if (total <= bound_) return;
   std::sort(kernels.begin(), kernels.end(),
-            [](const Folder::Entry& a, const Folder::Entry& b) { return a.used_ns < b.used_ns; });
-  for (const Folder::Entry& kernel : kernels) {
+            [](const base::Folder::Entry& a, const base::Folder::Entry& b) { return a.used_ns < b.used_ns; });
+  for (const base::Folder::Entry& kernel : kernels) {
     if (total <= bound_) return;
     folder.remove(kernel.name);
     total -= kernel.bytes;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/jit/folder.h"
 #include "backend/jit/record.h"
+#include "base/folder.h"
 
 namespace heddle::jit {
 
@@ -29,8 +29,8 @@ class DiskCache {
   std::string notes() const;
 
  private:
-  std::optional<Folder> open();
-  void make_room(const Folder& folder);
+  std::optional<base::Folder> open();
+  void make_room(const base::Folder& folder);
   void note(const std::string& line);
 
   std::filesystem::path path_;  // empty: there is no place for it

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/jit/folder.h"
+#include "base/folder.h"
 #include "backend/jit/includes.h"
 #include "base/environment.h"
 #include "heddle/error.h"
@@ -71,7 +71,7 @@ std::string summary(const Compiler& compiler, const Source& source, const std::s
 void dump(const Compiler& compiler, const std::string& folder, const Source& source, const std::string& key,
           const Compilation& compilation, const Record* record) {
   std::string why;
-  const std::optional<Folder> open = Folder::open(folder, Folder::Whose::any, why);
+  const std::optional<base::Folder> open = base::Folder::open(folder, base::Folder::Whose::any, why);
   if (!open) refuse(folder, why);
   const std::string stem = stem_of(source, key);
   const auto write = [&](const char* suffix, std::span<const char> bytes) {

@@ -10,11 +10,11 @@
 
 #include "plan/access/tensor_access.h"
 #include "plan/access/tma.h"
+#include "plan/families/backward_reads.h"
 #include "plan/families/backward_sm90_config.h"
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/families/forward_sm90.h"
 #include "plan/families/forward_sm90_costs.h"
-#include "shared/backward_sm90_memory.h"
 #include "shared/sequences.h"
 
 namespace heddle::plan {
@@ -23,7 +23,6 @@ namespace {
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
 
-constexpr std::int64_t kLargestDim = 128;   // dK and dV take a register of each thread for every two columns of both
 constexpr std::int64_t kMostHeads = 65535;  // the height of a grid
 
 std::string refuse_types(const Request& request) {
@@ -31,9 +30,6 @@ std::string refuse_types(const Request& request) {
   if (size_of(problem.q_dtype) == 1) {
     return fmt::format("q, k and v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
                        name(problem.k_dtype), name(problem.v_dtype));
-  }
-  for (const auto& [what, dim] : {std::pair("q and k have", problem.qk_dim), std::pair("v has", problem.v_dim)}) {
-    if (dim > kLargestDim) return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, kLargestDim);
   }
   if (request.backward->d_o.dtype != problem.q_dtype) {
     return fmt::format("dO is {}; {}, q's type, is accepted", name(request.backward->d_o.dtype), name(problem.q_dtype));
@@ -53,41 +49,6 @@ std::string refuse_broadcasts(const Request& request) {
       return fmt::format(
           "{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted", what,
           problem.batch, problem.batch);
-    }
-  }
-  return {};
-}
-
-std::string refuse_lengths(const AttentionProblem& problem) {
-  if (problem.device_lengths || problem.device_starts) {
-    return "lengths, cumulative lengths or q_start are in the device's memory; in the host's they are accepted";
-  }
-  if (problem.device_kv_starts) return "kv_start is in the device's memory; in the host's it is accepted";
-  return {};
-}
-
-std::string refuse_gradients(const AttentionProblem& problem) {
-  if (!problem.wanted.captures.empty()) {
-    return fmt::format("the gradient of capture '{}' is asked for; those of q, k, v and sinks are accepted",
-                       problem.wanted.captures.front());
-  }
-  if (!problem.wanted.params.empty()) {
-    return fmt::format("the gradient of param '{}' is asked for; those of q, k, v and sinks are accepted",
-                       problem.wanted.params.front());
-  }
-  return {};
-}
-
-/// dQ's sums come from the tiles of keys in any order.
-std::string refuse_deterministic(const AttentionProblem& problem, int keys) {
-  if (!problem.deterministic || !problem.wanted.q) return {};
-  for (const Sequence& sequence : problem.sequences) {
-    if (sequence.kv_len > keys) {
-      return fmt::format(
-          "deterministic is asked for, and dq of {} keys is added by tiles of {} keys in any order; up to {} keys, or "
-          "no "
-          "dq, are accepted",
-          sequence.kv_len, keys, keys);
     }
   }
   return {};
@@ -134,9 +95,12 @@ void set_access(const Request& request, Plan& plan) {
   }
 }
 
-/// Fitted to 16384 tokens, full, S 512 and 8192 (an H200; docs/notes/hopper_backward.md), with 64 columns and with 128.
-constexpr double kStepClocks[] = {2250, 3650};  // of 64 queries x 128 keys
-constexpr double kTileClocks[] = {8300, 13600};
+/// By panels of 64 columns. With one and two fitted to 16384 tokens, full, S 512 and 8192 (an H200;
+/// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
+constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x the CTA's keys
+constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
+/// Of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
+constexpr double kReadsShare = 0.6;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -151,17 +115,20 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
   const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
-  const double clocks = static_cast<double>(schedule.steps) * kStepClocks[config.panels() - 1] * config.warpgroups / 2 +
-                        static_cast<double>(schedule.items.size()) * kTileClocks[config.panels() - 1];
-  const double longest =
-      static_cast<double>(schedule.longest) * kStepClocks[config.panels() - 1] + kTileClocks[config.panels() - 1];
+  const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
+  const double of_step = kStepClocks[panels - 1], of_tile = kTileClocks[panels - 1];
+  const double clocks =
+      (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
+      config.tile_ctas();
+  const double longest = static_cast<double>(schedule.longest) * of_step + of_tile;
   return {.seconds = std::max(clocks / sms, longest) / kSm90Rates.clocks_per_second +
                      around / kSm90Rates.memory_bytes_per_second + kLaunchSeconds,
           .flops = 2 * (3 * qk + 2 * v) * static_cast<double>(schedule.elements),
           .bytes = bytes};
 }
 
-void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& plan) {
+void describe(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardMods& mods,
+              const BackwardReads& reads, Plan& plan) {
   plan.forms.score = describe_derivative(mods);
   if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
   if (mods.drops) {
@@ -172,8 +139,10 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& p
   plan.gradients.push_back("S and P are recomputed from q, k and lse, dP from dO and v");
   if (problem.wanted.q) {
     plan.gradients.push_back(
-        problem.deterministic ? "dq: one tile of keys adds to each element; the same bits in each run"
-                              : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+        config.ordered ? "dq: tiles of keys add to sums in f32, in the order of the keys; the same bits in each run"
+        : problem.deterministic
+            ? "dq: one tile of keys adds to each element; the same bits in each run"
+            : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
   }
   if (problem.wanted.k || problem.wanted.v) {
     plan.gradients.push_back(
@@ -183,9 +152,14 @@ void describe(const AttentionProblem& problem, const BackwardMods& mods, Plan& p
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
+  for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }
 
 }  // namespace
+
+shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return shared::backward_lists_memory(problem.batch, count_row_blocks(problem), count_tiles(problem, config));
+}
 
 BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, const BackwardSm90Config& config) {
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
@@ -193,8 +167,30 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   workspace.d_q = aligned(blocks * shared::kBlockBytes);
   workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
-  workspace.bytes = workspace.drawn + aligned(4);
+  workspace.turns = workspace.drawn + aligned(4);
+  workspace.lists = workspace.turns + (config.ordered ? aligned(4 * blocks * config.warpgroups) : 0);
+  workspace.bytes = workspace.lists;
+  if (config.device_lengths) workspace.bytes += aligned(backward_lists_memory(problem, config).bytes);
   return workspace;
+}
+
+/// Of a kernel of head dims above 128: the pass for reads holds two panels, and pairs of CTAs take no turns.
+std::string refuse_wide(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardReads& reads) {
+  constexpr int kMost = 2 * shared::kPanelColumns;
+  if (!config.wide) return {};
+  if (reads.any()) {
+    return fmt::format(
+        "gradients of captures or params are asked for with head dimensions {} and {}; up to {} are accepted",
+        problem.qk_dim, problem.v_dim, kMost);
+  }
+  if (!config.ordered) return {};
+  std::int64_t keys = 0;
+  for (const Sequence& sequence : problem.sequences) keys = std::max(keys, sequence.kv_len);
+  return fmt::format(
+      "deterministic is asked for, and dq of {} keys with head dimensions {} and {} is added by tiles of {} keys in "
+      "any "
+      "order; up to {} keys, head dimensions up to {}, or no dq, are accepted",
+      keys, problem.qk_dim, problem.v_dim, config.keys(), config.keys(), kMost);
 }
 
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps) {
@@ -202,10 +198,12 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   std::string reason = forward_sm90_refuses(problem, request.options, caps);
   if (reason.empty()) reason = refuse_types(request);
   if (!reason.empty()) return reason;
-  const BackwardSm90Config config = backward_sm90_config(problem, backward_mods(problem));
-  std::array<std::string, 6> reasons = {refuse_broadcasts(request),    refuse_lengths(problem),
-                                        refuse_gradients(problem),     refuse_deterministic(problem, config.keys()),
-                                        refuse_sizes(problem, config), refuse_blocks(request.options)};
+  const BackwardMods mods = backward_mods(problem);
+  const BackwardSm90Config config = backward_sm90_config(problem, mods);
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  std::array<std::string, 5> reasons = {refuse_broadcasts(request), refuses_reads(problem, reads),
+                                        refuse_wide(problem, config, reads), refuse_sizes(problem, config),
+                                        refuse_blocks(request.options)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
@@ -224,16 +222,24 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // Without queries nobody says that none is drawn yet: each tile has a CTA.
   const auto tiles = static_cast<int>(schedule.items.size());
-  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles : std::min(tiles, std::max(1, caps.multiprocessors));
-  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes;
+  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
+                                                         : std::min(tiles, std::max(1, caps.multiprocessors));
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
   plan.predicted = predict(problem, config, schedule, caps);
+  if (reads.visits_pairs()) plan.predicted->seconds *= 1 + kReadsShare;
   set_access(request, plan);
   const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
   plan.workspace_bytes = work.workspace_bytes;
   plan.predicted->bytes += work.bytes;
   plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
-  describe(problem, mods, plan);
-  return {std::move(choice)};
+  describe(problem, config, mods, reads, plan);
+  std::vector<Choice> choices = {std::move(choice)};
+  if (config.wide && config.early_numbers) {  // where a mod leaves no registers for these
+    choices.push_back(choices.front());
+    choices.back().plan.backward_sm90->early_numbers = false;
+  }
+  return choices;
 }
 
 }  // namespace heddle::plan

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "shared/backward_lists.h"
 #include "shared/backward_sm90_config.h"
 
 namespace heddle::plan {
@@ -22,10 +23,15 @@ struct BackwardSm90Workspace {
   std::int64_t d_q;    // dQ's sums, in f32
   std::int64_t sinks;  // a float of each block and head
   std::int64_t drawn;  // how many tiles were drawn
-  std::int64_t bytes;  // copies stand behind
+  std::int64_t turns;  // ordered: an integer of each part of dQ's sums
+  std::int64_t lists;  // lengths on the device: what backward_lists_memory() says
+  std::int64_t bytes;  // memory of gradients of captures, then copies stand behind
 };
 BackwardSm90Workspace backward_sm90_workspace(const problem::AttentionProblem& problem,
                                               const shared::BackwardSm90Config& config);
+
+shared::BackwardListsMemory backward_lists_memory(const problem::AttentionProblem& problem,
+                                                  const shared::BackwardSm90Config& config);
 
 /// Where dO's copy stands among a plan's copies.
 inline constexpr std::size_t kCopiedDO = 3;

@@ -4,16 +4,21 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "plan/access/tma.h"
 #include "plan/families/backward_sm90_fields.h"
-#include "shared/backward_sm90_memory.h"
+#include "plan/families/backward_sm90_schedule.h"
+#include "shared/backward_wide_memory.h"
+#include "shared/forward_sm90_memory.h"
 
 namespace heddle::plan {
 namespace {
 
 using shared::BackwardSm90Config;
 using shared::OutputType;
+
+constexpr int kNarrowPanels = 2;  // up to here a warpgroup holds dK and dV of its keys
 
 shared::Normalizer shared_of(Normalizer normalizer) {
   switch (normalizer) {
@@ -53,6 +58,18 @@ bool divides(const ConstTensorView& view, std::int64_t elements) {
   return reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
 }
 
+/// A wide kernel has what its panels leave room for: two of each first, then a third of Q.
+void set_stages(BackwardSm90Config& config) {
+  config.q_stages = config.d_o_stages = 3;
+  if (!config.wide) return;
+  constexpr std::pair<int, int> kStages[] = {{3, 2}, {2, 2}, {2, 1}};
+  for (const auto& [of_q, of_d_o] : kStages) {
+    config.q_stages = of_q;
+    config.d_o_stages = of_d_o;
+    if (shared::backward_shared_bytes(config) <= shared::kSm90SharedMemory) return;
+  }
+}
+
 Setting setting(std::string_view name, int value) { return {name, value}; }
 Setting setting(std::string_view name, bool value) { return {name, value}; }
 template <class Enum>
@@ -66,22 +83,29 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   BackwardSm90Config config;
   config.qk_dim = static_cast<int>(problem.qk_dim);
   config.v_dim = static_cast<int>(problem.v_dim);
-  config.columns = std::max(config.qk_dim, config.v_dim) <= 64 ? 64 : 128;
+  const int panels = std::max(config.qk_panels(), config.v_panels());
+  config.wide = panels > kNarrowPanels;
+  config.columns = shared::kPanelColumns * (config.wide ? config.qk_panels() : panels);
   config.warpgroups = 2;
-  config.q_stages = 3;
-  config.d_o_stages = 3;
   config.f16 = problem.q_dtype == DType::f16;
   config.d_q = problem.wanted.q;
   config.masked = !mods.mask.empty();
   config.dropped = mods.drops.has_value();
   config.weighted = !mods.weight.empty() && !config.dropped;
   config.by_sequence = problem::sequences_differ(problem) || problem.packed;
+  config.device_lengths = problem.device_lengths;
+  const auto adds_alone = [&](const Sequence& sequence) { return sequence.kv_len <= config.keys(); };
+  config.ordered = problem.deterministic && config.d_q && count_row_blocks(problem) > 0 &&
+                   !std::ranges::all_of(problem.sequences, adds_alone);
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
-  // A score_mod and its derivative leave no registers for them beside 128 columns.
-  config.early_numbers = config.columns == 64 || config.scores != shared::ScoreForm::mapped;
+  // A score_mod and its derivative leave no registers for them beside 128 columns, draws none beside 256.
+  const bool mapped = config.scores == shared::ScoreForm::mapped;
+  config.early_numbers =
+      config.wide ? !mapped && !config.dropped && !config.weighted : config.columns == shared::kPanelColumns || !mapped;
   config.normalizer = shared_of(problem.normalizer);
   config.o_type = type_of(problem.o_dtype, problem.q_dtype);
+  set_stages(config);
   return config;
 }
 
@@ -113,7 +137,7 @@ std::vector<Setting> backward_sm90_settings(const BackwardSm90Config& config) {
   for_each_backward_field([&](std::string_view name, std::string_view, auto field) {
     if (config.*field != defaults.*field) settings.push_back(setting(name, config.*field));
   });
-  settings.push_back({"shared_memory_bytes", shared::backward_sm90_memory(config).bytes});
+  settings.push_back({"shared_memory_bytes", shared::backward_shared_bytes(config)});
   return settings;
 }
 

@@ -86,11 +86,17 @@ class GroupRuns {
   std::vector<shared::QueryRun> runs_;
 };
 
-void add_blocks(const AttentionProblem& problem, BackwardSchedule& schedule, std::vector<int>& first_block) {
+std::int64_t longest_queries(const AttentionProblem& problem) {
+  std::int64_t longest = 0;
+  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.q_len);
+  return longest;
+}
+
+void add_blocks(const AttentionProblem& problem, BackwardSchedule& schedule) {
   for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
     const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
     const std::int64_t rows = problem.packed ? sequence.q_len : problem.q_rows;
-    first_block.push_back(static_cast<int>(schedule.blocks.size()));
+    schedule.first_blocks.push_back(static_cast<int>(schedule.blocks.size()));
     for (std::int64_t row = 0; row < rows; row += shared::kBlockRows) {
       schedule.blocks.push_back(
           {.batch = problem.packed ? 0 : batch,
@@ -110,8 +116,57 @@ std::int64_t elements_of(const AttentionProblem& problem, const KeyRow& row, std
   return elements * (problem.batch > 0 ? 1 : 0);
 }
 
-/// Heads in sections, of each the longest tiles first.
-void order(const AttentionProblem& problem, BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head) {
+/// The runs of tiles whose adds to dQ have an order, that of the keys: cut where the number of tiles before differs.
+/// Tiles are given in that order, of each head of keys. Equal lists of runs are stored once.
+class RankedRuns {
+ public:
+  RankedRuns(const std::vector<shared::QueryRun>& runs, std::int64_t group, std::int64_t blocks)
+      : given_(runs), group_(static_cast<int>(group)), blocks_(static_cast<std::size_t>(blocks)) {}
+
+  void add(shared::BackwardItem& item) {
+    if (item.kv_tile == 0) before_.assign(static_cast<std::size_t>(group_) * blocks_, 0);
+    std::vector<shared::QueryRun> runs;
+    std::vector<int> ranks, key;
+    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+      const shared::QueryRun& run = given_[static_cast<std::size_t>(r)];
+      int* const before = before_.data() + static_cast<std::size_t>(run.head % group_) * blocks_;
+      for (int block = run.begin; block < run.end; ++block) {
+        const int rank = before[block]++;
+        if (block == run.begin || rank != ranks.back()) {
+          runs.push_back({block, block, run.flags, run.head});
+          ranks.push_back(rank);
+        }
+        runs.back().end = block + 1;
+      }
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      key.insert(key.end(), {runs[i].begin, runs[i].end, runs[i].flags, runs[i].head, ranks[i]});
+    }
+    const auto [known, is_new] = known_.emplace(std::move(key), static_cast<int>(runs_.size()));
+    item.first_run = known->second;
+    item.runs = static_cast<int>(runs.size());
+    if (!is_new) return;
+    runs_.insert(runs_.end(), runs.begin(), runs.end());
+    ranks_.insert(ranks_.end(), ranks.begin(), ranks.end());
+  }
+  void take(BackwardSchedule& schedule) {
+    schedule.runs = std::move(runs_);
+    schedule.ranks = std::move(ranks_);
+  }
+
+ private:
+  std::vector<shared::QueryRun> given_;
+  int group_;
+  std::size_t blocks_;
+  std::vector<int> before_;  // [query heads of the group][blocks]
+  std::map<std::vector<int>, int> known_;
+  std::vector<shared::QueryRun> runs_;
+  std::vector<int> ranks_;
+};
+
+/// Heads in sections, of each the longest tiles first, or the first keys.
+void order(const AttentionProblem& problem, BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head,
+           bool by_keys) {
   const std::int64_t bytes = problem.q_rows * problem.group() *
                              ((problem.qk_dim + problem.v_dim) * size_of(problem.q_dtype) + 4 * problem.qk_dim);
   const auto heads =
@@ -121,14 +176,23 @@ void order(const AttentionProblem& problem, BackwardSchedule& schedule, const st
     const std::size_t end = end_of_head[std::min(head + heads, end_of_head.size()) - 1];
     std::stable_sort(schedule.items.begin() + static_cast<std::ptrdiff_t>(begin),
                      schedule.items.begin() + static_cast<std::ptrdiff_t>(end),
-                     [](const auto& x, const auto& y) { return x.steps > y.steps; });
+                     [&](const auto& x, const auto& y) { return by_keys ? x.kv_tile < y.kv_tile : x.steps > y.steps; });
     begin = end;
   }
 }
 
 }  // namespace
 
+std::int64_t count_tiles(const AttentionProblem& problem, const shared::BackwardSm90Config& config) {
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    tiles += block_count(problem.packed ? sequence.kv_len : problem.kv_rows, config.keys());
+  }
+  return tiles * problem.kv_heads;
+}
+
 std::int64_t count_row_blocks(const AttentionProblem& problem) {
+  if (problem.device_lengths && problem.packed) return problem.q_rows / shared::kBlockRows + problem.batch;
   std::int64_t blocks = 0;
   for (const Sequence& sequence : problem.sequences) {
     blocks += block_count(problem.packed ? sequence.q_len : problem.q_rows, shared::kBlockRows);
@@ -140,8 +204,8 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
                                         const BlockMask* block_mask) {
   BackwardSchedule schedule;
   if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
-  std::vector<int> first_block;
-  add_blocks(problem, schedule, first_block);
+  add_blocks(problem, schedule);
+  if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
 
   std::optional<BlockMask> columns;
   if (block_mask != nullptr) columns = block_mask->transposed();
@@ -170,7 +234,7 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
                                   .first_run = range.first,
                                   .runs = range.count,
                                   .steps = range.steps,
-                                  .first_block = first_block[static_cast<std::size_t>(batch)],
+                                  .first_block = schedule.first_blocks[static_cast<std::size_t>(batch)],
                                   .unused = 0});
         schedule.steps += range.steps;
         schedule.longest = std::max<std::int64_t>(schedule.longest, range.steps);
@@ -179,7 +243,12 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
     }
   }
   schedule.runs = runs.take();
-  order(problem, schedule, end_of_head);
+  if (config.ordered) {
+    RankedRuns ranked(schedule.runs, problem.group(), block_count(longest_queries(problem), shared::kStepQueries));
+    for (shared::BackwardItem& item : schedule.items) ranked.add(item);
+    ranked.take(schedule);
+  }
+  order(problem, schedule, end_of_head, config.ordered);
   return schedule;
 }
 

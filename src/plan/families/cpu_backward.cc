@@ -17,7 +17,7 @@ constexpr std::int64_t kWaveBudget = std::int64_t{512} << 20;
 constexpr std::int64_t kLaneBudget = std::int64_t{256} << 20;  // of all lanes' copies
 constexpr std::int64_t kCopyLimit = std::int64_t{64} << 20;    // of one gradient's copies, if tasks can own it instead
 constexpr std::int64_t kTasksPerCore = 4;                      // so that the longest do not decide
-constexpr std::int64_t kTileRows = 96;
+constexpr std::int64_t kTileRows = 96, kOtherTileRows[] = {48, 192};
 
 std::int64_t element_bytes(const AttentionProblem& problem) {
   return problem.precision == expr::Precision::f64 ? 8 : 4;
@@ -187,14 +187,16 @@ std::int64_t cpu_backward_wave_bytes(const AttentionProblem& problem, const CpuB
   return split.q_broadcasts ? all : std::min(all, std::max(kWaveBudget, largest));
 }
 
-Plan cpu_backward(const Request& request) {
+namespace {
+
+Plan plan_of(const Request& request, std::int64_t tile_rows) {
   const AttentionProblem& problem = request.problem;
   const device::Caps& caps = request.machine.cpu;
   const auto broadcasts = [&](const ConstTensorView& view) {
     return !problem.packed && problem.batch > 1 && view.shape[0] == 1;
   };
   CpuBackwardSplit split;
-  split.tile_rows = kTileRows;
+  split.tile_rows = tile_rows;
   split.kv_broadcasts = broadcasts(request.tensors.k) || broadcasts(request.tensors.v);
   split.q_broadcasts = broadcasts(request.tensors.q);
   split.sums = capture_sums(problem, request.options.bindings);
@@ -220,6 +222,16 @@ Plan cpu_backward(const Request& request) {
   }
   plan.cpu_backward = std::move(split);
   return plan;
+}
+
+}  // namespace
+
+Plan cpu_backward(const Request& request) { return plan_of(request, kTileRows); }
+
+std::vector<Plan> cpu_backward_variants(const Request& request) {
+  std::vector<Plan> plans;
+  for (const std::int64_t rows : kOtherTileRows) plans.push_back(plan_of(request, rows));
+  return plans;
 }
 
 Prediction cpu_backward_prediction(const AttentionProblem& problem, const Plan& plan, const BlockMask* block_mask,

@@ -60,6 +60,8 @@ std::int64_t cpu_backward_wave_bytes(const problem::AttentionProblem& problem, c
 
 /// The family's plan. It depends on the problem and the machine, not on the number of threads.
 Plan cpu_backward(const Request& request);
+/// With other tiles of queries.
+std::vector<Plan> cpu_backward_variants(const Request& request);
 Prediction cpu_backward_prediction(const problem::AttentionProblem& problem, const Plan& plan,
                                    const BlockMask* block_mask, const device::Caps& caps);
 

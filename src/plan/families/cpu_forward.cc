@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace heddle::plan {
 namespace {
 
 constexpr std::int64_t kPairBudget = std::int64_t{512} << 20;
-constexpr std::int64_t kRowStrip = 16;     // rows whose statistics are updated together
-constexpr std::int64_t kVectorBytes = 64;  // the widest vector of any target; row sums are kept by lane
+constexpr std::int64_t kMostRows = 96, kLeastRows = 12;  // of a tile; each is half the one before
+constexpr std::int64_t kRowStrip = 16;                   // rows whose statistics are updated together
+constexpr std::int64_t kVectorBytes = 64;                // the widest vector of any target; row sums are kept by lane
 
 std::int64_t element_bytes(const problem::AttentionProblem& problem) {
   return problem.precision == expr::Precision::f64 ? 8 : 4;
@@ -20,6 +22,17 @@ std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::in
   const std::int64_t per_row = problem.qk_dim + problem.v_dim + kChunk;
   const std::int64_t chunk = kChunk * (problem.qk_dim + problem.v_dim);
   return (rows * per_row + chunk) * element_bytes(problem);
+}
+
+Plan plan_of(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, std::int64_t rows) {
+  Plan plan;
+  plan.backend = BackendChoice::cpu;
+  plan.family = "cpu_forward";
+  plan.threads = threads > 0 ? threads : caps.cores;
+  plan.tile = {rows, kPanel};
+  plan.workspace_bytes =
+      cpu_forward_pair_bytes(problem, rows) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
+  return plan;
 }
 
 std::int64_t tile_count(const problem::AttentionProblem& problem, std::int64_t rows) {
@@ -102,23 +115,19 @@ std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, st
 }
 
 Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const device::Caps& caps) {
-  Plan plan;
-  plan.backend = BackendChoice::cpu;
-  plan.family = "cpu_forward";
-  plan.threads = threads > 0 ? threads : caps.cores;
-
+  std::vector<std::string> rejected;
   // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
-  std::int64_t rows = 96;
-  for (; rows > 12; rows /= 2) {
+  std::int64_t rows = kMostRows;
+  for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
     if (bytes > caps.l2_bytes * 3 / 4) {
-      plan.rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows,
-                                          bytes >> 10, caps.l2_bytes >> 10));
+      rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows, bytes >> 10,
+                                     caps.l2_bytes >> 10));
       continue;
     }
     const std::int64_t tiles = tile_count(problem, rows);
     if (caps.cores > 1 && tiles < std::int64_t{2} * caps.cores && tiles < tile_count(problem, rows / 2)) {
-      plan.rejected.push_back(
+      rejected.push_back(
           fmt::format("tile of {} queries: {} tasks do not fill {} cores evenly", rows, tiles, caps.cores));
       continue;
     }
@@ -126,14 +135,23 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   }
   for (const Sequence& sequence : problem.sequences) {
     if (sequence.q_len == 0 || cpu_forward_in_place(problem, sequence, rows)) continue;
-    plan.rejected.push_back(fmt::format("keys and values in place: {} queries of {} heads share them, more than a tile",
-                                        sequence.q_len, problem.group()));
+    rejected.push_back(fmt::format("keys and values in place: {} queries of {} heads share them, more than a tile",
+                                   sequence.q_len, problem.group()));
     break;
   }
-  plan.tile = {rows, kPanel};
-  plan.workspace_bytes =
-      cpu_forward_pair_bytes(problem, rows) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
+  Plan plan = plan_of(problem, threads, caps, rows);
+  plan.rejected = std::move(rejected);
   return plan;
+}
+
+std::vector<Plan> cpu_forward_variants(const problem::AttentionProblem& problem, int threads,
+                                       const device::Caps& caps) {
+  const std::int64_t planned = cpu_forward(problem, threads, caps).tile.q;
+  std::vector<Plan> plans;
+  for (std::int64_t rows = kMostRows; rows >= kLeastRows; rows /= 2) {
+    if (rows != planned) plans.push_back(plan_of(problem, threads, caps, rows));
+  }
+  return plans;
 }
 
 }  // namespace heddle::plan

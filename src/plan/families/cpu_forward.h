@@ -67,5 +67,7 @@ std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, st
 /// The family's plan. The tile depends on the problem and the machine, not on the number of threads, so that results do
 /// not either.
 Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const device::Caps& caps);
+/// With the other tiles.
+std::vector<Plan> cpu_forward_variants(const problem::AttentionProblem& problem, int threads, const device::Caps& caps);
 
 }  // namespace heddle::plan

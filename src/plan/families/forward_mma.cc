@@ -25,13 +25,15 @@ TileClocks clocks_of(const ForwardMmaConfig& config) {
 
 /// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
 /// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
-int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps) {
+/// `share`: times as many.
+int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps, double share) {
   constexpr int kLeastSteps = 2, kMost = 64;
   if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
   const auto tiles = static_cast<int>(schedule.items.size());
   const int wanted = 2 * std::max(1, caps.multiprocessors) / tiles;
   const int steps = std::ranges::max(schedule.items, {}, &shared::WorkItem::steps).steps;
-  return std::clamp(std::min(wanted, steps / kLeastSteps), 1, kMost);
+  const int planned = std::clamp(std::min(wanted, steps / kLeastSteps), 1, kMost);
+  return std::clamp(static_cast<int>(share * planned), 1, std::min(kMost, std::max(1, steps)));
 }
 
 std::string describe(const ForwardMmaConfig& config) {
@@ -51,7 +53,7 @@ std::string describe_element_score(const KernelMods& mods) {
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const device::GpuCaps& caps, const RowsOf& rows_of) {
+                 const device::GpuCaps& caps, const RowsOf& rows_of, double share_of_splits = 1) {
   Choice choice;
   Plan& plan = choice.plan;
   plan.family = "forward_mma";
@@ -62,7 +64,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
     plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
   choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
   TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
-  config.splits = splits_of(config, schedule, caps);
+  config.splits = splits_of(config, schedule, caps, share_of_splits);
   plan.forward_mma = config;
   plan.tile = {config.rows(), config.kv_block};
   plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
@@ -108,6 +110,24 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
   return choices;
 }
 
+std::vector<Choice> variants_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::GpuCaps& caps, MmaTarget target,
+                                const RowsOf& rows_of) {
+  const KernelMods mods = forward_mma_mods(problem);
+  std::vector<Choice> choices;
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
+    if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
+    const int planned = choice_of(problem, config, mods, caps, rows_of).plan.forward_mma->splits;
+    for (const double share : {0.5, 2.0}) {
+      Choice choice = choice_of(problem, config, mods, caps, rows_of, share);
+      if (choice.plan.forward_mma->splits == planned) continue;
+      choice.plan.schedule.reset();
+      choices.push_back(std::move(choice));
+    }
+  }
+  return choices;
+}
+
 }  // namespace
 
 TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
@@ -123,6 +143,18 @@ std::vector<Choice> forward_mma(const AttentionProblem& problem, const Attention
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of) {
   return choices_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
+}
+
+std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::CudaCaps& caps,
+                                         const RowsOf& rows_of) {
+  return variants_of(problem, tensors, options, caps, kNvidia, rows_of);
+}
+
+std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::AmdCaps& caps,
+                                         const RowsOf& rows_of) {
+  return variants_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
 }
 
 }  // namespace heddle::plan

@@ -22,6 +22,14 @@ std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const 
 std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of);
 
+/// Where CTAs share a tile's steps, or could: with half and with twice as many of them.
+std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::CudaCaps& caps,
+                                         const RowsOf& rows_of);
+std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::AmdCaps& caps,
+                                         const RowsOf& rows_of);
+
 TileSchedule forward_mma_schedule(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,
                                   const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order);
 

@@ -13,7 +13,8 @@
 namespace heddle::test {
 namespace {
 
-void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, const EmulatedRun& run = {}) {
+void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, EmulatedRun run = {}) {
+  run.device_lengths = spec.device_lengths;
   AttentionCase attention_case(spec);
   BackwardCase backward_case(attention_case, backward_spec);
   SCOPED_TRACE(backward_case.text());
@@ -53,8 +54,64 @@ TEST(BackwardEmulated, Scores) { judge_all(4, scored()); }
 TEST(BackwardEmulated, Weights) { judge_all(5, weighted()); }
 TEST(BackwardEmulated, Normalizers) { judge_all(6, normalized()); }
 TEST(BackwardEmulated, Sequences) { judge_all(7, sequences()); }
+TEST(BackwardEmulated, DeviceLengths) { judge_all(7, lengths_there()); }
+TEST(BackwardEmulated, CapturesByKeys) { judge_all(8, captured_by_keys()); }
+TEST(BackwardEmulated, CapturesByRows) { judge_all(9, captured_by_rows()); }
+TEST(BackwardEmulated, CapturesByPairs) { judge_all(10, captured_by_pairs()); }
+// Sums of queries and of distances whose tiles add to the same partials.
+TEST(BackwardEmulated, MixedPartials) {
+  if (std::getenv("HEDDLE_TEST_FULL") == nullptr) GTEST_SKIP() << "asks for all cases";
+  for (const char* score : {"relative_bias", "temperature_and_gate"}) {
+    CaseSpec spec = backward_spec(150, 200, 64);
+    spec.sequences = "packed";
+    spec.batch = 3;
+    spec.group = 2;
+    spec.score = score;
+    spec.normalizer = score == std::string("relative_bias") ? Normalizer::softmax : Normalizer::sigmoid;
+    judge(spec, rows_wanted("reads"), {.mixed_partials = true});
+  }
+}
 TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
+
+TEST(BackwardEmulated, WideTiles) { judge_all(0, wide_tiles()); }
+TEST(BackwardEmulated, WideMasks) { judge_all(10, widened(masked())); }
+TEST(BackwardEmulated, WideGroups) { judge_all(11, widened(grouped())); }
+TEST(BackwardEmulated, WideScores) { judge_all(12, widened(scored())); }
+TEST(BackwardEmulated, WideWeights) { judge_all(13, widened(weighted())); }
+TEST(BackwardEmulated, WideNormalizers) { judge_all(14, widened(normalized())); }
+TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
+TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
+TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
+
+// Where it is asked for, bits that no order of CTAs, threads and copies changes; all CTAs run at one time. Without it
+// they do change: that all runs have one order is not by chance.
+TEST(BackwardEmulated, Deterministic) {
+  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  if (!full && seed() % 3 != 1) GTEST_SKIP() << "not drawn";
+  const BackwardList list = deterministic();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!full && i != seed() % list.size()) continue;
+    const auto bits_of = [&](bool deterministic, unsigned seed) {
+      AttentionCase attention_case(list[i].spec);
+      BackwardSpec backward_spec = list[i].backward;
+      backward_spec.deterministic = deterministic;
+      backward_spec.gradient_dtype = DType::f32;
+      BackwardCase backward_case(attention_case, backward_spec);
+      backward_case.run_forward();
+      run_emulated_backward(backward_case.tensors(), attention_case.options(),
+                            {.seed = seed, .together = true, .device_lengths = list[i].spec.device_lengths});
+      if (deterministic) {
+        const GradientReport report = check_backward(backward_case.tensors(), attention_case.options());
+        EXPECT_TRUE(report.passed) << backward_case.text() << report.text();
+      }
+      return backward_case.bits();
+    };
+    EXPECT_EQ(bits_of(true, 1), bits_of(true, 2));
+    if (i >= 2) continue;
+    EXPECT_NE(bits_of(false, 1), bits_of(false, 2)) << "more than two tiles add to each element";
+  }
+}
 
 // Orders of threads, copies and products that differ.
 TEST(BackwardEmulated, AnyOrder) {
@@ -63,6 +120,8 @@ TEST(BackwardEmulated, AnyOrder) {
     judge(backward_spec(200, 700, 64), rows_wanted(), {.seed = order});  // CTAs that draw tiles
     if (!full) continue;
     judge(backward_spec(330, 300, 128), rows_wanted(), {.seed = order});
+    judge(backward_spec(330, 300, 192), rows_wanted(), {.seed = order});
+    judge(backward_spec(330, 300, 256), rows_wanted(), {.seed = order});
   }
 }
 

@@ -1,7 +1,9 @@
 // Small cases of backward_sm90, for emulated CTAs and for a GPU.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -135,6 +137,37 @@ inline BackwardList sequences() {
   return list;
 }
 
+/// Lengths, cumulative lengths and starts in the device's memory.
+inline BackwardList lengths_there() {
+  BackwardList list;
+  for (const char* sequences : {"lengths", "packed"}) {
+    for (const char* starts : {"none", "ahead"}) {
+      CaseSpec spec = backward_spec(150, 190, list.size() % 2 == 0 ? 64 : 128);
+      spec.device_lengths = true;
+      spec.sequences = sequences;
+      spec.batch = 4;
+      spec.group = 2;
+      spec.q_start = starts;
+      spec.kv_start = starts;
+      spec.mask = "causal";
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  CaseSpec plain = list.back().spec;
+  plain.mask = "";
+  plain.score = "alibi";
+  list.push_back({plain, rows_wanted()});
+  for (const char* sequences : {"lengths", "packed"}) {  // head dims above 128 have a kernel of their own
+    CaseSpec wide = backward_spec(100, 190, sequences == std::string("packed") ? 192 : 256);
+    wide.device_lengths = true;
+    wide.sequences = sequences;
+    wide.batch = 3;
+    wide.mask = "causal";
+    list.push_back({wide, rows_wanted()});
+  }
+  return list;
+}
+
 inline BackwardList sunk() {
   BackwardList list;
   for (const char* mask : {"", "some_queries_blind"}) {
@@ -147,10 +180,127 @@ inline BackwardList sunk() {
   return list;
 }
 
+/// Two sequences and heads whose mods read captures or params that have gradients.
+inline BackwardSpecs captured(const char* score, const char* weight, std::int64_t dim, const std::string& wanted) {
+  CaseSpec spec = backward_spec(150, 200, dim);
+  spec.batch = 2;
+  spec.kv_heads = 2;
+  spec.group = 2;
+  spec.score = score;
+  spec.weight = weight;
+  spec.mask = "causal_lower_right";
+  return {spec, rows_wanted(wanted)};
+}
+inline BackwardSpecs of_packed(BackwardSpecs at) {
+  at.spec.sequences = "packed";
+  at.spec.batch = 3;
+  at.spec.q_start = at.spec.kv_start = "ahead";
+  return at;
+}
+
+/// Gradients whose place reads the key alone, or neither; and one of the query, in closed form.
+inline BackwardList captured_by_keys() {
+  BackwardList list = {captured("alibi", "", 64, "all"), captured("temperature_and_gate", "", 64, "reads"),
+                       captured("scaled_by_param", "dropout_by_params", 64, "reads"),
+                       captured("padded", "weights_by_key", 128, "all"),
+                       of_packed(captured("temperature_and_gate", "", 64, "reads"))};
+  list[1].spec.sinks = "normal";
+  list[3].spec.sequences = "lengths";
+  list[4].spec.device_lengths = true;
+  return list;
+}
+
+/// The query, or the distance.
+inline BackwardList captured_by_rows() {
+  BackwardList list = {captured("t5_bias", "", 128, "all"), of_packed(captured("relative_bias", "", 64, "reads")),
+                       captured("temperature_and_gate", "", 64, "reads"),
+                       of_packed(captured("t5_bias", "", 64, "reads"))};
+  list[2].spec.normalizer = Normalizer::sigmoid;
+  list[3].spec.device_lengths = list[3].backward.deterministic = true;
+  return list;
+}
+
+/// Both.
+inline BackwardList captured_by_pairs() {
+  BackwardList list = {captured("full_bias", "", 128, "all"), captured("streamed_bias_f32", "", 64, "reads"),
+                       captured("grid_bias", "", 64, "reads"), captured("streamed_bias", "", 64, "reads"),
+                       captured("streamed_in_cap", "", 64, "all")};
+  CaseSpec& f16 = list[2].spec;
+  f16.q_dtype = f16.k_dtype = f16.v_dtype = DType::f16;
+  list[2].backward.gradient_dtype = DType::f16;
+  list[3].backward.deterministic = list[4].backward.deterministic = true;
+  return list;
+}
+
+/// dq of several tiles of keys, in order.
+inline BackwardList deterministic() {
+  BackwardList list;
+  for (const char* mask : {"", "causal", "sliding_window"}) {
+    const bool causal = mask == std::string("causal");
+    CaseSpec spec = backward_spec(causal ? 400 : 200, causal ? 420 : 520, causal ? 128 : 64);
+    spec.group = 2;
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted("q")});
+  }
+  CaseSpec packed = backward_spec(300, 600, 64);
+  packed.sequences = "packed";
+  packed.batch = 2;
+  packed.mask = "causal_lower_right";
+  list.push_back({packed, rows_wanted()});
+  packed.device_lengths = true;
+  list.push_back({packed, rows_wanted()});
+  for (BackwardSpecs& at : list) at.backward.deterministic = true;
+  return list;
+}
+
 inline BackwardList dims_types_and_layouts() {
   BackwardList list;
   for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
     for (const auto& [qk, v] : {std::pair(40, 100), std::pair(33, 7), std::pair(128, 64)}) {
+      CaseSpec spec = backward_spec(70, 130, qk);
+      spec.v_dim = v;
+      spec.layout = layout;
+      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+      BackwardSpec backward = rows_wanted();
+      backward.layout = layout;
+      if (layout == Layout::gaps) backward.gradient_dtype = DType::f32;
+      list.push_back({spec, backward});
+    }
+  }
+  return list;
+}
+
+// Head dims above 128.
+
+/// Tiles and ends, of either number of buffers; ends that leave the second CTA of a pair without keys.
+inline BackwardList wide_tiles() {
+  BackwardList list = {{backward_spec(200, 190, 256), rows_wanted()}, {backward_spec(64, 128, 256), rows_wanted()}};
+  for (const auto& [qk, v] : {std::pair(192, 128), std::pair(256, 256)}) {
+    for (const auto& [q_rows, kv_rows] : {std::pair(330, 300), std::pair(1, 65), std::pair(100, 1)}) {
+      CaseSpec spec = backward_spec(q_rows, kv_rows, qk);
+      spec.v_dim = v;
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  return list;
+}
+
+/// Another list with such head dims: of one to four panels on either side, beginning at one that the list chooses.
+inline BackwardList widened(BackwardList list) {
+  static constexpr std::pair<int, int> kDims[] = {{256, 256}, {192, 128}, {136, 200}, {192, 192}, {64, 256}, {256, 40}};
+  std::size_t next = list.size();
+  for (BackwardSpecs& at : list) {
+    const auto& [qk, v] = kDims[next++ % std::size(kDims)];
+    at.spec.qk_dim = qk;
+    at.spec.v_dim = v;
+  }
+  return list;
+}
+
+inline BackwardList wide_dims_types_and_layouts() {
+  BackwardList list;
+  for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
+    for (const auto& [qk, v] : {std::pair(140, 100), std::pair(33, 247), std::pair(256, 129)}) {
       CaseSpec spec = backward_spec(70, 130, qk);
       spec.v_dim = v;
       spec.layout = layout;

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "backend/cuda/emit/backward_reads.h"
 #include "backend/cuda/emit/backward_sm90.h"
+#include "backend/cuda/launch/backward_sm90.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"
@@ -39,7 +42,7 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   int qk_dim = 128, v_dim = 128;
-  bool f16 = false, by_sequence = false, d_q = true, wide = true;
+  bool f16 = false, by_sequence = false, d_q = true, wide = true, device_lengths = false, ordered = false;
 };
 
 void expect_accepted(const Case& at) {
@@ -51,9 +54,12 @@ void expect_accepted(const Case& at) {
   problem.wanted.q = at.d_q;
   const plan::BackwardMods mods = plan::backward_mods(problem);
   shared::BackwardSm90Config config = plan::backward_sm90_config(problem, mods);
-  config.by_sequence = at.by_sequence;
+  config.by_sequence = at.by_sequence || at.device_lengths;
+  config.device_lengths = at.device_lengths;
+  config.ordered = at.ordered;
   config.wide_gradients = at.wide;
   const jit::Source source = emit::backward_sm90(config, mods, device_text::layout_of(mods.all()));
+  if (config.wide && !in_sample(source)) return;  // these take longer
   try {
     const auto cubin = jit::build(source);
     EXPECT_EQ(cubin->spill_bytes, 0);
@@ -74,13 +80,33 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 64, gradients in pairs", .qk_dim = 64, .v_dim = 64, .wide = false});
   expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100, .wide = false});
   expect_accepted({.name = "D 128, by sequence", .by_sequence = true});
+  expect_accepted({.name = "D 128, device lengths", .device_lengths = true});
+  expect_accepted({.name = "D 128, ordered", .ordered = true});
+  expect_accepted({.name = "D 128, ordered, device lengths", .device_lengths = true, .ordered = true});
+  expect_accepted({.name = "D 64, ordered", .qk_dim = 64, .v_dim = 64, .ordered = true});
+  expect_accepted({.name = "D 64, device lengths", .qk_dim = 64, .v_dim = 64, .device_lengths = true});
+}
+
+TEST_F(BackwardCompileTable, WideKernels) {
+  for (const auto& [qk, v] :
+       {std::pair(256, 256), std::pair(192, 192), std::pair(192, 128), std::pair(136, 40), std::pair(64, 256)}) {
+    const auto accepted = [&](Case at) {
+      at.qk_dim = qk, at.v_dim = v;
+      at.name = fmt::format("D {} / {}, {}", qk, v, at.name);
+      expect_accepted(at);
+    };
+    accepted({.name = "plain"});
+    accepted({.name = "f16, device lengths", .f16 = true, .device_lengths = true});
+    accepted({.name = "no dq", .d_q = false});
+    accepted({.name = "gradients in pairs", .wide = false});
+  }
 }
 
 TEST_F(BackwardCompileTable, Mods) {
-  for (const int dim : {64, 128}) {
+  for (const auto& [qk, v] : {std::pair(64, 64), std::pair(128, 128), std::pair(192, 128), std::pair(256, 256)}) {
     const auto accepted = [&](Case at) {
-      at.qk_dim = at.v_dim = dim;
-      at.name = fmt::format("D {}, {}", dim, at.name);
+      at.qk_dim = qk, at.v_dim = v;
+      at.name = fmt::format("D {} / {}, {}", qk, v, at.name);
       expect_accepted(at);
     };
     accepted({.name = "causal", .mask = mods::causal()});
@@ -92,6 +118,84 @@ TEST_F(BackwardCompileTable, Mods) {
     accepted({.name = "sigmoid", .normalizer = Normalizer::sigmoid});
     accepted({.name = "none", .normalizer = Normalizer::none});
   }
+}
+
+/// Without HEDDLE_TEST_FULL a sixth of the calls, drawn by HEDDLE_TEST_SEED: each compiles two kernels.
+bool is_drawn() {
+  static unsigned long number = 0;
+  const char* seed = std::getenv("HEDDLE_TEST_SEED");
+  return std::getenv("HEDDLE_TEST_FULL") != nullptr ||
+         number++ % 6 == (seed != nullptr ? std::strtoul(seed, nullptr, 10) : 0) % 6;
+}
+
+/// Kernels that sum gradients of captures and params, of one kind each and of several.
+void expect_reads_accepted(const std::string& score, const std::vector<std::pair<std::string, Dims>>& captures,
+                           const std::vector<shared::ReadKind>& kinds, bool deterministic = false,
+                           const std::string& weight = {}) {
+  for (const int dim : {64, 128}) {
+    SCOPED_TRACE(fmt::format("D {}, {}", dim, score));
+    problem::AttentionProblem problem = problem_of(mods::causal(), {}, {}, Normalizer::softmax);
+    problem.qk_dim = problem.v_dim = dim;
+    problem.batch = problem.q_heads = problem.kv_heads = 2;
+    problem.sequences.push_back(problem.sequences.front());
+    problem.deterministic = deterministic;
+    Symbols symbols;
+    Bindings bindings;
+    for (const auto& [name, shape] : captures) {
+      symbols.captures[name] = {DType::f32, shape.size()};
+      bindings.captures[name] = ConstTensorView(nullptr, DType::f32, shape);
+      problem.wanted.captures.push_back(name);
+    }
+    problem.score_mod = parse(score, symbols);
+    if (!weight.empty()) problem.weight_mod = parse(weight, symbols);
+    const plan::BackwardMods mods = plan::backward_mods(problem);
+    const plan::BackwardReads reads = plan::backward_reads(problem, bindings, mods.kv_start);
+    std::vector<shared::ReadKind> found;
+    for (const plan::BackwardRead& read : reads.reads) found.push_back(read.kind);
+    EXPECT_EQ(found, kinds);
+    if (!is_drawn()) continue;
+    const shared::BackwardSm90Config config = plan::reads_config(plan::backward_sm90_config(problem, mods), reads);
+    const std::vector<shared::OutputType> types(reads.sums.size(), shared::OutputType::bf16);
+    const device_text::ModLayout layout = backward_layout(mods, reads);
+    try {
+      const auto sums = jit::build(emit::backward_sums(config, reads, types, layout));
+      EXPECT_EQ(sums->spill_bytes, 0);
+      fmt::print("D {}, {}: around {} registers, {:.0f} ms", dim, score, sums->registers, sums->compile_ms);
+      if (reads.visits_pairs()) {
+        const auto pass = jit::build(emit::backward_reads(config, mods, reads, types, layout));
+        EXPECT_EQ(pass->spill_bytes, 0);
+        fmt::print("; pass {} registers, {:.0f} ms", pass->registers, pass->compile_ms);
+      }
+      fmt::print("\n");
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+TEST_F(BackwardCompileTable, Reads) {
+  using enum shared::ReadKind;
+  expect_reads_accepted("score + slopes[h] * (kv_idx - q_idx)", {{"slopes", {2}}}, {columns});
+  expect_reads_accepted("score * x[kv_idx]", {{"x", {8192}}}, {columns});
+  expect_reads_accepted("score + x[q_idx]", {{"x", {8192}}}, {closed});
+  expect_reads_accepted("score * x[q_idx]", {{"x", {8192}}}, {rows});
+  expect_reads_accepted("score + table[h, kv_idx - q_idx + 8191]", {{"table", {2, 16383}}}, {diagonals});
+  expect_reads_accepted("score + x[b, h, q_idx, kv_idx]", {{"x", {2, 2, 8192, 8192}}}, {stored});
+  expect_reads_accepted("score + x[h, q_idx, kv_idx]", {{"x", {2, 8192, 8192}}}, {added});
+  expect_reads_accepted("score + x[h, q_idx, kv_idx]", {{"x", {2, 8192, 8192}}}, {owned}, true);
+  expect_reads_accepted("20 * tanh((score + slopes[h] * (kv_idx - q_idx)) / 20)", {{"slopes", {2}}}, {columns});
+  expect_reads_accepted("score * x[kv_idx]", {{"w", {8192}}, {"x", {8192}}}, {columns, columns}, false, "w[kv_idx]");
+  expect_reads_accepted("score * x[kv_idx]", {{"x", {8192}}}, {columns}, false,
+                        "where(random_uniform(7, b, h, q_idx, kv_idx) >= 0.1, 1.25, 0.0)");
+  expect_reads_accepted("(score + x[q_idx] * y[kv_idx]) * z[h] + table[h, kv_idx - q_idx + 8191]",
+                        {{"table", {2, 16383}}, {"x", {8192}}, {"y", {8192}}, {"z", {2}}},
+                        {diagonals, rows, columns, columns});
+}
+
+TEST_F(BackwardCompileTable, ListKernels) {
+  const auto cubin = jit::build(emit::backward_lists());
+  EXPECT_EQ(cubin->spill_bytes, 0);
+  fmt::print("lists: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
 TEST_F(BackwardCompileTable, RowKernels) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,7 +15,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "backend/cuda/emit/backward_reads.h"
 #include "backend/cuda/emit/backward_sm90.h"
+#include "backend/cuda/launch/backward_reads.h"
+#include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/backward_sm90.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/gpu/mod_values.h"
@@ -69,25 +73,83 @@ constexpr const char* kProducts = R"(namespace heddle {
 inline void score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate) {
   ptx::ask({d, nullptr, a, b, accumulate != 0, 64, false});
 }
-inline void gradient_product(float (&d)[kConfig.columns / 2], const unsigned* a, unsigned long long b, int accumulate) {
-  ptx::ask({d, a, 0, b, accumulate != 0, kConfig.columns, true});
+template <int kCount>
+void gradient_product(float (&d)[kCount], const unsigned* a, unsigned long long b, int accumulate) {
+  ptx::ask({d, a, 0, b, accumulate != 0, 2 * kCount, true});
 }
-inline void query_product(float (&d)[kConfig.d_q_columns() / 2], unsigned long long a, unsigned long long b,
-                          int accumulate) {
-  ptx::ask({d, nullptr, a, b, accumulate != 0, kConfig.d_q_columns(), true});
+template <int kCount>
+void query_product(float (&d)[kCount], unsigned long long a, unsigned long long b, int accumulate) {
+  ptx::ask({d, nullptr, a, b, accumulate != 0, 2 * kCount, true});
 }
 }  // namespace heddle
 )";
 constexpr const char* kRunMain = R"(
-alignas(1024) char dynamic[emulated::Cta::kSharedBytes];
+constexpr int kCtas = heddle::kConfig.tile_ctas();  // of a cluster
+alignas(1024) char dynamic[kCtas * emulated::Cta::kSharedBytes];
 extern "C" void run(const heddle::ptx::TensorMap* maps, const heddle::shared::BackwardSm90Params* params, int ctas,
+                    bool together, unsigned seed) {
+  const auto prepare = [](emulated::Cta& cta) {
+    cta.multiply = [](auto& group) { heddle::ptx::multiply(heddle::kConfig.f16, group); };
+  };
+  const auto kernel = [&] { backward_sm90(maps[0], maps[1], maps[2], maps[3], *params); };
+  if (together) return emulated::run_together(ctas, heddle::kConfig.threads(), dynamic, seed, prepare, kernel);
+  for (int block = ctas - kCtas; block >= 0; block -= kCtas) {
+    emulated::block_index = {static_cast<unsigned>(block), 0};
+    emulated::Cta cta(heddle::kConfig.threads(), dynamic, seed + block, kCtas);
+    cta.make_current();
+    prepare(cta);
+    cta.run(kernel);
+  }
+}
+)";
+constexpr const char* kRunLists = R"(
+char shared_memory[emulated::Cta::kSharedBytes];
+extern "C" void run(const heddle::shared::SequencesParams* sequences, const heddle::shared::BackwardListsParams* lists,
                     unsigned seed) {
+  const auto launch = [&](int ctas, int threads, const auto& kernel) {
+    for (int block = ctas - 1; block >= 0; --block) {
+      emulated::block_index = {static_cast<unsigned>(block), 0};
+      emulated::Cta cta(threads, shared_memory, seed + block);
+      cta.make_current();
+      cta.run(kernel);
+    }
+  };
+  const int threads = heddle::shared::kBackwardListThreads;
+  launch(1, heddle::shared::kSpanThreads, [&] { place_sequences(*sequences); });
+  launch(lists->count, threads, [&] { list_backward_blocks(*lists); });
+  launch((lists->item_count + threads - 1) / threads, threads, [&] { list_backward_tiles(*lists); });
+  if (lists->packed) launch(lists->count + 1, threads, [&] { fill_backward_gaps(*lists); });
+}
+)";
+constexpr const char* kRunReads = R"(
+alignas(1024) char dynamic[emulated::Cta::kSharedBytes];
+extern "C" void run(const heddle::ptx::TensorMap* maps, const heddle::shared::BackwardSm90Params* params,
+                    const heddle::shared::BackwardReadsParams* reads, int ctas, unsigned seed) {
   for (int block = ctas - 1; block >= 0; --block) {
     emulated::block_index = {static_cast<unsigned>(block), 0};
     emulated::Cta cta(heddle::kConfig.threads(), dynamic, seed + block);
     cta.make_current();
     cta.multiply = [](auto& group) { heddle::ptx::multiply(heddle::kConfig.f16, group); };
-    cta.run([&] { backward_sm90(maps[0], maps[1], maps[2], maps[3], *params); });
+    cta.run([&] { backward_reads(maps[0], maps[1], maps[2], maps[3], *params, *reads); });
+  }
+}
+)";
+constexpr const char* kRunSums = R"(
+char shared_memory[emulated::Cta::kSharedBytes];
+extern "C" void run(const heddle::shared::BackwardSm90Params* params, const heddle::shared::BackwardReadsParams* reads,
+                    int kernel, int ctas, int shares, unsigned seed) {
+  for (int share = 0; share < shares; ++share) {
+    for (int block = ctas - 1; block >= 0; --block) {
+      emulated::block_index = {static_cast<unsigned>(block), static_cast<unsigned>(share)};
+      emulated::Cta cta(heddle::shared::kReadThreads, shared_memory, seed + block);
+      cta.make_current();
+      cta.run([&] {
+        if (kernel == 0) clear_reads(*reads);
+        if (kernel == 1) collect_reads(*params, *reads, shares);
+        if (kernel == 2) scatter_reads(*params, *reads, shares);
+        if (kernel == 3) store_reads(*reads);
+      });
+    }
   }
 }
 )";
@@ -108,15 +170,46 @@ extern "C" void run(const heddle::shared::BackwardRowsParams* params, int kernel
 )";
 
 /// With the products of an emulated CTA in the place of the generated ones.
-std::string main_text(const std::string& source) {
+std::string main_text(const std::string& source, const char* run) {
   const std::string begin = "namespace heddle {\n\n__device__ __forceinline__ void score_product(",
                     end = "}  // namespace heddle\n";
   const std::size_t from = source.find(begin), to = source.find(end, from) + end.size();
   if (from == std::string::npos) throw std::runtime_error("no products in the text");
-  return "#define __shared__\n" + source.substr(0, from) + kProducts + source.substr(to) + kRunMain;
+  return "#define __shared__\n" + source.substr(0, from) + kProducts + source.substr(to) + run;
 }
 std::string rows_text(const std::string& source) {
   return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunRows;
+}
+
+std::string lists_text(const std::string& source) {
+  return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunLists;
+}
+
+/// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
+problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
+  const auto longest = [&](std::int64_t Sequence::* length, std::int64_t rows) {
+    return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
+  };
+  const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
+                     kv_len = longest(&Sequence::kv_len, problem.kv_rows);
+  problem.device_lengths = true;
+  problem.device_starts = options.q_start.has_value();
+  problem.device_kv_starts = options.kv_start.has_value();
+  if (problem.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
+  for (Sequence& sequence : problem.sequences) sequence = {.q_len = q_len, .kv_len = kv_len};
+  return problem;
+}
+
+/// What a launcher's kernels do before a run.
+void write_lists(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config,
+                 const backend::RunArguments& arguments, const plan::BackwardSchedule& schedule,
+                 cuda::BackwardConstants& constants, unsigned seed) {
+  cuda::BackwardSequencesParams params = cuda::backward_sequences_params(
+      problem, config, constants, std::ssize(schedule.items), std::ssize(schedule.blocks));
+  cuda::set_backward_lists(arguments, problem, config, params, constants);
+  using Run = void (*)(const shared::SequencesParams*, const shared::BackwardListsParams*, unsigned);
+  const auto library = load(lists_text(cuda::emit::backward_lists().text));
+  reinterpret_cast<Run>(dlsym(library.get(), "run"))(&params.sequences, &params.lists, seed);
 }
 
 MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem, bool by_sequence, int box_rows,
@@ -145,10 +238,56 @@ MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem
   return bytes;
 }
 
+struct Reads {
+  const backend::PrepareArguments& prepared;
+  const backend::RunArguments& arguments;
+  const plan::BackwardMods& mods;
+  const plan::BackwardReads& reads;
+  const device_text::ModLayout& layout;
+  const plan::BackwardSchedule& schedule;
+};
+
+/// What the launcher does for gradients of captures and params.
+void sum_reads(const Reads& at, const MapBytes (&maps)[4], const cuda::BackwardConstants& constants, unsigned seed) {
+  const problem::AttentionProblem& problem = at.prepared.problem;
+  const BackwardTensors& tensors = *at.arguments.backward;
+  const shared::BackwardSm90Config main = *at.prepared.plan.backward_sm90, config = plan::reads_config(main, at.reads);
+  shared::BackwardReadsParams params = cuda::backward_reads_params(at.prepared, at.reads, constants);
+  params.ctas = 3;
+  if (!problem.device_lengths) params.first_blocks = at.schedule.first_blocks.data();
+  char* memory = static_cast<char*>(at.arguments.workspace) + plan::backward_sm90_workspace(problem, main).bytes;
+  cuda::set_reads(at.arguments, at.reads, plan::backward_reads_memory(problem, at.reads), memory, constants, params);
+  const std::vector<shared::OutputType> types = cuda::types_of_reads(at.reads, tensors);
+  using RunSums =
+      void (*)(const shared::BackwardSm90Params*, const shared::BackwardReadsParams*, int, int, int, unsigned);
+  const auto sums = load("#include \"mods/instructions.cuh\"\n" +
+                         cuda::emit::backward_sums(config, at.reads, types, at.layout).text + kRunSums);
+  const auto run_sums = reinterpret_cast<RunSums>(dlsym(sums.get(), "run"));
+  run_sums(&constants.main, &params, 0, params.ctas, 1, seed);
+  if (at.reads.visits_pairs()) {
+    using RunPass =
+        void (*)(const MapBytes*, const shared::BackwardSm90Params*, const shared::BackwardReadsParams*, int, unsigned);
+    const auto pass =
+        load(main_text(cuda::emit::backward_reads(config, at.mods, at.reads, types, at.layout).text, kRunReads));
+    for (const cuda::ReadRound& round : cuda::rounds_of(problem, at.reads)) {
+      params.round_batch = round.batch;
+      params.round_head = round.head;
+      reinterpret_cast<RunPass>(dlsym(pass.get(), "run"))(maps, &constants.main, &params,
+                                                          static_cast<int>(at.schedule.items.size()), seed);
+    }
+  }
+  const cuda::ReadGrid grid = cuda::read_grid(problem);
+  for (const int kernel : {1, 2}) {
+    run_sums(&constants.main, &params, kernel, static_cast<int>(grid.ctas), static_cast<int>(grid.shares), seed);
+  }
+  run_sums(&constants.main, &params, 3, params.ctas, 1, seed);
+}
+
 }  // namespace
 
 void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run) {
-  const problem::AttentionProblem problem = problem::validate(tensors, options);
+  problem::AttentionProblem problem = problem::validate(tensors, options);
+  if (run.device_lengths) problem = with_lengths_there(problem, options);
   const AttentionTensors forward = problem::forward_tensors(tensors);
   problem::AttentionProblem there = problem;  // as if its tensors were a GPU's
   const device::Machine machine{};
@@ -162,49 +301,62 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);
-  const device_text::ModLayout layout = device_text::layout_of(mods.all());
+  plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
+  reads.apart = reads.apart && !run.mixed_partials;
+  const device_text::ModLayout layout = cuda::backward_layout(mods, reads);
 
-  cuda::BackwardConstants own =
-      cuda::backward_constants({problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors});
+  const backend::PrepareArguments prepared = {
+      problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
+  cuda::BackwardConstants own = cuda::backward_constants(prepared);
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, choice.block_mask.get());
   const std::vector<shared::SequenceSpan> spans = cuda::spans_of(problem, own.main.operands.kv_len);
   own.main.items = schedule.items.data();
   own.main.runs = schedule.runs.data();
+  own.main.ranks = schedule.ranks.data();
   own.rows.blocks = schedule.blocks.data();
   own.rows.block_count = static_cast<int>(schedule.blocks.size());
   own.main.mod.sequences = spans.data();
   std::vector<float> workspace(static_cast<std::size_t>(plan.workspace_bytes) / 4 + 64);
   std::memset(workspace.data(), 0xff, workspace.size() * 4);
   void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
-  cuda::set_addresses({forward, &options, &options.bindings, choice.block_mask.get(), aligned, nullptr, &tensors},
-                      problem, config, own);
+  const backend::RunArguments arguments = {forward, &options, &options.bindings, choice.block_mask.get(),
+                                           aligned, nullptr,  &tensors};
+  cuda::set_addresses(arguments, problem, config, own);
   Bindings starts;
-  std::vector<std::int32_t> kv_starts;
+  std::vector<std::int32_t> kv_starts;  // where the host knows them
   for (const Sequence& sequence : problem.sequences) kv_starts.push_back(static_cast<std::int32_t>(sequence.kv_start));
   if (mods.kv_start.form == plan::KvStart::Form::param) starts.params[plan::kKvStartName] = kv_starts.front();
   if (mods.kv_start.form == plan::KvStart::Form::capture) {
     starts.captures[plan::kKvStartName] =
-        ConstTensorView(kv_starts.data(), DType::i32, Dims{std::ssize(kv_starts)}, Dims{1});
+        problem.device_kv_starts ? *options.kv_start
+                                 : ConstTensorView(kv_starts.data(), DType::i32, Dims{std::ssize(kv_starts)}, Dims{1});
   }
   gpu::set_mod_values(layout, options.bindings, starts, own.main.mod);
 
-  using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, unsigned);
+  using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, bool, unsigned);
   using RunRows = void (*)(const shared::BackwardRowsParams*, int, int, int, unsigned);
-  const auto main_library = load(main_text(cuda::emit::backward_sm90(config, mods, layout).text)),
+  const auto main_library = load(main_text(cuda::emit::backward_sm90(config, mods, layout).text, kRunMain)),
              rows_library = load(rows_text(cuda::emit::backward_rows(config).text));
   const auto run_main = reinterpret_cast<RunMain>(dlsym(main_library.get(), "run"));
   const auto run_rows = reinterpret_cast<RunRows>(dlsym(rows_library.get(), "run"));
   const auto map = [&](const ConstTensorView& tensor, bool keys) {
-    return map_of(tensor, problem, config.by_sequence, keys ? config.keys() : shared::kStepQueries,
+    return map_of(tensor, problem, config.by_sequence, keys ? config.cta_keys() : shared::kStepQueries,
                   keys ? own.main.operands.kv_len : own.main.operands.q_len);
   };
   const MapBytes maps[4] = {map(tensors.q, false), map(tensors.k, true), map(tensors.v, true), map(tensors.d_o, false)};
   const int blocks = own.rows.block_count, heads = own.main.q_heads;
+  if (config.device_lengths) write_lists(problem, config, arguments, schedule, own, run.seed);
   run_rows(&own.rows, 0, blocks, heads, run.seed);
   // Fewer CTAs than tiles: they draw.
   own.main.tiles = static_cast<int>(schedule.items.size());
   own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 1) / 2;
-  run_main(maps, &own.main, own.main.ctas, run.seed);
+  const bool of_rows = problem.wanted.q || problem.wanted.k || problem.wanted.v;
+  if (of_rows) {
+    run_main(maps, &own.main, own.main.ctas * config.tile_ctas(), config.ordered || run.together, run.seed);
+  }
+  if (reads.any()) {
+    sum_reads({prepared, arguments, mods, reads, layout, schedule}, maps, own, run.seed);
+  }
   if (config.d_q) run_rows(&own.rows, 1, blocks, heads, run.seed);
   if (config.sinks) run_rows(&own.rows, 2, heads, 1, run.seed);
 }

@@ -10,7 +10,10 @@ namespace heddle::test {
 
 /// What a run may have otherwise than planned.
 struct EmulatedRun {
-  unsigned seed = 1;  // of the order of threads, copies and products
+  unsigned seed = 1;            // of the order of threads, copies and products
+  bool mixed_partials = false;  // of rows and distances, as where they would take much memory
+  bool together = false;        // CTAs run at one time, as those that wait for each other always do
+  bool device_lengths = false;  // lengths and starts are as if in a GPU's memory
 };
 
 /// Tensors and captures are in the host's memory. Gradients are written. Throws runtime_error where the host's compiler

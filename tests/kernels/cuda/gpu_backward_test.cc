@@ -1,5 +1,6 @@
 // backward_sm90 on a GPU, against the reference by the criterion of heddle/check.h. The first test is one tile; the
 // lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -35,6 +36,7 @@ class GpuBackwardCase {
   /// Twice, in the same workspace: the second run finds what the first has left.
   void run_and_judge() {
     SCOPED_TRACE(backward_.text());
+    std::vector<std::vector<std::byte>> first;
     forward_.options().backend = gpu_backend();
     const AttentionOptions options = forward_.options_there();
     const BackwardTensors there = tensors();
@@ -43,8 +45,10 @@ class GpuBackwardCase {
     for (int run = 0; run < 2; ++run) {
       plan.run(there, {.workspace = forward_.workspace(plan.workspace_bytes()), .stream = stream.handle()});
       stream.wait();
+      for (std::size_t i = 2; i < copies_.size(); ++i) copies_[i]->download();
+      if (run == 0) first = backward_.bits();
     }
-    for (std::size_t i = 2; i < copies_.size(); ++i) copies_[i]->download();
+    EXPECT_TRUE(!options.deterministic || backward_.bits() == first) << "the second run has other bits";
     for (const Gradient& gradient : backward_.gradients()) {
       EXPECT_TRUE(gradient.memory.gaps_untouched()) << gradient.name;
     }
@@ -71,6 +75,11 @@ class GpuBackwardCase {
       for (auto [name, view] : {std::pair("dq", &there.dq), std::pair("dk", &there.dk), std::pair("dv", &there.dv),
                                 std::pair("d_sinks", &there.d_sinks)}) {
         if (gradient.name == name) place(**view, gradient.memory, *copies_[2 + i]);
+      }
+      for (auto [of, views] : {std::pair("d_captures", &there.d_captures), std::pair("d_params", &there.d_params)}) {
+        for (auto& [name, view] : *views) {
+          if (gradient.name == fmt::format("{}['{}']", of, name)) place(view, gradient.memory, *copies_[2 + i]);
+        }
       }
     }
     return there;
@@ -106,13 +115,27 @@ TEST_F(GpuBackward, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
+TEST_F(GpuBackward, CapturesByKeys) { run_all_backwards(captured_by_keys()); }
+TEST_F(GpuBackward, CapturesByRows) { run_all_backwards(captured_by_rows()); }
+TEST_F(GpuBackward, CapturesByPairs) { run_all_backwards(captured_by_pairs()); }
+TEST_F(GpuBackward, Deterministic) { run_all_backwards(deterministic()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
+TEST_F(GpuBackward, WideTiles) { run_all_backwards(wide_tiles()); }
+TEST_F(GpuBackward, WideMasks) { run_all_backwards(widened(masked())); }
+TEST_F(GpuBackward, WideGroups) { run_all_backwards(widened(grouped())); }
+TEST_F(GpuBackward, WideScores) { run_all_backwards(widened(scored())); }
+TEST_F(GpuBackward, WideWeights) { run_all_backwards(widened(weighted())); }
+TEST_F(GpuBackward, WideNormalizers) { run_all_backwards(widened(normalized())); }
+TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
+TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
+TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
 
 // More tiles than multiprocessors, and rings of buffers that go around many times.
 TEST_F(GpuBackward, LargeGrids) {
   BackwardList list;
-  for (const std::int64_t dim : {64, 128}) {
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
     for (const char* mask : {"", "causal"}) {
       CaseSpec spec = backward_spec(390, 450, dim);
       spec.batch = 2;

@@ -82,10 +82,35 @@ void run_decodes(const Grid& grid) {
   }
 }
 
+/// What whatever is drawn may lack: rows that are copied 16 bytes at a time, several steps, ends inside of fragments,
+/// partial blocks, groups, in both types.
+void run_steps(FragmentKind fragments) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    CaseSpec spec;
+    spec.seed = dtype == DType::bf16 ? 1 : 2;  // one has its copies early, the other late
+    spec.threads = 1;
+    spec.batch = spec.kv_heads = 1;
+    spec.group = 2;
+    spec.q_rows = 70;
+    spec.kv_rows = dtype == DType::bf16 ? 150 : 200;
+    spec.qk_dim = 64;
+    spec.v_dim = dtype == DType::bf16 ? 64 : 80;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+    spec.mask = "causal_lower_right";
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    run_on_host_and_judge(c, {.fragments = fragments});
+  }
+}
+
 const std::vector<DType> kWide = {DType::f32, DType::f64};
 
 TEST(ForwardOnHost, AgreesWithTheReference) { run_grid({FragmentKind::host, scaled(30), 0, 60'000}); }
 TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, scaled(12), 2'000'000, 60'000}); }
+TEST(ForwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
+TEST(ForwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
+TEST(ForwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }
+TEST(ForwardOnHost, StepsOverGfx9) { run_steps(FragmentKind::gfx9); }
 TEST(ForwardOnHost, OverMma) { run_grid({FragmentKind::mma, scaled(16), 1'000'000, 30'000}); }
 TEST(ForwardOnHost, FewQueriesOverMma) { run_decodes({FragmentKind::mma, scaled(8), 3'000'000, 30'000}); }
 TEST(ForwardOnHost, OverGfx11) { run_grid({FragmentKind::gfx11, scaled(6), 7'000'000, 20'000}); }

@@ -3,13 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <tuple>
 
 #include "heddle/mods.h"
 #include "plan/families/backward_sm90_config.h"
 #include "plan/families/backward_sm90_schedule.h"
 #include "plan/hopper.h"
-#include "shared/backward_sm90_memory.h"
+#include "shared/backward_wide_memory.h"
 #include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
@@ -18,7 +20,7 @@ namespace {
 /// A backward of a forward call.
 struct BackwardCall {
   HopperCall call{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 200, .kv_rows = 300, .dim = 64};
-  bool deterministic = false, dq = true;
+  bool deterministic = false, dq = true, slopes = false;
 
   BackwardTensors tensors() const {
     const AttentionTensors forward = call.tensors();
@@ -27,11 +29,17 @@ struct BackwardCall {
     if (dq) tensors.dq = TensorView(nullptr, call.dtype, forward.q.shape);
     tensors.dk = TensorView(nullptr, call.dtype, forward.k.shape);
     tensors.dv = TensorView(nullptr, call.dtype, forward.v.shape);
+    if (slopes) tensors.d_captures.emplace("slopes", TensorView(nullptr, DType::f32, Dims{call.q_heads}));
     return tensors;
   }
   AttentionOptions options() const {
     AttentionOptions options = call.all_options();
     options.deterministic = deterministic;
+    if (slopes) {
+      static const float kSlopes[64] = {};
+      options.score_mod = mods::alibi(Capture("slopes", DType::f32, 1));
+      options.bindings.captures["slopes"] = ConstTensorView(kSlopes, DType::f32, Dims{call.q_heads}, Dims{1});
+    }
     return options;
   }
   problem::AttentionProblem problem() const {
@@ -44,7 +52,8 @@ struct BackwardCall {
     const problem::AttentionProblem problem = this->problem();
     const BackwardTensors tensors = this->tensors();
     const AttentionTensors forward = problem::forward_tensors(tensors);
-    const AttentionOptions options = this->options();
+    AttentionOptions options = this->options();
+    for (auto& [name, capture] : options.bindings.captures) capture.device = {DeviceKind::cuda, 0};
     const device::Machine machine{};
     return use(plan::Request{problem, forward, options, machine, &tensors});
   }
@@ -61,13 +70,22 @@ struct BackwardCall {
 TEST(BackwardSm90, RefusesInSentences) {
   EXPECT_EQ(BackwardCall().refusal(), "");
   BackwardCall wide;
-  wide.call.dim = 136;
-  EXPECT_EQ(wide.refusal(), "q and k have head dimension 136; 1 to 128 are accepted");
+  wide.call.dim = 256;
+  EXPECT_EQ(wide.refusal(), "");
+  wide.call.dim = 264;
+  EXPECT_EQ(wide.refusal(), "q and k have head dimension 264; 1 to 256 are accepted");
+  BackwardCall learned{.slopes = true};
+  EXPECT_EQ(learned.refusal(), "");
+  learned.call.dim = 136;
+  EXPECT_EQ(learned.refusal(),
+            "gradients of captures or params are asked for with head dimensions 136 and 136; up to 128 are accepted");
   BackwardCall ordered{.deterministic = true};
-  EXPECT_EQ(
-      ordered.refusal(),
-      "deterministic is asked for, and dq of 300 keys is added by tiles of 128 keys in any order; up to 128 keys, "
-      "or no dq, are accepted");
+  EXPECT_EQ(ordered.refusal(), "");
+  ordered.call.dim = 192;
+  EXPECT_EQ(ordered.refusal(),
+            "deterministic is asked for, and dq of 300 keys with head dimensions 192 and 192 is added by tiles of 128 "
+            "keys in any "
+            "order; up to 128 keys, head dimensions up to 128, or no dq, are accepted");
   ordered.dq = false;
   EXPECT_EQ(ordered.refusal(), "");
   BackwardCall shared;
@@ -89,6 +107,74 @@ TEST(BackwardSm90, FitsInSharedMemory) {
     EXPECT_LE(shared::backward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
     EXPECT_EQ(shared::backward_sm90_memory(config).d_s % 1024, 0);  // where the swizzle repeats
   }
+}
+
+// Above 128 columns a pair of CTAs has a tile.
+TEST(BackwardSm90, FitsInSharedMemoryWithWideHeads) {
+  for (const auto& [qk, v, of_q, of_d_o] :
+       {std::tuple(136, 136, 2, 2), std::tuple(192, 128, 3, 2), std::tuple(64, 256, 3, 2), std::tuple(256, 64, 3, 2),
+        std::tuple(256, 256, 2, 1)}) {
+    SCOPED_TRACE(qk * 1000 + v);
+    problem::AttentionProblem problem = BackwardCall().problem();
+    problem.qk_dim = qk, problem.v_dim = v;
+    const shared::BackwardSm90Config config = plan::backward_sm90_config(problem, plan::backward_mods(problem));
+    EXPECT_TRUE(config.wide);
+    EXPECT_EQ(config.q_stages, of_q);
+    EXPECT_EQ(config.d_o_stages, of_d_o);
+    const shared::BackwardWideMemory memory = shared::backward_wide_memory(config);
+    EXPECT_LE(memory.bytes, shared::kSm90SharedMemory);
+    EXPECT_EQ(memory.bytes, shared::backward_shared_bytes(config));
+    for (const int swizzled : {memory.v, memory.peer_k, memory.q, memory.d_o, memory.d_s, memory.d_q}) {
+      EXPECT_EQ(swizzled % 1024, 0);
+    }
+  }
+}
+
+// Every panel of dQ belongs to one CTA of the pair in each step, which has the other's keys there; over two steps both
+// have as many.
+TEST(BackwardSm90, PairsShareDq) {
+  for (int panels = 1; panels <= 4; ++panels) {
+    shared::BackwardSm90Config config;
+    config.qk_dim = 64 * panels;
+    int of_first = 0;
+    for (int step = 0; step < 2; ++step) {
+      const int border = shared::wide_d_q_border(config, step);
+      of_first += border;
+      EXPECT_LE(border, shared::wide_peer_panels(config));
+      EXPECT_GE(border, shared::wide_first_peer_panel(config, 1));
+      EXPECT_EQ(shared::wide_first_peer_panel(config, 0), 0);
+      EXPECT_GE(shared::wide_first_peer_panel(config, 1) + shared::wide_peer_panels(config), panels);
+    }
+    EXPECT_EQ(of_first, panels);
+  }
+}
+
+TEST(BackwardSm90, PairsHaveTwoCtasATile) {
+  BackwardCall call;
+  call.call.dim = 256;
+  EXPECT_EQ(call.plan().grid, 2 * 2 * 2 * 3);  // sequences, heads of keys, tiles of 128
+  const auto of_four = call.plan().workspace_bytes;
+  call.call.dim = 192;  // sums of three panels, not of four
+  EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * 4 * shared::kPartBytes);  // batch, heads, blocks of 64
+}
+
+// A mod for which a warpgroup has too few registers beside lse and delta gets them where they stand.
+TEST(BackwardSm90, PairsHaveAPlanWithFewerRegisters) {
+  BackwardCall call;
+  const auto early = [&] {
+    return call.with_request([&](const plan::Request& request) {
+      std::vector<bool> all;
+      for (const plan::Choice& choice :
+           plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })) {
+        all.push_back(choice.plan.backward_sm90->early_numbers);
+      }
+      return all;
+    });
+  };
+  call.call.dim = 256;
+  EXPECT_EQ(early(), (std::vector{true, false}));
+  call.call.options.score_mod = mods::softcap(20);
+  EXPECT_EQ(early(), std::vector{false});
 }
 
 // Each pair of a block of keys and a block of queries that the mask does not rule out stands in one run of its tile, of
@@ -120,6 +206,43 @@ TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
     EXPECT_EQ(steps, 2 * std::max(0, 4 - 2 * item.kv_tile));  // of two query heads
   }
   EXPECT_EQ(schedule.longest, 8);
+}
+
+// In order, the tiles that visit a block of queries have the ranks 0, 1, .. in the order of their keys, which is that
+// of the list.
+TEST(BackwardSm90, RanksAreTheOrderOfTheKeys) {
+  for (const Expr& mask : {Expr(), mods::causal(), mods::sliding_window(70, 20)}) {
+    BackwardCall call{.deterministic = true};
+    call.call.kv_rows = 700;
+    call.call.q_rows = 500;
+    call.call.mask = mask;
+    const problem::AttentionProblem problem = call.problem();
+    const auto rows = mask.empty() ? nullptr : call.call.rows_of({64, 64});
+    const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+    ASSERT_TRUE(config.ordered);
+    const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, rows.get());
+    shared::BackwardSm90Config free = config;
+    free.ordered = false;
+    const plan::BackwardSchedule any_order = plan::backward_sm90_schedule(problem, free, rows.get());
+    EXPECT_EQ(schedule.steps, any_order.steps);
+    EXPECT_EQ(schedule.ranks.size(), schedule.runs.size());
+    EXPECT_TRUE(any_order.ranks.empty());
+    std::map<std::tuple<int, int, int>, int> next, last_tile;  // of a sequence, a query head and a block
+    for (const shared::BackwardItem& item : schedule.items) {
+      int steps = 0;
+      for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+        const shared::QueryRun& run = schedule.runs[static_cast<std::size_t>(r)];
+        for (int block = run.begin; block < run.end; ++block, ++steps) {
+          const std::tuple key(item.batch, run.head, block);
+          EXPECT_EQ(schedule.ranks[static_cast<std::size_t>(r)], next[key]++);
+          EXPECT_TRUE(!last_tile.contains(key) || last_tile[key] < item.kv_tile);
+          last_tile[key] = item.kv_tile;
+        }
+      }
+      EXPECT_EQ(steps, item.steps);
+    }
+    EXPECT_EQ(std::ssize(schedule.items), std::ssize(any_order.items));
+  }
 }
 
 // Rows that tensor cores hold and rows that kernels around them write are the same.

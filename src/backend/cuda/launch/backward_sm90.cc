@@ -16,14 +16,17 @@
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/emit/backward_sm90.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/backward_reads.h"
+#include "backend/cuda/launch/backward_sequences.h"
 #include "backend/cuda/launch/copied_rows.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/device_lists.h"
 #include "backend/gpu/kv_start.h"
 #include "backend/gpu/mod_values.h"
 #include "plan/access/tma.h"
 #include "plan/families/backward_sm90.h"
-#include "shared/backward_sm90_memory.h"
+#include "shared/backward_wide_memory.h"
 
 namespace heddle::cuda {
 namespace {
@@ -42,17 +45,20 @@ void set_strides(const View& view, bool packed, Rows& rows) {
 class BackwardLists {
  public:
   BackwardLists(int device, const plan::BackwardSchedule& schedule, const std::vector<shared::SequenceSpan>& spans,
-                BackwardConstants& constants) {
+                BackwardConstants& constants, shared::BackwardReadsParams& reads) {
     std::vector<char> bytes;
     const std::size_t items = append(bytes, schedule.items), runs = append(bytes, schedule.runs),
-                      blocks = append(bytes, schedule.blocks), sequences = append(bytes, spans);
+                      blocks = append(bytes, schedule.blocks), sequences = append(bytes, spans),
+                      first_blocks = append(bytes, schedule.first_blocks), ranks = append(bytes, schedule.ranks);
     memory_ = DeviceMemory(device, bytes.size());
     if (!bytes.empty()) copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
     const char* base = static_cast<const char*>(memory_.data());
     constants.main.items = reinterpret_cast<const shared::BackwardItem*>(base + items);
     constants.main.runs = reinterpret_cast<const shared::QueryRun*>(base + runs);
+    constants.main.ranks = reinterpret_cast<const int*>(base + ranks);
     constants.rows.blocks = reinterpret_cast<const shared::RowBlock*>(base + blocks);
     constants.rows.block_count = static_cast<int>(schedule.blocks.size());
+    if (!spans.empty()) reads.first_blocks = reinterpret_cast<const int*>(base + first_blocks);
     if (!spans.empty()) constants.main.mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(base + sequences);
   }
   std::size_t bytes() const { return memory_.bytes(); }
@@ -70,6 +76,9 @@ class BackwardLists {
   DeviceMemory memory_;
 };
 
+/// The main kernel computes something.
+bool of_rows(const AttentionProblem& problem) { return problem.wanted.q || problem.wanted.k || problem.wanted.v; }
+
 class BackwardSm90Kernel final : public backend::Kernel {
  public:
   explicit BackwardSm90Kernel(const backend::PrepareArguments& arguments)
@@ -77,19 +86,23 @@ class BackwardSm90Kernel final : public backend::Kernel {
         config_(*arguments.plan.backward_sm90),
         problem_(arguments.problem),
         mods_(plan::backward_mods(arguments.problem)),
-        layout_(device_text::layout_of(mods_.all())),
+        reads_(plan::backward_reads(problem_, arguments.options.bindings, mods_.kv_start)),
+        reads_memory_(plan::backward_reads_memory(problem_, reads_)),
+        layout_(backward_layout(mods_, reads_)),
         source_(emit::backward_sm90(config_, mods_, layout_)),
-        cubin_(jit::build(source_)),
+        cubin_(of_rows(arguments.problem) ? jit::build(source_) : nullptr),
         rows_cubin_(jit::build(emit::backward_rows(config_))),
-        module_(device_, cubin_->bytes, jit::compiler_number()),
         rows_module_(device_, rows_cubin_->bytes, jit::compiler_number()),
         kv_start_(backend::cuda_device(), device_, mods_.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),
-        main_(module_.function("backward_sm90", shared::backward_sm90_memory(config_).bytes)),
         rows_(rows_module_.function("backward_rows", 0)),
         d_q_(rows_module_.function("backward_d_q", 0)),
         sinks_(rows_module_.function("backward_sinks", 0)),
         constants_(backward_constants(arguments)) {
+    if (cubin_) {
+      module_.emplace(device_, cubin_->bytes, jit::compiler_number());
+      main_ = module_->function("backward_sm90", shared::backward_shared_bytes(config_));
+    }
     const plan::BackwardSchedule schedule =
         plan::backward_sm90_schedule(arguments.problem, config_, arguments.block_mask);
     ctas_ = static_cast<unsigned>(arguments.plan.grid);
@@ -98,15 +111,26 @@ class BackwardSm90Kernel final : public backend::Kernel {
     any_steps_ = schedule.steps > 0;
     blocks_ = static_cast<unsigned>(schedule.blocks.size());
     std::vector<shared::SequenceSpan> spans;
-    if (config_.by_sequence) spans = spans_of(arguments.problem, constants_.main.operands.kv_len);
-    if (ctas_ > 0 || blocks_ > 0) lists_.emplace(device_, schedule, spans, constants_);
+    if (config_.by_sequence && !config_.device_lengths)
+      spans = spans_of(arguments.problem, constants_.main.operands.kv_len);
+    tiles_ = static_cast<unsigned>(schedule.items.size());
+    if (reads_.any()) {
+      read_kernels_.emplace(arguments, mods_, reads_, layout_);
+      reads_params_ = backward_reads_params(arguments, reads_, constants_);
+    }
+    if (ctas_ > 0 || blocks_ > 0) lists_.emplace(device_, schedule, spans, constants_, reads_params_);
+    if (config_.device_lengths && lists_) {
+      sequences_.emplace(device_, backward_sequences_params(problem_, config_, constants_, std::ssize(schedule.items),
+                                                            std::ssize(schedule.blocks)));
+    }
+    if (problem_.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     if (any_steps_ && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
       copied_.emplace(arguments);
     }
   }
 
   void launch(const backend::RunArguments& arguments) const override {
-    if (ctas_ == 0 && blocks_ == 0) return;
+    if (ctas_ == 0 && blocks_ == 0 && !read_kernels_) return;
     check_gradients(*arguments.backward);
     const CopiedTensors::Tensors given = {
         {arguments.tensors.q, arguments.tensors.k, arguments.tensors.v, arguments.backward->d_o}};
@@ -125,12 +149,23 @@ class BackwardSm90Kernel final : public backend::Kernel {
     }
     BackwardConstants own = constants_;
     set_addresses(arguments, problem_, config_, own);
+    if (sequences_) {
+      BackwardSequencesParams params = sequences_->params();
+      set_backward_lists(arguments, problem_, config_, params, own);
+      sequences_->launch(params, arguments.stream);
+    }
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
+    if (own_kv_start_ >= 0) own.main.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (copied_) {
       copied_->launch(given, problem_.packed ? nullptr : own.main.mod.sequences, {}, arguments.workspace,
                       arguments.stream);
     }
-    launch_all(maps, own, arguments.stream);
+    shared::BackwardReadsParams reads = reads_params_;
+    if (read_kernels_) {
+      char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem_, config_).bytes;
+      set_reads(arguments, reads_, reads_memory_, memory, own, reads);
+    }
+    launch_all(maps, own, reads, arguments.stream);
   }
 
   std::int64_t held_bytes() const override { return lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0; }
@@ -139,12 +174,17 @@ class BackwardSm90Kernel final : public backend::Kernel {
     static constexpr std::string_view kFrom[] = {"compiled", "from memory", "from the disk cache"};
     nlohmann::ordered_json facts;
     facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, ctas_,
-                                   config_.threads(), shared::backward_sm90_memory(config_).bytes);
+                                   config_.threads(), shared::backward_shared_bytes(config_));
     facts["name"] = source_.name;
     facts["cache key"] = jit::key_of(source_);
-    facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
-    facts["compile ms"] = cubin_->compile_ms + rows_cubin_->compile_ms;
-    facts["registers"] = cubin_->registers;
+    const jit::Cubin& first = cubin_ ? *cubin_ : *rows_cubin_;
+    facts["origin"] = kFrom[static_cast<std::size_t>(first.from)];
+    facts["compile ms"] = (cubin_ ? cubin_->compile_ms : 0) + rows_cubin_->compile_ms;
+    facts["registers"] = first.registers;
+    if (read_kernels_) facts["compile ms of captures' gradients"] = read_kernels_->compile_ms();
+    if (read_kernels_ && read_kernels_->pass() != nullptr) {
+      facts["registers of captures' gradients"] = read_kernels_->pass()->registers;
+    }
     facts["list bytes"] = lists_ ? lists_->bytes() : 0;
     if (copied_) facts["copied bytes"] = copied_->bytes();
     facts["cache"] = jit::cache_notes();
@@ -169,48 +209,65 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
   CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
     const shared::Operands& operands = constants_.main.operands;
-    const int box_rows = keys ? config_.keys() : shared::kStepQueries;
+    const int box_rows = keys ? config_.cta_keys() : shared::kStepQueries;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
     if (problem_.packed) tensor = by_sequence(tensor, problem_.batch);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
   }
 
-  void launch_all(CUtensorMap (&maps)[4], BackwardConstants& own, void* stream) const {
+  void launch_all(CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,
+                  void* stream) const {
     const unsigned heads = static_cast<unsigned>(own.main.q_heads);
     void* rows[] = {&own.rows};
+    if (read_kernels_) read_kernels_->clear(reads, stream);
     const Launch of_blocks = {.ctas = blocks_, .height = heads, .threads = shared::kRowThreads};
     if (blocks_ > 0) launch_kernel(rows_, of_blocks, stream, rows, "launching backward_rows");
-    if (ctas_ > 0) {
+    if (ctas_ > 0 && main_ != nullptr) {
       void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &own.main};
       const Launch launch = {.ctas = ctas_,
                              .threads = static_cast<unsigned>(config_.threads()),
-                             .shared_bytes = static_cast<unsigned>(shared::backward_sm90_memory(config_).bytes)};
+                             .shared_bytes = static_cast<unsigned>(shared::backward_shared_bytes(config_))};
       launch_kernel(main_, launch, stream, parameters, "launching backward_sm90");
     }
+    if (read_kernels_ && any_steps_) read_kernels_->visit(maps, own.main, reads, tiles_, stream);
     if (config_.d_q && blocks_ > 0) launch_kernel(d_q_, of_blocks, stream, rows, "launching backward_d_q");
     if (config_.sinks) {
       launch_kernel(sinks_, {.ctas = heads, .threads = 32}, stream, rows, "launching backward_sinks");
     }
+    if (read_kernels_) read_kernels_->finish(own.main, reads, stream);
   }
 
   int device_;
   BackwardSm90Config config_;
   AttentionProblem problem_;
   plan::BackwardMods mods_;
+  plan::BackwardReads reads_;
+  plan::BackwardReadsMemory reads_memory_;
   device_text::ModLayout layout_;
   jit::Source source_;
   std::shared_ptr<const jit::Cubin> cubin_, rows_cubin_;
-  Module module_, rows_module_;
+  std::optional<Module> module_;  // where a gradient of q, k or v is asked for
+  Module rows_module_;
   gpu::KvStartValues kv_start_;
-  CUfunction main_, rows_, d_q_, sinks_;
+  CUfunction main_ = nullptr, rows_, d_q_, sinks_;
   BackwardConstants constants_;
-  unsigned ctas_ = 0, blocks_ = 0;
+  shared::BackwardReadsParams reads_params_{};
+  std::optional<BackwardReadKernels> read_kernels_;  // gradients of captures and params
+  unsigned ctas_ = 0, blocks_ = 0, tiles_ = 0;
   bool any_steps_ = false;
   std::optional<BackwardLists> lists_;
+  std::optional<BackwardSequences> sequences_;  // where lengths are on the device
+  int own_kv_start_ = -1;                       // capture: each run's own vector
   std::optional<CopiedTensors> copied_;
 };
 
 }  // namespace
+
+device_text::ModLayout backward_layout(const plan::BackwardMods& mods, const plan::BackwardReads& reads) {
+  std::vector<Expr> all = mods.all();
+  for (const Expr& read : reads.all()) all.push_back(read);
+  return device_text::layout_of(all);
+}
 
 BackwardConstants backward_constants(const backend::PrepareArguments& arguments) {
   const AttentionProblem& problem = arguments.problem;
@@ -222,8 +279,7 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
     main.operands.q_len = std::max(main.operands.q_len, static_cast<int>(sequence.q_len));
     main.operands.kv_len = std::max(main.operands.kv_len, static_cast<int>(sequence.kv_len));
   }
-  // A packed tensor's map has a batch for each sequence, at the same address.
-  const auto batched = [&](const ConstTensorView& view) { return problem.packed || view.shape[0] > 1 ? 1 : 0; };
+  const auto batched = [&](const ConstTensorView& view) { return view.shape[0] > 1 ? 1 : 0; };
   main.operands.q_batched = batched(tensors.q);
   main.operands.k_batched = batched(tensors.k);
   main.operands.v_batched = batched(tensors.v);
@@ -265,6 +321,7 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   rows.drawn = reinterpret_cast<unsigned*>(workspace + at.drawn);
   main.drawn = rows.drawn;
+  rows.turns = main.turns = reinterpret_cast<unsigned*>(workspace + at.turns);
   main.rows = rows.rows;
   main.d_q = rows.d_q;
   rows.o.data = tensors.o.data;

@@ -4,7 +4,10 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/device_text/expression_text.h"
+#include "plan/families/backward_reads.h"
 #include "plan/families/backward_sm90_schedule.h"
+#include "plan/mods/backward_mods.h"
 #include "shared/backward_sm90.h"
 
 namespace heddle::cuda {
@@ -17,6 +20,9 @@ struct BackwardConstants {
   shared::BackwardSm90Params main{};
   shared::BackwardRowsParams rows{};
 };
+/// Of the mods and of what gradients of captures compute.
+device_text::ModLayout backward_layout(const plan::BackwardMods& mods, const plan::BackwardReads& reads);
+
 BackwardConstants backward_constants(const backend::PrepareArguments& arguments);
 
 /// What a run passes besides: addresses of its tensors and its workspace.

@@ -40,6 +40,7 @@ struct FakeLaunch {
   FakeTensorMap streamed;  // a capture's panels
 };
 inline constexpr int kFakeLaunchesKept = 512;
+inline constexpr int kFakeNamesKept = 64, kFakeNameBytes = 32;
 
 /// One launch of place_sequences or list_tiles.
 struct FakeSequencesLaunch {
@@ -63,21 +64,22 @@ struct FakeCopiesLaunch {
 
 struct FakeDriver {
   std::atomic<int> inits, retains, pushes, pops;
-  std::atomic<int> allocations, frees;     // that went well
-  std::atomic<int> wrong_frees;            // of memory that is not there, or in another device's context
-  std::atomic<int> modules, unloads;       // loaded, and unloaded in their device's context
-  std::atomic<int> copies, synchronizes;   // and waits for a stream, an event or a context
-  std::atomic<int> launches;               // of any kernel; none of them does anything
-  std::atomic<int> last_shared_bytes;      // what max_dynamic_shared_size_bytes was set to
-  std::atomic<int> after_the_end;          // calls that came after the driver had gone
-  std::atomic<int> forwards;               // launches of forward_sm90
-  FakeLaunch launched[kFakeLaunchesKept];  // number n of them, from 0 on, at n % kFakeLaunchesKept
-  std::atomic<int> placings, listings;     // launches of place_sequences and list_tiles
-  FakeSequencesLaunch placed, listed;      // the latest
-  std::atomic<int> storings;               // launches of store_mask
-  FakeStoredLaunch stored;                 // the latest
-  std::atomic<int> copyings;               // launches of copy_rows
-  FakeCopiesLaunch copied;                 // the latest
+  std::atomic<int> allocations, frees;         // that went well
+  std::atomic<int> wrong_frees;                // of memory that is not there, or in another device's context
+  std::atomic<int> modules, unloads;           // loaded, and unloaded in their device's context
+  std::atomic<int> copies, synchronizes;       // and waits for a stream, an event or a context
+  std::atomic<int> launches;                   // of any kernel; none of them does anything
+  char names[kFakeNamesKept][kFakeNameBytes];  // of the latest: number n at n % kFakeNamesKept
+  std::atomic<int> last_shared_bytes;          // what max_dynamic_shared_size_bytes was set to
+  std::atomic<int> after_the_end;              // calls that came after the driver had gone
+  std::atomic<int> forwards;                   // launches of forward_sm90
+  FakeLaunch launched[kFakeLaunchesKept];      // number n of them, from 0 on, at n % kFakeLaunchesKept
+  std::atomic<int> placings, listings;         // launches of place_sequences and list_tiles
+  FakeSequencesLaunch placed, listed;          // the latest
+  std::atomic<int> storings;                   // launches of store_mask
+  FakeStoredLaunch stored;                     // the latest
+  std::atomic<int> copyings;                   // launches of copy_rows
+  FakeCopiesLaunch copied;                     // the latest
 };
 
 /// The fake that this process has loaded; null when it has not. From C: int fake_cuda_launches(void).

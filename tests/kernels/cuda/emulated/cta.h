@@ -1,9 +1,11 @@
-// A CTA of Hopper on the host: kernels of kernels/cuda, compiled by the host's compiler, run with all of their threads,
-// one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for kernels/cuda/ptx, an
-// instruction a function: barriers, copies by TMA, products of warpgroups. What hardware does by itself (copies, adds,
-// products) happens later than it was asked for, at a time that the seed chooses, and reads memory and registers then:
-// who gives a buffer back too early, or reads too early, gets wrong numbers. A CTA whose threads all wait for ever ends
-// the process. What is not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
+// A CTA of Hopper, or a cluster of them, on the host: kernels of kernels/cuda, compiled by the host's compiler, run
+// with all of their threads, one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for
+// kernels/cuda/ptx, an instruction a function: barriers, copies by TMA, products of warpgroups. What hardware does by
+// itself (copies, adds, products) happens later than it was asked for, at a time that the seed chooses, and reads
+// memory and registers then: who gives a buffer back too early, or reads too early, gets wrong numbers. A CTA whose
+// threads all wait for ever ends the process. The CTAs of a cluster are one here, with as many threads and as much
+// memory; each has its own part of the addresses, so one that crosses to another CTA where it must not is found by the
+// wrong numbers alone. What is not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
 #pragma once
 
 #include <ucontext.h>
@@ -18,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace emulated {
@@ -77,16 +80,30 @@ class Cta {
  public:
   static constexpr std::size_t kSharedBytes = 232448 + 1024, kStack = 128 << 10;
 
-  Cta(int threads, char* shared, unsigned seed) : shared_(shared), random_(seed) {
-    for (int i = 0; i < threads; ++i) threads_.push_back(std::make_unique<Thread>());
-    all_.members = threads;
-    warps_.resize(static_cast<std::size_t>(threads + 31) / 32);
+  /// `shared`: kSharedBytes for each of `ctas` CTAs of so many threads.
+  Cta(int threads, char* shared, unsigned seed, int ctas = 1) : cta_threads_(threads), shared_(shared), random_(seed) {
+    for (int i = 0; i < threads * ctas; ++i) threads_.push_back(std::make_unique<Thread>());
+    all_.resize(static_cast<std::size_t>(ctas));
+    for (Meeting& all : all_) all.members = threads;
+    cluster_.members = threads * ctas;
+    warps_.resize(static_cast<std::size_t>(threads + 31) / 32 * static_cast<std::size_t>(ctas));
     for (Meeting& warp : warps_) warp.members = 32;
-    std::memset(shared_, 0xff, kSharedBytes);
+    std::memset(shared_, 0xff, kSharedBytes * static_cast<std::size_t>(ctas));
   }
 
   /// Runs kernel() by each thread to its end.
   void run(const std::function<void()>& kernel) {
+    begin(kernel);
+    int idle = 0;
+    while (!turn()) {
+      idle = progressed() ? 0 : idle + 1;
+      if (idle > kMostIdle) fail("every thread waits for ever");
+    }
+    finish();
+  }
+  static constexpr int kMostIdle = 10000;
+
+  void begin(const std::function<void()>& kernel) {
     kernel_ = &kernel;
     for (auto& thread : threads_) {
       thread->stack.resize(kStack);
@@ -96,38 +113,48 @@ class Cta {
       thread->context.uc_link = &scheduler_;
       makecontext(&thread->context, &Cta::enter, 0);
     }
-    std::vector<int> order(threads_.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-    int idle = 0;
-    for (bool any = true; any;) {
-      any = false;
-      const std::uint64_t before = progress_;
-      std::shuffle(order.begin(), order.end(), random_);
-      for (const int i : order) {
-        Thread& thread = *threads_[static_cast<std::size_t>(i)];
-        if (thread.done) continue;
-        any = true;
-        if (thread.waits_for && !thread.waits_for()) continue;
-        thread.waits_for = nullptr;
-        ++progress_;
-        current_ = i;
-        swapcontext(&scheduler_, &thread.context);
-        if (random_() % 8 == 0) work();
-      }
-      work();
-      idle = progress_ == before ? idle + 1 : 0;
-      if (idle > 10000) fail("every thread waits for ever");
+    order_.resize(threads_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(i);
+  }
+  /// Each thread once, if it does not wait. True when all are at their ends.
+  bool turn() {
+    bool any = false;
+    before_ = progress_;
+    std::shuffle(order_.begin(), order_.end(), random_);
+    for (const int i : order_) {
+      Thread& thread = *threads_[static_cast<std::size_t>(i)];
+      if (thread.done) continue;
+      any = true;
+      if (thread.waits_for && !thread.waits_for()) continue;
+      thread.waits_for = nullptr;
+      ++progress_;
+      current_ = i;
+      swapcontext(&scheduler_, &thread.context);
+      if (random_() % 8 == 0) work();
     }
+    work();
+    return !any;
+  }
+  /// In its last turn.
+  bool progressed() const { return progress_ != before_; }
+  /// What is still to happen.
+  void finish() {
     while (!jobs_.empty()) work();
   }
 
-  int thread() const { return current_; }
+  int thread() const { return current_ % cta_threads_; }
+  /// The thread's CTA, and where its shared memory begins among the addresses.
+  int rank() const { return current_ / cta_threads_; }
+  unsigned first_address() const { return static_cast<unsigned>(rank() * kSharedBytes); }
   Thread& own() { return *threads_[static_cast<std::size_t>(current_)]; }
   char* shared() { return shared_; }
   Barrier& barrier(unsigned address) { return barriers_[address]; }
   void progress() { ++progress_; }
   /// Something that happens later.
-  void later(std::function<void()> job) { jobs_.push_back(std::move(job)); }
+  void later(std::function<void()> job) {
+    const std::uint64_t delay = random_() % 4 == 0 ? random_() % kLongestDelay : 0;
+    jobs_.push_back({time_ + delay, std::move(job)});
+  }
 
   template <class Condition>
   void wait_until(Condition&& condition) {
@@ -148,7 +175,9 @@ class Cta {
     }
     wait_until([&meeting, generation] { return meeting.generation != generation; });
   }
-  Meeting& all() { return all_; }
+  Meeting& all() { return all_[static_cast<std::size_t>(rank())]; }
+  Meeting& cluster() { return cluster_; }
+  Meeting& named(int id) { return named_[{rank(), id}]; }
   Meeting& warp() { return warps_[static_cast<std::size_t>(current_) / 32]; }
   Thread& lane(int number) { return *threads_[static_cast<std::size_t>(current_ / 32 * 32 + number)]; }
 
@@ -177,16 +206,26 @@ class Cta {
     ++cta.progress_;
   }
 
+  // Some of what happens by itself takes long, and others overtake it.
+  static constexpr std::uint64_t kLongestDelay = 400, kRareDelay = 64;
+
   /// One of the things that are to happen: a copy, an add, or a warpgroup's oldest product.
   void work() {
+    ++time_;
     if (!jobs_.empty() && random_() % 4 != 0) {
       const std::size_t i = random_() % jobs_.size();
-      const std::function<void()> job = std::move(jobs_[i]);
-      jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
-      job();
-      ++progress_;
+      if (jobs_[i].at <= time_) {
+        const std::function<void()> job = std::move(jobs_[i].job);
+        jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+        job();
+        ++progress_;
+      }
     }
+    products_at_.resize(threads_.size() / 128);
     for (std::size_t first = 0; first + 128 <= threads_.size(); first += 128) {
+      std::uint64_t& at = products_at_[first / 128];
+      if (at > time_) continue;
+      if (random_() % kRareDelay == 0) at = time_ + random_() % kLongestDelay;
       for (int often = static_cast<int>(random_() % 12); often > 0; --often) {
         std::vector<Thread*> group;
         for (std::size_t i = first; i < first + 128; ++i) {
@@ -213,27 +252,78 @@ class Cta {
   static Cta& now() { return *running(); }
 
  private:
+  int cta_threads_;
   char* shared_;
   std::mt19937 random_;
   std::vector<std::unique_ptr<Thread>> threads_;
   ucontext_t scheduler_;
   const std::function<void()>* kernel_ = nullptr;
   int current_ = 0;
-  std::uint64_t progress_ = 0;
+  std::uint64_t progress_ = 0, before_ = 0;
+  std::vector<int> order_;
   std::map<unsigned, Barrier> barriers_;
-  std::vector<std::function<void()>> jobs_;
-  Meeting all_;
+  struct Job {
+    std::uint64_t at;  // not before
+    std::function<void()> job;
+  };
+  std::vector<Job> jobs_;
+  std::uint64_t time_ = 0;
+  std::vector<std::uint64_t> products_at_;  // of each warpgroup: none before
+  std::vector<Meeting> all_;
+  Meeting cluster_;
+  std::map<std::pair<int, int>, Meeting> named_;  // by CTA and number
   std::vector<Meeting> warps_;
 };
 
 inline Cta& cta() { return Cta::now(); }
 inline Index block_index;
 
+/// CTAs that run at one time, in turns, in an order that the seed chooses. They have one piece of shared memory between
+/// them, which each finds as it left it.
+inline void run_together(int ctas, int threads, char* shared, unsigned seed, const std::function<void(Cta&)>& prepare,
+                         const std::function<void()>& kernel) {
+  struct Own {
+    unsigned block;
+    std::unique_ptr<Cta> cta;
+    std::vector<char> shared;
+  };
+  std::vector<Own> all;
+  std::mt19937 random(seed);
+  for (int block = 0; block < ctas; ++block) {
+    Own& own = all.emplace_back();
+    own.block = static_cast<unsigned>(block);
+    own.cta = std::make_unique<Cta>(threads, shared, seed + own.block);
+    own.cta->make_current();
+    prepare(*own.cta);
+    own.cta->begin(kernel);
+    own.shared.assign(shared, shared + Cta::kSharedBytes);
+  }
+  for (int idle = 0; !all.empty();) {
+    const std::size_t i = random() % all.size();
+    Own& own = all[i];
+    std::copy(own.shared.begin(), own.shared.end(), shared);
+    block_index = {own.block, 0};
+    own.cta->make_current();
+    bool done = false, any = false;
+    for (unsigned turns = 1 + random() % 64; turns > 0 && !done; --turns) {
+      done = own.cta->turn();
+      any = any || own.cta->progressed();
+    }
+    if (done) own.cta->finish();
+    std::copy(shared, shared + Cta::kSharedBytes, own.shared.begin());
+    if (done) all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+    idle = any || done ? 0 : idle + 1;
+    if (idle > Cta::kMostIdle) fail("every thread of every CTA waits for ever");
+  }
+}
+
 }  // namespace emulated
 
 #define threadIdx (emulated::Index{static_cast<unsigned>(emulated::cta().thread()), 0})
-#define blockIdx (emulated::block_index)
+#define blockIdx \
+  (emulated::Index{emulated::block_index.x + static_cast<unsigned>(emulated::cta().rank()), emulated::block_index.y})
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __global__
 #define __grid_constant__
 #define __align__(bytes)
@@ -256,6 +346,13 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 inline int max(int x, int y) { return x < y ? y : x; }
 inline int min(int x, int y) { return y < x ? y : x; }
 
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+template <class T>
+T atomicAdd(T* to, T x) {
+  return std::exchange(*to, *to + x);
+}
+inline unsigned atomicMax(unsigned* to, unsigned x) { return std::exchange(*to, *to < x ? x : *to); }
+
 inline void __syncthreads() {
   emulated::cta().meet(emulated::cta().all(), [] {});
 }
@@ -274,4 +371,14 @@ T __shfl_sync(unsigned, T x, int lane) {
 template <class T>
 T __shfl_xor_sync(unsigned mask, T x, int with) {
   return __shfl_sync(mask, x, (emulated::cta().thread() % 32) ^ with);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T x, unsigned distance) {
+  const int lane = emulated::cta().thread() % 32, from = lane - static_cast<int>(distance);
+  return __shfl_sync(mask, x, from < 0 ? lane : from);
+}
+inline unsigned __ballot_sync(unsigned mask, bool vote) {
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= __shfl_sync(mask, static_cast<unsigned>(vote), lane) << lane;
+  return votes;
 }

@@ -8,7 +8,7 @@ using Address = unsigned;
 using emulated::cta;
 
 inline Address address_of(const void* shared) {
-  return static_cast<Address>(static_cast<const char*>(shared) - cta().shared());
+  return static_cast<Address>(static_cast<const char*>(shared) - cta().shared()) + cta().first_address();
 }
 inline void barrier_init(Address barrier, unsigned arrivals) {
   cta().barrier(barrier) = {static_cast<int>(arrivals), static_cast<int>(arrivals), 0, 0};
@@ -60,6 +60,12 @@ struct PackedRing {
 };
 inline int slot_of(const PackedRing& ring) { return static_cast<int>(ring.word >> 1); }
 inline unsigned parity_of(const PackedRing& ring) { return ring.word & 1; }
+
+inline void named_barrier(int id, int threads) {
+  emulated::Meeting& meeting = cta().named(id);
+  meeting.members = threads;
+  cta().meet(meeting, [] {});
+}
 
 inline void fence_for_tma() {}
 template <int>

@@ -27,8 +27,10 @@ inline constexpr unsigned kNextRows = 16 * 128 / 16;
 
 /// An element of an operand in shared memory: `row` of the product's rows or columns, `k` of its sum.
 inline float operand(bool f16, unsigned long long descriptor, bool by_rows, int row, int k) {
+  // The address of a cluster's second CTA takes the two bits above its 14 as well.
   const auto field = [&](int bit) { return static_cast<unsigned>(descriptor >> bit & 0x3fff) << 4; };
-  const unsigned first = field(0), leading = field(16), stride = field(32);
+  const unsigned first = field(0) | static_cast<unsigned>(descriptor & 0xc000) << 4, leading = field(16),
+                 stride = field(32);
   const auto r = static_cast<unsigned>(row), i = static_cast<unsigned>(k);
   const unsigned offset =
       by_rows ? r / 64 * leading + i / 8 * stride + i % 8 * 128 + r % 64 * 2 : r / 8 * stride + r % 8 * 128 + i * 2;

@@ -1,4 +1,4 @@
-// A folder of files that come and go whole: what the disk cache and the dumps are written with.
+// A folder of files that come and go whole: what kernels on disk, records of tuning and dumps are written with.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace heddle::jit {
+namespace heddle::base {
 
 /// An open folder. Functions that fail say why in a sentence's end: "cannot be written: No space left on device".
 class Folder {
@@ -43,7 +43,11 @@ class Folder {
   Whose whose_;
 };
 
+/// Where what is worth keeping between processes stands: HEDDLE_CACHE_DIR, else heddle in XDG_CACHE_HOME, else in
+/// ~/.cache; empty: nowhere. It need not be there.
+std::filesystem::path cache_folder();
+
 /// How the files are called that write() has not finished, or that a process left behind which did not live to do so.
 bool is_temporary(const std::string& name);
 
-}  // namespace heddle::jit
+}  // namespace heddle::base

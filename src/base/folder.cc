@@ -1,4 +1,4 @@
-#include "backend/jit/folder.h"
+#include "base/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -8,12 +8,15 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <utility>
 
-namespace heddle::jit {
+#include "base/environment.h"
+
+namespace heddle::base {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
@@ -51,7 +54,7 @@ int make_folders(const std::filesystem::path& path, mode_t mode) {
 }
 
 bool laid_by_another(const std::filesystem::path& path) {
-  struct stat status{};
+  struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != ::geteuid() &&
          status.st_uid != 0;
 }
@@ -65,6 +68,13 @@ std::string not_mine(const struct stat& status) {
   }
   if ((status.st_mode & 022) != 0) return fmt::format("others may write to it (mode {:o})", status.st_mode & 07777);
   return "";
+}
+
+/// An absolute folder; empty when the variable is not set. The XDG specification has relative ones ignored.
+std::filesystem::path absolute_variable(const char* name) {
+  const char* value = std::getenv(name);
+  const std::filesystem::path path = value == nullptr ? "" : value;
+  return path.is_absolute() ? path : std::filesystem::path();
 }
 
 bool write_all(int descriptor, std::span<const char> bytes) {
@@ -96,6 +106,17 @@ std::string temporary_name() {
 
 }  // namespace
 
+std::filesystem::path cache_folder() {
+  if (const std::string chosen = value_of(Option::cache_dir); !chosen.empty()) {
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::absolute(chosen, error);
+    return error ? std::filesystem::path() : path;
+  }
+  if (const auto xdg = absolute_variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg / "heddle";
+  if (const auto home = absolute_variable("HOME"); !home.empty()) return home / ".cache" / "heddle";
+  return {};
+}
+
 bool is_temporary(const std::string& name) { return name.starts_with(kTemporaryPrefix); }
 
 std::optional<Folder> Folder::open(const std::filesystem::path& path, Whose whose, std::string& why) {
@@ -115,7 +136,7 @@ std::optional<Folder> Folder::open(const std::filesystem::path& path, Whose whos
     return std::nullopt;
   }
   Folder folder(descriptor, whose);
-  struct stat status{};
+  struct stat status {};
   if (mine && ::fstat(descriptor, &status) != 0) why = "cannot be used: " + words(errno);
   if (mine && why.empty()) why = not_mine(status);
   if (!why.empty()) return std::nullopt;
@@ -135,7 +156,7 @@ std::optional<std::vector<char>> Folder::read(const std::string& name, std::stri
     if (errno != ENOENT) why = errno == ELOOP ? "is a symbolic link" : "cannot be read: " + words(errno);
     return std::nullopt;
   }
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file.get(), &status) != 0) {
     why = "cannot be read: " + words(errno);
   } else if (!S_ISREG(status.st_mode)) {
@@ -182,7 +203,7 @@ std::vector<Folder::Entry> Folder::entries() const {
   if (listing == nullptr) return entries;
   again.release();
   while (const dirent* entry = ::readdir(listing.get())) {
-    struct stat status{};
+    struct stat status {};
     if (::fstatat(descriptor_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
     entries.push_back(
         {entry->d_name, status.st_size, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
@@ -190,4 +211,4 @@ std::vector<Folder::Entry> Folder::entries() const {
   return entries;
 }
 
-}  // namespace heddle::jit
+}  // namespace heddle::base

@@ -1,0 +1,17 @@
+// Which of the plans that would do is taken: the planner's first, or the one that a measurement found fastest.
+#pragma once
+
+#include "engine/prepare.h"
+#include "heddle/attention.h"
+#include "plan/plan.h"
+
+namespace heddle::engine {
+
+/// What the options ask for, else the environment; never automatic. Throws invalid_argument for a variable that says
+/// nothing known.
+Tuning tuning_of(const AttentionOptions& options);
+
+/// The chosen plan, prepared, with what became of tuning. Throws as plan::choose and prepare_first.
+Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of, const Prepare& prepare);
+
+}  // namespace heddle::engine

@@ -1,0 +1,30 @@
+#include "tune/kernel_name.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+#include <variant>
+
+#include "plan/families.h"
+
+namespace heddle::tune {
+
+std::string kernel_name(const plan::Plan& plan) {
+  std::string name = fmt::format("{} {} x {}", plan.family, plan.tile.q, plan.tile.kv);
+  const plan::Family* family = plan::family_of(plan.family, plan.backend);
+  if (family != nullptr && family->settings != nullptr) {
+    for (const plan::Setting& setting : family->settings(plan)) {
+      std::visit([&](const auto& value) { name += fmt::format(", {} {}", setting.name, value); }, setting.value);
+    }
+  }
+  if (plan.packed_heads > 0) name += fmt::format(", packs {} heads", plan.packed_heads);
+  constexpr std::array<std::string_view, 4> kCopied = {"q", "k", "v", "the streamed capture"};
+  for (std::size_t i = 0; i < kCopied.size(); ++i) {
+    if (plan.copies[i]) name += fmt::format(", copies {}", kCopied[i]);
+  }
+  if (plan.mods.has_key_numbers()) name += ", numbers of keys";
+  return name;
+}
+
+}  // namespace heddle::tune

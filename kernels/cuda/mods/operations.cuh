@@ -162,9 +162,13 @@ __device__ __forceinline__ float random_uniform(int seed, int b, int h, int q_id
   // Chosen by comparisons: an index would put the words in memory.
   const unsigned pair = shared::random_uniform_pair_of(static_cast<unsigned>(kv_idx));
   const auto word = [&words](unsigned i) {
-    // By values: of a choice between places clang makes one load, from memory.
+#ifdef __HIP__  // by values: of a choice between places clang makes one load, from memory
     const unsigned even = where((i & 2U) == 0, words.word[0], words.word[2]);
     const unsigned odd = where((i & 2U) == 0, words.word[1], words.word[3]);
+#else
+    const unsigned even = (i & 2U) == 0 ? words.word[0] : words.word[2];
+    const unsigned odd = (i & 2U) == 0 ? words.word[1] : words.word[3];
+#endif
     return (i & 1U) == 0 ? even : odd;
   };
   // Its pair stands first or fifth where its own word, and the next, do.

@@ -32,6 +32,10 @@ __device__ __forceinline__ void forget(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(registers[i]));
 }
 
+/// A descriptor's address, of a cluster's CTA: the rank that stands above an address of shared memory would be added to
+/// the distance of panels.
+__device__ __forceinline__ unsigned matrix_at(Address address) { return (address & 0x3ffffU) >> 4; }
+
 /// Descriptor of a tile stored as panels of [rows][64] elements of 2 bytes in the 128-byte swizzle: `low` is the
 /// address / 16 and, where columns are the product's rows (V), the distance of panels / 16 above bit 16. The high word
 /// says swizzle and 1024 bytes between groups of 8 rows. Built of two words, since 64-bit sums cost registers.

@@ -14,7 +14,7 @@ inline constexpr unsigned kWidePanelDistance = kWidePanelUnits << 16;
 /// S^T = K Q^T, or dP^T = V dO^T: 64 keys x 64 queries, summed over kDim columns.
 template <int kDim>
 __device__ __forceinline__ void issue_wide_scores(float (&s)[32], ptx::Address keys, ptx::Address queries) {
-  const unsigned a = keys >> 4, b = queries >> 4;
+  const unsigned a = ptx::matrix_at(keys), b = ptx::matrix_at(queries);
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < (kDim + 15) / 16; ++i) {
@@ -38,7 +38,7 @@ template <int kCount>
 __device__ __forceinline__ void issue_wide_gradient(float (&d)[kCount], unsigned (&p)[16], ptx::Address queries,
                                                     int accumulate) {
   constexpr int kPanels = kCount / 32;
-  const unsigned b = (queries >> 4) | kWidePanelDistance;
+  const unsigned b = ptx::matrix_at(queries) | kWidePanelDistance;
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void issue_wide_queries(float (&d)[32], const ptx::Ad
   ptx::wgmma_fence();
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    const unsigned a = d_s[side] >> 4, b = keys[side] >> 4;
+    const unsigned a = ptx::matrix_at(d_s[side]), b = ptx::matrix_at(keys[side]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       query_product(d, ptx::descriptor(a + i * ptx::kNextColumns), ptx::descriptor(b + i * ptx::kNextRows),

@@ -61,6 +61,7 @@ struct Product {
   bool accumulates;
   int columns;
   bool b_by_rows;  // MN-major
+  int rank = 0;    // of the warpgroup's CTA
 };
 
 struct Thread {
@@ -143,11 +144,17 @@ class Cta {
   }
 
   int thread() const { return current_ % cta_threads_; }
-  /// The thread's CTA, and where its shared memory begins among the addresses.
-  int rank() const { return current_ / cta_threads_; }
-  unsigned first_address() const { return static_cast<unsigned>(rank() * kSharedBytes); }
+  int rank() const { return current_ / cta_threads_; }  // of the thread's CTA
   Thread& own() { return *threads_[static_cast<std::size_t>(current_)]; }
-  char* shared() { return shared_; }
+  /// An address of shared memory, of this thread's CTA, has the CTA's rank above its low 24 bits, as on the GPU.
+  static constexpr unsigned kRankBit = 24, kOffset = (1U << kRankBit) - 1;
+  unsigned address_of(const char* shared) const {
+    return static_cast<unsigned>(shared - shared_) | static_cast<unsigned>(rank()) << kRankBit;
+  }
+  /// What stands at an address.
+  char* at(unsigned address) const {
+    return shared_ + (address >> kRankBit) * kSharedBytes + (address & kOffset);
+  }
   Barrier& barrier(unsigned address) { return barriers_[address]; }
   void progress() { ++progress_; }
   /// Something that happens later.

@@ -8,7 +8,7 @@ using Address = unsigned;
 using emulated::cta;
 
 inline Address address_of(const void* shared) {
-  return static_cast<Address>(static_cast<const char*>(shared) - cta().shared()) + cta().first_address();
+  return cta().address_of(static_cast<const char*>(shared));
 }
 inline void barrier_init(Address barrier, unsigned arrivals) {
   cta().barrier(barrier) = {static_cast<int>(arrivals), static_cast<int>(arrivals), 0, 0};

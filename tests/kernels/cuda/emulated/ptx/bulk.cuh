@@ -9,7 +9,7 @@ inline void bulk_load(Address to, const void* from, unsigned bytes, Address barr
     emulated::fail("a bulk copy that is no multiple of 16 bytes");
   }
   cta().later([=] {
-    std::memcpy(cta().shared() + to, from, bytes);
+    std::memcpy(cta().at(to), from, bytes);
     emulated::Barrier& own = cta().barrier(barrier);
     own.bytes -= bytes;
     own.complete();
@@ -24,7 +24,7 @@ inline void bulk_add(float* to, Address from, unsigned bytes) {
   cta().later([=] {
     for (unsigned i = 0; i < bytes / 4; ++i) {
       float x;
-      std::memcpy(&x, cta().shared() + from + 4 * i, 4);
+      std::memcpy(&x, cta().at(from) + 4 * i, 4);
       to[i] += x;
     }
     --thread->adds;

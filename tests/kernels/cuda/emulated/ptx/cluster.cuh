@@ -6,8 +6,7 @@ namespace heddle::ptx {
 
 inline int cluster_rank() { return cta().rank(); }
 inline Address address_in(int rank, Address own) {
-  constexpr Address kBytes = emulated::Cta::kSharedBytes;
-  return own % kBytes + static_cast<Address>(rank) * kBytes;
+  return (own & emulated::Cta::kOffset) | static_cast<Address>(rank) << emulated::Cta::kRankBit;
 }
 inline void cluster_barrier() {
   cta().meet(cta().cluster(), [] {});
@@ -18,7 +17,7 @@ inline void copy_there(Address to, Address from, unsigned bytes, Address barrier
     emulated::fail("a copy between CTAs that is no multiple of 16 bytes");
   }
   cta().later([=] {
-    std::memcpy(cta().shared() + to, cta().shared() + from, bytes);
+    std::memcpy(cta().at(to), cta().at(from), bytes);
     emulated::Barrier& there = cta().barrier(barrier);
     there.bytes -= bytes;
     there.complete();

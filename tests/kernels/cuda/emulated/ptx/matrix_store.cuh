@@ -16,7 +16,7 @@ inline void store_transposed(Address to, const unsigned (&words)[4]) {
           const auto element = static_cast<unsigned short>(cta().lane(lane).words[matrix] >> (16 * e));
           const Address at = cta().lane(8 * matrix + column).address;
           if (at % 16 != 0) emulated::fail("a matrix's row that is not aligned");
-          std::memcpy(cta().shared() + at + 2 * row, &element, 2);
+          std::memcpy(cta().at(at) + 2 * row, &element, 2);
         }
       }
     }

@@ -7,12 +7,12 @@ namespace heddle::ptx {
 template <class T>
 void read_shared(Address from, T* to, int count) {
   if (from % (sizeof(T) * static_cast<unsigned>(count)) != 0) emulated::fail("an address that is not aligned");
-  std::memcpy(to, cta().shared() + from, sizeof(T) * static_cast<std::size_t>(count));
+  std::memcpy(to, cta().at(from), sizeof(T) * static_cast<std::size_t>(count));
 }
 template <class T>
 void write_shared(Address to, const T* from, int count) {
   if (to % (sizeof(T) * static_cast<unsigned>(count)) != 0) emulated::fail("an address that is not aligned");
-  std::memcpy(cta().shared() + to, from, sizeof(T) * static_cast<std::size_t>(count));
+  std::memcpy(cta().at(to), from, sizeof(T) * static_cast<std::size_t>(count));
 }
 inline int load_word(Address from) {
   int word;

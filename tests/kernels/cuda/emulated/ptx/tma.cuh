@@ -37,7 +37,7 @@ inline void load_box(Address to, const TensorMap& map, Address barrier, std::vec
         }
         unsigned short element = 0;
         if (inside) std::memcpy(&element, content.base + offset, 2);
-        std::memcpy(cta().shared() + swizzled(to + static_cast<unsigned>(row * 128 + column * 2)), &element, 2);
+        std::memcpy(cta().at(swizzled(to + static_cast<unsigned>(row * 128 + column * 2))), &element, 2);
       }
     }
     emulated::Barrier& own = cta().barrier(barrier);

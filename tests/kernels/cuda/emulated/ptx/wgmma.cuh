@@ -21,21 +21,22 @@ void touch(float (&)[kCount]) {}
 template <int kCount>
 void forget(float (&)[kCount]) {}
 
+inline unsigned matrix_at(Address address) { return (address & 0x3ffffU) >> 4; }
 inline unsigned long long descriptor(unsigned low) { return 0x4000004000000000ULL | low; }
 inline constexpr unsigned kNextColumns = 16 * 2 / 16;
 inline constexpr unsigned kNextRows = 16 * 128 / 16;
 
 /// An element of an operand in shared memory: `row` of the product's rows or columns, `k` of its sum.
-inline float operand(bool f16, unsigned long long descriptor, bool by_rows, int row, int k) {
-  // The address of a cluster's second CTA takes the two bits above its 14 as well.
+inline float operand(bool f16, unsigned long long descriptor, int rank, bool by_rows, int row, int k) {
+  // Of an address it has 14 bits: the warpgroup's own CTA is meant.
   const auto field = [&](int bit) { return static_cast<unsigned>(descriptor >> bit & 0x3fff) << 4; };
-  const unsigned first = field(0) | static_cast<unsigned>(descriptor & 0xc000) << 4, leading = field(16),
+  const unsigned first = field(0) | static_cast<unsigned>(rank) << emulated::Cta::kRankBit, leading = field(16),
                  stride = field(32);
   const auto r = static_cast<unsigned>(row), i = static_cast<unsigned>(k);
   const unsigned offset =
       by_rows ? r / 64 * leading + i / 8 * stride + i % 8 * 128 + r % 64 * 2 : r / 8 * stride + r % 8 * 128 + i * 2;
   unsigned short bits;
-  std::memcpy(&bits, cta().shared() + swizzled(first + offset), 2);
+  std::memcpy(&bits, cta().at(swizzled(first + offset)), 2);
   return from_storage(f16, bits);
 }
 
@@ -59,10 +60,10 @@ inline void multiply(bool f16, std::vector<emulated::Thread*>& group) {
   }
   for (int k = 0; k < 16; ++k) {
     for (int row = 0; row < 64 && first.a_registers == nullptr; ++row) {
-      a[static_cast<std::size_t>(row * 16 + k)] = operand(f16, first.a, false, row, k);
+      a[static_cast<std::size_t>(row * 16 + k)] = operand(f16, first.a, first.rank, false, row, k);
     }
     for (int column = 0; column < first.columns; ++column) {
-      b[static_cast<std::size_t>(column * 16 + k)] = operand(f16, first.b, first.b_by_rows, column, k);
+      b[static_cast<std::size_t>(column * 16 + k)] = operand(f16, first.b, first.rank, first.b_by_rows, column, k);
     }
   }
   for (int t = 0; t < 128; ++t) {
@@ -80,6 +81,7 @@ inline void multiply(bool f16, std::vector<emulated::Thread*>& group) {
 
 inline void ask(const emulated::Product& product) {
   cta().own().products.push_back(product);
+  cta().own().products.back().rank = cta().rank();
   ++cta().own().open;
 }
 

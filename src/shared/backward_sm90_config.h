@@ -42,7 +42,7 @@ struct BackwardSm90Config {
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
-  constexpr bool draws() const { return columns == 64 && !reads && !wide; }
+  constexpr bool draws() const { return columns == 64 && d_q && !reads && !wide; }
   /// The pass of reads: what a warpgroup's threads show each other, in floats. Odd rows keep diagonals in banks of
   /// their own.
   constexpr int scratch_floats() const { return diagonals ? 64 * kScratchRow : row_sums ? 4 * 64 : 0; }

@@ -64,11 +64,13 @@ class TransposedWeights {
   static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
 
   /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse
-  /// begin. kCut: some of `bits` are 0. Returns the bits without the elements whose t is -inf.
-  template <bool kCut>
+  /// begin. kCut: some of `bits` are 0. leave(j) is called when registers 4 j to 4 j + 3 of `s` are done. Returns the
+  /// bits without the elements whose t is -inf.
+  template <bool kCut, class Leave>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
-                                                   const TransposedOrigin& at, const Numbers& numbers) {
+                                                   const TransposedOrigin& at, const Numbers& numbers,
+                                                   const Leave& leave) {
     const shared::ModValues& mod = params.mod;
     Mods own(mod, at);
 #pragma unroll
@@ -78,6 +80,7 @@ class TransposedWeights {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
+        if constexpr (kConfig.frugal) own = here<Mods>(mod, at);
         float weights[4];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
@@ -102,9 +105,16 @@ class TransposedWeights {
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) p[2 * j + r] = ptx::pack<kConfig.f16>(weights[2 * r], weights[2 * r + 1]);
+        leave(j);
       }
     }
     return bits;
+  }
+  template <bool kCut>
+  static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
+                                                   const TransposedDrops& drops, const Params& params,
+                                                   const TransposedOrigin& at, const Numbers& numbers) {
+    return weigh<kCut>(s, p, bits, drops, params, at, numbers, [](int) {});
   }
 
   /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds, by read_factors(). `numbers`: where the thread's
@@ -123,6 +133,7 @@ class TransposedWeights {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
+        if constexpr (kConfig.frugal) own = here<WeightOnly>(mod, at);
         float four[4], factors[4];
         if constexpr (!kOne) read_factors(x, j, factors);
 #pragma unroll
@@ -164,6 +175,7 @@ class TransposedWeights {
 #pragma unroll
       for (int of_four = 0; of_four < 4; ++of_four) {
         const int j = 2 * i + of_four / 2, e = of_four % 2;
+        if constexpr (kConfig.frugal) own = here<Mods>(mod, at);
         const int q_idx = at.query(j, e);
         own.set_query(mod, at, q_idx);
 #pragma unroll
@@ -185,6 +197,13 @@ class TransposedWeights {
   }
 
  private:
+  /// The thread's mods, made anew: what they keep of its keys is computed here, and not kept beside all products.
+  template <class Own>
+  static __device__ __forceinline__ Own here(const shared::ModValues& mod, TransposedOrigin at) {
+    asm volatile("" : "+r"(at.batch), "+r"(at.head), "+r"(at.kv_idx)::"memory");
+    return Own(mod, at);
+  }
+
   /// What a mod that the kernel does not compute is.
   struct None {
     __device__ __forceinline__ None(const shared::ModValues&, const TransposedOrigin&) {}

@@ -95,16 +95,19 @@ class BackwardConsumer {
         drops = draw_transposed(params_.mod, at);
         asm volatile("" : "+r"(drops.bits));
       }
-      if constexpr (kConfig.d_q) begin_part();
+      if constexpr (kConfig.d_q) {
+        begin_part();
+        if constexpr (kConfig.frugal) end_part();
+      }
       unsigned bits = attending(flags, slot);
       const bool cut = bits_matter(flags);
       weigh(cut, bits, drops, at, numbers);
-      if constexpr (kConfig.d_q) end_part();
+      if constexpr (kConfig.d_q && !kConfig.frugal) end_part();
       issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(slot_of(d_o_)));
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
       numbers.set(memory_.delta(slot) + lane_offset());
       d_o_.advance(kConfig.d_o_stages);
-      ptx::wgmma_wait<1>();
+      ptx::wgmma_wait<kConfig.frugal ? 0 : 1>();  // then P's registers are free
       ptx::touch(y_);
       differentiate(cut, bits, drops, at, numbers);
       if constexpr (kConfig.d_q) store_d_s();

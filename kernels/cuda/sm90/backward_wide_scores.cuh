@@ -50,6 +50,7 @@ class WideScores : WideRole<kConfig> {
       if (number + 1 == steps_) break;
       // The next S before dV: dO comes later than queries, where it has fewer buffers.
       ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
+      if constexpr (kConfig.scores == ScoreForm::mapped) ptx::forget(s_);  // a mod that branches would leave them live
       issue_wide_scores<kConfig.qk_dim>(s_, memory_.keys(), memory_.queries(slot_of(q_)));
       add_to_d_v(number);
     }
@@ -70,17 +71,25 @@ class WideScores : WideRole<kConfig> {
     TransposedDrops drops{};
     if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
     unsigned bits = attending(flags, slot);
+    const int t = this->own_thread();
+    const auto store = [&](int j) {
+      ptx::store_floats(memory_.factors(t) + j * (128 * 16), s_[4 * j], s_[4 * j + 1], s_[4 * j + 2], s_[4 * j + 3]);
+    };
+    // Factors leave together, when the other warpgroup need not be waited for; or one by one, for their registers.
+    const auto leave = [&](int j) {
+      if constexpr (kConfig.frugal) store(j);
+    };
+    if constexpr (kConfig.frugal) ptx::barrier_wait(memory_.factors_empty(), (number & 1) ^ 1);
     if (this->bits_matter(flags)) {
-      bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, lse);
+      bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, lse, leave);
     } else {
-      bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, lse);
+      bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, lse, leave);
     }
     this->release(memory_.q_empty(slot));
-    ptx::barrier_wait(memory_.factors_empty(), (number & 1) ^ 1);
-    const int t = this->own_thread();
+    if constexpr (!kConfig.frugal) {
+      ptx::barrier_wait(memory_.factors_empty(), (number & 1) ^ 1);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      ptx::store_floats(memory_.factors(t) + j * (128 * 16), s_[4 * j], s_[4 * j + 1], s_[4 * j + 2], s_[4 * j + 3]);
+      for (int j = 0; j < 8; ++j) store(j);
     }
     ptx::store_word(memory_.bits(t), static_cast<int>(bits));
     if constexpr (kConfig.dropped) ptx::store_word(memory_.draws(t), static_cast<int>(drops.bits));

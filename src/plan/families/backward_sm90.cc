@@ -235,9 +235,14 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
   describe(problem, config, mods, reads, plan);
   std::vector<Choice> choices = {std::move(choice)};
-  if (config.wide && config.early_numbers) {  // where a mod leaves no registers for these
+  // Where the compiler finds no registers for a mod: without these beside products, then with little of its own.
+  if (config.early_numbers) {
     choices.push_back(choices.front());
     choices.back().plan.backward_sm90->early_numbers = false;
+  }
+  if (config.scores != shared::ScoreForm::plain || config.weighted || config.dropped) {
+    choices.push_back(choices.back());
+    choices.back().plan.backward_sm90->frugal = true;
   }
   return choices;
 }

@@ -198,6 +198,13 @@ inline BackwardSpecs of_packed(BackwardSpecs at) {
   return at;
 }
 
+/// Its lengths in the device's memory; starts there would leave indices of captures without bounds.
+inline BackwardSpecs on_device(BackwardSpecs at) {
+  at.spec.q_start = at.spec.kv_start = "none";
+  at.spec.device_lengths = true;
+  return at;
+}
+
 /// Gradients whose place reads the key alone, or neither; and one of the query, in closed form.
 inline BackwardList captured_by_keys() {
   BackwardList list = {captured("alibi", "", 64, "all"), captured("temperature_and_gate", "", 64, "reads"),
@@ -206,7 +213,7 @@ inline BackwardList captured_by_keys() {
                        of_packed(captured("temperature_and_gate", "", 64, "reads"))};
   list[1].spec.sinks = "normal";
   list[3].spec.sequences = "lengths";
-  list[4].spec.device_lengths = true;
+  list[4] = on_device(list[4]);
   return list;
 }
 
@@ -216,7 +223,8 @@ inline BackwardList captured_by_rows() {
                        captured("temperature_and_gate", "", 64, "reads"),
                        of_packed(captured("t5_bias", "", 64, "reads"))};
   list[2].spec.normalizer = Normalizer::sigmoid;
-  list[3].spec.device_lengths = list[3].backward.deterministic = true;
+  list[3] = on_device(list[3]);
+  list[3].backward.deterministic = true;
   return list;
 }
 

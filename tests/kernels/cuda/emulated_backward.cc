@@ -22,10 +22,7 @@
 #include "backend/cuda/launch/backward_sm90.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/gpu/mod_values.h"
-#include "engine/mask_rows.h"
-#include "heddle/error.h"
-#include "plan/families/backward_sm90.h"
-#include "plan/hopper.h"
+#include "kernels/cuda/planned_backward.h"
 
 namespace heddle::test {
 namespace {
@@ -185,21 +182,6 @@ std::string lists_text(const std::string& source) {
   return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunLists;
 }
 
-/// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
-problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
-  const auto longest = [&](std::int64_t Sequence::* length, std::int64_t rows) {
-    return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
-  };
-  const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
-                     kv_len = longest(&Sequence::kv_len, problem.kv_rows);
-  problem.device_lengths = true;
-  problem.device_starts = options.q_start.has_value();
-  problem.device_kv_starts = options.kv_start.has_value();
-  if (problem.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
-  for (Sequence& sequence : problem.sequences) sequence = {.q_len = q_len, .kv_len = kv_len};
-  return problem;
-}
-
 /// What a launcher's kernels do before a run.
 void write_lists(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config,
                  const backend::RunArguments& arguments, const plan::BackwardSchedule& schedule,
@@ -286,18 +268,10 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const cuda::BackwardC
 }  // namespace
 
 void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run) {
-  problem::AttentionProblem problem = problem::validate(tensors, options);
-  if (run.device_lengths) problem = with_lengths_there(problem, options);
+  const PlannedBackward planned = plan_backward(tensors, options, run.device_lengths);
+  const problem::AttentionProblem& problem = planned.problem;
   const AttentionTensors forward = problem::forward_tensors(tensors);
-  problem::AttentionProblem there = problem;  // as if its tensors were a GPU's
-  const device::Machine machine{};
-  const plan::Request request{there, forward, options, machine, &tensors};
-  if (const std::string reason = plan::backward_sm90_refuses(request, h200()); !reason.empty()) {
-    throw Error(ErrorCode::unsupported, reason);
-  }
-  engine::MaskRows rows;
-  const plan::Choice choice =
-      plan::backward_sm90(request, h200(), [&](BlockSize block) { return rows(problem, options, block); }).front();
+  const plan::Choice& choice = planned.choices.front();
   plan::Plan plan = choice.plan;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);

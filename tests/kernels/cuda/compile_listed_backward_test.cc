@@ -1,0 +1,68 @@
+// Every case that a GPU is to compute (backward_specs.h) has a kernel: of a plan's choices NVRTC accepts one, without
+// spills and serialised products. By default a few cases, drawn by HEDDLE_TEST_SEED; under HEDDLE_TEST_FULL all.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "heddle/error.h"
+#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/compile_table.h"
+#include "kernels/cuda/planned_backward.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr unsigned long kDrawn = 16;  // by default one case of so many
+
+class CompileListedBackward : public cuda::CompileTable {};
+
+/// Why NVRTC refuses the choice's kernels; empty: it does not.
+std::string refused(const std::vector<cuda::jit::Source>& sources) {
+  static std::set<std::string> accepted;
+  for (const cuda::jit::Source& source : sources) {
+    if (accepted.contains(source.text)) continue;
+    try {
+      cuda::jit::build(source);
+      accepted.insert(source.text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+  return {};
+}
+
+void expect_kernel(const BackwardSpecs& at) {
+  AttentionCase attention_case(at.spec);
+  BackwardCase backward_case(attention_case, at.backward);
+  SCOPED_TRACE(backward_case.text());
+  const BackwardTensors tensors = backward_case.tensors();
+  const PlannedBackward planned = plan_backward(tensors, attention_case.options(), at.spec.device_lengths);
+  std::string reason;
+  for (const plan::Choice& choice : planned.choices) {
+    reason = refused(sources_of(planned, choice, tensors, attention_case.options()));
+    if (reason.empty()) return;
+  }
+  ADD_FAILURE() << reason;
+}
+
+TEST_F(CompileListedBackward, HasKernels) {
+  const char* given = std::getenv("HEDDLE_TEST_SEED");
+  const unsigned long seed = given != nullptr ? std::strtoul(given, nullptr, 10) : 0;
+  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  unsigned long number = 0;
+  for (const BackwardList& list :
+       {one_tile(), ragged_ends(), masked(), grouped(), scored(), weighted(), normalized(), sequences(), lengths_there(),
+        captured_by_keys(), captured_by_rows(), captured_by_pairs(), deterministic(), sunk(), dims_types_and_layouts(),
+        wide_tiles(), widened(masked()), widened(grouped()), widened(scored()), widened(weighted()),
+        widened(normalized()), widened(sequences()), widened(sunk()), wide_dims_types_and_layouts()}) {
+    for (const BackwardSpecs& at : list) {
+      if (full || number++ % kDrawn == seed % kDrawn) expect_kernel(at);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,66 @@
+#include "kernels/cuda/planned_backward.h"
+
+#include <algorithm>
+
+#include "backend/cuda/emit/backward_reads.h"
+#include "backend/cuda/emit/backward_sm90.h"
+#include "backend/cuda/launch/backward_reads.h"
+#include "backend/cuda/launch/backward_sm90.h"
+#include "engine/mask_rows.h"
+#include "heddle/error.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+/// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
+problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
+  const auto longest = [&](std::int64_t Sequence::* length, std::int64_t rows) {
+    return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
+  };
+  const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
+                     kv_len = longest(&Sequence::kv_len, problem.kv_rows);
+  problem.device_lengths = true;
+  problem.device_starts = options.q_start.has_value();
+  problem.device_kv_starts = options.kv_start.has_value();
+  if (problem.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
+  for (Sequence& sequence : problem.sequences) sequence = {.q_len = q_len, .kv_len = kv_len};
+  return problem;
+}
+
+}  // namespace
+
+PlannedBackward plan_backward(const BackwardTensors& tensors, const AttentionOptions& options, bool device_lengths) {
+  problem::AttentionProblem problem = problem::validate(tensors, options);
+  if (device_lengths) problem = with_lengths_there(problem, options);
+  const AttentionTensors forward = problem::forward_tensors(tensors);
+  const device::Machine machine{};
+  const plan::Request request{problem, forward, options, machine, &tensors};
+  if (const std::string reason = plan::backward_sm90_refuses(request, h200()); !reason.empty()) {
+    throw Error(ErrorCode::unsupported, reason);
+  }
+  engine::MaskRows rows;
+  std::vector<plan::Choice> choices =
+      plan::backward_sm90(request, h200(), [&](BlockSize block) { return rows(problem, options, block); });
+  return {std::move(problem), std::move(choices)};
+}
+
+std::vector<cuda::jit::Source> sources_of(const PlannedBackward& planned, const plan::Choice& choice,
+                                          const BackwardTensors& tensors, const AttentionOptions& options) {
+  const shared::BackwardSm90Config& config = *choice.plan.backward_sm90;
+  const plan::BackwardMods mods = plan::backward_mods(planned.problem);
+  const plan::BackwardReads reads = plan::backward_reads(planned.problem, options.bindings, mods.kv_start);
+  const device_text::ModLayout layout = cuda::backward_layout(mods, reads);
+  std::vector<cuda::jit::Source> sources = {cuda::emit::backward_rows(config)};
+  const auto& wanted = planned.problem.wanted;
+  if (wanted.q || wanted.k || wanted.v) sources.push_back(cuda::emit::backward_sm90(config, mods, layout));
+  if (reads.any()) {
+    const shared::BackwardSm90Config of_reads = plan::reads_config(config, reads);
+    const std::vector<shared::OutputType> types = cuda::types_of_reads(reads, tensors);
+    sources.push_back(cuda::emit::backward_sums(of_reads, reads, types, layout));
+    if (reads.visits_pairs()) sources.push_back(cuda::emit::backward_reads(of_reads, mods, reads, types, layout));
+  }
+  return sources;
+}
+
+}  // namespace heddle::test

@@ -183,5 +183,25 @@ TEST_F(CompileTableMma, EveryChipHasAKernelWithoutSpills) {
   }
 }
 
+// Rows at odd multiples of 2 and 4 bytes, of the most columns, are copied a half or two at a time.
+TEST_F(CompileTableMma, OddRowsHaveAKernelWithoutSpills) {
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
+  const Expr slopes = Capture("slopes", DType::f32, 1)(leaf::h());
+  const Expr score = leaf::score() + slopes * leaf::kv_idx();
+  const std::vector<Case> odd = {
+      {.name = "odd rows", .qk_dim = 130, .v_dim = 255},
+      {.name = "odd rows f16, dropout", .qk_dim = 130, .v_dim = 255, .dtype = DType::f16,
+       .weight = mods::dropout(0.1, 7), .first = false},
+      {.name = "odd rows, decode", .qk_dim = 130, .v_dim = 255, .queries = 2, .group = 8, .page_rows = 16,
+       .score = score}};
+  for (const char* name : {"h200", "a100"}) {
+    const auto gpu = std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name);
+    for (const Case& c : odd) {
+      SCOPED_TRACE(fmt::format("{}, {}", name, c.name));
+      expect_kernel(c, *gpu);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heddle::cuda

@@ -7,10 +7,17 @@
 // A tensor (o, lse, max_scores) passes if both hold, relative to the float64 reference:
 //   (a) Its largest and its mean error are each at most 2 * base + floor. `base` is plain's error, or the error of the
 //       reference rounded to the tensor's dtype if that is larger (on few elements plain may be exact by luck). The
-//       largest error takes the tensor's largest floor, the mean error the mean one.
+//       largest error takes the tensor's largest floor, the mean error the mean one. Of o with softmax one of the
+//       two bases is `one weight` instead, if that is larger.
 //   (b) o and max_scores: no element of a row errs by more than 4 u * magnitude + floor + one rounding of the tensor.
 //       u is the storage dtype's unit roundoff, and 0 for max_scores.
 //
+//   one weight what rounding a single weight to the storage dtype may change: u * max |p w v| / l of an element, over
+//              the keys whose p is below 1. A kernel rounds its weights beside the maximum that it has by then, so it
+//              rounds other numbers than plain. If one weight decides the tensor (a weight_mod drops the others), the
+//              errors of plain and of the result are one draw each between 0 and this. Twice a lucky draw is less than a
+//              right result's error. It counts only if, summed over a row, it is more in one row than plain's errors are
+//              in all: else many roundings count. Weights of f32 and f64 are not rounded.
 //   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
 //              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude.
 //   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for what a GPU

@@ -46,7 +46,8 @@ class RowJudge {
                  .reference = reference.o[d],
                  .plain = plain.o[d],
                  .floor = floor,
-                 .tolerance = 4 * unit_ * reference.magnitude[d] + floor});
+                 .tolerance = 4 * unit_ * reference.magnitude[d] + floor,
+                 .rounding = plain.roundings.empty() ? 0 : plain.roundings[d]});
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
@@ -122,7 +123,10 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
                                            .block_mask = options.block_mask.get(),
                                            .workspace = nullptr};
   const reference::ElementMods plain_mods(problem, arguments, problem.precision);
-  const check::PlainRow nothing = {std::vector<double>(static_cast<std::size_t>(problem.v_dim)), -INFINITY, -INFINITY};
+  const check::PlainRow nothing = {.o = std::vector<double>(static_cast<std::size_t>(problem.v_dim)),
+                                   .lse = -INFINITY,
+                                   .max_score = -INFINITY,
+                                   .roundings = {}};
   RowJudge judge(problem, tensors, on_gpu);
   reference::attend(
       problem, arguments, judge.step(),

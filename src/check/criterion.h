@@ -27,8 +27,9 @@ double storage_unit(const problem::AttentionProblem& problem);
 /// One element of a result and what it is judged by.
 struct Judged {
   double value, reference, plain;
-  double floor;      // of this element
-  double tolerance;  // (b) without the rounding of the result: 4 u magnitude + floor
+  double floor;         // of this element
+  double tolerance;     // (b) without the rounding of the result: 4 u magnitude + floor
+  double rounding = 0;  // of o: what rounding one weight may change
 };
 
 /// Gathers the figures of one tensor.
@@ -54,6 +55,8 @@ class Criterion {
   bool by_row_;
   std::int64_t finite_ = 0, mismatched_specials_ = 0;
   Errors own_, plain_, rounding_, floor_;  // rounding: of the reference, rounded to the dtype
+  Errors
+      weight_;  // what rounding one weight may change; its sum is that of the row (a merged criterion) which has most
   double worst_ = 0;
 };
 

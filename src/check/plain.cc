@@ -29,7 +29,7 @@ class Plain {
         for (Real& t : p_) t = t == kMasked ? 0 : t;
         break;
     }
-    return {multiply_by_values(1), static_cast<double>(kMasked), static_cast<double>(kMasked)};
+    return {multiply_by_values(1), static_cast<double>(kMasked), static_cast<double>(kMasked), {}};
   }
 
  private:
@@ -57,13 +57,32 @@ class Plain {
     Real m = sink;
     for (Real t : p_) m = std::max(m, t);
     const double largest = static_cast<double>(p_.empty() ? kMasked : *std::ranges::max_element(p_));
-    if (m == kMasked) return {std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), -INFINITY, largest};
+    if (m == kMasked) return {std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), -INFINITY, largest, {}};
     Real l = std::exp(sink - m);
+    // A weight that is 1 is exact beside any maximum that a kernel has by then.
+    std::vector<bool> largest_of_row(p_.size());
+    for (std::size_t j = 0; j < p_.size(); ++j) largest_of_row[j] = p_[j] == m;
     for (Real& t : p_) {
       t = std::exp(t - m);
       l += t;
     }
-    return {multiply_by_values(l), static_cast<double>(m + std::log(l)), largest};
+    return {multiply_by_values(l), static_cast<double>(m + std::log(l)), largest, roundings(l, largest_of_row)};
+  }
+
+  /// u |p w v| / l of the term that is largest in each column. Empty where P is not rounded.
+  std::vector<double> roundings(Real l, const std::vector<bool>& exact) const {
+    const int bits = significand_bits(problem_.q_dtype);
+    if (bits >= std::numeric_limits<Real>::digits) return {};
+    std::vector<double> largest(static_cast<std::size_t>(problem_.v_dim));
+    for (std::int64_t j = 0; j < inputs_.kv_len; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      if (!attends_[at] || exact[at]) continue;
+      const double weight = std::abs(static_cast<double>(p_[at]) * mods_.weight(inputs_.position, j));
+      const double unit = std::ldexp(weight / static_cast<double>(l), -bits);
+      const double* value = inputs_.values + j * problem_.v_dim;
+      for (std::size_t d = 0; d < largest.size(); ++d) largest[d] = std::max(largest[d], unit * std::abs(value[d]));
+    }
+    return largest;
   }
 
   std::vector<double> multiply_by_values(Real l) const {

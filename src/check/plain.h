@@ -11,6 +11,7 @@ namespace heddle::check {
 struct PlainRow {
   std::vector<double> o;  // [Dv], rounded to o's dtype
   double lse, max_score;
+  std::vector<double> roundings;  // [Dv] what rounding one weight may change; empty: nothing
 };
 
 /// `mods` evaluate scores and weights in the problem's precision.

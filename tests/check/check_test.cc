@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -195,6 +196,27 @@ TEST(Check, FailsOneBadRowInAGoodTensor) {
 }
 
 // A small bias everywhere: no element is badly wrong, but the mean error tells.
+// A right result may round the weight up or down; plain's own weight, 1 / 256, is exact.
+TEST(Check, AllowsARoundingOfTheOneWeightThatDecides) {
+  const auto first = leaf::kv_idx() == 0;
+  AttentionOptions options;
+  options.score_mod = where(first, 0.0, -std::log(256.0));
+  options.weight_mod = where(first, 0.0, 1.0);
+  const Tensor q = random_tensor(DType::bf16, {1, 1, 1, 16}, 1), k = random_tensor(DType::bf16, {1, 1, 2, 16}, 2);
+  const auto filled = [](const Dims& shape, float x) {
+    Tensor tensor = Tensor::empty(DType::f32, shape);
+    std::fill_n(static_cast<float*>(tensor.data()), tensor.count(), x);
+    return tensor;
+  };
+  const Tensor v = filled({1, 1, 2, 16}, 1).to(DType::bf16);
+  const auto passes = [&](double units) {
+    const Tensor o = filled({1, 1, 1, 16}, static_cast<float>((1 + units * 0x1p-8) / 257));
+    return check_attention(q, k, v, options, o, {}).passed;
+  };
+  for (const double units : {0.0, 0.99, -0.99}) EXPECT_TRUE(passes(units)) << units;
+  for (const double units : {1.05, -1.05}) EXPECT_FALSE(passes(units)) << units;
+}
+
 TEST(Check, FailsASmallBias) {
   for (const auto& [dtype, bias] : {std::pair(DType::f64, 1e-13), std::pair(DType::f32, 2e-5),
                                     std::pair(DType::f16, 6e-4), std::pair(DType::bf16, 6e-3)}) {

@@ -97,6 +97,19 @@ class Paths(unittest.TestCase):
                     self.assertTrue((ROOT / path).exists(), f"{page.name} names {path}")
 
 
+class Tests(unittest.TestCase):
+    def test_that_the_fusion_page_names_exist(self):
+        text = (GUIDE / "fusion.md").read_text(encoding="utf-8")
+        groups = re.findall(r"((?:`\w+\.\w+`(?:, )?)+) \((tests/[\w/.]+)\)", text)
+        named = [(suite, name, path) for names, path in groups for suite, name in re.findall(r"`(\w+)\.(\w+)`", names)]
+        rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+        self.assertTrue(all(re.search(r"\(tests/[^)]*\) \|$", row) for row in rows))
+        self.assertGreaterEqual(len(named), len(rows))
+        for suite, name, path in named:
+            source = (ROOT / path).read_text(encoding="utf-8")
+            self.assertRegex(source, rf"\bTEST(_F|_P)?\({suite}, {name}\)", f"fusion.md names {suite}.{name}")
+
+
 class Version(unittest.TestCase):
     def test_stands_in_cmakelists_alone(self):
         cmake = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")

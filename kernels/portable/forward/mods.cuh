@@ -38,4 +38,30 @@ struct NoMod {
   };
 };
 
+/// t is scale q.k itself, in f64 too: generated text is f32.
+struct ScoreItself {
+  struct Mod {
+    struct Uniform {};
+    struct Row {};
+    struct Column {};
+    template <class... Arguments>
+    static __device__ __forceinline__ Uniform uniform(const Arguments&...) {
+      return {};
+    }
+    template <class... Arguments>
+    static __device__ __forceinline__ Row row(const Arguments&...) {
+      return {};
+    }
+    template <class... Arguments>
+    static __device__ __forceinline__ Column column(const Arguments&...) {
+      return {};
+    }
+  };
+  template <class Real, class... Indices>
+  static __device__ __forceinline__ Real element(const shared::ModValues&, const Mod::Uniform&, const Mod::Row&,
+                                                 const Mod::Column&, Real score, const Indices&...) {
+    return score;
+  }
+};
+
 }  // namespace heddle::portable

@@ -49,7 +49,7 @@ struct OutputElement<OutputType::f64, F> {
 
 /// kCount neighbours, written at once.
 template <class Bits, int kCount>
-struct alignas(kCount * static_cast<int>(sizeof(Bits))) OutputRun {
+struct alignas(kCount* static_cast<int>(sizeof(Bits))) OutputRun {
   Bits element[kCount];
 };
 
@@ -59,7 +59,8 @@ __device__ __forceinline__ void store_row(const shared::Outputs& out, int batch,
                                           typename F::Real factor, const typename F::Out (&o)[kOutFragments], int r) {
   using Element = OutputElement<output_type<kConfig>(), F>;
   using Bits = typename Element::Bits;
-  constexpr int kFits = kConfig.o_bytes / static_cast<int>(sizeof(Bits)), kMost = F::kOutRun < kFits ? F::kOutRun : kFits;
+  constexpr int kFits = kConfig.o_bytes / static_cast<int>(sizeof(Bits)),
+                kMost = F::kOutRun < kFits ? F::kOutRun : kFits;
   constexpr int kRun = kMost < 1 ? 1 : kMost;
   Bits* to = static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
 #pragma unroll
@@ -70,6 +71,8 @@ __device__ __forceinline__ void store_row(const shared::Outputs& out, int batch,
       OutputRun<Bits, kRun> run;
 #pragma unroll
       for (int e = 0; e < kRun; ++e) run.element[e] = Element::of(o[d].x[r][c + e] * factor);
+      if constexpr (sizeof(Bits) > sizeof(typename F::Real))
+        F::step();  // else registers would hold the whole row twice
       if (column + kRun <= kConfig.v_dim) {
         *reinterpret_cast<OutputRun<Bits, kRun>*>(to + column) = run;
       } else {
@@ -117,8 +120,7 @@ __device__ __forceinline__ void store_fills_by_sequence(const ForwardMmaParams& 
   for (int batch = 0; batch < listed.sequence_count; ++batch) {
     const shared::SequenceSpan* span = params.mod.sequences + batch;
     const int begin = of_sequence ? span->q_begin : span->q_begin + span->q_len;
-    const int rows =
-        of_sequence ? span->q_len : (listed.packed ? span[1].q_begin : listed.q_rows) - begin;
+    const int rows = of_sequence ? span->q_len : (listed.packed ? span[1].q_begin : listed.q_rows) - begin;
     const int parts = (rows + kRows - 1) / kRows;
     for (int i = cta; i < parts * listed.q_heads; i += ctas) {
       const int part = i % parts * kRows, left = rows - part;

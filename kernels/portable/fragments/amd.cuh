@@ -34,6 +34,7 @@ struct AmdFragments {
   static __device__ __forceinline__ void barrier() { amd::barrier(); }
   static __device__ __forceinline__ void fence() { amd::device_fence(); }
   static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
+  static __device__ __forceinline__ void step() {}
   static __device__ __forceinline__ bool any_of_wave(bool x) { return amd::any<kWave>(x); }
   static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
                                                                         unsigned long long to) {

@@ -59,6 +59,7 @@ struct HostFragments {
   static void barrier() { __syncthreads(); }
   static void fence() {}
   static void fork() {}
+  static void step() {}
   static bool any_of_wave(bool x) { return x; }
   static unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from, unsigned long long to) {
     return atomicCAS(at, from, to);

@@ -90,8 +90,8 @@ struct MmaFragments : WarpOfThreads {
     /// The first operand of step k of the depth.
     __device__ __forceinline__ void query(unsigned (&a)[4], const Queries& q, int f, int k) const {
       if constexpr (kConfig.shared_queries) {
-        ptx::load_matrices<false>(a, queries_of_wave() + (16 * f + lane() % 16) * kMemory.k_pitch + 32 * k +
-                                         lane() / 16 * 16);
+        ptx::load_matrices<false>(
+            a, queries_of_wave() + (16 * f + lane() % 16) * kMemory.k_pitch + 32 * k + lane() / 16 * 16);
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = q.a[k][i];
@@ -138,7 +138,7 @@ struct MmaFragments : WarpOfThreads {
       constexpr bool kSteady = kWhole && Source::kLinear && kThreads % kTogether == 0;
       constexpr int kRowsAtOnce = kSteady ? kThreads / kTogether : 1;
       [[maybe_unused]] const char* steady = kSteady ? source.row(first + thread() / kTogether) : nullptr;
-#pragma unroll
+#pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
       for (int i = 0; i < kConfig.kv_block * kTogether; i += kThreads) {
         const int own = i + thread(), row = own / kTogether;
         if (kConfig.kv_block * kTogether % kThreads != 0 && row >= kConfig.kv_block) break;
@@ -156,11 +156,16 @@ struct MmaFragments : WarpOfThreads {
       return most;
     }
 
+    /// Copies that the compiler may begin together. Rows at addresses that 8 bytes do not divide take many copies,
+    /// whose addresses, and halves on their way, would not fit in the registers.
+    template <int kBytes>
+    static constexpr int kCopiesAtOnce = kBytes >= 8 ? 256 : 4;
+
     /// Chunks `own`, own + kTogether, ... of a row of halves.
     template <int kDim, int kColumns, int kBytes, int kTogether>
     __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own) {
       constexpr int kChunks = 2 * kColumns / kBytes;
-#pragma unroll
+#pragma unroll kCopiesAtOnce < kBytes>
       for (int first = 0; first < kChunks; first += kTogether) {
         const int chunk = first + own;
         if (kChunks % kTogether != 0 && chunk >= kChunks) break;

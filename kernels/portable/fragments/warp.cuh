@@ -20,6 +20,8 @@ struct WarpOfThreads {
   static __device__ __forceinline__ void fence() { __threadfence(); }
   /// In a part that few steps come to: the compiler is not to compute it for all, and then choose.
   static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
+  /// The compiler begins nothing that stands below before what stands above is done.
+  static __device__ __forceinline__ void step() { __syncwarp(__activemask()); }
   static __device__ __forceinline__ bool any_of_wave(bool x) { return __any_sync(~0U, x) != 0; }
   static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
                                                                         unsigned long long to) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/device_text/words.h"
+#include "heddle/expr.h"
 #include "plan/families/forward_mma_config.h"
 
 namespace heddle::forward_mma {
@@ -71,7 +72,12 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
   };
   add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
   add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact, "float");
-  add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted, "float");
+  if (config.scores == ScoreForm::mapped && same(mods.score, leaf::score())) {
+    members += "\n  using Score = portable::ScoreItself;";
+  } else {
+    add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
+        "float");
+  }
   add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
       "#include \"portable/forward/mods.cuh\"\n"

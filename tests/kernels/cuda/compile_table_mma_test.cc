@@ -29,6 +29,7 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   bool sinks = false, packed = false;
+  DType o_dtype = DType::bf16;  // f64: o is
   bool first = true;  // the planner's first choice is to be accepted
 };
 
@@ -80,6 +81,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.qk_dim = c.qk_dim;
   problem.v_dim = c.v_dim;
   problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = c.dtype;
+  if (c.o_dtype == DType::f64) problem.o_dtype = DType::f64;
   problem.packed = c.packed;
   problem.page_rows = c.page_rows;
   problem.with_lse = c.normalizer == Normalizer::softmax;
@@ -108,6 +110,7 @@ AttentionTensors tensors_of(const problem::AttentionProblem& problem) {
   tensors.k = view(problem.kv_heads, problem.kv_rows, problem.qk_dim);
   tensors.v = view(problem.kv_heads, problem.kv_rows, problem.v_dim);
   tensors.o = view(problem.q_heads, problem.q_rows, problem.v_dim);
+  tensors.o.dtype = problem.o_dtype;
   return tensors;
 }
 
@@ -179,6 +182,29 @@ TEST_F(CompileTableMma, EveryChipHasAKernelWithoutSpills) {
       } catch (const Error& error) {
         ADD_FAILURE() << error.what();
       }
+    }
+  }
+}
+
+// Rows at odd multiples of 2 and 4 bytes, of the most columns, are copied a half or two at a time. An o of f64 is
+// twice as many registers as what it is made from.
+TEST_F(CompileTableMma, OddRowsAndWideOutputsHaveAKernelWithoutSpills) {
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
+  const Expr slopes = Capture("slopes", DType::f32, 1)(leaf::h());
+  const Expr score = leaf::score() + slopes * leaf::kv_idx();
+  const std::vector<Case> odd = {
+      {.name = "odd rows", .qk_dim = 130, .v_dim = 255},
+      {.name = "odd rows f16, dropout", .qk_dim = 130, .v_dim = 255, .dtype = DType::f16,
+       .weight = mods::dropout(0.1, 7), .first = false},
+      {.name = "odd rows, decode", .qk_dim = 130, .v_dim = 255, .queries = 2, .group = 8, .page_rows = 16,
+       .score = score},
+      {.name = "o f64", .qk_dim = 256, .v_dim = 256, .mask = mods::global_and_window(3, 20), .sinks = true,
+       .packed = true, .o_dtype = DType::f64}};
+  for (const char* name : {"h200", "a100"}) {
+    const auto gpu = std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name);
+    for (const Case& c : odd) {
+      SCOPED_TRACE(fmt::format("{}, {}", name, c.name));
+      expect_kernel(c, *gpu);
     }
   }
 }

@@ -100,7 +100,8 @@ TEST(AmdCompileTable, KernelsHaveNoScratch) {
     }
     EXPECT_GE(std::atoi(facts["Occupancy [waves/SIMD]"].c_str()), row.least_waves);
     const int bytes = std::atoi(facts["LDS Size [bytes/block]"].c_str());
-    EXPECT_GE(bytes, shared::forward_mma_memory(config).bytes);  // rounded up
+    // Nothing for reductions, or for P. At head dim 256 clang moves 16 bytes of each thread there.
+    EXPECT_EQ(bytes, shared::forward_mma_memory(config).bytes + (row.dim == 256 ? 16 * config.threads() : 0));
     EXPECT_LE(bytes, 64 << 10);
     fmt::print("{} {}: {} VGPRs, {} waves a SIMD, {} bytes of LDS\n", row.architecture, forward_mma::name_of(config),
                facts["VGPRs"], facts["Occupancy [waves/SIMD]"], bytes);

@@ -119,6 +119,49 @@ TEST(ForwardOnHost, OverGfx9) { run_grid({FragmentKind::gfx9, scaled(6), 9'000'0
 TEST(ForwardOnHost, FewQueriesOverGfx11) { run_decodes({FragmentKind::gfx11, scaled(3), 10'000'000, 20'000}); }
 TEST(ForwardOnHost, FewQueriesOverGfx9) { run_decodes({FragmentKind::gfx9, scaled(3), 11'000'000, 20'000}); }
 TEST(ForwardOnHost, F32AndF64) { run_grid({FragmentKind::host, scaled(8), 4'000'000, 60'000, kWide}); }
+// Each of the waves that share the keys rounds its weights beside its own maximum. Here the one weight that decides the
+// tensor is one that plain rounds by next to nothing.
+TEST(ForwardOnHost, FewQueriesWhereOneWeightDecidesOverMma) {
+  CaseSpec spec;
+  spec.seed = 630'061;
+  spec.threads = 1;
+  spec.batch = 1;
+  spec.kv_heads = 3;
+  spec.group = 1;
+  spec.q_rows = 2;
+  spec.kv_rows = 60;
+  spec.qk_dim = spec.v_dim = 64;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.o_dtype = DType::f64;
+  spec.layout = Layout::bshd;
+  spec.q_start = "aligned";
+  spec.kv_start = "uniform";
+  spec.score = "streamed_inside";
+  spec.weight = "drops_most";
+  spec.spread = 30;
+  spec.scale = -0.1;
+  spec.page_rows = 5;
+  AttentionCase c(spec);
+  run_on_host_and_judge(c, {.fragments = FragmentKind::mma});
+}
+
+// With a negative scale the largest product has the smallest t: each t is computed before the row's maximum is found,
+// and is f64.
+TEST(ForwardOnHost, NegativeScaleOfF64) {
+  CaseSpec spec;
+  spec.threads = 1;
+  spec.batch = spec.kv_heads = 1;
+  spec.q_rows = 20;
+  spec.kv_rows = 40;
+  spec.qk_dim = spec.v_dim = 16;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f64;
+  spec.scale = -0.1;
+  for (const FragmentKind fragments : {FragmentKind::host, FragmentKind::fma}) {
+    AttentionCase c(spec);
+    run_on_host_and_judge(c, {.fragments = fragments});
+  }
+}
+
 TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, scaled(5), 5'000'000, 6'000, kWide}); }
 TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, scaled(3), 6'000'000, 6'000, kWide}); }
 

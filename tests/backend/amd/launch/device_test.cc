@@ -89,6 +89,7 @@ TEST_F(AmdDevices, ExplainWhatIsPlanned) {
   const AttentionPlan plan(Call().tensors(), {});
   EXPECT_EQ(plan.backend(), BackendChoice::amd);
   EXPECT_THAT(plan.explain(), AllOf(HasSubstr("on rocm:0"), HasSubstr("plan       forward_mma on amd:0"),
+                                    HasSubstr("tile 64 queries x 64 keys"), HasSubstr("row_waves 4"),
                                     HasSubstr("fragments gfx"), HasSubstr("registers: "), HasSubstr("cache key: ")));
 }
 

@@ -213,6 +213,8 @@ template <class T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
   return heddle::lanes::from_lane(x, heddle::lanes::cta.lane() ^ mask);
 }
+inline unsigned __activemask() { return ~0U; }
+inline void __syncwarp(unsigned) {}  // of the compiler's order alone
 inline bool __any_sync(unsigned, bool x) {
   return heddle::lanes::together<bool>("vote", x, [](const bool* const* in, bool* const* out) {
     bool any = false;

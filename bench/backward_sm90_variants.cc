@@ -299,6 +299,6 @@ int run(const Arguments& arguments) {
 }  // namespace heddle::bench
 
 int main(int count, char** words) {
-  ::setenv("HEDDLE_FAMILY", "backward_sm90", 1);  // unproven families are for who asks for them
+  ::setenv("HEDDLE_FAMILY", "backward_sm90", 1);  // whatever else the planner has
   return heddle::bench::run(heddle::bench::parse(count, words));
 }

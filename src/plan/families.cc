@@ -129,7 +129,7 @@ constexpr Family kFamilies[] = {
     {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
      [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
-     nullptr, nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }, true},
+     nullptr, nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }},
 };
 
 }  // namespace

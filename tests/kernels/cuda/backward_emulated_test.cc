@@ -113,6 +113,20 @@ TEST(BackwardEmulated, Deterministic) {
   }
 }
 
+// Kernels that plans take where the compiler finds no registers for others.
+TEST(BackwardEmulated, FewRegisters) {
+  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  for (unsigned number = 0; number < 3; ++number) {
+    if (!full && number != seed() % 3) continue;
+    CaseSpec spec = backward_spec(150, 200, number == 0 ? 64 : number == 1 ? 128 : 256);
+    spec.group = 2;
+    spec.mask = "causal_lower_right";
+    spec.score = number == 1 ? "padded" : "softcap";
+    spec.weight = number == 0 ? "dropout_by_params" : number == 1 ? "weights_by_key" : "";
+    judge(spec, rows_wanted(), {.last_choice = true});
+  }
+}
+
 // Orders of threads, copies and products that differ.
 TEST(BackwardEmulated, AnyOrder) {
   const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;

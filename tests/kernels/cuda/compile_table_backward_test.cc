@@ -76,6 +76,7 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 64", .qk_dim = 64, .v_dim = 64});
   expect_accepted({.name = "D 128 f16", .f16 = true});
   expect_accepted({.name = "D 128, no dq", .d_q = false});
+  expect_accepted({.name = "D 64, no dq", .qk_dim = 64, .v_dim = 64, .d_q = false});
   expect_accepted({.name = "D 128, gradients in pairs", .wide = false});
   expect_accepted({.name = "D 64, gradients in pairs", .qk_dim = 64, .v_dim = 64, .wide = false});
   expect_accepted({.name = "D 40 / 100", .qk_dim = 40, .v_dim = 100, .wide = false});

@@ -271,7 +271,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const PlannedBackward planned = plan_backward(tensors, options, run.device_lengths);
   const problem::AttentionProblem& problem = planned.problem;
   const AttentionTensors forward = problem::forward_tensors(tensors);
-  const plan::Choice& choice = planned.choices.front();
+  const plan::Choice& choice = run.last_choice ? planned.choices.back() : planned.choices.front();
   plan::Plan plan = choice.plan;
   const shared::BackwardSm90Config config = *plan.backward_sm90;
   const plan::BackwardMods mods = plan::backward_mods(problem);

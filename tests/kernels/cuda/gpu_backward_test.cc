@@ -90,7 +90,7 @@ class GpuBackwardCase {
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of dO, d_lse and the gradients
 };
 
-/// The family is asked for by name: nobody else gets it as long as it is unproven.
+/// Of backward_sm90 alone, whatever else the planner has.
 class GpuBackward : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
 };

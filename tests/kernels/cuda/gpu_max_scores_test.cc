@@ -31,7 +31,6 @@ TEST_F(GpuMaxScores, EveryKernel) {
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       CaseSpec spec = spec_of(++seed, dtype, {kernel.qk_dim, kernel.v_dim});
-      spec.group = 2;
       spec.q_rows = kernel.config().rows() + 3;
       spec.kv_rows = 3 * kernel.kv_block + 5;
       spec.tile = {kernel.config().rows(), kernel.kv_block};

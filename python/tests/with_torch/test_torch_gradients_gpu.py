@@ -1,4 +1,4 @@
-"""Gradients where HEDDLE_TEST_DEVICE says, in half precision: of q, k and v, and of lse; what a GPU refuses.
+"""Gradients where HEDDLE_TEST_DEVICE says, in half precision: of q, k, v, lse and captures; what a GPU refuses.
 
 Beside f64 and torch's own operations in the same type, of which twice the error is allowed.
 """
@@ -57,7 +57,7 @@ def assert_close(got, want, plain, names=("query", "key", "value")):
     for name, x, wanted, plains in zip(names, got, want, plain, strict=True):
         assert x.shape == wanted.shape, name
         largest = max(1.0, wanted.abs().max().item())
-        allowed = 2 * (plains.double() - wanted).abs().max() + 4 * torch.finfo(x.dtype).eps * largest
+        allowed = 2 * (plains.double() - wanted).abs().max() + 4 * torch.finfo(got[0].dtype).eps * largest
         error = (x.double() - wanted).abs().max()
         assert error <= allowed, f"{name}: {error} > {allowed}, of {largest}"
 
@@ -102,6 +102,7 @@ SHAPES = {
     "groups": dict(heads=8, kv_heads=2), "groups of 3": dict(heads=6, kv_heads=2, dim=128),
     "more keys": dict(q_len=70, kv_len=500), "more queries": dict(q_len=500, kv_len=70),
     "one query": dict(q_len=1, kv_len=300), "one key": dict(q_len=100, kv_len=1), "long": dict(q_len=600, batch=1),
+    "head dim 256": dict(dim=256), "head dims 192 and 128": dict(dim=192, v_dim=128),
     "head dim 80": dict(dim=80), "head dim 40": dict(dim=40), "wider keys": dict(dim=128, v_dim=64),
     "wider values": dict(dim=64, v_dim=128), "one row": dict(batch=1, heads=1, q_len=1),
 }
@@ -268,35 +269,63 @@ def test_a_model_learns_as_with_torchs():
 # --- refused on a GPU ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("kind", ["of a head", "of a key", "of a distance"])
+def test_gradients_of_captures(dim, kind):
+    given = [*qkv(q_len=150, dim=dim), random(4, 300, dtype=torch.float32)]
+
+    def score_of(x):
+        return {"of a head": lambda score, b, h, q_idx, kv_idx: score + x[h, 0] * (kv_idx - q_idx) * 0.1,
+                "of a key": lambda score, b, h, q_idx, kv_idx: score * (1 + 0.1 * x[h, kv_idx]),
+                "of a distance": lambda score, b, h, q_idx, kv_idx: score + x[h, kv_idx - q_idx + 150]}[kind]
+
+    out = flex_attention(*given[:3], score_of(given[3]))
+    incoming = random(*out.shape, requires_grad=False)
+    got = gradients([out], given, [incoming])
+    exact = [x.detach().double().requires_grad_() for x in given]
+    same = [x.detach().requires_grad_() for x in given]
+    want, plain = (gradients(dense(*x[:3], score_of(x[3]), None, None)[:1], x, [incoming.to(x[0].dtype)])
+                   for x in (exact, same))
+    assert_close(got, want, plain, ("query", "key", "value", "capture"))
+
+
 @on_a_gpu
-def test_gradients_of_captures_are_refused():
-    q, k, v = qkv()
+def test_gradients_of_captures_above_128_are_refused():
+    q, k, v = qkv(dim=256)
     bias = random(4, dtype=torch.float32)
-    with pytest.raises(NotImplementedError, match="gradient of capture"):
+    with pytest.raises(NotImplementedError, match="head dim"):
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[h])
 
 
-@on_a_gpu
-def test_head_dims_and_packed_batches_are_refused():
-    q, k, v = qkv(dim=256)
-    with pytest.raises(NotImplementedError, match="head dimension 256"):
-        flex_attention(q, k, v)
-    rows, starts = random(200, 4, 64), torch.tensor([0, 100, 200], dtype=torch.int32)
-    with pytest.raises(NotImplementedError, match="lengths"):
-        serving.varlen_func(rows, rows, rows, starts, starts, 100, 100)
-    with torch.no_grad():
-        serving.varlen_func(rows, rows, rows, starts, starts, 100, 100)
+@pytest.mark.parametrize("dim", [64, 256])
+def test_packed_batch(dim):
+    given = [random(200, 4, dim) for _ in range(3)]
+    ends = [0, 90, 200]
+    starts = torch.tensor(ends, dtype=torch.int32)
+    out = serving.varlen_func(*given, starts, starts, 110, 110)
+    incoming = random(*out.shape, requires_grad=False)
+    got = gradients([out], given, [incoming])
+    references = []
+    for dtype in (torch.float64, torch.bfloat16):
+        tensors = [x.detach().to(dtype).requires_grad_() for x in given]
+        parts = [dense(*(x[begin:end].transpose(0, 1)[None] for x in tensors), None, None, None)[0][0].transpose(0, 1)
+                 for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+        references.append(gradients([torch.cat(parts)], tensors, [incoming.to(dtype)]))
+    assert_close(got, *references)
 
 
-@on_a_gpu
-def test_deterministic_algorithms_are_refused():
-    q, k, v = qkv(q_len=300)
+@pytest.mark.parametrize("dim", [64, 128])
+def test_deterministic_algorithms(dim):
+    given = qkv(q_len=700, dim=dim)
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(NotImplementedError, match="deterministic"):
-            flex_attention(q, k, v)
+        runs = []
+        for _ in range(3):
+            out = flex_attention(*given)
+            runs.append(gradients([out], given, [torch.ones_like(out)]))
     finally:
         torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(x, y) for run in runs[1:] for x, y in zip(runs[0], run, strict=True))
 
 
 def test_take_over():

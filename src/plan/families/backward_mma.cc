@@ -102,17 +102,6 @@ std::string refuses_on(const Request& request, const Caps& caps) {
   return found == reasons.end() ? std::string() : std::move(*found);
 }
 
-/// Why the kernels do not fit; empty when they do.
-std::string misfit(const BackwardMmaKernels& kernels, std::int64_t shared_memory_bytes) {
-  for (const BackwardMmaConfig& pass : kernels.passes) {
-    const int bytes = shared::backward_mma_memory(pass).bytes;
-    if (bytes > shared_memory_bytes) {
-      return fmt::format("{} needs {} bytes of shared memory of {}", name_of_pass(pass), bytes, shared_memory_bytes);
-    }
-  }
-  return {};
-}
-
 std::string describe_kernels(const BackwardMmaKernels& kernels) {
   std::vector<std::string> passes;
   for (const BackwardMmaConfig& pass : kernels.passes) {
@@ -146,7 +135,7 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
   for (const BackwardMmaKernels& kernels : backward_mma_kernels(problem, mods, *request.backward, target)) {
-    if (const std::string reason = misfit(kernels, caps.shared_memory_bytes); !reason.empty()) {
+    if (const std::string reason = backward_mma_misfit(kernels, caps.shared_memory_bytes); !reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe_kernels(kernels), reason));
       continue;
     }
@@ -183,6 +172,16 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
 }
 
 }  // namespace
+
+std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t shared_memory_bytes) {
+  for (const BackwardMmaConfig& pass : kernels.passes) {
+    const int bytes = shared::backward_mma_memory(pass).bytes;
+    if (bytes > shared_memory_bytes) {
+      return fmt::format("{} needs {} bytes of shared memory of {}", name_of_pass(pass), bytes, shared_memory_bytes);
+    }
+  }
+  return {};
+}
 
 std::string backward_mma_refuses(const Request& request, const device::CudaCaps& caps) {
   return refuses_on(request, caps);

@@ -22,6 +22,9 @@ std::string backward_mma_refuses(const Request& request, const device::AmdCaps& 
 std::vector<Choice> backward_mma(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of);
 std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& caps, const RowsOf& rows_of);
 
+/// Why the kernels do not fit; empty when they do.
+std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t shared_memory_bytes);
+
 /// Of a pass: `block_mask` null: everything attends. Else its blocks are multiples of 64 x 64.
 BackwardSchedule backward_mma_schedule(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                                        const BlockMask* block_mask);

@@ -27,15 +27,18 @@ constexpr PassShape kNone = {};
 // rows a warp halve what a warp reads of a step for each product, but dk and dv of them take twice the registers.
 /// f16, bf16.
 constexpr BackwardKernels kMmaKernels[] = {
-    {64, {4, 2, 32, true, 2, 2}, kNone, {4, 2, 64, true, 2, 2}},
-    {64, {4, 1, 64, true, 2, 2}, kNone, {4, 1, 64, true, 2, 2}},
-    {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {64, {4, 2, 32, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {64, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {64, {4, 1, 32, true, 2, 2}, kNone, {4, 1, 32, true, 2, 2}},
     {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
-    {128, {4, 1, 32, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
-    {128, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 64, true, 1, 1}},
-    {128, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
-    {128, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
-    {256, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}},
+    {128, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {128, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 16, true, 2, 2}},
+    {128, {4, 1, 32, true, 2, 2}, kNone, {4, 2, 16, true, 2, 2}},
+    {128, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {128, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
+    {128, {4, 2, 32, true, 2, 2}, {4, 2, 32, true, 1, 2}, {4, 2, 16, true, 2, 2}},
+    {256, {4, 1, 32, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 2, 1}},
+    {256, {4, 1, 16, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 16, true, 2, 1}},
     {256, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
 };
 /// Plain multiply-adds: f32, and AMD's 16-bit types without matrix instructions.

@@ -69,6 +69,7 @@ KERNELS_MAY_INCLUDE = {
 # GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
 PORTABLE_MAY_INCLUDE = {
     "forward": ("portable/forward/",),
+    "backward": ("portable/backward/", "portable/forward/", "mods/", "ptx/"),
     "fragments": ("portable/fragments/", "portable/amd/", "ptx/"),
     "amd": (),
 }

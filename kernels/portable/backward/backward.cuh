@@ -98,7 +98,7 @@ class Backward {
       const StepNumbers numbers = read_numbers(tile, head, first);
       if (attends) Qk::multiply_keys(s, of_scores, scores, 0);
       leave_numbers(numbers);
-      steps.next();
+      steps.next(tile.step_length);
       more = steps.any();
       values.keys_arrive();
       if (kEarly && more) ask(scores, 0);
@@ -207,6 +207,7 @@ class Backward {
                                         Scores& s, Scores& d_p) const {
 #pragma unroll
     for (int n = 0; n < kStepFragments; ++n) {
+      if constexpr (kNumbers) Qk::fork();  // numbers of later columns are to be read later: registers
 #pragma unroll
       for (int c = 0; c < Qk::kOwnKeys; ++c) {
         const int own = n * Qk::kKeys + Qk::own_key(c), index = tile.index_of_step(first + own);

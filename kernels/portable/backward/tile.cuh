@@ -7,37 +7,41 @@
 
 namespace heddle::portable {
 
-/// The steps of a tile: of each run of blocks those that begin before the end of the rows that they are.
+/// The steps of a tile: of each run of blocks those that begin before the end of the rows that they are. `length`: these
+/// rows. (Few members: each is a register through the whole walk.)
 template <auto kConfig>
 class BackwardWalk {
  public:
   __device__ __forceinline__ BackwardWalk(const shared::QueryRun* runs, const shared::BackwardItem& item, int length)
-      : run_(runs + item.first_run), end_run_(run_ + item.runs), steps_((length + kConfig.step - 1) / kConfig.step) {
-    if (run_ != end_run_) begin();
+      : run_(runs + item.first_run), left_(item.runs) {
+    if (left_ > 0) begin(length);
   }
-  __device__ __forceinline__ bool any() const { return run_ != end_run_; }
-  __device__ __forceinline__ int first() const { return at_ * kConfig.step; }  // row of the sequence
+  __device__ __forceinline__ bool any() const { return left_ > 0; }
+  __device__ __forceinline__ int first() const { return first_; }  // row of the sequence
   __device__ __forceinline__ int flags() const { return run_->flags; }
   __device__ __forceinline__ int head() const { return run_->head; }  // query head
-  __device__ __forceinline__ void next() {
-    if (++at_ < end_) return;
-    if (++run_ != end_run_) begin();
+  __device__ __forceinline__ void next(int length) {
+    first_ += kConfig.step;
+    if (first_ < end_of_run(length)) return;
+    ++run_;
+    if (--left_ > 0) begin(length);
   }
 
  private:
-  static constexpr int kOfBlock = shared::kBackwardBlock / kConfig.step;
-
+  __device__ __forceinline__ int end_of_run(int length) const {
+    const int end = run_->end * shared::kBackwardBlock;
+    return end < length ? end : length;
+  }
   /// The run, or the first one behind it that has steps.
-  __device__ __forceinline__ void begin() {
-    for (;;) {
-      at_ = run_->begin * kOfBlock;
-      end_ = run_->end * kOfBlock < steps_ ? run_->end * kOfBlock : steps_;
-      if (at_ < end_ || ++run_ == end_run_) return;
+  __device__ __forceinline__ void begin(int length) {
+    for (;; ++run_) {
+      first_ = run_->begin * shared::kBackwardBlock;
+      if (first_ < end_of_run(length) || --left_ == 0) return;
     }
   }
 
-  const shared::QueryRun *run_, *end_run_;
-  int steps_, at_ = 0, end_ = 0;
+  const shared::QueryRun* run_;
+  int left_, first_ = 0;
 };
 
 template <auto kConfig>

@@ -32,7 +32,7 @@ constexpr BackwardKernels kMmaKernels[] = {
     {64, {4, 1, 32, true, 2, 2}, kNone, {4, 1, 32, true, 2, 2}},
     {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
     {128, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
-    {128, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 16, true, 2, 2}},
+    {128, {4, 1, 64, true, 1, 2}, kNone, {4, 2, 32, true, 2, 2}},
     {128, {4, 1, 32, true, 2, 2}, kNone, {4, 2, 16, true, 2, 2}},
     {128, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
     {128, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},

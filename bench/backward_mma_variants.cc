@@ -47,7 +47,8 @@ struct Memory {
       Tensor drawn = Tensor::empty(DType::f32, shape);
       auto* values = static_cast<float*>(drawn.data());
       const std::int64_t from = random() % 1'000;
-      for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(from + i) % pool.size()];
+      for (std::int64_t i = 0; i < drawn.count(); ++i)
+        values[i] = pool[static_cast<std::size_t>(from + i) % pool.size()];
       *input = drawn.to(DType::bf16).to(place);
     }
     if (causal) options.mask_mod = mods::causal();
@@ -84,7 +85,8 @@ class Runner {
       kernel_ = backend->prepare(
           {problem, choice.plan, forward, memory.options, memory.options.bindings, rows_.get(), &tensors_});
     }
-    workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {std::max<std::int64_t>(1, choice.plan.workspace_bytes)});
+    workspace_ =
+        Tensor::empty_on(tensors_.q.device, DType::u8, {std::max<std::int64_t>(1, choice.plan.workspace_bytes)});
   }
   void operator()(void* stream) const {
     kernel_->launch({.tensors = problem::forward_tensors(tensors_),

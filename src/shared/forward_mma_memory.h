@@ -32,8 +32,8 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const int keys = config.kv_block * memory.k_pitch;
   const int values = (transposed ? config.v_columns() : config.kv_block) * memory.v_pitch;
   // Values that are the keys stand apart only where they are transposed.
-  const bool apart = config.blocks == StepBlocks::keys_and_values ||
-                     (config.blocks == StepBlocks::both_ways && transposed);
+  const bool apart =
+      config.blocks == StepBlocks::keys_and_values || (config.blocks == StepBlocks::both_ways && transposed);
   memory.v = apart ? keys : 0;
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;

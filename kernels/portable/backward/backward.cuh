@@ -1,6 +1,6 @@
 // One pass of the portable backward: a tile of rows, whose gradients stay in registers, against the steps of its runs.
-// Of keys it gives dk and dv, of queries dq; no CTA adds to what another one has. Written against the forward's fragments
-// (fragments/README.md), once for the products of q and k and once for those of v and dO.
+// Of keys it gives dk and dv, of queries dq; no CTA adds to what another one has. Written against the forward's
+// fragments (fragments/README.md), once for the products of q and k and once for those of v and dO.
 //
 // A step: its q (or k) have arrived, ask for its dO (or v); S; these have arrived, ask for the next q; dP; mods, P and
 // dS; dv += P^T dO; dk += dS^T q. Two barriers a step: each says that what arrived is there for all waves, and that all
@@ -71,8 +71,8 @@ class Backward {
     return row_wave_ * kConfig.wave_rows() + i / kOwnRows * kConfig.shape().rows + Qk::own_row(i % kOwnRows);
   }
 
-  __device__ __forceinline__ void walk(const BackwardTile<kConfig>& tile, const shared::BackwardItem& item,
-                                       QkOut& d_qk, DvOut& d_v) {
+  __device__ __forceinline__ void walk(const BackwardTile<kConfig>& tile, const shared::BackwardItem& item, QkOut& d_qk,
+                                       DvOut& d_v) {
     constexpr bool kEarly = !kConfig.d_qk || kConfig.stages > 1;  // the next q have a place while these are read
     BackwardWalk<kConfig> steps(params_.runs, item, tile.step_length);
     if (!steps.any() || tile.first >= tile.length) return;
@@ -146,8 +146,7 @@ class Backward {
     }
   }
   __device__ __forceinline__ void begin_mods(const BackwardTile<kConfig>& tile, int head) {
-    elements_.begin(params_.mod, tile.batch, head,
-                    [&](int i) { return tile.index_of_row(tile.first + row_of(i)); });
+    elements_.begin(params_.mod, tile.batch, head, [&](int i) { return tile.index_of_row(tile.first + row_of(i)); });
     head_ = head;
   }
   __device__ __forceinline__ const float* numbers_of(const BackwardTile<kConfig>& tile, int head, int query) const {
@@ -184,9 +183,7 @@ class Backward {
       }
     }
   }
-  __device__ __forceinline__ float* step_numbers() const {
-    return reinterpret_cast<float*>(memory_ + kMemory.numbers);
-  }
+  __device__ __forceinline__ float* step_numbers() const { return reinterpret_cast<float*>(memory_ + kMemory.numbers); }
 
   /// S becomes P w, and dP becomes dS.
   __device__ __forceinline__ void differentiate(const BackwardTile<kConfig>& tile, int head, int first, int flags,
@@ -203,8 +200,8 @@ class Backward {
     }
   }
   template <bool kCut>
-  __device__ __forceinline__ void visit(const BackwardTile<kConfig>& tile, int head, int first, bool partial,
-                                        Scores& s, Scores& d_p) const {
+  __device__ __forceinline__ void visit(const BackwardTile<kConfig>& tile, int head, int first, bool partial, Scores& s,
+                                        Scores& d_p) const {
 #pragma unroll
     for (int n = 0; n < kStepFragments; ++n) {
       if constexpr (kNumbers) Qk::fork();  // numbers of later columns are to be read later: registers
@@ -228,8 +225,8 @@ class Backward {
 
   /// The tile's rows of a gradient; zeros past the sequence's end.
   template <OutputType kAsked, int kDim, class F, int kColumns>
-  __device__ __forceinline__ void store(const shared::RowGradient& out, const BackwardTile<kConfig>& tile,
-                                        float factor, typename F::Out (&o)[kFragments][kColumns]) const {
+  __device__ __forceinline__ void store(const shared::RowGradient& out, const BackwardTile<kConfig>& tile, float factor,
+                                        typename F::Out (&o)[kFragments][kColumns]) const {
     constexpr OutputType kType = output_type(kAsked, kConfig.storage);
     using Bits = typename OutputElement<kType, F>::Bits;
     const int stored = params_.padded_rows > 0 ? params_.padded_rows : tile.length;

@@ -1,7 +1,7 @@
 // What stands around the passes of the portable backward: of each query its lse in powers of two and its
 // delta = sum of dO o - d_lse, in blocks of 64 rows of a head, and of each block its share of d_sinks; then d_sinks.
-// Sums have one order. A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta = 0:
-// e^(t - lse) is 0 then, whatever t is that is below +inf.
+// Sums have one order. A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta =
+// 0: e^(t - lse) is 0 then, whatever t is that is below +inf.
 #pragma once
 
 #include "mods/captures.cuh"

@@ -7,8 +7,8 @@
 
 namespace heddle::portable {
 
-/// The steps of a tile: of each run of blocks those that begin before the end of the rows that they are. `length`: these
-/// rows. (Few members: each is a register through the whole walk.)
+/// The steps of a tile: of each run of blocks those that begin before the end of the rows that they are. `length`:
+/// these rows. (Few members: each is a register through the whole walk.)
 template <auto kConfig>
 class BackwardWalk {
  public:
@@ -46,10 +46,10 @@ class BackwardWalk {
 
 template <auto kConfig>
 struct BackwardTile {
-  int batch, head;                         // of the tile's rows
-  int first;                               // its first row, of the sequence
-  int begin, length;                       // of the sequence's rows of that kind
-  int step_begin, step_length;             // of the other kind
+  int batch, head;              // of the tile's rows
+  int first;                    // its first row, of the sequence
+  int begin, length;            // of the sequence's rows of that kind
+  int step_begin, step_length;  // of the other kind
   int q_start, first_block;
 
   __device__ __forceinline__ BackwardTile(const shared::BackwardMmaParams& params, const shared::BackwardItem& item,

@@ -127,9 +127,9 @@ class BackwardMmaKernel final : public backend::Kernel {
     std::string launches;
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       const BackwardMmaConfig& pass = kernels_.passes[i];
-      launches += fmt::format("{}{} by {} CTAs of {} threads, {} bytes of shared memory", i == 0 ? "" : "; ",
-                              plan::name_of_pass(pass), ctas_[i], pass.threads(),
-                              shared::backward_mma_memory(pass).bytes);
+      launches +=
+          fmt::format("{}{} by {} CTAs of {} threads, {} bytes of shared memory", i == 0 ? "" : "; ",
+                      plan::name_of_pass(pass), ctas_[i], pass.threads(), shared::backward_mma_memory(pass).bytes);
     }
     facts["summary"] = fmt::format("{}: {}", source_.name, launches);
     facts["name"] = source_.name;

@@ -10,9 +10,9 @@
 
 namespace heddle::backward_mma {
 
-/// Makes the text of the kernels for a device of one vendor, with that vendor's launch bounds and shared memory: kernels
-/// backward_mma_0 and on, a pass each, which take shared::BackwardMmaParams; with softmax backward_mma_rows, and with
-/// d_sinks backward_mma_sinks, which take shared::BackwardRowsParams.
+/// Makes the text of the kernels for a device of one vendor, with that vendor's launch bounds and shared memory:
+/// kernels backward_mma_0 and on, a pass each, which take shared::BackwardMmaParams; with softmax backward_mma_rows,
+/// and with d_sinks backward_mma_sinks, which take shared::BackwardRowsParams.
 using MakeSource = jit::Source (*)(int device, const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
                                    const device_text::ModLayout& layout);
 

@@ -15,8 +15,8 @@ namespace {
 using problem::AttentionProblem;
 using shared::BackwardMmaConfig;
 
-/// Element strides of batch, head and row. What has one entry serves all; the sequences of a packed tensor begin at rows
-/// of their own.
+/// Element strides of batch, head and row. What has one entry serves all; the sequences of a packed tensor begin at
+/// rows of their own.
 template <class View, class Rows>
 void set_strides(const View& view, bool packed, Rows& rows) {
   for (int axis = 0; axis < 3; ++axis) rows.stride[axis] = view.strides[axis];
@@ -33,7 +33,7 @@ shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& argume
   const AttentionProblem& problem = arguments.problem;
   const BackwardTensors& tensors = *arguments.backward;
   shared::BackwardMmaParams params{};
-  const auto set_pair = [&](shared::RowsOfTensor (&pair)[2], const ConstTensorView& of_scores,
+  const auto set_pair = [&](shared::RowsOfTensor(&pair)[2], const ConstTensorView& of_scores,
                             const ConstTensorView& of_values) {
     set_strides(of_scores, problem.packed, pair[0]);
     set_strides(of_values, problem.packed, pair[1]);

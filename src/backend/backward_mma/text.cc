@@ -33,8 +33,8 @@ std::string pass_text(const BackwardMmaConfig& pass, std::size_t number) {
     if (pass.*field == defaults.*field) return;
     fields.push_back(fmt::format(".{} = {}", name, value_text(type, pass.*field)));
   });
-  return device_text::wrapped(fmt::format("constexpr heddle::shared::BackwardMmaConfig kPass{} = {{{}}};\n", number,
-                                          fmt::join(fields, ", ")));
+  return device_text::wrapped(
+      fmt::format("constexpr heddle::shared::BackwardMmaConfig kPass{} = {{{}}};\n", number, fmt::join(fields, ", ")));
 }
 std::string rows_text(const shared::BackwardMmaRows& rows) {
   return device_text::wrapped(fmt::format(

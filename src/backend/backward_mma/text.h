@@ -12,8 +12,8 @@ namespace heddle::backward_mma {
 /// "backward_mma mma bf16 d128 dk and dv 64x32, dq 128x32 masked"
 std::string name_of(const plan::BackwardMmaKernels& kernels);
 
-/// In namespace heddle: kPass0 and on, kRows, and the class GeneratedMods. It includes the headers of kernels/cuda/mods,
-/// src/shared and kernels/portable that it needs, also those of the kernels.
+/// In namespace heddle: kPass0 and on, kRows, and the class GeneratedMods. It includes the headers of
+/// kernels/cuda/mods, src/shared and kernels/portable that it needs, also those of the kernels.
 std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
                                  const device_text::ModLayout& layout);
 

@@ -76,8 +76,10 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
   own.by_sequence = config.by_sequence;
   ModTexts texts(own);
   texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
-  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact, "float");
-  texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted, "float");
+  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact,
+            "float");
+  texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
+            "float");
   texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
       "#include \"portable/forward/mods.cuh\"\n"

@@ -96,8 +96,9 @@ std::string refuses_on(const Request& request, const Caps& caps) {
   std::string reason = portable_device_refuses(caps);
   if (reason.empty()) reason = portable_refuses(problem, request.options);
   if (!reason.empty()) return reason;
-  std::array<std::string, 6> reasons = {refuse_types(request), refuse_pages(problem),           refuse_broadcasts(request),
-                                        refuse_reads(request), refuse_blocks(request.options), refuse_sizes(problem)};
+  std::array<std::string, 6> reasons = {refuse_types(request),          refuse_pages(problem),
+                                        refuse_broadcasts(request),     refuse_reads(request),
+                                        refuse_blocks(request.options), refuse_sizes(problem)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
@@ -129,7 +130,8 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& caps, MmaTarget target, const RowsOf& rows_of) {
+std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& caps, MmaTarget target,
+                               const RowsOf& rows_of) {
   const AttentionProblem& problem = request.problem;
   const BackwardMods mods = backward_mods(problem);
   std::vector<Choice> choices;
@@ -163,9 +165,9 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
   for (std::size_t i = 0; i < choices.size(); ++i) {
     choices[i].plan.rejected = rejected;
     for (std::size_t j = i + 1; j < choices.size(); ++j) {
-      choices[i].plan.rejected.push_back(
-          fmt::format("{}: stands after {} in the table of the family, which is not measured",
-                      describe_kernels(*choices[j].plan.backward_mma), describe_kernels(*choices[i].plan.backward_mma)));
+      choices[i].plan.rejected.push_back(fmt::format(
+          "{}: stands after {} in the table of the family, which is not measured",
+          describe_kernels(*choices[j].plan.backward_mma), describe_kernels(*choices[i].plan.backward_mma)));
     }
   }
   return choices;

@@ -174,7 +174,7 @@ namespace {
 /// A pass's own numbers, under its name.
 void add_pass(const BackwardMmaConfig& pass, std::vector<Setting>& settings) {
   const int kind = !pass.of_keys ? 0 : pass.d_qk && pass.d_v ? 1 : pass.d_qk ? 2 : 3;
-  const auto add = [&](const std::string_view (&names)[4], std::variant<bool, int, std::string_view> value) {
+  const auto add = [&](const std::string_view(&names)[4], std::variant<bool, int, std::string_view> value) {
     settings.push_back({names[kind], value});
   };
 #define HEDDLE_OF_PASS(field) {"dq " field, "dk and dv " field, "dk " field, "dv " field}

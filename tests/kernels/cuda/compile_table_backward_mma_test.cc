@@ -1,6 +1,6 @@
 // Kernels of the portable backward as the planner would have them on an A100, RTX 3090, 4090, 5090 and, by
-// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA. Of
-// each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
+// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA.
+// Of each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
 // compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -141,8 +141,7 @@ void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
   for (const plan::BackwardMmaKernels& kernels : plan::backward_mma_kernels(problem, mods, tensors, plan::kNvidia)) {
     if (!plan::backward_mma_misfit(kernels, gpu.caps.shared_memory_bytes).empty()) continue;
     ++tried;
-    const jit::Source source =
-        emit::backward_mma(kernels, mods, device_text::layout_of(mods.all()), architecture);
+    const jit::Source source = emit::backward_mma(kernels, mods, device_text::layout_of(mods.all()), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

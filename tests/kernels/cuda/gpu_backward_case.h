@@ -1,4 +1,5 @@
-// A backward on the first GPU: its forward runs on the CPU, its gradients are judged by the criterion of heddle/check.h.
+// A backward on the first GPU: its forward runs on the CPU, its gradients are judged by the criterion of
+// heddle/check.h.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// backward_sm90 and backward_mma on a GPU, against the reference by the criterion of heddle/check.h. The first test is one tile; the
-// lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
+// backward_sm90 and backward_mma on a GPU, against the reference by the criterion of heddle/check.h. The first test is
+// one tile; the lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,7 +1,7 @@
 // The portable backward on the host, against the reference by the criterion of check.h: the lists that backward_sm90
 // runs, over fragments that are plain loops, and some over each architecture's fragments, whose instructions the host
-// computes. Each case is a compilation of seconds: HEDDLE_TEST_SEED draws a sixth of the lists, of each one case, and half of
-// the architectures; HEDDLE_TEST_FULL=1 runs all, with every kernel of the family's table in turns.
+// computes. Each case is a compilation of seconds: HEDDLE_TEST_SEED draws a sixth of the lists, of each one case, and
+// half of the architectures; HEDDLE_TEST_FULL=1 runs all, with every kernel of the family's table in turns.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,9 +23,9 @@ unsigned long seed() {
 }
 
 void judge(const BackwardSpecs& at, FragmentKind fragments, std::size_t candidate) {
-  run_backward_on_host_and_judge(at.spec, at.backward,
-                                 {.fragments = fragments, .candidate = candidate,
-                                  .seed = static_cast<unsigned>(at.spec.seed + candidate)});
+  run_backward_on_host_and_judge(
+      at.spec, at.backward,
+      {.fragments = fragments, .candidate = candidate, .seed = static_cast<unsigned>(at.spec.seed + candidate)});
 }
 
 void judge_all(unsigned number, const BackwardList& list, FragmentKind fragments = FragmentKind::host) {

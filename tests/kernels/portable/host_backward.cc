@@ -85,7 +85,8 @@ void write_lists(const shared::BackwardListsParams& lists, const std::vector<sha
     for (int row = 0; rows.data != nullptr && row < count; ++row) {
       if (std::any_of(spans.begin(), spans.end() - 1, [&](const auto& span) { return holds(span, row); })) continue;
       for (int head = 0; head < rows.heads; ++head) {
-        std::memset(rows.data + head * rows.stride[0] + row * rows.stride[1], 0, static_cast<std::size_t>(rows.row_bytes));
+        std::memset(rows.data + head * rows.stride[0] + row * rows.stride[1], 0,
+                    static_cast<std::size_t>(rows.row_bytes));
       }
     }
   };
@@ -107,9 +108,9 @@ Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionP
   for (const Sequence& sequence : problem.sequences) kept.push_back(static_cast<std::int32_t>(sequence.kv_start));
   if (start.form == plan::KvStart::Form::param) own.params[plan::kKvStartName] = kept.front();
   if (start.form == plan::KvStart::Form::capture) {
-    own.captures[plan::kKvStartName] =
-        problem.device_kv_starts ? *options.kv_start
-                                 : ConstTensorView(kept.data(), DType::i32, Dims{std::ssize(kept)}, Dims{1});
+    own.captures[plan::kKvStartName] = problem.device_kv_starts
+                                           ? *options.kv_start
+                                           : ConstTensorView(kept.data(), DType::i32, Dims{std::ssize(kept)}, Dims{1});
   }
   return own;
 }

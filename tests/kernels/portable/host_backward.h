@@ -13,7 +13,7 @@ namespace heddle::test {
 /// How a backward is run.
 struct HostBackwardRun {
   shared::FragmentKind fragments = shared::FragmentKind::host;
-  std::size_t candidate = 0;  // which of the family's kernels; past their end: the last
+  std::size_t candidate = 0;    // which of the family's kernels; past their end: the last
   bool device_lengths = false;  // lengths and starts are as if in a GPU's memory
   unsigned seed = 1;            // of the order of threads and copies
 };

@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     "backend": BELOW_BACKEND,
     "backend/device_text": BELOW_BACKEND,
     "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit"),
+    "backend/backward_mma": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/forward_mma", "backend/jit", "backend/gpu"),
     "backend/forward_mma": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu"),
     "backend/reference": (*BELOW_BACKEND, "backend"),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
@@ -35,13 +36,13 @@ MAY_INCLUDE = {
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
-    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/jit", "backend/cuda/jit"),
-    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit", "backend/gpu", "backend/forward_mma",
+    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/backward_mma", "backend/jit", "backend/cuda/jit"),
+    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit", "backend/gpu", "backend/forward_mma", "backend/backward_mma",
                             "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/emit"),
     "backend/amd/driver": ("base", "device", "backend/libraries"),
     "backend/amd/jit": ("base", "backend/libraries", "backend/jit", "backend/amd/driver"),
-    "backend/amd/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/jit"),
-    "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu", "backend/forward_mma",
+    "backend/amd/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/backward_mma", "backend/jit"),
+    "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu", "backend/forward_mma", "backend/backward_mma",
                            "backend/amd/driver", "backend/amd/jit", "backend/amd/emit"),
     "tune": (*BELOW_BACKEND, "backend"),
     "check": (*BELOW_BACKEND, "backend", "backend/reference"),
@@ -68,6 +69,7 @@ KERNELS_MAY_INCLUDE = {
 # GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
 PORTABLE_MAY_INCLUDE = {
     "forward": ("portable/forward/",),
+    "backward": ("portable/backward/", "portable/forward/", "mods/", "ptx/"),
     "fragments": ("portable/fragments/", "portable/amd/", "ptx/"),
     "amd": (),
 }

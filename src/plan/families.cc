@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "plan/families/backward_mma.h"
+#include "plan/families/backward_mma_config.h"
 #include "plan/families/backward_sm90.h"
 #include "plan/families/backward_sm90_config.h"
 #include "plan/families/cpu_backward.h"
@@ -130,6 +132,14 @@ constexpr Family kFamilies[] = {
      [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
      nullptr, nullptr, [](const Plan& plan) { return backward_sm90_settings(*plan.backward_sm90); }},
+    {"backward_mma", BackendChoice::cuda, problem::Pass::backward,
+     [](const Request& request) { return backward_mma_refuses(request, cuda_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) { return backward_mma(request, cuda_caps(request), rows_of); },
+     nullptr, nullptr, [](const Plan& plan) { return backward_mma_settings(*plan.backward_mma); }, true},
+    {"backward_mma", BackendChoice::amd, problem::Pass::backward,
+     [](const Request& request) { return backward_mma_refuses(request, amd_caps(request)); },
+     [](const Request& request, const RowsOf& rows_of) { return backward_mma(request, amd_caps(request), rows_of); },
+     nullptr, nullptr, [](const Plan& plan) { return backward_mma_settings(*plan.backward_mma); }, true},
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
+#include "shared/backward_mma_config.h"
 #include "shared/backward_sm90_config.h"
 #include "shared/forward_mma_config.h"
 #include "shared/forward_sm90_config.h"
@@ -46,6 +47,12 @@ struct Tuned {
   std::string planned;      // the one that the planner's model put first
 };
 
+/// The kernels of backward_mma: its passes in the order of their launches, and what the kernels around them are.
+struct BackwardMmaKernels {
+  std::vector<shared::BackwardMmaConfig> passes;
+  shared::BackwardMmaRows rows;
+};
+
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
   std::string family;  // a name of the table (families.h)
@@ -59,6 +66,7 @@ struct Plan {
   std::optional<shared::BackwardSm90Config> backward_sm90{};  // family backward_sm90
   std::optional<CpuBackwardSplit> cpu_backward{};             // family cpu_backward
   std::optional<shared::ForwardMmaConfig> forward_mma{};      // family forward_mma
+  std::optional<BackwardMmaKernels> backward_mma{};           // family backward_mma
   int packed_heads = 0;  // query heads that share a tile of it; 0: tiles are of one
   TileOrder order{};     // of its tiles
   std::optional<Prediction> predicted{};

@@ -23,6 +23,11 @@ enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
 inline constexpr const char* kFragmentKinds[] = {"host", "mma", "fma", "gfx11", "gfx12", "gfx9"};
 constexpr const char* name(FragmentKind kind) { return kFragmentKinds[static_cast<int>(kind)]; }
 
+/// What a step brings: keys and values; keys alone; or one block, which is multiplied as keys and then as values.
+enum class StepBlocks : int { keys_and_values, keys, both_ways };
+inline constexpr const char* kStepBlocks[] = {"keys_and_values", "keys", "both_ways"};
+constexpr const char* name(StepBlocks blocks) { return kStepBlocks[static_cast<int>(blocks)]; }
+
 /// What an architecture's fragments are: the threads of a wave, and a fragment's rows of scores.
 struct FragmentShape {
   int wave, rows;

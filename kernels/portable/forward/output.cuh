@@ -7,10 +7,10 @@ namespace heddle::portable {
 
 using shared::OutputType;
 
-template <auto kConfig>
-constexpr OutputType output_type() {
-  if (kConfig.o_type != OutputType::same) return kConfig.o_type;
-  switch (kConfig.storage) {
+/// What is stored where `type` is asked for beside tensors of that storage.
+constexpr OutputType output_type(OutputType type, shared::Storage storage) {
+  if (type != OutputType::same) return type;
+  switch (storage) {
     case shared::Storage::f16:
       return OutputType::f16;
     case shared::Storage::bf16:
@@ -20,6 +20,10 @@ constexpr OutputType output_type() {
     default:
       return OutputType::f64;
   }
+}
+template <auto kConfig>
+constexpr OutputType output_type() {
+  return output_type(kConfig.o_type, kConfig.storage);
 }
 
 /// An element of o in memory.
@@ -53,16 +57,15 @@ struct alignas(kCount* static_cast<int>(sizeof(Bits))) OutputRun {
   Bits element[kCount];
 };
 
-/// Row `r` of the thread's rows in these fragments, times `factor`, becomes row `row` of o.
-template <auto kConfig, class F, int kOutFragments>
-__device__ __forceinline__ void store_row(const shared::Outputs& out, int batch, int head, int row,
-                                          typename F::Real factor, const typename F::Out (&o)[kOutFragments], int r) {
-  using Element = OutputElement<output_type<kConfig>(), F>;
+/// Row `r` of the thread's rows in these fragments, times `factor`, becomes the row of kDim elements at `to`, whose
+/// address kBytes divide.
+template <OutputType kType, int kDim, int kBytes, class F, int kOutFragments>
+__device__ __forceinline__ void store_columns(typename OutputElement<kType, F>::Bits* to, typename F::Real factor,
+                                              const typename F::Out (&o)[kOutFragments], int r) {
+  using Element = OutputElement<kType, F>;
   using Bits = typename Element::Bits;
-  constexpr int kFits = kConfig.o_bytes / static_cast<int>(sizeof(Bits)),
-                kMost = F::kOutRun < kFits ? F::kOutRun : kFits;
+  constexpr int kFits = kBytes / static_cast<int>(sizeof(Bits)), kMost = F::kOutRun < kFits ? F::kOutRun : kFits;
   constexpr int kRun = kMost < 1 ? 1 : kMost;
-  Bits* to = static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
 #pragma unroll
   for (int d = 0; d < kOutFragments; ++d) {
 #pragma unroll
@@ -73,16 +76,25 @@ __device__ __forceinline__ void store_row(const shared::Outputs& out, int batch,
       for (int e = 0; e < kRun; ++e) run.element[e] = Element::of(o[d].x[r][c + e] * factor);
       if constexpr (sizeof(Bits) > sizeof(typename F::Real))
         F::step();  // else registers would hold the whole row twice
-      if (column + kRun <= kConfig.v_dim) {
+      if (column + kRun <= kDim) {
         *reinterpret_cast<OutputRun<Bits, kRun>*>(to + column) = run;
       } else {
 #pragma unroll
         for (int e = 0; e < kRun; ++e) {
-          if (column + e < kConfig.v_dim) to[column + e] = run.element[e];
+          if (column + e < kDim) to[column + e] = run.element[e];
         }
       }
     }
   }
+}
+
+/// The same becomes row `row` of o.
+template <auto kConfig, class F, int kOutFragments>
+__device__ __forceinline__ void store_row(const shared::Outputs& out, int batch, int head, int row,
+                                          typename F::Real factor, const typename F::Out (&o)[kOutFragments], int r) {
+  using Bits = typename OutputElement<output_type<kConfig>(), F>::Bits;
+  Bits* to = static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
+  store_columns<output_type<kConfig>(), kConfig.v_dim, kConfig.o_bytes, F>(to, factor, o, r);
 }
 
 /// f64 where q, k and v are.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "portable/amd/instructions.cuh"
+#include "portable/fragments/own_elements.cuh"
 #include "shared/forward_mma.h"
 #include "shared/forward_mma_memory.h"
 
@@ -63,9 +64,7 @@ struct AmdFragments {
     return static_cast<unsigned short>(amd::rounded<false>(x));
   }
 
-  struct Scores {
-    float x[1][kOwnKeys];
-  };
+  using Scores = OwnElements<float, 1, kOwnKeys>;
   using Out = Scores;
   static __device__ __forceinline__ void clear(Scores& s) {
 #pragma unroll
@@ -83,6 +82,10 @@ struct AmdFragments {
 
     template <class Source>
     __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
+      if constexpr (kConfig.blocks == shared::StepBlocks::both_ways) {
+        ask_values(keys, first, end);
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < kKeyChunks; ++i) {
         const int own = i * kThreads + thread(), row = own / kChunksOfKey;
@@ -108,11 +111,17 @@ struct AmdFragments {
     }
 
     __device__ __forceinline__ void keys_arrive() {
+      read_ = kMemory.stage - read_;
+      if constexpr (kConfig.blocks == shared::StepBlocks::both_ways) {
+        store_rows();
+        values_arrive();
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < kKeyChunks; ++i) {
         const int own = i * kThreads + thread(), row = own / kChunksOfKey;
         if (kConfig.kv_block * kChunksOfKey % kThreads != 0 && row >= kConfig.kv_block) break;
-        store(kMemory.k + stored(row) * kMemory.k_pitch + own % kChunksOfKey * 16, staged_[i]);
+        store(kMemory.k + read_ + stored(row) * kMemory.k_pitch + own % kChunksOfKey * 16, staged_[i]);
       }
       amd::barrier();
     }
@@ -129,7 +138,7 @@ struct AmdFragments {
             const unsigned even = staged_[8 * i + 2 * pair].word[c / 2], odd = staged_[8 * i + 2 * pair + 1].word[c / 2];
             keys.word[pair] = c % 2 == 0 ? amd::lower_halves(even, odd) : amd::upper_halves(even, odd);
           }
-          store(kMemory.v + stored(column + c) * kMemory.v_pitch + 16 * block, keys);
+          store(kMemory.v + read_ + stored(column + c) * kMemory.v_pitch + 16 * block, keys);
         }
       }
       amd::barrier();
@@ -176,10 +185,10 @@ struct AmdFragments {
     }
     /// The first operand: kKeys keys from `key` on; kOuts columns of values from `column` on.
     __device__ __forceinline__ void keys(unsigned (&a)[kWords], int key, int k) const {
-      operand(a, kMemory.k + (key + lane() % kKeys) * kMemory.k_pitch, Layout::kDepth * k);
+      operand(a, kMemory.k + read_ + (key + lane() % kKeys) * kMemory.k_pitch, Layout::kDepth * k);
     }
     __device__ __forceinline__ void values(unsigned (&a)[kWords], int column, int key) const {
-      operand(a, kMemory.v + (column + lane() % kOuts) * kMemory.v_pitch, key);
+      operand(a, kMemory.v + read_ + (column + lane() % kOuts) * kMemory.v_pitch, key);
     }
 
    private:
@@ -193,7 +202,23 @@ struct AmdFragments {
     static constexpr int kChunksOfKey = kConfig.qk_columns() / 8, kBlocksOfKeys = kConfig.v_columns() / 8;
     static constexpr int kKeyChunks = (kConfig.kv_block * kChunksOfKey + kThreads - 1) / kThreads;
     static constexpr int kValueBlocks = (kConfig.kv_block / 8 * kBlocksOfKeys + kThreads - 1) / kThreads;
-    static constexpr int kStaged = kKeyChunks > 8 * kValueBlocks ? kKeyChunks : 8 * kValueBlocks;
+    static constexpr int kStaged = kConfig.blocks == shared::StepBlocks::keys || kKeyChunks > 8 * kValueBlocks
+                                       ? kKeyChunks
+                                       : 8 * kValueBlocks;
+
+    /// A block that ask_values() loaded, by rows.
+    __device__ __forceinline__ void store_rows() const {
+#pragma unroll
+      for (int i = 0; i < kValueBlocks; ++i) {
+        const int own = i * kThreads + thread(), block = own / kBlocksOfKeys, column = own % kBlocksOfKeys * 8;
+        if (kBlocksOfKeys * (kConfig.kv_block / 8) % kThreads != 0 && 8 * block >= kConfig.kv_block) break;
+        if (kConfig.qk_columns() < kConfig.v_columns() && column >= kConfig.qk_columns()) continue;
+#pragma unroll
+        for (int row = 0; row < 8; ++row) {
+          store(kMemory.k + read_ + stored(8 * block + row) * kMemory.k_pitch + 2 * column, staged_[8 * i + row]);
+        }
+      }
+    }
 
     /// Where row r of what the first operand reads stands, so that a lane's results are neighbours.
     __device__ __forceinline__ static int stored(int r) { return r / kKeys * kKeys + Layout::stored(r % kKeys); }
@@ -245,6 +270,7 @@ struct AmdFragments {
     }
 
     char* memory_;
+    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
     Chunk staged_[kStaged];
   };
 

@@ -4,6 +4,7 @@
 // memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
 #pragma once
 
+#include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -44,9 +45,7 @@ struct FmaFragments : WarpOfThreads {
   static __device__ __forceinline__ int own_out(int c) { return 4 * (lane() % 4) + c; }
   static __device__ __forceinline__ bool first_of_row() { return lane() % 4 == 0; }
 
-  struct Scores {
-    Real x[kOwnRows][kOwnKeys];
-  };
+  using Scores = OwnElements<Real, kOwnRows, kOwnKeys>;
   using Out = Scores;
   static __device__ __forceinline__ void clear(Scores& s) {
 #pragma unroll
@@ -94,13 +93,17 @@ struct FmaFragments : WarpOfThreads {
 
     template <class Source>
     __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k, kMemory.k_pitch, first, end);
+      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch,
+                                                first, end);
     }
     template <class Source>
     __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
       ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
     }
-    __device__ __forceinline__ void keys_arrive() const { arrive(); }
+    __device__ __forceinline__ void keys_arrive() {
+      read_ = kMemory.stage - read_;
+      arrive();
+    }
     __device__ __forceinline__ void values_arrive() const { arrive(); }
     __device__ __forceinline__ void end() const {}
 
@@ -121,10 +124,10 @@ struct FmaFragments : WarpOfThreads {
       load(x, kMemory.q + row_of(i) * kMemory.k_pitch, d);
     }
     __device__ __forceinline__ void key(Real (&x)[4], int j, int d) const {
-      load(x, kMemory.k + j * kMemory.k_pitch, d);
+      load(x, kMemory.k + read_ + j * kMemory.k_pitch, d);
     }
     __device__ __forceinline__ void value(Real (&x)[4], int j, int d) const {
-      load(x, kMemory.v + j * kMemory.v_pitch, d);
+      load(x, kMemory.v + read_ + j * kMemory.v_pitch, d);
     }
 
    private:
@@ -189,6 +192,7 @@ struct FmaFragments : WarpOfThreads {
 
     char* memory_;
     ptx::SharedAddress base_;
+    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lanes.h"
+#include "portable/fragments/own_elements.cuh"
 #include "shared/forward_mma.h"
 #include "shared/forward_mma_memory.h"
 
@@ -82,9 +83,7 @@ struct HostFragments {
   static unsigned short half_bits(float x) { return HostElement<shared::Storage::f16>::bits(x); }
   static unsigned short bfloat_bits(float x) { return HostElement<shared::Storage::bf16>::bits(x); }
 
-  struct Scores {
-    Real x[kOwnRows][kOwnKeys];
-  };
+  using Scores = OwnElements<Real, kOwnRows, kOwnKeys>;
   using Out = Scores;
   static void clear(Scores& s) { s = {}; }
   struct Queries {
@@ -97,13 +96,16 @@ struct HostFragments {
 
     template <class Source>
     void ask_keys(const Source& keys, int first, int end) {
-      ask(keys, kMemory.k, kMemory.k_pitch, kConfig.qk_dim, kConfig.qk_columns(), first, end);
+      ask(keys, kMemory.k + (kMemory.stage - read_), kMemory.k_pitch, kConfig.qk_dim, kConfig.qk_columns(), first, end);
     }
     template <class Source>
     void ask_values(const Source& values, int first, int end) {
       ask(values, kMemory.v, kMemory.v_pitch, kConfig.v_dim, kConfig.v_columns(), first, end);
     }
-    void keys_arrive() const { arrive(); }
+    void keys_arrive() {
+      read_ = kMemory.stage - read_;
+      arrive();
+    }
     void values_arrive() const { arrive(); }
     void end() const {}
 
@@ -117,8 +119,8 @@ struct HostFragments {
         }
       }
     }
-    Real key(int j, int d) const { return at(kMemory.k + j * kMemory.k_pitch, d); }
-    Real value(int j, int d) const { return at(kMemory.v + j * kMemory.v_pitch, d); }
+    Real key(int j, int d) const { return at(kMemory.k + read_ + j * kMemory.k_pitch, d); }
+    Real value(int j, int d) const { return at(kMemory.v + read_ + j * kMemory.v_pitch, d); }
 
    private:
     static void arrive() {
@@ -135,6 +137,7 @@ struct HostFragments {
       }
     }
     char* memory_;
+    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
   };
 
   template <int kFragments, int kKeyFragments>

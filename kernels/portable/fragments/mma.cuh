@@ -3,6 +3,7 @@
 // come by cp.async and stand by rows; values are transposed as they are read. f16 and bf16.
 #pragma once
 
+#include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -22,9 +23,7 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ int own_out(int c) { return own_key(c); }
   static __device__ __forceinline__ bool first_of_row() { return lane() % 4 == 0; }
 
-  struct Scores {
-    float x[kOwnRows][kOwnKeys];
-  };
+  using Scores = OwnElements<float, kOwnRows, kOwnKeys>;
   using Out = Scores;
   static __device__ __forceinline__ void clear(Scores& s) {
 #pragma unroll
@@ -51,14 +50,18 @@ struct MmaFragments : WarpOfThreads {
 
     template <class Source>
     __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k, kMemory.k_pitch, first, end);
+      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch,
+                                                first, end);
     }
     template <class Source>
     __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
       ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
     }
     /// What was asked for is there, for all; and what stood in the other buffer has been read by all.
-    __device__ __forceinline__ void keys_arrive() const { arrive(); }
+    __device__ __forceinline__ void keys_arrive() {
+      read_ = kMemory.stage - read_;
+      arrive();
+    }
     __device__ __forceinline__ void values_arrive() const { arrive(); }
     __device__ __forceinline__ void end() const {}
 
@@ -100,12 +103,12 @@ struct MmaFragments : WarpOfThreads {
     /// Both halves of 16 keys, of step k of the depth.
     __device__ __forceinline__ void keys(unsigned (&b)[4], int key, int k) const {
       const int own = lane() / 16 * 8 + lane() % 8, chunk = lane() / 8 % 2;
-      ptx::load_matrices<false>(b, base_ + kMemory.k + (key + own) * kMemory.k_pitch + 32 * k + 16 * chunk);
+      ptx::load_matrices<false>(b, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch + 32 * k + 16 * chunk);
     }
     /// Both halves of 16 columns, of 16 keys.
     __device__ __forceinline__ void values(unsigned (&b)[4], int key, int column) const {
       const int own = lane() / 8 % 2 * 8 + lane() % 8, chunk = lane() / 16;
-      ptx::load_matrices<true>(b, base_ + kMemory.v + (key + own) * kMemory.v_pitch + 2 * column + 16 * chunk);
+      ptx::load_matrices<true>(b, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch + 2 * column + 16 * chunk);
     }
 
    private:
@@ -188,6 +191,7 @@ struct MmaFragments : WarpOfThreads {
     }
 
     ptx::SharedAddress base_;
+    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

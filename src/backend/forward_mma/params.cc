@@ -24,14 +24,14 @@ shared::RowsOfTensor rows_of(const ConstTensorView& view, bool packed) {
   return rows;
 }
 
+}  // namespace
+
 void check_address(std::string_view name, const void* address, int bytes) {
   if (reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is at address {}; a multiple of {}, as the planned one had it, is accepted", name,
                           address, bytes));
 }
-
-}  // namespace
 
 shared::ForwardMmaParams constant_params(const backend::PrepareArguments& arguments) {
   const problem::AttentionProblem& problem = arguments.problem;

@@ -2,6 +2,7 @@
 // run brings.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.h"
@@ -15,6 +16,9 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
 
 /// Where each sequence stands, for kernels whose configuration says that they differ.
 std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem);
+
+/// Throws Error(invalid_argument) unless `bytes`, which a plan found to divide the address of `name`, still do.
+void check_address(std::string_view name, const void* address, int bytes);
 
 /// The addresses of a run. Throws Error(invalid_argument), naming the tensor, where one is aligned less than planned.
 void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments,

@@ -56,35 +56,43 @@ std::string fragments_class(shared::FragmentKind kind) {
 }
 std::string fragments_header(shared::FragmentKind kind) { return fmt::format("portable/fragments/{}.cuh", name(kind)); }
 
+void ModTexts::add(const char* name, const char* type, bool there, const Expr& mod, TakesScore takes_score,
+                   Rounding rounding, const char* element) {
+  if (!there) {
+    members_ += fmt::format("\n  using {} = portable::NoMod;", type);
+    return;
+  }
+  functions_ += device_text::mod_text(name, mod, layout_, takes_score, rounding);
+  members_ += fmt::format(kMember, name, type, element);
+}
+
+void ModTexts::name(const char* type, const char* of) { members_ += fmt::format("\n  using {} = {};", type, of); }
+
+std::string ModTexts::text() const {
+  return fmt::format("{}\nnamespace heddle {{\nstruct GeneratedMods {{{}\n}};\n}}  // namespace heddle\n", functions_,
+                     members_);
+}
+
 std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::KernelMods& mods,
                                  const device_text::ModLayout& layout) {
   device_text::ModLayout own = layout;
   own.by_sequence = config.by_sequence;
-  std::string texts, members;
-  const auto add = [&](const char* name, const char* type, bool there, const Expr& mod, TakesScore takes_score,
-                       Rounding rounding, const char* element) {
-    if (!there) {
-      members += fmt::format("\n  using {} = portable::NoMod;", type);
-      return;
-    }
-    texts += device_text::mod_text(name, mod, own, takes_score, rounding);
-    members += fmt::format(kMember, name, type, element);
-  };
-  add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
-  add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact, "float");
+  ModTexts texts(own);
+  texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
+  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact,
+            "float");
   if (config.scores == ScoreForm::mapped && same(mods.score, leaf::score())) {
-    members += "\n  using Score = portable::ScoreItself;";
+    texts.name("Score", "portable::ScoreItself");
   } else {
-    add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
-        "float");
+    texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
+              "float");
   }
-  add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
+  texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
       "#include \"portable/forward/mods.cuh\"\n"
       "#include \"shared/forward_mma_config.h\"\n\n"
-      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n"
-      "namespace heddle {{\nstruct GeneratedMods {{{}\n}};\n}}  // namespace heddle\n",
-      config_text(config), texts, members);
+      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
+      config_text(config), texts.text());
 }
 
 std::string name_of(const ForwardMmaConfig& config) {

@@ -184,11 +184,17 @@ void order(const AttentionProblem& problem, BackwardSchedule& schedule, const st
 }  // namespace
 
 std::int64_t count_tiles(const AttentionProblem& problem, const shared::BackwardSm90Config& config) {
+  return count_tiles_of(problem, TileRows::keys, config.tile());
+}
+
+std::int64_t count_tiles_of(const AttentionProblem& problem, TileRows of, const shared::TileShape& tile) {
+  const bool of_keys = of == TileRows::keys;
+  const AttentionProblem seen = of_keys ? turned(problem) : problem;
   std::int64_t tiles = 0;
-  for (const Sequence& sequence : problem.sequences) {
-    tiles += block_count(problem.packed ? sequence.kv_len : problem.kv_rows, config.keys());
+  for (const Sequence& sequence : seen.sequences) {
+    tiles += block_count(seen.packed ? sequence.q_len : seen.q_rows, tile.rows());
   }
-  return tiles * problem.kv_heads;
+  return tiles * (of_keys ? problem.kv_heads : problem.q_heads);
 }
 
 std::int64_t count_row_blocks(const AttentionProblem& problem) {
@@ -200,36 +206,52 @@ std::int64_t count_row_blocks(const AttentionProblem& problem) {
   return blocks;
 }
 
+std::vector<shared::RowBlock> row_blocks(const AttentionProblem& problem) {
+  BackwardSchedule schedule;
+  if (problem.batch > 0 && problem.q_heads > 0) add_blocks(problem, schedule);
+  if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
+  return schedule.blocks;
+}
+
 BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const shared::BackwardSm90Config& config,
                                         const BlockMask* block_mask) {
+  return backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask);
+}
+
+BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of, const shared::TileShape& shape,
+                                   bool ordered, const BlockMask* block_mask) {
   BackwardSchedule schedule;
   if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
   add_blocks(problem, schedule);
   if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
 
+  // From here on "q" are a tile's rows.
+  const bool of_keys = of == TileRows::keys;
+  const AttentionProblem seen = of_keys ? turned(problem) : problem;
+  const std::int64_t heads = of_keys ? problem.kv_heads : problem.q_heads, group = of_keys ? problem.group() : 1;
   std::optional<BlockMask> columns;
-  if (block_mask != nullptr) columns = block_mask->transposed();
-  KeyRows rows(turned(problem), config.tile(), TileClocks{1, 1, 0, 0}, columns ? &*columns : nullptr);
-  GroupRuns runs(rows.take_runs(), problem.group());
+  if (block_mask != nullptr && of_keys) columns = block_mask->transposed();
+  KeyRows rows(seen, shape, TileClocks{1, 1, 0, 0}, columns ? &*columns : block_mask);
+  GroupRuns runs(rows.take_runs(), group);
   std::vector<std::size_t> end_of_head;
   for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
-    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
-    const std::int64_t tiles = block_count(problem.packed ? sequence.kv_len : problem.kv_rows, config.keys());
-    for (int kv_head = 0; kv_head < static_cast<int>(problem.kv_heads); ++kv_head) {
-      const int head = kv_head * static_cast<int>(problem.group());
+    const Sequence& sequence = seen.sequences[static_cast<std::size_t>(batch)];
+    const std::int64_t tiles = block_count(seen.packed ? sequence.q_len : seen.q_rows, shape.rows());
+    for (int tile_head = 0; tile_head < static_cast<int>(heads); ++tile_head) {
+      const int head = tile_head * static_cast<int>(group);
       for (int tile = 0; tile < static_cast<int>(tiles); ++tile) {
         GroupRuns::Range range;
         if (tile < rows.q_tiles(batch)) {
           std::vector<const KeyRow*> of_group;
-          for (int g = 0; g < static_cast<int>(problem.group()); ++g) {
+          for (int g = 0; g < static_cast<int>(group); ++g) {
             of_group.push_back(&rows.of(batch, head + g, tile));
             schedule.elements +=
-                elements_of(problem, *of_group.back(), sequence.kv_len - std::int64_t{tile} * config.keys());
+                elements_of(problem, *of_group.back(), sequence.q_len - std::int64_t{tile} * shape.rows());
           }
           range = runs.add(of_group, head);
         }
         schedule.items.push_back({.kv_tile = tile,
-                                  .kv_head = kv_head,
+                                  .kv_head = tile_head,
                                   .batch = batch,
                                   .first_run = range.first,
                                   .runs = range.count,
@@ -243,12 +265,12 @@ BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const s
     }
   }
   schedule.runs = runs.take();
-  if (config.ordered) {
+  if (ordered) {
     RankedRuns ranked(schedule.runs, problem.group(), block_count(longest_queries(problem), shared::kStepQueries));
     for (shared::BackwardItem& item : schedule.items) ranked.add(item);
     ranked.take(schedule);
   }
-  order(problem, schedule, end_of_head, config.ordered);
+  order(problem, schedule, end_of_head, ordered);
   return schedule;
 }
 

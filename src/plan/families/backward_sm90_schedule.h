@@ -1,4 +1,5 @@
-// The lists of a launch of backward_sm90: tiles of keys with the runs of queries that attend them, and blocks of rows.
+// The lists of a backward on a GPU: tiles of keys with the runs of queries that attend them, or tiles of queries with
+// runs of keys; and blocks of rows.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,20 @@ struct BackwardSchedule {
 BackwardSchedule backward_sm90_schedule(const problem::AttentionProblem& problem,
                                         const shared::BackwardSm90Config& config, const BlockMask* block_mask);
 
+/// What the rows of a tile are; its steps are of the other.
+enum class TileRows : bool { queries, keys };
+
+/// The same for tiles of `shape.rows()` rows and steps of `shape.kv_block`, both multiples of 64. Of queries a tile's
+/// kv_head is a query head, and its runs' head the same.
+BackwardSchedule backward_schedule(const problem::AttentionProblem& problem, TileRows of,
+                                   const shared::TileShape& shape, bool ordered, const BlockMask* block_mask);
+
+/// BackwardSchedule::blocks alone.
+std::vector<shared::RowBlock> row_blocks(const problem::AttentionProblem& problem);
 /// Of all sequences; with lengths on the device, of any that there may be.
 std::int64_t count_row_blocks(const problem::AttentionProblem& problem);
-/// Of the schedule.
+/// Of the schedules.
+std::int64_t count_tiles_of(const problem::AttentionProblem& problem, TileRows of, const shared::TileShape& tile);
 std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
 }  // namespace heddle::plan

@@ -16,6 +16,11 @@ std::string forward_mma_refuses(const problem::AttentionProblem& problem, const 
 std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps);
 
+/// What no kernel over the portable fragments takes, forward or backward: problems; devices.
+std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options);
+std::string portable_device_refuses(const device::CudaCaps& caps);
+std::string portable_device_refuses(const device::AmdCaps& caps);
+
 /// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits.
 std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);

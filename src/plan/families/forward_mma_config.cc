@@ -66,19 +66,6 @@ std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind frag
   return kKernels;
 }
 
-shared::Storage storage_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return shared::Storage::f16;
-    case DType::bf16:
-      return shared::Storage::bf16;
-    case DType::f32:
-      return shared::Storage::f32;
-    default:
-      return shared::Storage::f64;
-  }
-}
-
 shared::OutputType output_of(const AttentionProblem& problem) {
   if (problem.o_dtype == problem.q_dtype) return shared::OutputType::same;
   switch (problem.o_dtype) {
@@ -91,11 +78,6 @@ shared::OutputType output_of(const AttentionProblem& problem) {
     default:
       return shared::OutputType::bf16;
   }
-}
-
-shared::Normalizer normalizer_of(const AttentionProblem& problem) {
-  if (problem.normalizer == Normalizer::softmax) return shared::Normalizer::softmax;
-  return problem.normalizer == Normalizer::none ? shared::Normalizer::none : shared::Normalizer::sigmoid;
 }
 
 /// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
@@ -141,6 +123,24 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
 }
 
 }  // namespace
+
+shared::Storage storage_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return shared::Storage::f16;
+    case DType::bf16:
+      return shared::Storage::bf16;
+    case DType::f32:
+      return shared::Storage::f32;
+    default:
+      return shared::Storage::f64;
+  }
+}
+
+shared::Normalizer normalizer_of(const AttentionProblem& problem) {
+  if (problem.normalizer == Normalizer::softmax) return shared::Normalizer::softmax;
+  return problem.normalizer == Normalizer::none ? shared::Normalizer::none : shared::Normalizer::sigmoid;
+}
 
 KernelMods forward_mma_mods(const AttentionProblem& problem) {
   using shared::ScoreForm;

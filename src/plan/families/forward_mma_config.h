@@ -19,6 +19,10 @@ KernelMods forward_mma_mods(const problem::AttentionProblem& problem);
 /// What divides every row's address, in bytes, up to 16: by the strides and by the address (null: any).
 int row_alignment(const ConstTensorView& view);
 
+// As kernels' configurations call what a problem has.
+shared::Storage storage_of(DType dtype);
+shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);
+
 /// Whose fragments kernels are made of: those of 16-bit storage, and those of f32 and f64.
 struct MmaTarget {
   shared::FragmentKind narrow, wide;

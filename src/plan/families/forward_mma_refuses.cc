@@ -22,24 +22,13 @@ constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 1
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 std::string refuse_device(const device::CudaCaps& caps) {
-  if (caps.major < 8) {
-    return fmt::format("cuda:{} ({}) has compute capability {}.{}; 8.0 and later are accepted", caps.index, caps.name,
-                       caps.major, caps.minor);
-  }
   // Its kernels have not run there yet, and forward_sm90's have been measured.
   if (caps.major == 9 && base::value_of(base::Option::family) != "forward_mma") {
     return fmt::format("on compute capability 9.0 only {}=forward_mma chooses it", base::name_of(base::Option::family));
   }
-  return {};
+  return portable_device_refuses(caps);
 }
-
-std::string refuse_device(const device::AmdCaps& caps) {
-  const bool known = std::ranges::any_of(std::array{"gfx9", "gfx10", "gfx11", "gfx12"},
-                                         [&](const char* name) { return caps.architecture.starts_with(name); });
-  if (known) return {};
-  return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
-                     caps.architecture);
-}
+std::string refuse_device(const device::AmdCaps& caps) { return portable_device_refuses(caps); }
 
 std::string refuse_types(const AttentionProblem& problem) {
   const DType dtype = problem.q_dtype;
@@ -94,14 +83,31 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 template <class Caps>
 std::string refuses_on(const AttentionProblem& problem, const AttentionOptions& options, const Caps& caps) {
-  std::array<std::string, 6> reasons = {refuse_device(caps),       refuse_types(problem),
-                                        refuse_wide_mods(problem), refuse_max_scores(problem),
-                                        refuse_sizes(problem),     refuses_values(problem, options.bindings)};
+  std::string reason = refuse_device(caps);
+  return reason.empty() ? portable_refuses(problem, options) : reason;
+}
+
+}  // namespace
+
+std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
+  std::array<std::string, 5> reasons = {refuse_types(problem), refuse_wide_mods(problem), refuse_max_scores(problem),
+                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
 
-}  // namespace
+std::string portable_device_refuses(const device::CudaCaps& caps) {
+  if (caps.major >= 8) return {};
+  return fmt::format("cuda:{} ({}) has compute capability {}.{}; 8.0 and later are accepted", caps.index, caps.name,
+                     caps.major, caps.minor);
+}
+std::string portable_device_refuses(const device::AmdCaps& caps) {
+  const bool known = std::ranges::any_of(std::array{"gfx9", "gfx10", "gfx11", "gfx12"},
+                                         [&](const char* name) { return caps.architecture.starts_with(name); });
+  if (known) return {};
+  return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
+                     caps.architecture);
+}
 
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::CudaCaps& caps) {

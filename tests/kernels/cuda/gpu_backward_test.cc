@@ -1,94 +1,17 @@
-// backward_sm90 on a GPU, against the reference by the criterion of heddle/check.h. The first test is one tile; the
-// lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
-#include <fmt/format.h>
+// backward_sm90 and backward_mma on a GPU, against the reference by the criterion of heddle/check.h. The first test is
+// one tile; the lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
 #include <gtest/gtest.h>
 
-#include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "heddle/check.h"
 #include "heddle/error.h"
 #include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/gpu_backward_case.h"
 #include "kernels/cuda/gpu_test.h"
 
 namespace heddle::test {
 namespace {
-
-/// A backward whose tensors are copies on the first GPU.
-class GpuBackwardCase {
- public:
-  explicit GpuBackwardCase(const BackwardSpecs& at) : forward_(at.spec), backward_(forward_.host(), at.backward) {
-    backward_.run_forward();
-    for (const GuardedTensor* tensor : {&backward_.d_o, &backward_.d_lse_rows}) {
-      copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 0));
-    }
-    for (const Gradient& gradient : backward_.gradients()) {
-      const auto memory = gradient.memory.memory();
-      std::fill(memory.begin(), memory.end(), std::byte{0xff});
-      copies_.push_back(std::make_unique<DeviceTensor>(gradient.memory, 0));
-    }
-    forward_.upload();
-    for (const auto& copy : copies_) copy->upload();
-  }
-
-  /// Twice, in the same workspace: the second run finds what the first has left.
-  void run_and_judge() {
-    SCOPED_TRACE(backward_.text());
-    std::vector<std::vector<std::byte>> first;
-    forward_.options().backend = gpu_backend();
-    const AttentionOptions options = forward_.options_there();
-    const BackwardTensors there = tensors();
-    const AttentionPlan plan(there, options);
-    const Stream stream;
-    for (int run = 0; run < 2; ++run) {
-      plan.run(there, {.workspace = forward_.workspace(plan.workspace_bytes()), .stream = stream.handle()});
-      stream.wait();
-      for (std::size_t i = 2; i < copies_.size(); ++i) copies_[i]->download();
-      if (run == 0) first = backward_.bits();
-    }
-    EXPECT_TRUE(!options.deterministic || backward_.bits() == first) << "the second run has other bits";
-    for (const Gradient& gradient : backward_.gradients()) {
-      EXPECT_TRUE(gradient.memory.gaps_untouched()) << gradient.name;
-    }
-    const GradientReport report = check_backward(backward_.tensors(), forward_.options());
-    EXPECT_TRUE(report.passed) << report.text();
-  }
-
- private:
-  BackwardTensors tensors() const {
-    BackwardTensors there = backward_.tensors();
-    const AttentionTensors forward = forward_.tensors();
-    there.q = forward.q, there.k = forward.k, there.v = forward.v, there.o = forward.o;
-    if (forward.lse) there.lse = *forward.lse;
-    const auto place = [](auto& view, const GuardedTensor& host, const DeviceTensor& copy) {
-      const auto* own = static_cast<const std::byte*>(static_cast<const void*>(view.data));
-      const auto offset = own - static_cast<const std::byte*>(host.view().data);
-      view.data = static_cast<std::byte*>(copy.view().data) + offset;
-      view.device = copy.view().device;
-    };
-    place(there.d_o, backward_.d_o, *copies_[0]);
-    if (there.d_lse) place(*there.d_lse, backward_.d_lse_rows, *copies_[1]);
-    for (std::size_t i = 0; i < backward_.gradients().size(); ++i) {
-      const Gradient& gradient = backward_.gradients()[i];
-      for (auto [name, view] : {std::pair("dq", &there.dq), std::pair("dk", &there.dk), std::pair("dv", &there.dv),
-                                std::pair("d_sinks", &there.d_sinks)}) {
-        if (gradient.name == name) place(**view, gradient.memory, *copies_[2 + i]);
-      }
-      for (auto [of, views] : {std::pair("d_captures", &there.d_captures), std::pair("d_params", &there.d_params)}) {
-        for (auto& [name, view] : *views) {
-          if (gradient.name == fmt::format("{}['{}']", of, name)) place(view, gradient.memory, *copies_[2 + i]);
-        }
-      }
-    }
-    return there;
-  }
-
-  GpuCase forward_;
-  BackwardCase backward_;
-  std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of dO, d_lse and the gradients
-};
 
 /// Of backward_sm90 alone, whatever else the planner has.
 class GpuBackward : public GpuTest {
@@ -131,6 +54,38 @@ TEST_F(GpuBackward, WideNormalizers) { run_all_backwards(widened(normalized()));
 TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
+
+/// The portable family: no gradients of captures, and f32 besides.
+class GpuBackwardMma : public GpuTest {
+  const ScopedVariable family_{"HEDDLE_FAMILY", "backward_mma"};
+};
+
+BackwardList of_f32(BackwardList list) {
+  for (BackwardSpecs& at : list) at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = DType::f32;
+  return list;
+}
+
+TEST_F(GpuBackwardMma, OneTile) { run_all_backwards(one_tile()); }
+TEST_F(GpuBackwardMma, RaggedEnds) { run_all_backwards(ragged_ends()); }
+TEST_F(GpuBackwardMma, Masks) { run_all_backwards(masked()); }
+TEST_F(GpuBackwardMma, Groups) { run_all_backwards(grouped()); }
+TEST_F(GpuBackwardMma, Scores) { run_all_backwards(scored()); }
+TEST_F(GpuBackwardMma, Weights) { run_all_backwards(weighted()); }
+TEST_F(GpuBackwardMma, Normalizers) { run_all_backwards(normalized()); }
+TEST_F(GpuBackwardMma, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackwardMma, DeviceLengths) { run_all_backwards(lengths_there()); }
+TEST_F(GpuBackwardMma, Deterministic) { run_all_backwards(deterministic()); }
+TEST_F(GpuBackwardMma, Sinks) { run_all_backwards(sunk()); }
+TEST_F(GpuBackwardMma, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
+TEST_F(GpuBackwardMma, WideTiles) { run_all_backwards(wide_tiles()); }
+TEST_F(GpuBackwardMma, WideGroups) { run_all_backwards(widened(grouped())); }
+TEST_F(GpuBackwardMma, WideScores) { run_all_backwards(widened(scored())); }
+TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
+TEST_F(GpuBackwardMma, F32) {
+  run_all_backwards(of_f32(ragged_ends()));
+  run_all_backwards(of_f32(scored()));
+  run_all_backwards(of_f32(widened(grouped())));
+}
 
 // More tiles than multiprocessors, and rings of buffers that go around many times.
 TEST_F(GpuBackward, LargeGrids) {

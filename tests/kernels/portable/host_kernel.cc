@@ -54,30 +54,9 @@ std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
-std::map<std::string, Entry>& kernels() {
-  static std::map<std::string, Entry> all;
+std::map<std::string, void*>& kernels() {
+  static std::map<std::string, void*> all;
   return all;
-}
-
-/// Each text once a process; a kernel stays loaded.
-Entry compile(const std::string& text) {
-  namespace fs = std::filesystem;
-  Entry& entry = kernels()[text];
-  if (entry != nullptr) return entry;
-  const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("kernel-{}-{}", getpid(), kernels().size());
-  const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
-  std::ofstream(source) << text;
-  const std::string root = HEDDLE_SOURCE_DIR;
-  const std::string command = fmt::format(
-      "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
-      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/cuda' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
-      "2>&1",
-      HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
-  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw std::runtime_error(dlerror());
-  for (const std::string& file : {source, library, log}) fs::remove(file);
-  return entry = reinterpret_cast<Entry>(dlsym(handle, "run_kernel"));
 }
 
 /// The value of kv_start as a param or capture; `kept` holds what it points to.
@@ -115,11 +94,32 @@ void add(std::vector<KernelMemory>& memory, const char* name, const std::vector<
   memory.push_back({name, const_cast<T*>(list.data()), list.size() * sizeof(T), false, false});
 }
 
-const device::CudaCaps& caps_of(std::string_view gpu) {
-  return std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name)->caps;
+}  // namespace
+
+const device::CudaCaps& known_gpu(std::string_view name) {
+  return std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name)->caps;
 }
 
-}  // namespace
+// A kernel stays loaded.
+void* compile_on_host(const std::string& text) {
+  namespace fs = std::filesystem;
+  void*& entry = kernels()[text];
+  if (entry != nullptr) return entry;
+  const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("kernel-{}-{}", getpid(), kernels().size());
+  const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
+  std::ofstream(source) << text;
+  const std::string root = HEDDLE_SOURCE_DIR;
+  const std::string command = fmt::format(
+      "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
+      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/cuda' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
+      "2>&1",
+      HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
+  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw std::runtime_error(dlerror());
+  for (const std::string& file : {source, library, log}) fs::remove(file);
+  return entry = dlsym(handle, "run_kernel");
+}
 
 int compiled_on_host() { return static_cast<int>(kernels().size()); }
 
@@ -128,7 +128,7 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   const AttentionOptions& options = c.options();
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_bindings(problem, options.bindings);
-  const device::CudaCaps& caps = caps_of(run.gpu);
+  const device::CudaCaps& caps = known_gpu(run.gpu);
   if (std::string reason = plan::forward_mma_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
@@ -181,7 +181,7 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
     memory.push_back({"workspace", base, static_cast<std::size_t>(split.bytes), true, true});
     run.execute({config, forward_mma::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
   } else {
-    const Entry entry = compile(text_of(config, choice.plan.mods, layout));
+    const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, choice.plan.mods, layout)));
     entry(params, static_cast<unsigned>(ctas), static_cast<unsigned>(c.spec().seed));
   }
   // A graph that repeats the run begins with what it left.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/attention_case.h"
@@ -42,6 +43,13 @@ struct HostRun {
   std::optional<int> splits{};                         // instead of the planned ones
   std::function<void(const KernelLaunch&)> execute{};  // null: compiled and run on the host
 };
+
+/// Function run_kernel of a text, which the host's compiler compiles once a process. Throws runtime_error where it
+/// refuses.
+void* compile_on_host(const std::string& text);
+
+/// Of known_gpus.h.
+const device::CudaCaps& known_gpu(std::string_view name);
 
 /// Plans, compiles, runs. Throws Error(unsupported) where the family refuses the case. Returns the kernel's name.
 std::string run_on_host(AttentionCase& attention_case, const HostRun& run);

@@ -1,0 +1,42 @@
+// The portable backward on AMD's chips through the whole library, as forward_test.cc has the forward: text compiled by
+// clang, the code object executed by the simulator, judged by the one criterion.
+#include <gtest/gtest.h>
+
+#include "backend/amd/launch/fake_device.h"
+#include "kernels/cuda/gpu_backward_case.h"
+#include "scoped_environment.h"
+
+namespace heddle::amd {
+namespace {
+
+using test::BackwardSpecs;
+
+class AmdBackward : public FakeDeviceTest {
+  const ScopedVariable family_{"HEDDLE_FAMILY", "backward_mma"};
+};
+
+BackwardSpecs backward_of(std::int64_t q_rows, std::int64_t kv_rows, std::int64_t dim) {
+  return {test::backward_spec(q_rows, kv_rows, dim), test::rows_wanted("all")};
+}
+
+TEST_F(AmdBackward, IsRightWithoutMods) {
+  BackwardSpecs at = backward_of(70, 90, 64);
+  at.spec.group = 2;
+  at.spec.v_dim = 40;
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
+TEST_F(AmdBackward, AppliesModsToSequences) {
+  BackwardSpecs at = backward_of(50, 70, 32);
+  at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = DType::f16;
+  at.spec.batch = 2;
+  at.spec.sequences = "packed";
+  at.spec.mask = "causal";
+  at.spec.score = "softcap";
+  at.spec.weight = "dropout";
+  at.spec.sinks = "mixed";
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
+}  // namespace
+}  // namespace heddle::amd

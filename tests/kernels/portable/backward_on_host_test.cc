@@ -1,0 +1,104 @@
+// The portable backward on the host, against the reference by the criterion of check.h: the lists that backward_sm90
+// runs, over fragments that are plain loops, and some over each architecture's fragments, whose instructions the host
+// computes. Each case is a compilation of seconds: HEDDLE_TEST_SEED draws a sixth of the lists, of each one case, and
+// half of the architectures; HEDDLE_TEST_FULL=1 runs all, with every kernel of the family's table in turns.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "heddle/error.h"
+#include "kernels/cuda/backward_specs.h"
+#include "kernels/portable/host_backward.h"
+
+namespace heddle::test {
+namespace {
+
+using shared::FragmentKind;
+
+bool full() { return std::getenv("HEDDLE_TEST_FULL") != nullptr; }
+unsigned long seed() {
+  const char* given = std::getenv("HEDDLE_TEST_SEED");
+  return given != nullptr ? std::strtoul(given, nullptr, 10) : 0;
+}
+
+void judge(const BackwardSpecs& at, FragmentKind fragments, std::size_t candidate) {
+  run_backward_on_host_and_judge(
+      at.spec, at.backward,
+      {.fragments = fragments, .candidate = candidate, .seed = static_cast<unsigned>(at.spec.seed + candidate)});
+}
+
+void judge_all(unsigned number, const BackwardList& list, FragmentKind fragments = FragmentKind::host) {
+  if (!full() && number % 6 != seed() % 6) GTEST_SKIP() << "not drawn";
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (full() || i == (seed() + number) % list.size()) judge(list[i], fragments, (i + seed()) % 4);
+  }
+}
+
+BackwardList of_type(BackwardList list, DType dtype) {
+  for (BackwardSpecs& at : list) at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = dtype;
+  return list;
+}
+
+TEST(BackwardOnHost, RaggedEnds) { judge_all(0, ragged_ends()); }
+TEST(BackwardOnHost, Masks) { judge_all(1, masked()); }
+TEST(BackwardOnHost, Groups) { judge_all(2, grouped()); }
+TEST(BackwardOnHost, Scores) { judge_all(3, scored()); }
+TEST(BackwardOnHost, Weights) { judge_all(4, weighted()); }
+TEST(BackwardOnHost, Normalizers) { judge_all(5, normalized()); }
+TEST(BackwardOnHost, Sequences) { judge_all(0, sequences()); }
+TEST(BackwardOnHost, DeviceLengths) { judge_all(1, lengths_there()); }
+TEST(BackwardOnHost, Sinks) { judge_all(2, sunk()); }
+TEST(BackwardOnHost, HeadDimsTypesAndLayouts) { judge_all(3, dims_types_and_layouts()); }
+TEST(BackwardOnHost, WideTiles) { judge_all(4, wide_tiles()); }
+TEST(BackwardOnHost, WideGroups) { judge_all(5, widened(grouped())); }
+TEST(BackwardOnHost, WideScores) { judge_all(0, widened(scored())); }
+TEST(BackwardOnHost, WideDimsTypesAndLayouts) { judge_all(1, wide_dims_types_and_layouts()); }
+TEST(BackwardOnHost, F32) {
+  judge_all(2, of_type(ragged_ends(), DType::f32));
+  judge_all(2, of_type(scored(), DType::f32));
+}
+
+/// Several steps, ends inside of fragments, partial blocks, a group: in both 16-bit types, or f32.
+void run_steps(FragmentKind fragments) {
+  if (!full() && static_cast<unsigned>(fragments) % 2 != seed() % 2) GTEST_SKIP() << "not drawn";
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const bool wide = fragments == FragmentKind::fma;
+    BackwardSpecs at = {backward_spec(90, dtype == DType::bf16 ? 150 : 100, 64), rows_wanted()};
+    at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = wide ? DType::f32 : dtype;
+    at.spec.v_dim = dtype == DType::bf16 ? 64 : 40;
+    at.spec.group = 2;
+    at.spec.mask = "causal_lower_right";
+    const std::size_t candidate = dtype == DType::bf16 ? 0 : 1;
+    judge(at, fragments, candidate);
+    if (full()) judge(at, fragments, 1 - candidate);
+  }
+}
+
+TEST(BackwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
+TEST(BackwardOnHost, StepsOverFma) { run_steps(FragmentKind::fma); }
+TEST(BackwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
+TEST(BackwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }
+TEST(BackwardOnHost, StepsOverGfx9) { run_steps(FragmentKind::gfx9); }
+TEST(BackwardOnHost, WideOverMma) { judge_all(4, wide_dims_types_and_layouts(), FragmentKind::mma); }
+TEST(BackwardOnHost, ScoresOverMma) { judge_all(5, scored(), FragmentKind::mma); }
+TEST(BackwardOnHost, SequencesOverMma) { judge_all(0, sequences(), FragmentKind::mma); }
+
+// Gradients that the family does not compute are refused, before anything is written.
+TEST(BackwardOnHost, RefusesGradientsOfCaptures) {
+  const BackwardSpecs at = captured("alibi", "", 64, "all");
+  AttentionCase attention_case(at.spec);
+  BackwardCase backward_case(attention_case, at.backward);
+  backward_case.run_forward();
+  try {
+    run_backward_on_host(backward_case.tensors(), attention_case.options());
+    FAIL() << "computed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_NE(std::string(error.what()).find("gradients of q, k, v and sinks are accepted"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -15,9 +15,9 @@
 //   one weight what rounding a single weight to the storage dtype may change: u * max |p w v| / l of an element, over
 //              the keys whose p is below 1. A kernel rounds its weights beside the maximum that it has by then, so it
 //              rounds other numbers than plain. If one weight decides the tensor (a weight_mod drops the others), the
-//              errors of plain and of the result are one draw each between 0 and this. Twice a lucky draw is less than a
-//              right result's error. It counts only if, summed over a row, it is more in one row than plain's errors are
-//              in all: else many roundings count. Weights of f32 and f64 are not rounded.
+//              errors of plain and of the result are one draw each between 0 and this. Twice a lucky draw is less than
+//              a right result's error. It counts only if, summed over a row, it is more in one row than plain's errors
+//              are in all: else many roundings count. Weights of f32 and f64 are not rounded.
 //   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
 //              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude.
 //   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for what a GPU

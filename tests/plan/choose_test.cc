@@ -156,7 +156,8 @@ TEST(Choose, ThePlanCarriesModsAndTiles) {
   EXPECT_EQ(again.schedule->ctas, choices.front().plan.schedule->ctas);
 }
 
-// A backward asks for families of its own. Those that are not proved on a GPU are taken only when they are named.
+// A backward asks for families of its own. Those that are not proved on a GPU are taken only when they are named: no
+// chip but Hopper has another yet.
 TEST(Choose, FamiliesAreOfOnePass) {
   HopperCall call;
   problem::AttentionProblem problem = call.problem();
@@ -171,7 +172,11 @@ TEST(Choose, FamiliesAreOfOnePass) {
                         [&](BlockSize block) { return call.rows_of(block); });
   };
   EXPECT_EQ(choose_on(kCpu, kNoGpu).front().plan.family, "cpu_backward");
-  EXPECT_THROW(choose_on(kCuda, machine_with(h200())), Error);
+  EXPECT_EQ(choose_on(kCuda, machine_with(h200())).front().plan.family, "backward_sm90");
+  device::CudaCaps ampere = h200();
+  ampere.major = 8;
+  ampere.minor = 0;
+  EXPECT_THROW(choose_on(kCuda, machine_with(ampere)), Error);
 }
 
 }  // namespace

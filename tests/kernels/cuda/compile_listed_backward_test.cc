@@ -53,11 +53,30 @@ TEST_F(CompileListedBackward, HasKernels) {
   const unsigned long seed = given != nullptr ? std::strtoul(given, nullptr, 10) : 0;
   const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
   unsigned long number = 0;
-  for (const BackwardList& list :
-       {one_tile(), ragged_ends(), masked(), grouped(), scored(), weighted(), normalized(), sequences(), lengths_there(),
-        captured_by_keys(), captured_by_rows(), captured_by_pairs(), deterministic(), sunk(), dims_types_and_layouts(),
-        wide_tiles(), widened(masked()), widened(grouped()), widened(scored()), widened(weighted()),
-        widened(normalized()), widened(sequences()), widened(sunk()), wide_dims_types_and_layouts()}) {
+  for (const BackwardList& list : {one_tile(),
+                                   ragged_ends(),
+                                   masked(),
+                                   grouped(),
+                                   scored(),
+                                   weighted(),
+                                   normalized(),
+                                   sequences(),
+                                   lengths_there(),
+                                   captured_by_keys(),
+                                   captured_by_rows(),
+                                   captured_by_pairs(),
+                                   deterministic(),
+                                   sunk(),
+                                   dims_types_and_layouts(),
+                                   wide_tiles(),
+                                   widened(masked()),
+                                   widened(grouped()),
+                                   widened(scored()),
+                                   widened(weighted()),
+                                   widened(normalized()),
+                                   widened(sequences()),
+                                   widened(sunk()),
+                                   wide_dims_types_and_layouts()}) {
     for (const BackwardSpecs& at : list) {
       if (full || number++ % kDrawn == seed % kDrawn) expect_kernel(at);
     }

@@ -1,6 +1,6 @@
 // Kernels of the portable family as the planner would have them on an A100, RTX 3090, 4090, 5090 and, by
-// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA. Of
-// each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
+// HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA.
+// Of each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
 // compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ struct Case {
   Normalizer normalizer = Normalizer::softmax;
   bool sinks = false, packed = false;
   DType o_dtype = DType::bf16;  // f64: o is
-  bool first = true;  // the planner's first choice is to be accepted
+  bool first = true;            // the planner's first choice is to be accepted
 };
 
 std::vector<Case> cases() {
@@ -40,7 +40,8 @@ std::vector<Case> cases() {
   const Expr softcap = 20.0 * tanh(leaf::score() / 20.0);
   const Expr dropout = mods::dropout(0.1, 7);
   std::vector<Case> all;
-  for (const std::int64_t dim : {64, 128, 256, 96, 192, 40, 1}) all.push_back({.name = "plain", .qk_dim = dim, .v_dim = dim});
+  for (const std::int64_t dim : {64, 128, 256, 96, 192, 40, 1})
+    all.push_back({.name = "plain", .qk_dim = dim, .v_dim = dim});
   for (const std::int64_t dim : {64, 128, 256}) {
     const auto add = [&](Case c) {
       c.qk_dim = c.v_dim = dim;
@@ -143,14 +144,14 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   EXPECT_EQ(plan::forward_mma_refuses(problem, options, gpu.caps), "");
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
-  for (shared::ForwardMmaConfig config :
-       plan::forward_mma_configs(problem, mods, tensors)) {
+  for (shared::ForwardMmaConfig config : plan::forward_mma_configs(problem, mods, tensors)) {
     if (!plan::forward_mma_misfit(config, problem, gpu.caps.shared_memory_bytes, nullptr).empty()) continue;
     ++tried;
     const int bytes = shared::forward_mma_memory(config).bytes;
     EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
     if (c.queries <= 16) config.splits = 8;
-    const jit::Source source = emit::forward_mma(config, mods, device_text::layout_of(mods.of_kernel(false)), architecture);
+    const jit::Source source =
+        emit::forward_mma(config, mods, device_text::layout_of(mods.of_kernel(false)), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);
@@ -192,14 +193,27 @@ TEST_F(CompileTableMma, OddRowsAndWideOutputsHaveAKernelWithoutSpills) {
   const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
   const Expr slopes = Capture("slopes", DType::f32, 1)(leaf::h());
   const Expr score = leaf::score() + slopes * leaf::kv_idx();
-  const std::vector<Case> odd = {
-      {.name = "odd rows", .qk_dim = 130, .v_dim = 255},
-      {.name = "odd rows f16, dropout", .qk_dim = 130, .v_dim = 255, .dtype = DType::f16,
-       .weight = mods::dropout(0.1, 7), .first = false},
-      {.name = "odd rows, decode", .qk_dim = 130, .v_dim = 255, .queries = 2, .group = 8, .page_rows = 16,
-       .score = score},
-      {.name = "o f64", .qk_dim = 256, .v_dim = 256, .mask = mods::global_and_window(3, 20), .sinks = true,
-       .packed = true, .o_dtype = DType::f64}};
+  const std::vector<Case> odd = {{.name = "odd rows", .qk_dim = 130, .v_dim = 255},
+                                 {.name = "odd rows f16, dropout",
+                                  .qk_dim = 130,
+                                  .v_dim = 255,
+                                  .dtype = DType::f16,
+                                  .weight = mods::dropout(0.1, 7),
+                                  .first = false},
+                                 {.name = "odd rows, decode",
+                                  .qk_dim = 130,
+                                  .v_dim = 255,
+                                  .queries = 2,
+                                  .group = 8,
+                                  .page_rows = 16,
+                                  .score = score},
+                                 {.name = "o f64",
+                                  .qk_dim = 256,
+                                  .v_dim = 256,
+                                  .mask = mods::global_and_window(3, 20),
+                                  .sinks = true,
+                                  .packed = true,
+                                  .o_dtype = DType::f64}};
   for (const char* name : {"h200", "a100"}) {
     const auto gpu = std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name);
     for (const Case& c : odd) {

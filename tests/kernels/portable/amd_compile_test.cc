@@ -1,6 +1,6 @@
-// Kernels of the portable family for AMD's GPUs, compiled by clang 19: no scratch, no spills, no accumulation registers,
-// shared memory within a workgroup's 64 KiB, and the waves a SIMD that the registers leave. Without mods: their
-// functions are NVIDIA's so far. Where there is no clang++-19 the test prints so and is skipped.
+// Kernels of the portable family for AMD's GPUs, compiled by clang 19: no scratch, no spills, no accumulation
+// registers, shared memory within a workgroup's 64 KiB, and the waves a SIMD that the registers leave. Without mods:
+// their functions are NVIDIA's so far. Where there is no clang++-19 the test prints so and is skipped.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,8 @@ forward_mma(heddle::shared::ForwardMmaParams params, int ctas) {{
 
 std::string text_of(const shared::ForwardMmaConfig& config) {
   // More would be parked in accumulation registers, and copied.
-  const char* waves = config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
+  const char* waves =
+      config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
   return "#include \"portable/amd/instructions.cuh\"\n" + forward_mma::config_and_mods_text(config, {}, {}) +
          fmt::format(kKernel, forward_mma::fragments_header(config.fragments),
                      forward_mma::fragments_class(config.fragments), config.threads(), waves,

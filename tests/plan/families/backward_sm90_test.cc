@@ -158,23 +158,30 @@ TEST(BackwardSm90, PairsHaveTwoCtasATile) {
   EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * 4 * shared::kPartBytes);  // batch, heads, blocks of 64
 }
 
-// A mod for which a warpgroup has too few registers beside lse and delta gets them where they stand.
-TEST(BackwardSm90, PairsHaveAPlanWithFewerRegisters) {
+// A mod for which a warpgroup has too few registers beside lse and delta gets them where they stand; one for which that
+// is too many still does not hold what it can read again.
+TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
+  struct Registers {
+    bool early_numbers, frugal;
+    bool operator==(const Registers&) const = default;
+  };
   BackwardCall call;
-  const auto early = [&] {
+  const auto choices = [&] {
     return call.with_request([&](const plan::Request& request) {
-      std::vector<bool> all;
+      std::vector<Registers> all;
       for (const plan::Choice& choice :
            plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })) {
-        all.push_back(choice.plan.backward_sm90->early_numbers);
+        const shared::BackwardSm90Config& config = *choice.plan.backward_sm90;
+        all.push_back({config.early_numbers, config.frugal});
       }
       return all;
     });
   };
+  const Registers all{true, false}, late{false, false}, fewest{false, true};
   call.call.dim = 256;
-  EXPECT_EQ(early(), (std::vector{true, false}));
+  EXPECT_EQ(choices(), (std::vector{all, late, fewest}));
   call.call.options.score_mod = mods::softcap(20);
-  EXPECT_EQ(early(), std::vector{false});
+  EXPECT_EQ(choices(), (std::vector{late, fewest}));
 }
 
 // Each pair of a block of keys and a block of queries that the mask does not rule out stands in one run of its tile, of

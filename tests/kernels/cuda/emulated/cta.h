@@ -152,9 +152,7 @@ class Cta {
     return static_cast<unsigned>(shared - shared_) | static_cast<unsigned>(rank()) << kRankBit;
   }
   /// What stands at an address.
-  char* at(unsigned address) const {
-    return shared_ + (address >> kRankBit) * kSharedBytes + (address & kOffset);
-  }
+  char* at(unsigned address) const { return shared_ + (address >> kRankBit) * kSharedBytes + (address & kOffset); }
   Barrier& barrier(unsigned address) { return barriers_[address]; }
   void progress() { ++progress_; }
   /// Something that happens later.

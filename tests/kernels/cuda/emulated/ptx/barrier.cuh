@@ -7,9 +7,7 @@ namespace heddle::ptx {
 using Address = unsigned;
 using emulated::cta;
 
-inline Address address_of(const void* shared) {
-  return cta().address_of(static_cast<const char*>(shared));
-}
+inline Address address_of(const void* shared) { return cta().address_of(static_cast<const char*>(shared)); }
 inline void barrier_init(Address barrier, unsigned arrivals) {
   cta().barrier(barrier) = {static_cast<int>(arrivals), static_cast<int>(arrivals), 0, 0};
 }

@@ -179,7 +179,7 @@ TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
   };
   const Registers all{true, false}, late{false, false}, fewest{false, true};
   call.call.dim = 256;
-  EXPECT_EQ(choices(), (std::vector{all, late, fewest}));
+  EXPECT_EQ(choices(), (std::vector{all, late}));  // a plain score holds nothing that it can read again
   call.call.options.score_mod = mods::softcap(20);
   EXPECT_EQ(choices(), (std::vector{late, fewest}));
 }

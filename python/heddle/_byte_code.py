@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import functools
 import sys
@@ -81,17 +82,18 @@ class Facts:
     - `refused_as_function`: the same where the first parameter is no object of a method.
     - `writes_items`: it changes containers. `adds_in_place`: it may change a list that it has by another name.
     - `writes_globals`: it changes globals, or may.
+    - `compares_identity`: it asks whether two values are one.
     """
 
     __slots__ = ("globals", "cells", "first", "refused", "refused_as_function", "writes_items", "adds_in_place",
-                 "writes_globals", "_root", "_own", "_own_uses", "_is_only_read")
+                 "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read")
 
     def __init__(self, code: types.CodeType) -> None:
         self.globals: dict[str, Uses] = {}
         self.cells: dict[str, Uses] = {}
         self.refused: str | None = None
         self.refused_as_function: str | None = None
-        self.writes_items = self.adds_in_place = self.writes_globals = False
+        self.writes_items = self.adds_in_place = self.writes_globals = self.compares_identity = False
         self._root, self._own = code, code.co_varnames[0] if code.co_argcount else None
         self._own_uses, self._is_only_read = Uses(), code.co_argcount > 0
         self._read(code, frozenset())
@@ -142,6 +144,8 @@ class Facts:
             self._refuse(f"a write to {used}")
         elif name not in ON_THE_STACK and name not in JUMPS:
             self._refuse(f"the instruction {name} {used}")
+        if name == "IS_OP" and not is_constant_load(found[at - 1]):
+            self.compares_identity = True
         if name == "BINARY_OP" and one.argrepr in ("+=", "*="):
             self.adds_in_place = True
         if name == "BINARY_OP" and one.argrepr == "|=":
@@ -166,6 +170,13 @@ class Facts:
         if not is_known_attribute(name):
             self._refuse(f"the attribute {name}")
         self.writes_items = self.writes_items or name in MUTATORS
+
+
+def is_constant_load(one: dis.Instruction) -> bool:
+    """Of None, True, False, ... or a builtin type: `x is None` and `type(x) is dict` compare no containers."""
+    if one.opname == "LOAD_GLOBAL":
+        return hasattr(builtins, one.argval)
+    return one.opname == "LOAD_CONST" and (one.argval is None or type(one.argval) in (bool, type(...)))
 
 
 def follow(uses: Uses, found: list[dis.Instruction], at: int) -> int:

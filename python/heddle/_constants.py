@@ -21,7 +21,8 @@ BUILTIN_NAMES = """
     issubclass iter len list map max min next oct ord pow range repr reversed round set slice sorted str sum tuple
     type zip NotImplemented Ellipsis
 """.split()
-# Not those that write into their arguments, and not attrgetter, which reads attributes by text.
+# Not those that write into their arguments, not attrgetter, which reads attributes by text, and not is_: the code's own
+# `is` is seen in byte code.
 OPERATOR_NAMES = """
     abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert is_ is_not le lshift lt
     matmul mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor
@@ -32,6 +33,7 @@ CORE_NAMES = """
     to_f32 to_i32 trunc where Capture Expr
 """.split()
 NUMPY_TYPES = ("ndarray", "generic", "dtype", "finfo", "iinfo")
+NUMBER_NAMES = ("e", "inf", "nan", "pi", "tau")
 TORCH_NAMES = """
     Size Tensor device dtype finfo iinfo is_tensor sym_float sym_int sym_ite sym_max sym_min sym_not
 """.split()
@@ -46,7 +48,7 @@ def _listed() -> dict[int, Any]:
     found += [getattr(operator, name) for name in OPERATOR_NAMES]
     found += [getattr(_core, name) for name in CORE_NAMES]
     found += [one for name, one in vars(_core).items() if name.startswith("mod_")]
-    found += [functools.partial, functools.reduce]
+    found += [functools.partial, functools.reduce, *(getattr(math, name) for name in NUMBER_NAMES)]
     return {id(one): one for one in found}
 
 
@@ -58,7 +60,7 @@ def _of_numpy() -> dict[int, Any]:
     numpy: Any = sys.modules["numpy"]
     found = [one for one in vars(numpy).values() if isinstance(one, numpy.ufunc)]
     found += [one for one in vars(numpy).values() if isinstance(one, type) and issubclass(one, numpy.generic)]
-    found += [getattr(numpy, name) for name in NUMPY_TYPES]
+    found += [getattr(numpy, name) for name in (*NUMPY_TYPES, "e", "inf", "nan", "pi")]
     return {id(one): one for one in found}
 
 
@@ -69,7 +71,10 @@ def _of_torch() -> dict[int, Any]:
     found = [getattr(torch._C._VariableFunctions, name) for name in names] + [getattr(torch, x) for x in TORCH_NAMES]
     for module in (torch._C._nn, torch._C._special, torch._C._linalg):
         found += [one for one in vars(module).values() if isinstance(one, types.BuiltinFunctionType)]
-    found += [torch.nn.Parameter, torch.tensor, torch.as_tensor]
+    found += [one for one in vars(torch._C.TensorBase).values()
+              if isinstance(one, (types.MethodDescriptorType, types.WrapperDescriptorType))]
+    found += [one for one in vars(torch).values() if isinstance(one, (torch.dtype, torch.layout, torch.memory_format))]
+    found += [torch.nn.Parameter, torch.tensor, torch.as_tensor, torch.e, torch.inf, torch.nan, torch.pi]
     return {id(one): one for one in found}
 
 
@@ -84,6 +89,14 @@ def is_constant(value: Any) -> bool:
 
 
 LIBRARIES = ("heddle", "numpy", "torch")
+
+
+def is_library_function(function: types.FunctionType) -> bool:
+    """Whether a function of a library's or the standard library's module holds nothing of the user's: it has no variables
+    of another function."""
+    name = function.__globals__.get("__name__", "")
+    is_known = name.partition(".")[0] in LIBRARIES or name.partition(".")[0] in sys.stdlib_module_names
+    return is_known and function.__closure__ is None and "<" not in function.__qualname__ and name != "__main__"
 
 
 def is_library(value: Any) -> bool:

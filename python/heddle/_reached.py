@@ -43,7 +43,7 @@ class Reached:
 
     __slots__ = (
         "key", "arrays", "numbers", "slots", "array_names", "number_names", "steps", "_known", "_params", "_by_value",
-        "_seen", "_depth", "_mutables", "_writes")
+        "_seen", "_depth", "_containers", "_unwatched")
 
     def __init__(self, function: Any, params: bool = False) -> None:
         if _core.traces_always():
@@ -63,12 +63,12 @@ class Reached:
         self._seen: dict[Any, int] = {}
         self._by_value = by_value
         self._depth = 0
-        self._mutables: set[type] = set()
-        self._writes: set[type] = set()
+        self._containers: set[type] = set()
+        self._unwatched: set[type] = set()
         self.steps = Steps()
         self.key = self._callable(function, 0)
-        if self._writes & self._mutables:
-            raise NotKept("a container that the mod may change")
+        if self._unwatched & self._containers:
+            raise NotKept("a container that the mod may change, or may compare by `is`")
 
     def _callable(self, function: Any, at: int) -> Any:
         kind = type(function)
@@ -173,10 +173,9 @@ class Reached:
     def _container(self, value: Any, name: str, at: int, uses: Uses | None) -> Any:
         kind, steps = type(value), self.steps
         self._plain_attributes(uses)
-        if kind is not tuple:
-            self._mutables.add(kind)
-            if uses is not None and not MUTATORS.isdisjoint(uses.names()):
-                raise NotKept("a container that the mod changes")
+        self._containers.add(kind)
+        if kind is not tuple and uses is not None and not MUTATORS.isdisjoint(uses.names()):
+            raise NotKept("a container that the mod changes")
         if self._depth > MOST_DEPTH:
             raise NotKept("containers within containers")
         self._depth += 1
@@ -300,9 +299,11 @@ class Reached:
 
     def _note_writes(self, facts: Facts) -> None:
         if facts.writes_items:
-            self._writes |= {list, dict}
+            self._unwatched |= {list, dict}
         if facts.adds_in_place:
-            self._writes.add(list)
+            self._unwatched.add(list)
+        if facts.compares_identity:  # no step watches which containers are one
+            self._unwatched |= {tuple, list, dict}
 
     def _cells(
         self, function: types.FunctionType, facts: Facts, at: int

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._byte_code import Uses, facts_of
-from ._constants import is_constant
+from ._constants import is_constant, is_library_function
 from ._mod import Mod
 
 MISSING = object()
@@ -51,7 +51,7 @@ class Rebound:
             return made
         kind = type(value)
         if kind is types.FunctionType:
-            return value if is_constant(value) else self._function(value)
+            return value if is_constant(value) or is_library_function(value) else self._function(value)
         if kind is functools.partial:
             return self._partial(value)
         if kind is types.MethodType:

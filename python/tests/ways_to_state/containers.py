@@ -87,3 +87,16 @@ def error_of_a_name(face):
     return mod, lambda x: held.clear() if x == 4.0 else held.update(number=x)
 
 
+
+
+@way
+def one_list_or_two(face):
+    one, other = [1.0], [1.0]
+
+    def mod(score, b, h, q_idx, kv_idx):
+        return score * 2.0 if one is other else score * 3.0
+
+    def put(x):
+        nonlocal other
+        other = one if x > 1 else [1.0]
+    return mod, put

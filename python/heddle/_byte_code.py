@@ -25,6 +25,7 @@ ON_THE_STACK = frozenset("""
 JUMPS = frozenset(dis.opname[one] for one in (*dis.hasjrel, *dis.hasjabs))
 READS_OF_FAST = ("LOAD_FAST", "STORE_FAST_LOAD_FAST")  # how the names of such instructions begin
 READS_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+WRITES_OF_ATTRIBUTES = ("STORE_ATTR", "DELETE_ATTR")  # not kept: they are in no list of what is on the stack
 WRITES_OF_ITEMS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
 SILENT = ("CACHE", "EXTENDED_ARG", "PRECALL")
 # Builtin functions by which code can change globals that it does not name.
@@ -58,12 +59,13 @@ def is_known_attribute(name: str) -> bool:
 
 
 class Uses:
-    """What code does with a value: the attributes that it reads, and whether it does anything else (`whole`)."""
+    """What code does with a value: the attributes that it reads, whether it writes some (`x.a += 1`), and whether it
+    does anything else (`whole`)."""
 
-    __slots__ = ("whole", "attributes")
+    __slots__ = ("whole", "writes", "attributes")
 
     def __init__(self) -> None:
-        self.whole = False
+        self.whole = self.writes = False
         self.attributes: dict[str, Uses] = {}
 
     def names(self) -> Iterator[str]:
@@ -181,9 +183,19 @@ def is_constant_load(one: dis.Instruction) -> bool:
 
 def follow(uses: Uses, found: list[dis.Instruction], at: int) -> int:
     """Adds the attributes that the instructions from `at` on read one after another. Returns where they end."""
-    while at < len(found) and found[at].opname in READS_OF_ATTRIBUTES and not found[at].is_jump_target:
-        uses = uses.attributes.setdefault(found[at].argval, Uses())
-        at += 1
+    while at < len(found) and not found[at].is_jump_target:
+        one = found[at]
+        if one.opname in READS_OF_ATTRIBUTES:
+            uses = uses.attributes.setdefault(one.argval, Uses())
+            at += 1
+        elif one.opname == "COPY" and found[at + 1].opname in READS_OF_ATTRIBUTES:  # x.a += 1; the write comes later
+            uses.attributes.setdefault(found[at + 1].argval, Uses()).whole = uses.writes = True
+            return at + 2
+        elif one.opname in WRITES_OF_ATTRIBUTES:
+            uses.writes = True
+            return at
+        else:
+            break
     uses.whole = True
     return at
 

@@ -195,7 +195,7 @@ class Reached:
     def _owner(self, value: Any, at: int, uses: Uses | None) -> Any:
         """An object, a class or a module, of which the code only reads attributes."""
         kind, steps = type(value), self.steps
-        if uses is None or uses.whole:
+        if uses is None or uses.whole or uses.writes:
             raise NotKept(f"an object of the class {kind.__name__}")
         if kind is types.ModuleType:
             steps.check("is", at, value)
@@ -257,7 +257,7 @@ class Reached:
             return identity[0], known
         self._seen[identity] = len(self._seen)
         first = facts_of(function.__code__).first
-        if first is None or first.whole:
+        if first is None or first.whole or first.writes:
             raise NotKept(f"{function.__qualname__}, which does more with its object than reading attributes")
         return "method", self._function(function, function_at, True), self._object(owner, at, first)
 

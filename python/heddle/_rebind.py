@@ -23,6 +23,7 @@ class Rebound:
         self._functions: dict[int, Any] = {}
         self._scopes: dict[int, Written] = {}
         self._containers: dict[int, Written] = {}
+        self._attributes: dict[int, Written] = {}
         self._cells: dict[int, tuple[Any, Any, Any]] = {}  # originals, copies, what the copies held first
         self._originals: dict[int, tuple[Any, Any]] = {}
 
@@ -64,7 +65,7 @@ class Rebound:
 
     def write_back(self) -> None:
         """Gives what the mod wrote into copies of its globals, containers and variables to the originals."""
-        for one in (*self._scopes.values(), *self._containers.values()):
+        for one in (*self._scopes.values(), *self._containers.values(), *self._attributes.values()):
             one.write_back(self.original)
         for cell, copy, before in self._cells.values():
             content = content_of(copy)
@@ -96,6 +97,8 @@ class Rebound:
                 scope.put(name, self.of(function.__globals__[name], name, (identity, "global", name), uses))
         self._set_defaults(function, again)
         again.__dict__.update({name: self.of(value, name) for name, value in function.__dict__.items()})
+        attributes = self._attributes[identity] = Written(function.__dict__, again.__dict__)
+        attributes.remember()
         return again
 
     def _scope(self, scope: dict[str, Any], is_written: bool) -> Written:

@@ -122,7 +122,7 @@ class Captured(Rebound):
         super().__init__()
         self._traced = traced
         self._arrays: dict[int, Any] = {}
-        self._unreadable: list[str] = []
+        self._unreadable: list[ValueError] = []
 
     def called(self, mod: Any) -> Any:
         call = of_class(type(mod), "__call__")
@@ -136,7 +136,7 @@ class Captured(Rebound):
             try:
                 known = self._traced.capture(value, name)
             except ValueError as error:  # an element type that no expression reads; Python's code may
-                self._unreadable.append(str(error))
+                self._unreadable.append(error)
                 self._traced.reads_content, known = True, value
             self._arrays[id(value)] = known
         return known
@@ -147,7 +147,7 @@ class Captured(Rebound):
             raise error
         where = f"{described(mod)}, {line_of(error)}"
         if self._unreadable:
-            raise ValueError(f"{where}: {self._unreadable[0]}") from None
+            raise ValueError(f"{where}: {' or '.join(str(one) for one in self._unreadable)}") from None
         raise TypeError(
             f"{where}: the mod reads an array that its code does not name; arrays that become captures are found in "
             "variables, defaults, partials, attributes, dicts and lists which the code names. Write the array into a "

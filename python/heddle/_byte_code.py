@@ -79,6 +79,7 @@ class Facts:
     """What the code of a function reaches, with that of functions defined inside it.
 
     - `globals` and `cells`: the names that it reads, in a fixed order, and what it does with each.
+    - `imports`: the modules that it imports, and what it does with each.
     - `first`: what a method does with its object. None if it does not only read it.
     - `refused`: the first thing found that no walk can watch, or None.
     - `refused_as_function`: the same where the first parameter is no object of a method.
@@ -87,12 +88,15 @@ class Facts:
     - `compares_identity`: it asks whether two values are one.
     """
 
-    __slots__ = ("globals", "cells", "first", "refused", "refused_as_function", "writes_items", "adds_in_place",
-                 "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read")
+    __slots__ = ("globals", "cells", "imports", "first", "refused", "refused_as_function", "writes_items", "adds_in_place",
+                 "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read",
+                 "_modules")
 
     def __init__(self, code: types.CodeType) -> None:
         self.globals: dict[str, Uses] = {}
         self.cells: dict[str, Uses] = {}
+        self.imports: dict[str, Uses] = {}
+        self._modules: dict[str, Uses] = {}  # variables that hold what was imported
         self.refused: str | None = None
         self.refused_as_function: str | None = None
         self.writes_items = self.adds_in_place = self.writes_globals = self.compares_identity = False
@@ -109,7 +113,7 @@ class Facts:
 
     def _read(self, code: types.CodeType, hidden: frozenset[str]) -> None:
         """`hidden`: variables of the functions between this one and the root."""
-        found = [one for one in dis.get_instructions(code) if one.opname not in SILENT]
+        found = [one for one in dis.get_instructions(code) if one.opname not in SILENT or one.is_jump_target]
         at = 0
         while at < len(found):
             at = self._take(code, hidden, found, at)
@@ -144,7 +148,9 @@ class Facts:
         elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.writes_globals = True
             self._refuse(f"a write to {used}")
-        elif name not in ON_THE_STACK and name not in JUMPS:
+        elif name == "IMPORT_NAME":
+            return self._take_import(code, found, at)
+        elif name not in ON_THE_STACK and name not in JUMPS and name not in SILENT:
             self._refuse(f"the instruction {name} {used}")
         if name == "IS_OP" and not is_constant_load(found[at - 1]):
             self.compares_identity = True
@@ -159,6 +165,9 @@ class Facts:
         used = one.argval if isinstance(one.argval, tuple) else (one.argval,)
         if not one.opname.startswith((*READS_OF_FAST, "STORE_FAST", "DELETE_FAST")):
             self._refuse(f"the instruction {one.opname}")
+        module = self._modules.get(used[-1]) if code is self._root else None
+        if module is not None and one.opname.startswith(READS_OF_FAST) and "CLEAR" not in one.opname:
+            return follow(module, found, at + 1)
         # The name of a cell stands here where the cell itself is handed to a function inside.
         if code is not self._root or self._own not in used or self._own in code.co_cellvars:
             return at + 1
@@ -166,6 +175,24 @@ class Facts:
         if not reads_last or used.count(self._own) > 1:
             self._is_only_read = False
         return follow(self._own_uses, found, at + 1) if reads_last else at + 1
+
+    def _take_import(self, code: types.CodeType, found: list[dis.Instruction], at: int) -> int:
+        """`import a` into a variable that holds nothing else, and `from a import b`."""
+        module, names, after = found[at].argval, found[at - 1].argval, found[at + 1]
+        if names is None and code is self._root and after.opname.startswith("STORE_FAST"):
+            variable = after.argval[0] if isinstance(after.argval, tuple) else after.argval
+            others = [one for one in found if one is not after and "FAST" in one.opname and variable in (
+                one.argval if isinstance(one.argval, tuple) else (one.argval,))]
+            if variable != self._own and all(one.opname in ("LOAD_FAST", "LOAD_FAST_BORROW") for one in others):
+                self._modules[variable] = self.imports.setdefault(module.partition(".")[0], Uses())
+                return at + 1
+        end = at + 1
+        while names and found[end].opname == "IMPORT_FROM" and found[end + 1].opname == "STORE_FAST":
+            self.imports.setdefault(module, Uses()).attributes.setdefault(found[end].argval, Uses()).whole = True
+            end += 2
+        if end == at + 1:
+            self._refuse(f"the import of {module}")
+        return end
 
     def _computed(self, name: str) -> None:
         """An attribute of a value that the code computed."""
@@ -188,7 +215,7 @@ def follow(uses: Uses, found: list[dis.Instruction], at: int) -> int:
         if one.opname in READS_OF_ATTRIBUTES:
             uses = uses.attributes.setdefault(one.argval, Uses())
             at += 1
-        elif one.opname == "COPY" and found[at + 1].opname in READS_OF_ATTRIBUTES:  # x.a += 1; the write comes later
+        elif one.opname == "COPY" and one.arg == 1 and found[at + 1].opname in READS_OF_ATTRIBUTES:  # x.a += 1; the write comes later
             uses.attributes.setdefault(found[at + 1].argval, Uses()).whole = uses.writes = True
             return at + 2
         elif one.opname in WRITES_OF_ATTRIBUTES:

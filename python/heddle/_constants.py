@@ -88,6 +88,7 @@ def is_constant(value: Any) -> bool:
     return "numpy" in sys.modules and id(value) in _of_numpy() or "torch" in sys.modules and id(value) in _of_torch()
 
 
+CONSTANT_MODULES = ("functools", "math", "operator")
 LIBRARIES = ("heddle", "numpy", "torch")
 
 

@@ -75,6 +75,18 @@ class Uses:
             yield from deeper.names()
 
 
+def merged(one: Uses | None, other: Uses) -> Uses:
+    """What two codes do with a value."""
+    if one is None:
+        return other
+    both = Uses()
+    both.whole, both.writes = one.whole or other.whole, one.writes or other.writes
+    for name in (*one.attributes, *other.attributes):
+        found = other.attributes.get(name)
+        both.attributes[name] = one.attributes[name] if found is None else merged(one.attributes.get(name), found)
+    return both
+
+
 class Facts:
     """What the code of a function reaches, with that of functions defined inside it.
 
@@ -88,8 +100,8 @@ class Facts:
     - `compares_identity`: it asks whether two values are one.
     """
 
-    __slots__ = ("globals", "cells", "imports", "first", "refused", "refused_as_function", "writes_items", "adds_in_place",
-                 "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read",
+    __slots__ = ("globals", "cells", "imports", "first", "refused", "refused_as_function", "writes_items",
+                 "adds_in_place", "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read",
                  "_modules")
 
     def __init__(self, code: types.CodeType) -> None:
@@ -103,7 +115,8 @@ class Facts:
         self._root, self._own = code, code.co_varnames[0] if code.co_argcount else None
         self._own_uses, self._is_only_read = Uses(), code.co_argcount > 0
         self._read(code, frozenset())
-        self.first = self._own_uses if self._is_only_read else None
+        # super() finds the object without naming it.
+        self.first = self._own_uses if self._is_only_read and "super" not in self.globals else None
         unknown = (name for name in self._own_uses.names() if not is_known_attribute(name))
         self.refused_as_function = self.refused or next((f"the attribute {name}" for name in unknown), None)
         self.writes_globals = self.writes_globals or bool(OPAQUE & self.globals.keys())
@@ -215,7 +228,8 @@ def follow(uses: Uses, found: list[dis.Instruction], at: int) -> int:
         if one.opname in READS_OF_ATTRIBUTES:
             uses = uses.attributes.setdefault(one.argval, Uses())
             at += 1
-        elif one.opname == "COPY" and one.arg == 1 and found[at + 1].opname in READS_OF_ATTRIBUTES:  # x.a += 1; the write comes later
+        # x.a += 1: the write comes later.
+        elif one.opname == "COPY" and one.arg == 1 and found[at + 1].opname in READS_OF_ATTRIBUTES:
             uses.attributes.setdefault(found[at + 1].argval, Uses()).whole = uses.writes = True
             return at + 2
         elif one.opname in WRITES_OF_ATTRIBUTES:

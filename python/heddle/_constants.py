@@ -93,8 +93,8 @@ LIBRARIES = ("heddle", "numpy", "torch")
 
 
 def is_library_function(function: types.FunctionType) -> bool:
-    """Whether a function of a library's or the standard library's module holds nothing of the user's: it has no variables
-    of another function."""
+    """Whether a function of a library's or the standard library's module holds nothing of the user's: it has no
+    variables of another function."""
     name = function.__globals__.get("__name__", "")
     is_known = name.partition(".")[0] in LIBRARIES or name.partition(".")[0] in sys.stdlib_module_names
     return is_known and function.__closure__ is None and "<" not in function.__qualname__ and name != "__main__"

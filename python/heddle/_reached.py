@@ -341,7 +341,7 @@ class Reached:
                 continue
             steps.check("no_item", found, name)
             value = builtins.__dict__.get(name)
-            if value is not None and not is_constant(value):
+            if not is_constant(value):
                 raise NotKept(f"the builtin {name}")
             self._by_value = self._by_value or value is type
             self._plain_attributes(uses)

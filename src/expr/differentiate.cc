@@ -27,6 +27,8 @@ Expr choose(const Expr& condition, const Expr& x, const Expr& y) {
   return !x.empty() && !y.empty() && same(x, y) ? x : where(condition, or_zero(x), or_zero(y));
 }
 
+bool is_choice(const Expr& x) { return !x.empty() && x.node()->op == Op::where; }
+
 /// f(d) for an f with f(0) = 0. A zero branch of d stays zero: 0 times an infinite slope would be NaN.
 template <class F>
 Expr scaled(const Expr& d, F&& f) {
@@ -87,8 +89,13 @@ struct Rows {
     if (same(o.x[0], o.x[1])) return times(o.x[0] * 2.0, o.d[0]);
     return plus(times(o.x[1], o.d[0]), times(o.x[0], o.d[1]));
   }
-  static Expr div(X o) { return plus(over(o.d[0], o.x[1]), damped(-(o.e / o.x[1]), o.d[1], o)); }
-  static Expr mod(X o) { return plus(o.d[0], times(-heddle::floor_div(o.x[0], o.x[1]), o.d[1])); }
+  static Expr div(X o) {
+    const bool whole = !is_choice(o.d[0]) && !is_choice(o.d[1]) && !o.d[0].empty() && !o.d[1].empty();
+    if (whole) return (o.d[0] - damped(o.e, o.d[1], o)) / o.x[1];  // near 0 / 0 the two terms cancel
+    return plus(over(o.d[0], o.x[1]), damped(-(o.e / o.x[1]), o.d[1], o));
+  }
+  /// x % y = x - n y. A rounded x / y may be past n.
+  static Expr mod(X o) { return plus(o.d[0], times(-heddle::round((o.x[0] - o.e) / o.x[1]), o.d[1])); }
   static Expr neg(X o) { return minus(o.d[0]); }
   static Expr abs(X o) { return choose(o.x[0] > 0.0, o.d[0], choose(o.x[0] < 0.0, minus(o.d[0]), {})); }
   static Expr min(X o) { return extreme(o.x[0] < o.x[1], o); }

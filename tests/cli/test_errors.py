@@ -241,8 +241,7 @@ class FailedJobs(ErrorTest):
 
     def test_full_disk(self):
         def little_room():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # its signal, SIGXFSZ, kills by default
 
         self.assert_fails(1, "out.safetensors", "run", INPUT, "-o", self.out, preexec_fn=little_room)
         picture = self.folder / "mask.svg"
@@ -250,6 +249,7 @@ class FailedJobs(ErrorTest):
         arguments = ("mask", "--q-len", 512, "--kv-len", 512, "--mask", "(q_idx * 7 + kv_idx * 5) // 64 % 3 == 0")
         self.assert_fails(1, "mask.svg", *arguments, "--block", "8x8", "--svg", picture, preexec_fn=little_room)
         self.assertEqual(picture.read_text(encoding="utf-8"), "old")
+        self.assertEqual([path.name for path in self.folder.iterdir() if "tmp" in path.name], [])
 
     def test_full_standard_output(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

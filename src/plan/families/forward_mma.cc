@@ -91,8 +91,10 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
   plan.mods = mods;
-  if (config.packs())
+  if (config.packs()) {
     plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
+    plan.packed_queries = config.tile().packed_queries;
+  }
   choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
   TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
   config.splits = splits_of(config, schedule, caps, share_of_splits);

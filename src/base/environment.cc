@@ -40,6 +40,9 @@ constexpr std::array kOptions{
         "which kernel plans take where the options do not say: off, the planner's own choice; recorded (default), "
         "the fastest one measured before; measure, that one, measured first where none was; again, measured "
         "anew"},
+    OptionRow{
+        Option::trace_always, "HEDDLE_TRACE_ALWAYS",
+        "not empty: mods that are Python functions are traced at every call, and no expression of theirs is kept"},
 };
 
 constexpr bool in_order() {

@@ -174,7 +174,7 @@ Expr pow(const Expr& x, const Expr& y);
 Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx);
 
 // Activations, made of the operations above.
-Expr relu(const Expr& x);       // max(x, 0), of x's type
+Expr relu(const Expr& x);       // max(x, 0), of x's type; its slope at 0 is 1/2
 Expr softplus(const Expr& x);   // log(1 + exp(x)), without overflow
 Expr gelu(const Expr& x);       // x / 2 * (1 + erf(x / sqrt(2)))
 Expr gelu_tanh(const Expr& x);  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))); as gelu to 5e-4

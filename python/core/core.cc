@@ -67,7 +67,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 }  // namespace
 
-NB_MODULE(_core, module) {
+NB_MODULE(_core_of_main, module) {
   nb::set_leak_warnings(false);  // torch.compile keeps what it has seen until the process ends
   nb::register_exception_translator(translate);
   // At exit nanobind names what is still alive. With PyTorch imported that is much, since Python then does not take
@@ -115,3 +115,10 @@ NB_MODULE(_core, module) {
 }
 
 }  // namespace heddle::python
+
+/// Refuses subinterpreters before nanobind is initialised there: its types, and the caches here, are the process's.
+extern "C" NB_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return heddle::python::PyInit__core_of_main();
+  PyErr_SetString(PyExc_ImportError, "heddle does not work in subinterpreters: import it in the main interpreter");
+  return nullptr;
+}

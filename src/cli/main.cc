@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -107,5 +108,7 @@ int dispatch(int count, char** arguments) {
 }  // namespace heddle::cli
 
 int main(int count, char** arguments) {
+  // A file past `ulimit -f` is then an error as a full disk is, and the temporary file goes away.
+  std::signal(SIGXFSZ, SIG_IGN);
   return heddle::cli::guarded([=] { return heddle::cli::dispatch(count, arguments); });
 }

@@ -96,9 +96,13 @@ Json plan_json(const plan::Plan& plan) {
   json["workspace_bytes"] = plan.workspace_bytes;
   const plan::Family* family = plan::family_of(plan.family, plan.backend);
   if (family != nullptr && family->settings != nullptr) json["config"] = config_json(family->settings(plan));
-  if (plan.packed_heads > 0) json["packed_heads"] = plan.packed_heads;
+  if (plan.packed_heads > 0) {
+    json["packed_heads"] = plan.packed_heads;
+    json["packed_queries"] = plan.packed_queries;
+  }
   if (!plan.access.empty()) json["access"] = plan.access;
   if (!plan.gradients.empty()) json["gradients"] = plan.gradients;
+  if (!plan.untried.empty()) json["untried"] = plan.untried;
   return json;
 }
 
@@ -123,7 +127,8 @@ Json tuned_json(const plan::Plan& plan) {
           {"trouble", trouble}};
 }
 
-// Text. Stages begin in the first column, what belongs to them stands below their text.
+// Text. Stages begin in the first column, what belongs to them stands below their text. Keys are read by at(): a
+// missing one is an exception, where operator[] would be an assertion.
 
 constexpr int kColumn = 11;
 
@@ -155,19 +160,19 @@ std::string time_text(double seconds) {
 
 void add_mod(Text& text, std::string_view stage, const Json& mod, std::string_view absent) {
   if (mod.is_null()) return text.line(stage, absent);
-  text.line(stage, plain(mod["given"]));
-  if (mod["simplified"] != mod["given"]) text.below("simplified: " + plain(mod["simplified"]));
-  if (!mod["form"].is_null()) text.below(plain(mod["form"]));
+  text.line(stage, plain(mod.at("given")));
+  if (mod.at("simplified") != mod.at("given")) text.below("simplified: " + plain(mod.at("simplified")));
+  if (!mod.at("form").is_null()) text.below(plain(mod.at("form")));
 }
 
 void add_mask(Text& text, const Json& mask) {
   if (mask.is_null()) return;
   text.below(fmt::format(
       "{}blocks of {} x {}: {} full, {} partial, {} empty (density {:.4g}); {} runs in {} bytes; {} tiles evaluated",
-      mask["from_lists"] ? "given lists, " : "", plain(mask["block"][0]), plain(mask["block"][1]), plain(mask["full"]),
-      plain(mask["partial"]), plain(mask["empty"]), mask["density"].get<double>(), plain(mask["runs"]),
-      plain(mask["bytes"]), plain(mask["evaluated_tiles"])));
-  if (!mask["found"].is_null()) text.below(fmt::format("rows found {}", plain(mask["found"])));
+      mask.at("from_lists") ? "given lists, " : "", plain(mask.at("block").at(0)), plain(mask.at("block").at(1)),
+      plain(mask.at("full")), plain(mask.at("partial")), plain(mask.at("empty")), mask.at("density").get<double>(),
+      plain(mask.at("runs")), plain(mask.at("bytes")), plain(mask.at("evaluated_tiles"))));
+  if (!mask.at("found").is_null()) text.below(fmt::format("rows found {}", plain(mask.at("found"))));
 }
 
 // "qk_dim 128, v_dim 128, warpgroups 2"
@@ -182,25 +187,26 @@ std::string listed(const Json& object) {
 void add_plan(Text& text, const Json& plan) {
   const bool gpu = plan.contains("grid");
   const std::string where =
-      gpu ? fmt::format("{}:{}", plain(plan["backend"]), plain(plan["device"])) : plain(plan["backend"]);
-  const std::string parallel = gpu ? plain(plan["grid"]) + " CTAs" : plain(plan["threads"]) + " threads";
-  text.line("plan",
-            fmt::format("{} on {}, tile {} queries x {} keys, {}, workspace {} bytes", plain(plan["family"]), where,
-                        plain(plan["tile"][0]), plain(plan["tile"][1]), parallel, plain(plan["workspace_bytes"])));
-  if (plan.contains("config")) text.below(listed(plan["config"]));
+      gpu ? fmt::format("{}:{}", plain(plan.at("backend")), plain(plan.at("device"))) : plain(plan.at("backend"));
+  const std::string parallel = gpu ? plain(plan.at("grid")) + " CTAs" : plain(plan.at("threads")) + " threads";
+  text.line("plan", fmt::format("{} on {}, tile {} queries x {} keys, {}, workspace {} bytes", plain(plan.at("family")),
+                                where, plain(plan.at("tile").at(0)), plain(plan.at("tile").at(1)), parallel,
+                                plain(plan.at("workspace_bytes"))));
+  if (plan.contains("config")) text.below(listed(plan.at("config")));
   if (plan.contains("packed_heads")) {
-    text.below(fmt::format("packs {} heads a tile, {} queries of each", plain(plan["packed_heads"]),
-                           plain(plan["config"]["packed_queries"])));
+    text.below(fmt::format("packs {} heads a tile, {} queries of each", plain(plan.at("packed_heads")),
+                           plain(plan.at("packed_queries"))));
   }
   for (const char* list : {"access", "gradients"}) {
     if (!plan.contains(list)) continue;
-    for (const Json& sentence : plan[list]) text.below(plain(sentence));
+    for (const Json& sentence : plan.at(list)) text.below(plain(sentence));
   }
+  if (plan.contains("untried")) text.below(plain(plan["untried"]));
 }
 
 void add_predicted(Text& text, const Json& predicted) {
   if (predicted.is_null()) return;
-  const double seconds = predicted["seconds"], flops = predicted["flops"], bytes = predicted["bytes"];
+  const double seconds = predicted.at("seconds"), flops = predicted.at("flops"), bytes = predicted.at("bytes");
   std::string rate;
   if (seconds > 0) {
     rate = fmt::format(": {}/s, {:.3g} GB/s", with_unit(flops / seconds, 1000, kFlopUnits), bytes / seconds * 1e-9);
@@ -211,16 +217,16 @@ void add_predicted(Text& text, const Json& predicted) {
 
 void add_tuned(Text& text, const Json& tuned) {
   if (tuned.is_null()) return;
-  if (!tuned["trouble"].is_null()) text.line("tuning", plain(tuned["trouble"]));
+  if (!tuned.at("trouble").is_null()) text.line("tuning", plain(tuned.at("trouble")));
   if (!tuned.contains("kernels")) return;
-  const bool as_planned = tuned["kernel"] == tuned["planned"];
-  text.line("tuned", fmt::format("{}, measured {}{}", time_text(tuned["seconds"].get<double>()),
-                                 plain(tuned["measured"]), as_planned ? "; the planner's first too" : ""));
-  for (const Json& other : tuned["kernels"]) {
-    if (other["kernel"] == tuned["kernel"]) continue;
-    text.below(fmt::format("{}{}: {}", plain(other["kernel"]),
-                           other["kernel"] == tuned["planned"] ? " (the planner's first)" : "",
-                           time_text(other["seconds"].get<double>())));
+  const bool as_planned = tuned.at("kernel") == tuned.at("planned");
+  text.line("tuned", fmt::format("{}, measured {}{}", time_text(tuned.at("seconds").get<double>()),
+                                 plain(tuned.at("measured")), as_planned ? "; the planner's first too" : ""));
+  for (const Json& other : tuned.at("kernels")) {
+    if (other.at("kernel") == tuned.at("kernel")) continue;
+    text.below(fmt::format("{}{}: {}", plain(other.at("kernel")),
+                           other.at("kernel") == tuned.at("planned") ? " (the planner's first)" : "",
+                           time_text(other.at("seconds").get<double>())));
   }
 }
 
@@ -240,7 +246,7 @@ std::vector<std::string> lines_of(const Json& value) {
 
 void add_kernel(Text& text, const Json& kernel) {
   if (kernel.is_null()) return text.line("kernel", "none prepared");
-  text.line("kernel", plain(kernel["summary"]));
+  text.line("kernel", plain(kernel.at("summary")));
   for (const auto& [key, value] : kernel.items()) {
     if (key == "summary") continue;
     const std::vector<std::string> lines = lines_of(value);
@@ -281,20 +287,20 @@ Json to_json(const PlanCacheCounts& counts) {
 
 std::string to_text(const Json& explanation) {
   Text text;
-  const Json& mods = explanation["mods"];
-  text.line("problem", fmt::format("{}; on {}", plain(explanation["problem"]["summary"]),
-                                   plain(explanation["problem"]["device"])));
-  add_mod(text, "score", mods["score"], "score");
-  add_mod(text, "mask", mods["mask"], "everything attends");
-  add_mask(text, explanation["mask"]);
-  add_mod(text, "weight", mods["weight"], "1");
-  add_plan(text, explanation["plan"]);
-  add_predicted(text, explanation["predicted"]);
-  add_tuned(text, explanation["tuned"]);
+  const Json& mods = explanation.at("mods");
+  text.line("problem", fmt::format("{}; on {}", plain(explanation.at("problem").at("summary")),
+                                   plain(explanation.at("problem").at("device"))));
+  add_mod(text, "score", mods.at("score"), "score");
+  add_mod(text, "mask", mods.at("mask"), "everything attends");
+  add_mask(text, explanation.at("mask"));
+  add_mod(text, "weight", mods.at("weight"), "1");
+  add_plan(text, explanation.at("plan"));
+  add_predicted(text, explanation.at("predicted"));
+  add_tuned(text, explanation.at("tuned"));
   std::string_view stage = "rejected";
-  for (const Json& reason : explanation["rejected"]) text.line(std::exchange(stage, ""), plain(reason));
-  add_kernel(text, explanation["kernel"]);
-  if (explanation.contains("plan_cache")) text.line("plan cache", listed(explanation["plan_cache"]));
+  for (const Json& reason : explanation.at("rejected")) text.line(std::exchange(stage, ""), plain(reason));
+  add_kernel(text, explanation.at("kernel"));
+  if (explanation.contains("plan_cache")) text.line("plan cache", listed(explanation.at("plan_cache")));
   return text.take();
 }
 

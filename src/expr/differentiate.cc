@@ -2,6 +2,7 @@
 // what does not depend on the variable costs nothing.
 #include "expr/differentiate.h"
 
+#include <algorithm>
 #include <array>
 #include <numbers>
 #include <unordered_map>
@@ -26,6 +27,8 @@ Expr choose(const Expr& condition, const Expr& x, const Expr& y) {
   return !x.empty() && !y.empty() && same(x, y) ? x : where(condition, or_zero(x), or_zero(y));
 }
 
+bool is_choice(const Expr& x) { return !x.empty() && x.node()->op == Op::where; }
+
 /// f(d) for an f with f(0) = 0. A zero branch of d stays zero: 0 times an infinite slope would be NaN.
 template <class F>
 Expr scaled(const Expr& d, F&& f) {
@@ -46,10 +49,21 @@ Expr over(const Expr& d, const Expr& divisor) {
 
 /// What a rule sees: the node, its operands, and their derivatives.
 struct Operands {
+  const Node* variable;
   Expr e;  // the node itself: exp and others are their own slope
   std::vector<Expr> x;
   std::vector<Expr> d;
 };
+
+/// slope * d of a function that levels off: its slope is 0 where its argument is far out, and there d, which may grow
+/// with the variable, may be infinite. A slope of 0 stays 0.
+Expr damped(const Expr& slope, const Expr& d, const Operands& o) {
+  return scaled(d, [&](const Expr& x) {
+    const std::vector<const Node*> nodes = post_order(x);
+    const bool grows = std::ranges::find(nodes, o.variable) != nodes.end();
+    return grows ? where(slope == 0.0, 0.0, slope * x) : slope * x;
+  });
+}
 
 /// One row for each operation, named as in ops.def. Rows see f32 nodes with some operand that varies.
 struct Rows {
@@ -75,8 +89,13 @@ struct Rows {
     if (same(o.x[0], o.x[1])) return times(o.x[0] * 2.0, o.d[0]);
     return plus(times(o.x[1], o.d[0]), times(o.x[0], o.d[1]));
   }
-  static Expr div(X o) { return plus(over(o.d[0], o.x[1]), times(-(o.e / o.x[1]), o.d[1])); }
-  static Expr mod(X o) { return plus(o.d[0], times(-heddle::floor_div(o.x[0], o.x[1]), o.d[1])); }
+  static Expr div(X o) {
+    const bool whole = !is_choice(o.d[0]) && !is_choice(o.d[1]) && !o.d[0].empty() && !o.d[1].empty();
+    if (whole) return (o.d[0] - damped(o.e, o.d[1], o)) / o.x[1];  // near 0 / 0 the two terms cancel
+    return plus(over(o.d[0], o.x[1]), damped(-(o.e / o.x[1]), o.d[1], o));
+  }
+  /// x % y = x - n y. A rounded x / y may be past n.
+  static Expr mod(X o) { return plus(o.d[0], times(-heddle::round((o.x[0] - o.e) / o.x[1]), o.d[1])); }
   static Expr neg(X o) { return minus(o.d[0]); }
   static Expr abs(X o) { return choose(o.x[0] > 0.0, o.d[0], choose(o.x[0] < 0.0, minus(o.d[0]), {})); }
   static Expr min(X o) { return extreme(o.x[0] < o.x[1], o); }
@@ -91,24 +110,24 @@ struct Rows {
   static Expr at(X o) { return choose(takes_fill(o.e), o.d.back(), {}); }
 
   static Expr sqrt(X o) { return times(0.5, over(o.d[0], o.e)); }
-  static Expr rsqrt(X o) { return times(-0.5 * o.e / o.x[0], o.d[0]); }
-  static Expr exp(X o) { return times(o.e, o.d[0]); }
-  static Expr exp2(X o) { return times(o.e * std::numbers::ln2, o.d[0]); }
-  static Expr expm1(X o) { return times(o.e + 1.0, o.d[0]); }
+  static Expr rsqrt(X o) { return damped(-0.5 * o.e / o.x[0], o.d[0], o); }
+  static Expr exp(X o) { return damped(o.e, o.d[0], o); }
+  static Expr exp2(X o) { return damped(o.e * std::numbers::ln2, o.d[0], o); }
+  static Expr expm1(X o) { return damped(o.e + 1.0, o.d[0], o); }
   static Expr log(X o) { return over(o.d[0], o.x[0]); }
   static Expr log2(X o) { return over(times(std::numbers::log2e, o.d[0]), o.x[0]); }
   static Expr log1p(X o) { return over(o.d[0], o.x[0] + 1.0); }
-  static Expr tanh(X o) { return times(1.0 - o.e * o.e, o.d[0]); }
-  static Expr sigmoid(X o) { return times(o.e * (1.0 - o.e), o.d[0]); }
+  static Expr tanh(X o) { return damped(1.0 - o.e * o.e, o.d[0], o); }
+  static Expr sigmoid(X o) { return damped(o.e * (1.0 - o.e), o.d[0], o); }
   static Expr sin(X o) { return times(heddle::cos(o.x[0]), o.d[0]); }
   static Expr cos(X o) { return times(-heddle::sin(o.x[0]), o.d[0]); }
   static Expr tan(X o) { return times(1.0 + o.e * o.e, o.d[0]); }
-  static Expr atan(X o) { return over(o.d[0], 1.0 + o.x[0] * o.x[0]); }
-  static Expr erf(X o) { return times(2 * std::numbers::inv_sqrtpi * heddle::exp(-(o.x[0] * o.x[0])), o.d[0]); }
+  static Expr atan(X o) { return damped(1.0 / (1.0 + o.x[0] * o.x[0]), o.d[0], o); }
+  static Expr erf(X o) { return damped(2 * std::numbers::inv_sqrtpi * heddle::exp(-(o.x[0] * o.x[0])), o.d[0], o); }
   static Expr pow(X o) {
     const Expr& x = o.x[0];
     const Expr& y = o.x[1];
-    const Expr in_base = times(y * heddle::pow(x, y - 1.0), o.d[0]);
+    const Expr in_base = damped(y * heddle::pow(x, y - 1.0), o.d[0], o);
     const Expr in_exponent = times(o.e * heddle::log(x), o.d[1]);
     // pow(x, 0) is 1 and pow(0, y) is 0 all around, whatever the other factor says.
     return plus(choose(y == 0.0, {}, in_base), choose((x == 0.0) & (y >= 0.0), {}, in_exponent));
@@ -136,7 +155,7 @@ struct Rows {
 Expr derivative(const Expr& root, const Node* variable) {
   std::unordered_map<const Node*, Expr> d;  // of the nodes that vary
   for (const Node* node : post_order(root)) {
-    Operands operands;
+    Operands operands{variable, {}, {}, {}};
     bool varies = false;
     for (const auto& below : node->operands) {
       const auto found = d.find(below.get());

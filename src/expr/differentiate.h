@@ -14,8 +14,9 @@ namespace heddle::expr {
 using SimplifiedFor = std::optional<Precision>;
 
 /// d e / d score. Kinks (abs, min, max, where, floor) take the derivative of the branch taken, and what a branch not
-/// taken would give, NaN or infinite, does not come through; at a tie of min and max half each, as PyTorch's. Masked
-/// elements are the caller's affair.
+/// taken would give, NaN or infinite, does not come through; at a tie of min and max half each, as PyTorch's maximum.
+/// A slope that has gone to 0 stays 0 where the derivative inside overflows. ops.def has the table. Masked elements are
+/// the caller's affair.
 Expr d_score(const Expr& e, SimplifiedFor precision);
 
 /// One place where a capture is read: d e / d capture[indices] = `gradient`, to be added at `indices` for every

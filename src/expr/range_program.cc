@@ -136,7 +136,25 @@ RangeProgram::Read RangeProgram::compile_read(const Node& node) const {
   return read;
 }
 
+/// where(x < c, c, x) of reals is in the range of max(x, c), which the hull of its branches is not. A NaN takes the
+/// branch of x, so c has to be the constant.
+std::optional<RangeProgram::Operation> RangeProgram::compile_bound(const Node& node) const {
+  if (node.op != Op::where || node.type != ExprType::f32 || !is_comparison(node.operands[0]->op)) return {};
+  const Node& comparison = *node.operands[0];
+  const Node* bound = node.operands[1].get();
+  const Node* bounded = node.operands[2].get();
+  if (bound->op != Op::constant || std::isnan(bound->f32())) return {};
+  const bool bounded_first = comparison.operands[0].get() == bounded && comparison.operands[1].get() == bound;
+  const bool bound_first = comparison.operands[0].get() == bound && comparison.operands[1].get() == bounded;
+  const bool less = comparison.op == Op::lt || comparison.op == Op::le;
+  const bool greater = comparison.op == Op::gt || comparison.op == Op::ge;
+  if ((!bounded_first && !bound_first) || (!less && !greater)) return {};
+  return Operation{less == bounded_first ? Op::max : Op::min, ExprType::f32, false, false, 2,
+                   {step_of(bounded), step_of(bound)}};
+}
+
 RangeProgram::Operation RangeProgram::compile_operation(const Node& node) const {
+  if (const std::optional<Operation> bound = compile_bound(node)) return *bound;
   Operation operation{node.op, node.operands[0]->type, false, false, static_cast<int>(node.operands.size()), {}};
   for (std::size_t i = 0; i < node.operands.size(); ++i) operation.operands[i] = step_of(node.operands[i].get());
   if (node.operands.size() == 2) {

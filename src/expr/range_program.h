@@ -89,6 +89,7 @@ class RangeProgram {
   Comparison compile_comparison(const Node& node);
   Read compile_read(const Node& node) const;
   Operation compile_operation(const Node& node) const;
+  std::optional<Operation> compile_bound(const Node& node) const;
   void compile_pair(const Node& node);
   void add(const Node& node, const Step& step);
 

@@ -25,6 +25,14 @@ std::filesystem::path temporary_beside(const std::filesystem::path& target) {
   return target.parent_path() / fmt::format(".heddle-{}-{}.tmp", ::getpid(), counter++);
 }
 
+/// A file without a name in the folder of `target`: it goes away with the process, however that ends. -1 where the file
+/// system has none, or where it could not be named later.
+int unnamed_beside(const std::filesystem::path& target) {
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;
+  const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
+  return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
+
 /// What a chain of symbolic links names, whether it is there or not: the rename would replace a link that dangles.
 std::filesystem::path behind_links(const std::filesystem::path& path) {
   constexpr int kMost = 40;  // Linux follows as many
@@ -39,6 +47,17 @@ std::filesystem::path behind_links(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+template <class F>
+void ReplacingFile::name_by(F&& make) {
+  do {
+    temporary_ = temporary_beside(target_);
+    if (make() >= 0) return;
+  } while (errno == EEXIST);
+  const int error = errno;
+  temporary_.clear();
+  fail(error);
+}
 
 ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(behind_links(path)) {
   // Of the path itself: /dev/stdout leads to a pipe through a link that names no place.
@@ -57,14 +76,10 @@ ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), t
   // The rename would replace a file that its owner has protected.
   if (exists && ::faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
   if (!target_.has_filename()) throw cannot_write(path_, "it names no file");
-  do {
-    temporary_ = temporary_beside(target_);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && errno == EEXIST);
+  replaces_ = true;
+  descriptor_ = unnamed_beside(target_);
   if (descriptor_ < 0) {
-    const int error = errno;
-    temporary_.clear();
-    fail(error);
+    name_by([this] { return descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
   }
   if (exists) ::fchmod(descriptor_, old.st_mode & 0777);
 }
@@ -84,11 +99,15 @@ void ReplacingFile::write(std::span<const std::byte> bytes) {
 }
 
 void ReplacingFile::commit() {
-  if (!temporary_.empty() && ::fsync(descriptor_) != 0) fail(errno);
+  if (replaces_ && ::fsync(descriptor_) != 0) fail(errno);
+  if (replaces_ && temporary_.empty()) {
+    const std::string descriptor = fmt::format("/proc/self/fd/{}", descriptor_);
+    name_by([&] { return ::linkat(AT_FDCWD, descriptor.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW); });
+  }
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
   if (closed != 0) fail(errno);
-  if (temporary_.empty()) return;
+  if (!replaces_) return;
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
   temporary_.clear();
 }

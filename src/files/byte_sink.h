@@ -19,7 +19,8 @@ class ByteSink {
 };
 
 /// Writes to a temporary file in the folder of `path`; commit() brings it to the disk and renames it. Without a commit
-/// the temporary file goes away and `path` stays as it was. Character devices and pipes, which cannot be replaced, are
+/// the temporary file goes away and `path` stays as it was. On most file systems the temporary file has no name before
+/// the commit, so that even a killed process leaves none. Character devices and pipes, which cannot be replaced, are
 /// written directly. A symbolic link stays, its target is replaced or made. All functions throw io.
 class ReplacingFile : public ByteSink {
  public:
@@ -30,10 +31,14 @@ class ReplacingFile : public ByteSink {
 
  private:
   [[noreturn]] void fail(int error) const;
+  /// Gives temporary_ a name that is free: make() makes it, or returns -1.
+  template <class F>
+  void name_by(F&& make);
 
   std::filesystem::path path_;       // as the caller named it
   std::filesystem::path target_;     // with links resolved
-  std::filesystem::path temporary_;  // empty: none, or renamed
+  bool replaces_ = false;            // by a temporary file
+  std::filesystem::path temporary_;  // empty: none, without a name, or renamed
   int descriptor_ = -1;
 };
 

@@ -67,8 +67,9 @@ struct Plan {
   std::optional<CpuBackwardSplit> cpu_backward{};             // family cpu_backward
   std::optional<shared::ForwardMmaConfig> forward_mma{};      // family forward_mma
   std::optional<BackwardMmaKernels> backward_mma{};           // family backward_mma
-  int packed_heads = 0;  // query heads that share a tile of it; 0: tiles are of one
-  TileOrder order{};     // of its tiles
+  int packed_heads = 0;    // query heads that share a tile of it; 0: tiles are of one
+  int packed_queries = 0;  // queries of each of them
+  TileOrder order{};       // of its tiles
   std::optional<Prediction> predicted{};
   std::optional<Tuned> tuned{};  // where a measurement chose it
   std::string tuning_trouble{};  // why a measurement was not made, read or kept: a sentence
@@ -80,6 +81,7 @@ struct Plan {
   TensorCopies copies{};
   std::vector<std::string> access{};     // of tensors that TMA does not bring from where they are: how, and why
   std::vector<std::string> gradients{};  // of captures, params and sinks: how each is summed
+  std::string untried{};                 // the family's kernels have not run on a chip like this one: a sentence
   std::vector<std::string> rejected;     // alternatives that do not stand before it, each with its reason
 };
 

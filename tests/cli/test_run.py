@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import subprocess
 import unittest
@@ -259,6 +260,19 @@ class Run(ProgramTest):
         both = self.run_well("run", INPUT, "-o", self.folder / "out.safetensors", *mods, "--explain")
         self.assertTrue(both.startswith(text), both)
         self.assertIn("ran in", both)
+
+    def test_explains_packed_heads_of_every_family(self):
+        for kv_heads, queries in ((2, 1), (1, 2)):
+            shape = {"q": [1, 8, queries, 64], "k": [1, kv_heads, 517, 64], "v": [1, kv_heads, 517, 64]}
+            path = self.folder / "packed.safetensors"
+            write_safetensors(path, {n: ("F16", s, bytes(2 * math.prod(s))) for n, s in shape.items()})
+            for gpu in ("a100", "rtx4090", "h200", "mi300x"):
+                environment = {**os.environ, "HEDDLE_FAMILY": "forward_mma"}
+                text = self.run_well("explain", path, "--gpu", gpu, env=environment)
+                self.assertIn(f"packs {8 // kv_heads} heads a tile", text)
+                plan = self.run_json("explain", path, "--gpu", gpu, env=environment)["explanation"]["plan"]
+                self.assertEqual(plan["packed_heads"], 8 // kv_heads)
+            self.run_well("explain", path, "--gpu", "h200")
 
     def test_explains_for_a_gpu_that_is_not_here(self):
         tensors = small_inputs(queries=300, keys=500, dim=64, value_dim=64)

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "heddle/mods.h"
+#include "plan/families.h"
 #include "problem/call.h"
 #include "shared/forward_sm90_memory.h"
 
@@ -110,11 +111,32 @@ TEST(Explain, SaysWhichHeadsShareATile) {
   plan::Plan plan = hopper_plan();
   plan.forward_sm90->packed_queries = 16;
   plan.packed_heads = 5;
+  plan.packed_queries = 16;
   const Json explanation = engine::explanation(Call().validate(), nullptr, "", plan, nullptr);
   EXPECT_EQ(explanation["plan"]["packed_heads"], 5);
   EXPECT_EQ(explanation["plan"]["config"]["packed_queries"], 16);
   EXPECT_THAT(engine::to_text(explanation),
               testing::HasSubstr("\n           packs 5 heads a tile, 16 queries of each\n"));
+}
+
+// Settings differ from family to family: the text must ask for none that one of them lacks.
+TEST(Explain, HasATextOfEveryFamily) {
+  for (const plan::Family& family : plan::families()) {
+    plan::Plan plan;
+    plan.family = family.name;
+    plan.backend = family.backend;
+    const bool gpu = family.backend == BackendChoice::cuda || family.backend == BackendChoice::amd;
+    plan.multiprocessors = gpu ? 8 : 0;
+    plan.forward_sm90.emplace();
+    plan.backward_sm90.emplace();
+    plan.forward_mma.emplace();
+    plan.backward_mma.emplace().passes.resize(1);
+    plan.packed_heads = 3, plan.packed_queries = 7;
+    plan.access = {"k is copied"}, plan.gradients = {"'x' is summed"};
+    const std::string text = engine::to_text(engine::explanation(Call().validate(), nullptr, "", plan, nullptr));
+    EXPECT_THAT(text, testing::HasSubstr(family.name));
+    EXPECT_THAT(text, testing::HasSubstr("\n           packs 3 heads a tile, 7 queries of each\n")) << family.name;
+  }
 }
 
 TEST(Explain, HasAKeyForEveryFigure) {

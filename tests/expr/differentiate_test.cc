@@ -241,6 +241,8 @@ TEST(Differentiate, TiesAndKinks) {
   EXPECT_EQ(derivative_at("abs(score)", 0), 0);
   EXPECT_EQ(derivative_at("abs(score)", -2), -1);
   EXPECT_EQ(derivative_at("score % 2.0", 3), 1);
+  EXPECT_EQ(derivative_at("1.0 % score", 0.001), -999) << "1 / 0.001 rounds to 1000";
+  EXPECT_EQ(derivative_at("max(max(score, 2.0 * score), 2.0 * score)", 0), 1.75) << "as nested, not as simplified";
   EXPECT_EQ(derivative_at("where(score > 0.0, score, -2.0 * score)", 0), -2);
 }
 

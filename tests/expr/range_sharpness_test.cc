@@ -243,6 +243,23 @@ TEST(RangeSharpness, RealsKeepTheirEnds) {
   EXPECT_EQ(range_of("random_uniform(1, b, h, q_idx, kv_idx) >= 0", {}, {}), kTrue);
 }
 
+TEST(RangeSharpness, ChoicesByABoundAreBounded) {
+  const Range all = {-INFINITY, INFINITY, false};
+  EXPECT_EQ(range_of_score("where(score < -20.0, -20.0, score)", all), (Range{-20, INFINITY, false}));
+  EXPECT_EQ(range_of_score("where(score <= 0.0, 0.0, score)", all), (Range{0, INFINITY, false}));
+  EXPECT_EQ(range_of_score("where(5.0 < score, 5.0, score)", all), (Range{-INFINITY, 5, false}));
+  EXPECT_EQ(range_of("where(score >= 5.0, 5.0, where(-5.0 > score, -5.0, score))", {}, {}).hi, INFINITY);
+  const Expr above = where(leaf::score() < -5.0, -5.0, leaf::score());
+  LeafRanges leaves;
+  leaves[Leaf::score] = all;
+  EXPECT_EQ(range_of(where(above >= 5.0, 5.0, above), leaves), (Range{-5, 5, false}));
+  EXPECT_TRUE(range_of_score("where(score < -20.0, -20.0, score)", Range::any(ExprType::f32)).nan);
+  // The first gives -20 for NaN, and the second has the other branch.
+  EXPECT_EQ(range_of_score("where(score >= -20.0, score, -20.0)", all), all);
+  EXPECT_EQ(range_of_score("where(score < -20.0, 20.0, score)", all), all);
+  EXPECT_EQ(range_of_score("where(score > -20.0, -20.0, score)", all), (Range{-INFINITY, -20, false}));
+}
+
 TEST(RangeSharpness, TranscendentalsAreNear) {
   const auto near = [](std::string_view text, Range score, double lo, double hi) {
     const Range range = range_of_score(text, score);

@@ -65,18 +65,16 @@ define("floor_divide", of_numbers(operator.floordiv))
 define("remainder", of_numbers(operator.mod))
 
 
-def past_nan(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The function, but that of a number and a NaN it is the number."""
+def past_nan(function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The function, but that of a number and a NaN it is the number. Of two that are equal the slope is the first's."""
     def of(x: Any, y: Any) -> Any:
-        if x.type != "f32":
-            return function(x, y)
-        return _core.where(_core.isnan(x), y, _core.where(_core.isnan(y), x, function(x, y)))
+        return function(x, y) if x.type != "f32" else _core.where(wins(x, y) | _core.isnan(y), x, y)
 
     return of
 
 
-define("fmin", of_numbers(past_nan(_core.minimum)))
-define("fmax", of_numbers(past_nan(_core.maximum)))
+define("fmin", of_numbers(past_nan(_core.minimum, operator.le)))
+define("fmax", of_numbers(past_nan(_core.maximum, operator.ge)))
 
 
 def truncated_division(x: Any, y: Any) -> Any:
@@ -88,8 +86,8 @@ def truncated_division(x: Any, y: Any) -> Any:
 
 
 def truncated_remainder(x: Any, y: Any) -> Any:
-    """With the sign of x. Exact."""
-    of_magnitudes = _core.abs(x) % _core.abs(y)
+    """With the sign of x. Exact. The slope in x is 1, at 0 too."""
+    of_magnitudes = _core.where(x < 0, -x, x) % _core.abs(y)
     return _core.where(x < 0, -of_magnitudes, of_magnitudes)
 
 
@@ -140,12 +138,24 @@ define("sign", lambda x: _core.sign(as_number(x)))
 define("sgn", lambda x: _core.sign(as_number(x)))
 
 
+def bounded(x: Any, bound: Any, function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -> Value:
+    """function(x, bound), whose slope at a tie is x's. NaN if either is NaN."""
+    is_number = isinstance(bound, (int, float)) and bound == bound
+
+    def of(x: Any, bound: Any) -> Any:
+        if x.type != "f32":
+            return function(x, bound)
+        return _core.where(wins(bound, x) if is_number else wins(bound, x) | _core.isnan(bound), bound, x)
+
+    return elementwise(of_numbers(of), x, bound)
+
+
 @op("clamp", "clip")
 def clamp(x: Value, min: Any = None, max: Any = None) -> Value:
     if min is not None:
-        x = elementwise(of_numbers(_core.maximum), x, min)
+        x = bounded(x, min, _core.maximum, operator.gt)
     if max is not None:
-        x = elementwise(of_numbers(_core.minimum), x, max)
+        x = bounded(x, max, _core.minimum, operator.lt)
     return x
 
 
@@ -165,10 +175,23 @@ for _name in ("exp", "exp2", "log", "log2", "tanh", "sigmoid", "sqrt", "rsqrt", 
     define(_name, of_reals(getattr(_core, _name)))
 for _name, _function in (("floor", _core.floor), ("ceil", _core.ceil), ("trunc", _core.trunc), ("fix", _core.trunc)):
     define(_name, rounded(_function))
-define("relu", lambda x: _core.relu(as_number(x)))
 define("log10", of_reals(lambda x: _core.log(x) * (1 / math.log(10))))
-define("sinh", of_reals(lambda x: (_core.exp(x) - _core.exp(-x)) * 0.5))
-define("cosh", of_reals(lambda x: (_core.exp(x) + _core.exp(-x)) * 0.5))
+
+
+def sinh(x: Any) -> Any:
+    """2 sinh(x/2) cosh(x/2): exact near 0, and no exponential overflows before the result does."""
+    above, below = _core.expm1(x * 0.5), _core.expm1(x * -0.5)
+    return (above - below) * ((above + below) * 0.5 + 1.0)
+
+
+def cosh(x: Any) -> Any:
+    """1 + 2 sinh(x/2)**2."""
+    twice = _core.expm1(x * 0.5) - _core.expm1(x * -0.5)
+    return twice * 0.5 * twice + 1.0
+
+
+define("sinh", of_reals(sinh))
+define("cosh", of_reals(cosh))
 define("isneginf", of_reals(lambda x: x == -math.inf))
 define("isposinf", of_reals(lambda x: x == math.inf))
 define("isfinite", of_reals(lambda x: ~(_core.isnan(x) | _core.isinf(x))))
@@ -202,7 +225,16 @@ def gelu(x: Any, *, approximate: str = "none") -> Value:
     return elementwise(of_reals(_core.gelu_tanh if approximate == "tanh" else _core.gelu), x)
 
 
-op("hardtanh")(lambda x, low=-1.0, high=1.0: clamp(x, low, high))
+def inside(x: Any, low: Any, high: Any) -> Any:
+    """x between low and high, with the slope 0 at both, as torch's hardtanh has it and its clamp has not."""
+    x = _core.where(x <= low, low, x)
+    return _core.where(x >= high, high, x)
+
+
+op("hardtanh")(lambda x, low=-1.0, high=1.0: elementwise(of_numbers(inside), x, low, high))
+define("relu", lambda x: _core.where(as_number(x) <= 0, *promoted(0, as_number(x))))
+define("hardsigmoid", of_reals(lambda x: inside(x + 3.0, 0.0, 6.0) / 6.0))
+define("hardswish", of_reals(lambda x: x * inside(x + 3.0, 0.0, 6.0) / 6.0))
 
 
 @op("leaky_relu")
@@ -221,8 +253,8 @@ def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 @op("logaddexp")
 def logaddexp(x: Any, y: Any) -> Value:
     def of(x: Any, y: Any) -> Any:
-        largest = _core.maximum(x, y)
-        return _core.where(x == y, x + math.log(2), largest + _core.log1p(_core.exp(-_core.abs(x - y))))
+        both_infinite = (x == y) & _core.isinf(x)  # their difference is NaN
+        return _core.where(both_infinite, x, _core.maximum(x, y) + _core.log1p(_core.exp(-_core.abs(x - y))))
 
     return elementwise(of_reals(of), x, y)
 

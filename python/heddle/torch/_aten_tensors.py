@@ -11,9 +11,9 @@ import torch
 
 from .. import _core
 from . import _values as values
-from ._aten import multiplied
+from ._aten import multiplied, power
 from ._operations import OPERATIONS, Operation, cast, cast_to, op
-from ._values import Unsupported, Value, as_bool, as_number, elementwise, literal
+from ._values import Unsupported, Value, as_bool, as_f32, as_number, elementwise, literal
 
 # --- copies, casts, constants -------------------------------------------------------------------------------------
 
@@ -103,22 +103,51 @@ def gather(x: Value, axis: int, index: Value, **_: Any) -> Value:
 
 # --- reductions ---------------------------------------------------------------------------------------------------
 
-def reduction(name: str, function: Callable[[Any, Any], Any], element: Callable[[Any], Any], empty: Any) -> Operation:
-    """Registers a reduction over axes (None: all) that joins the results of element(x) by function(x, y)."""
+def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
+    return lambda terms: values.joined(function, terms)
+
+
+def reduction(name: str, join: Callable[[list[Any]], Any], element: Callable[[Any], Any], empty: Any) -> Operation:
+    """Registers a reduction over axes (None: all) that joins the results of element(x) by join(elements)."""
     @op(name)
     def of(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
         axes = [axes] if isinstance(axes, int) else axes
-        return values.reduced(function, elementwise(element, cast(x, dtype)), axes, keepdim, literal(empty))
+        return values.reduced(join, elementwise(element, cast(x, dtype)), axes, keepdim, literal(empty))
 
     return of
 
 
-total = reduction("sum", operator.add, as_number, 0)
-reduction("prod", operator.mul, as_number, 1)
-reduction("any", operator.or_, as_bool, False)
-reduction("all", operator.and_, as_bool, True)
-reduction("amax", _core.maximum, as_number, -math.inf)
-reduction("amin", _core.minimum, as_number, math.inf)
+total = reduction("sum", pairwise(operator.add), as_number, 0)
+reduction("prod", pairwise(operator.mul), as_number, 1)
+reduction("any", pairwise(operator.or_), as_bool, False)
+reduction("all", pairwise(operator.and_), as_bool, True)
+
+
+def shared_among_ties(
+    function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]
+) -> Callable[[list[Any]], Any]:
+    """The largest or smallest element, whose slope all that are equal to it share equally, as in torch.
+
+    Joined by `function` alone, ties in three elements would have slopes of 1/2, 1/4 and 1/4.
+    """
+    def of(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+        (x, count), (y, others) = one, other
+        equal, both = x == y, count + others
+        # x, exactly. The slope is that of a mean of x and y; of infinities it would be NaN.
+        mean = x + (y - x) * (others / both)
+        return (_core.where(equal & ~_core.isinf(x), mean, function(x, y)),
+                _core.where(equal, both, _core.where(wins(x, y), count, others)))
+
+    def join(terms: list[Any]) -> Any:
+        if len(terms) < 3 or terms[0].type != "f32":
+            return values.joined(function, terms)
+        return values.joined(of, [(x, literal(1.0)) for x in terms])[0]
+
+    return join
+
+
+reduction("amax", shared_among_ties(_core.maximum, operator.gt), as_number, -math.inf)
+reduction("amin", shared_among_ties(_core.minimum, operator.lt), as_number, math.inf)
 
 
 def extremum(name: str) -> None:
@@ -143,6 +172,30 @@ def mean(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtyp
     gone = {values.axis_of(axis, rank) for axis in (axes or range(rank))}
     count = math.prod(x.shape[axis] for axis in gone)
     return elementwise(lambda x: x / float(count), total(cast_to(x, "f32"), axes, keepdim))
+
+
+def root(x: Any, function: Callable[[Any], Any]) -> Any:
+    """function(x), an inverse of a power, with the slope 0 at 0, where torch's norms have it."""
+    return _core.where(x == 0, 0.0, function(x))
+
+
+@op("linalg_vector_norm")
+def vector_norm(
+    x: Value, p: float = 2, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
+    size = elementwise(lambda x: _core.abs(as_f32(x)), cast(x, dtype))
+    if math.isinf(p) or (p > 0 and x.count == 1):  # the square of one element may overflow
+        return OPERATIONS["amax" if p > 0 else "amin"](size, axes, keepdim)
+    if p == 0:
+        return total(elementwise(lambda x: as_f32(x != 0), size), axes, keepdim)
+    if p == 1:
+        return total(size, axes, keepdim)
+    if p == 2:
+        squares = total(elementwise(lambda x: as_f32(x) * as_f32(x), cast(x, dtype)), axes, keepdim)
+        return elementwise(lambda x: root(x, _core.sqrt), squares)
+    # Below 1, the slope of a power at 0 is infinite.
+    powers = elementwise(lambda x: root(x, lambda x: power(x, p)) if p > 0 else power(x, p), size)
+    return elementwise(lambda x: root(x, lambda x: power(x, 1 / p)), total(powers, axes, keepdim))
 
 
 @op("dot", "vdot", "inner", "mv")

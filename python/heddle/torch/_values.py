@@ -286,9 +286,9 @@ def gathered(value: Value, indices: Sequence[Value | None]) -> Value:
 
 
 def reduced(
-    function: Callable[[Any, Any], Any], value: Value, axes: Sequence[int] | None, keep: bool, empty: Any
+    join: Callable[[list[Any]], Any], value: Value, axes: Sequence[int] | None, keep: bool, empty: Any
 ) -> Value:
-    """The elements along some axes (all, if none are given), joined pairwise by function(x, y), unrolled.
+    """The elements along some axes (all, if none are given), joined by join(elements), unrolled.
 
     `keep` leaves these axes with extent 1. `empty` is the result where there is no element.
     """
@@ -312,7 +312,7 @@ def reduced(
                 whole[axis] = flat % extent
                 flat //= extent
             terms.append(value.at(tuple(whole)))
-        return joined(function, terms) if terms else empty
+        return join(terms) if terms else empty
 
     if not gone:
         return value

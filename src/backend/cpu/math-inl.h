@@ -71,7 +71,7 @@ struct ExpConstants<float> {
   static constexpr float kExpZero = -104.0f, kExpHigh = 89.0f;  // beyond: 0 and inf
   static constexpr float kExp2Zero = -150.0f, kExp2High = 160.0f;
   static constexpr float kExp2Normal = -126.0f;  // results are normal numbers from here on
-  static constexpr float kTanhOne = 9.1f;        // tanh rounds to 1 from here on
+  static constexpr float kTanhOne = 9.0f;        // tanh is 1 from here on; at 9.02 it rounds to 1
   // (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative error of e^r 3.1e-9.
   static constexpr float kExp[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f2p-5f, 0x1.1239d4p-7f, 0x1.6a244cp-10f};
   // (2^r - 1) / r on |r| <= 1/2, relative error of 2^r 2.0e-9.
@@ -189,11 +189,12 @@ HWY_INLINE hn::Vec512<float> DivNear(hn::Vec512<float> x, hn::Vec512<float> y) {
 }
 HWY_INLINE hn::Vec512<double> DivNear(hn::Vec512<double> x, hn::Vec512<double> y) { return hn::Div(x, y); }
 
-/// tanh by look-up (tanh_table.h): half the time of the way by exponentials.
+/// tanh by look-up (tanh_table.h): half the time of the way by exponentials. The entries that a number past the last
+/// piece finds do not matter.
 HWY_INLINE hn::Vec512<float> TanhByPieces(hn::Vec512<float> x) {
   const hn::Full512<float> d;
   const hn::Full512<std::int32_t> di;
-  const auto size = Limit(d, hn::Abs(x), ExpConstants<float>::kTanhOne);
+  const auto size = hn::Abs(x);
   const auto piece = hn::Max(hn::ShiftRight<TanhTable::kShift>(hn::BitCast(di, size)), hn::Set(di, TanhTable::kFirst));
   const auto look_up = [d, piece](const std::array<float, 32>& entries) HWY_ATTR {
     const auto low = hn::Load(d, entries.data()), high = hn::Load(d, entries.data() + 16);
@@ -205,7 +206,8 @@ HWY_INLINE hn::Vec512<float> TanhByPieces(hn::Vec512<float> x) {
     ((sum = hn::MulAdd(sum, rest, look_up(kTanhTable.coefficient[TanhTable::kTerms - 2 - i]))), ...);
   }
   (std::make_index_sequence<TanhTable::kTerms - 1>());
-  return hn::CopySignToAbs(sum, x);
+  const auto one = hn::Ge(size, hn::Set(d, ExpConstants<float>::kTanhOne));
+  return hn::CopySignToAbs(hn::IfThenElse(one, hn::Set(d, 1.0f), sum), x);
 }
 #endif
 
@@ -263,19 +265,23 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::IfThenZeroElse(vanishes, detail::Scale(d, p, n));
 }
 
-/// (e^2|x| - 1) / (e^2|x| + 1), by e^z - 1 so that small arguments keep their digits.
+/// (e^2|x| - 1) / (e^2|x| + 1), by e^z - 1 so that small arguments keep their digits. Where it is 1 it has to be
+/// exactly 1: derivatives multiply 1 - tanh^2 by numbers of any size.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Tanh(D d, V x) {
   using T = hn::TFromD<D>;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   if constexpr (sizeof(V) == 64 && sizeof(T) == 4) return detail::TanhByPieces(x);
 #endif
-  const V z = detail::Limit(d, hn::Abs(x), detail::ExpConstants<T>::kTanhOne);
+  const V one = hn::Set(d, T(1)), size = hn::Abs(x);
+  const V z = detail::Limit(d, size, detail::ExpConstants<T>::kTanhOne);
   V n;
   const V q = detail::Expm1Reduced(d, hn::Add(z, z), n);
   const V power = detail::PowerOfTwo(d, n);
-  const V e = hn::MulAdd(power, q, hn::Sub(power, hn::Set(d, T(1))));
-  return hn::CopySign(hn::Div(e, hn::Add(e, hn::Set(d, T(2)))), x);
+  const V e = hn::MulAdd(power, q, hn::Sub(power, one));
+  const V below = hn::Div(e, hn::Add(e, hn::Set(d, T(2))));
+  const auto reached = hn::Ge(size, hn::Set(d, detail::ExpConstants<T>::kTanhOne));
+  return hn::CopySign(hn::IfThenElse(reached, one, below), x);
 }
 
 /// 1 / (1 + e^-x), by e^-|x| so that nothing overflows.

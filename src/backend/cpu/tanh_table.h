@@ -10,7 +10,7 @@
 namespace heddle::cpu {
 
 /// The piece of |x| is found by its leading bits: exponent and two of the mantissa. The lowest piece holds everything
-/// below its end, the highest ends past the point from where on tanh rounds to 1. A piece's polynomial is in
+/// below its end, the highest ends past the point from where on tanh is 1. A piece's polynomial is in
 /// |x| - origin; entries stand at the piece's number modulo 32, as look-ups take it.
 struct TanhTable {
   static constexpr int kShift = 21;

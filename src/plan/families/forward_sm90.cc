@@ -126,7 +126,10 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.forward_sm90 = config;
-  if (config.packs()) plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
+  if (config.packs()) {
+    plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
+    plan.packed_queries = config.packed_queries;
+  }
   plan.order.batch_inside =
       config.streamed_bytes > 0 && mods.streamed->serves_every_batch(bindings.captures.at(mods.streamed->capture));
   candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});

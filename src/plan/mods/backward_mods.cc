@@ -19,10 +19,10 @@ BackwardMods backward_mods(const problem::AttentionProblem& problem) {
   if (forward.form == ScoreForm::mapped || forward.cap != 0) {
     mods.form = ScoreForm::mapped;
     mods.factor = 1;
-    mods.score =
-        expr::simplify(by_position(problem.score_mod.empty() ? leaf::score() : problem.score_mod, forward.kv_start),
-                       problem.precision);
-    mods.derivative = expr::d_score(mods.score, problem.precision);
+    // The mod as given: rules of the simplifier keep its values, but not its slopes where branches meet.
+    const Expr given = by_position(problem.score_mod.empty() ? leaf::score() : problem.score_mod, forward.kv_start);
+    mods.score = expr::simplify(given, problem.precision);
+    mods.derivative = expr::d_score(given, problem.precision);
   } else if (forward.form != ScoreForm::plain) {
     mods.form = ScoreForm::added;
     mods.offset = forward.offset;

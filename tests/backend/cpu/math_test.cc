@@ -19,10 +19,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
 
-#define HEDDLE_UNARY(X)                                                                                                \
-  X(Exp)                                                                                                               \
-  X(Exp2) X(Exp2NoSubnormals) X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Expm1) X(Log1p) X(Tan) \
-      X(Atan) X(Ceil) X(RoundEven) X(Trunc) X(Sign)
+#define HEDDLE_UNARY(X)                                                                                    \
+  X(Exp)                                                                                                   \
+  X(Exp2)                                                                                                  \
+  X(Exp2NoSubnormals)                                                                                      \
+  X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Expm1) X(Log1p) X(Tan) X(Atan) X(Ceil) \
+      X(RoundEven) X(Trunc) X(Sign)
 #define HEDDLE_BINARY(X) X(Pow) X(MinNan) X(MaxNan)
 
 // Counts are multiples of the widest vector.
@@ -263,6 +265,73 @@ TEST(Math, DenseF32) { check(dense<float>(std::size_t{1} << 21), ordinary<float>
 TEST(Math, DenseF64) { check(dense<double>(std::size_t{1} << 18), ordinary<double>(std::size_t{1} << 18, 10)); }
 TEST(Math, OrdinaryF32) { check(ordinary<float>(std::size_t{1} << 19, 110), dense<float>(std::size_t{1} << 19)); }
 TEST(Math, OrdinaryF64) { check(ordinary<double>(std::size_t{1} << 18, 800), dense<double>(std::size_t{1} << 18)); }
+
+/// A function that is constant from some argument on, on that argument's side.
+template <class T>
+struct Limit {
+  const char* function;
+  T from, value;
+};
+
+/// From where on the exact value rounds to the limit. (tanh(9) rounds to the f32 below 1, by 0.51 of its distance.)
+template <class T>
+std::vector<Limit<T>> limits() {
+  constexpr bool kSingle = sizeof(T) == 4;
+  return {{"tanh", kSingle ? 9 : 20, 1},      {"tanh", kSingle ? -9 : -20, -1},  {"erf", kSingle ? 4 : 6, 1},
+          {"erf", kSingle ? -4 : -6, -1},     {"sigmoid", kSingle ? 18 : 38, 1}, {"sigmoid", kSingle ? -104 : -746, 0},
+          {"expm1", kSingle ? -18 : -38, -1}, {"exp", kSingle ? -104 : -746, 0}, {"exp2", kSingle ? -150 : -1075, 0}};
+}
+
+/// Where the limit stays an ulp away, 1 - tanh^2 and its like are no zero, and what they multiply grows without end.
+template <class T>
+void check_limits() {
+  for (const Limit<T>& limit : limits<T>()) {
+    std::vector<T> x = {limit.from};
+    for (T size = limit.from; std::isfinite(size); size *= T(1.03)) x.push_back(size);
+    while (x.size() % kWidest != 0) x.push_back(std::copysign(std::numeric_limits<T>::infinity(), limit.from));
+    const std::vector<T> ones(x.size(), 1);
+    std::vector<T> got(x.size());
+    for (const Function<T>& function : functions<T>()) {
+      if (std::string(function.name) != limit.function) continue;
+      for (std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
+        hwy::SetSupportedTargetsForTest(targets & -targets);
+        function.call(x, ones, got);
+        hwy::SetSupportedTargetsForTest(0);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          ASSERT_EQ(got[i], limit.value) << function.name << "(" << x[i] << ") on "
+                                         << hwy::TargetName(targets & -targets);
+        }
+      }
+    }
+  }
+}
+
+TEST(Math, LimitsAreReachedF32) { check_limits<float>(); }
+TEST(Math, LimitsAreReachedF64) { check_limits<double>(); }
+
+template <class T>
+void check_zeros() {
+  std::vector<T> x;
+  for (std::size_t i = 0; i < kWidest / 2; ++i) x.push_back(T(0)), x.push_back(-T(0));
+  const std::vector<T> ones(x.size(), 1);
+  std::vector<T> got(x.size());
+  for (const Function<T>& function : functions<T>()) {
+    for (std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
+      hwy::SetSupportedTargetsForTest(targets & -targets);
+      function.call(x, ones, got);
+      hwy::SetSupportedTargetsForTest(0);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const T exact = static_cast<T>(function.exact(x[i], 1));
+        if (std::isnan(exact)) continue;  // has no sign
+        ASSERT_EQ(std::signbit(got[i]), std::signbit(exact))
+            << function.name << "(" << x[i] << ") on " << hwy::TargetName(targets & -targets);
+      }
+    }
+  }
+}
+
+TEST(Math, ZerosKeepTheirSignF32) { check_zeros<float>(); }
+TEST(Math, ZerosKeepTheirSignF64) { check_zeros<double>(); }
 
 }  // namespace
 }  // namespace heddle::cpu

@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from ._loaded import loaded
 
 # Instructions that reach nothing but the values on the stack, Python 3.11 to 3.14. What is in no list here is refused.
 ON_THE_STACK = frozenset("""
@@ -45,17 +46,17 @@ def known_attributes(with_torch: bool) -> frozenset[str]:
 
     kinds: list[Any] = [int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice, _core.Expr,
                         _core.Capture]
-    if "numpy" in sys.modules:
-        numpy: Any = sys.modules["numpy"]
+    numpy = loaded("numpy")
+    if numpy is not None:
         kinds += [numpy.ndarray, numpy.generic, numpy.dtype, numpy.finfo(numpy.float32), numpy.iinfo(numpy.int32)]
     if with_torch:
-        torch: Any = sys.modules["torch"]
+        torch = loaded("torch")
         kinds += [torch.Tensor, torch.dtype, torch.device, torch.finfo, torch.iinfo]
     return frozenset(name for kind in kinds for name in dir(kind) if not name.startswith("_")) - FORMATTERS
 
 
 def is_known_attribute(name: str) -> bool:
-    return name in known_attributes("torch" in sys.modules)
+    return name in known_attributes(loaded("torch") is not None)
 
 
 class Uses:

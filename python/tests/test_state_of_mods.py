@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -146,3 +147,11 @@ def test_clocks_and_random_numbers():
 
     for mod in (by_clock, by_module, by_count, by_dropout):
         assert len({heddle.attention(Q, K, V, score_mod=mod).tobytes() for _ in range(5)}) > 1, mod.__name__
+
+
+@pytest.mark.parametrize("other", [types.ModuleType("torch"), types.SimpleNamespace(), None])
+def test_another_module_called_torch(other, monkeypatch):
+    """As a program's own, or torch while it is being imported."""
+    monkeypatch.setitem(sys.modules, "torch", other)
+    table = np.ones(2, np.float32)
+    assert_right(lambda score, b, h, q_idx, kv_idx: score * table[h] * abs(2.0), lambda x: table.fill(x), (0.5, 2.0))

@@ -118,7 +118,6 @@ class Traced:
             del self._names[id(self.captures.pop(name))]
         return expr
 
-
     def _called_with_arrays(self, mod: Any, leaves: list[Any], error: Exception) -> Any:
         """The expression of a mod that hands an array to C code, which takes no stand-in. It is not kept."""
         self.reads_content = True
@@ -179,7 +178,7 @@ class Captured(Rebound):
 
 
 # How the errors of NumPy's begin for an index that is none.
-NO_INDEX = ("only integers, slices", "arrays used as indices must be", "too many indices for array")
+NO_INDEX = ("only integers, slices", "arrays used as indices must be")
 
 
 def described(mod: Any) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import _core
 from . import _aten, _aten_tensors, _values as values  # noqa: F401  the first two fill OPERATIONS
@@ -130,12 +130,12 @@ class Functions(TorchFunctionMode):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
         result = without_gradients(func, args, kwargs)
         if not is_of_tensors(result) and func not in WATCHED_GETTERS:
-            self.becomes_pythons(func, args)
+            self.becomes_pythons(func, tree_leaves((args, kwargs)))
         return result
 
-    def becomes_pythons(self, func: Any, args: Any) -> None:
+    def becomes_pythons(self, func: Any, operands: list[Any]) -> None:
         """Python's code gets something of tensors that is no tensor."""
-        for one in args:
+        for one in operands:
             if isinstance(one, Traced):
                 if isinstance(one._value, CaptureValue):
                     self.recording.shape_matters(one._value.tensor)

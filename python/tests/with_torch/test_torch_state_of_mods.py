@@ -179,3 +179,33 @@ def test_elements_of_a_tensor_of_a_number():
         return score * torch.tensor(number, dtype=torch.int32)
 
     torch.testing.assert_close(flex_attention(Q, K, V, mod), flex_attention(Q, K, V, scale=SCALE * 2))
+
+
+def test_what_python_gets_of_tensors():
+    """Each is asked for in a way that the key does not have."""
+    one, other = torch.ones(3), torch.ones(3)
+
+    def is_true(question):
+        return lambda score, b, h, q_idx, kv_idx: score * 2.0 if question() else score * 3.0
+
+    def grow(x):
+        nonlocal other
+        other = torch.ones(3 if x else 4)
+
+    def learn(x):
+        other.requires_grad_(x)
+
+    def stride(x):
+        nonlocal other
+        other = torch.ones(6)[::2] if x else torch.ones(3)
+
+    for question, put in (
+        (lambda: torch.is_same_size(input=one, other=other), grow), (lambda: other.requires_grad, learn),
+        (lambda: other.stride(0) == 2, stride), (lambda: torch.Tensor.is_contiguous(other), stride),
+        (lambda: len(other) == 3, grow), (lambda: other.numel() == 3, grow), (lambda: other.is_leaf, lambda x: None),
+    ):
+        with torch.no_grad():
+            for x in (True, False, True, True, False):
+                put(x)
+                want = flex_attention(Q, K, V, scale=SCALE * (2.0 if question() else 3.0))
+                torch.testing.assert_close(flex_attention(Q, K, V, is_true(question)), want)

@@ -180,6 +180,7 @@ class Bench {
     const plan::Request request = {problem, tensors, options, engine::machine()};
     const std::vector<plan::Choice> choices = plan::choose(request, [](BlockSize) { return nullptr; });
     for (const plan::Choice& choice : choices) {
+      if (!choice.plan.forward_sm90) continue;
       const shared::ForwardSm90Config& config = *choice.plan.forward_sm90;
       if (!config.packs() && std::exchange(unpacked, true)) continue;
       Contender contender{.name = name_of(config, plain),

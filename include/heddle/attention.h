@@ -96,7 +96,8 @@ struct AttentionOptions {
   /// with sinks too.
   std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
   /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, the total. B is then 1: q is
-  /// [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q].
+  /// [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q]. Beside them kv_lengths [N] says
+  /// how many keys of each sequence count; the rows behind those are not read.
   std::optional<ConstTensorView> cu_seqlens_q{}, cu_seqlens_kv{};
   /// Paged keys and values: i32 [B, max_pages] (packed queries: [N, max_pages]), on q's device. k and v are then
   /// [pages, Hkv, page_size, D]: page page_table[b, n] holds keys n * page_size to (n + 1) * page_size of sequence b,
@@ -112,8 +113,8 @@ struct AttentionOptions {
   /// i32 or i64 [B] (packed: [N]), added to kv_idx: a shard of a long sequence's keys sees their positions in the
   /// whole. merge_states() joins the shards' results. May be negative. kv_token does not change.
   std::optional<ConstTensorView> kv_start{};
-  /// No q_len and no kv_len is larger. Not given: the padded sizes; with cu_seqlens on a GPU both must be, with
-  /// cu_seqlens_q and pages max_q_len.
+  /// Bounds: no q_len and no kv_len is larger. A bound above the rows of the tensors counts as those. Not given: the
+  /// padded sizes; with cu_seqlens on a GPU both must be, with cu_seqlens_q and pages max_q_len.
   ///
   /// On a GPU, lengths, cu_seqlens, q_start and kv_start are read by each run, on its stream, and by nothing else: a
   /// run after a change of their content computes the new lengths, from a CUDA graph too. The plan is made for the

@@ -152,7 +152,8 @@ typedef struct heddle_attention_options {
   const heddle_tensor* sinks;  // NULL: none. f32 [Hq] (f64 for f64 inputs)
 
   // NULL: full sequences from position 0. Lengths and q_start i32 or i64 [B], cu_seqlens (both or none) [N + 1]. All on
-  // the CPU, or all where q is: then each run reads them (attention.h).
+  // the CPU, or all where q is: then each run reads them (attention.h). kv_lengths beside cu_seqlens: how many keys of
+  // each sequence count.
   const heddle_tensor* q_lengths;
   const heddle_tensor* kv_lengths;
   const heddle_tensor* cu_seqlens_q;
@@ -187,7 +188,7 @@ typedef struct heddle_attention_options {
   // follows.
   const heddle_tensor* page_table;
 
-  // What no q_len and no kv_len exceeds; 0: the padded sizes. With cu_seqlens on a GPU both must be given, with
+  // Bounds of q_len and kv_len, which may exceed the padded sizes; 0: those. With cu_seqlens on a GPU both must be given, with
   // cu_seqlens_q and pages there max_q_len.
   int64_t max_q_len;
   int64_t max_kv_len;

@@ -27,7 +27,8 @@
 //              2^-102 (f64: 2^-970), since f32 flushes smaller ones. With normalizer none p is t itself, not its
 //              exponential.
 //   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part. The last
-//              one counts because a score in which much cancels is as uncertain as what cancelled.
+//              one counts because a score in which much cancels is as uncertain as what cancelled. For max_scores it
+//              counts wholly: o and lse are means over keys, the largest score is a single one.
 //
 // Why the floor is not e * magnitude everywhere: e bounds the error of ln(p / l), so p / l errs by at most exp(e) - 1
 // times itself. It also errs by at most 1, because it lies between 0 and 1. With softmax the weights p / l sum to at

@@ -25,15 +25,23 @@ using namespace nb::literals;
 
 namespace {
 
-/// A Python number, bool or Expr. NumPy's scalars are numbers, too.
+/// A Python number, bool or Expr. NumPy's scalars are numbers, too, and so is a capture without axes.
 Expr expr_of(nb::handle value) {
   if (nb::isinstance<Expr>(value)) return nb::cast<Expr>(value);
+  if (nb::isinstance<Capture>(value)) {
+    const auto& capture = nb::cast<const Capture&>(value);
+    if (capture.rank() == 0) return capture.read({});
+    throw nb::type_error(("a mod computes with elements of the array '" + capture.name() + "' of rank " +
+                          std::to_string(capture.rank()) + ", not with all of it: index it")
+                             .c_str());
+  }
   if (PyBool_Check(value.ptr())) return Expr(value.ptr() == Py_True);
   if (PyFloat_Check(value.ptr())) return Expr(PyFloat_AsDouble(value.ptr()));
   if (PyLong_Check(value.ptr())) {
     int overflow = 0;
     return Expr(PyLong_AsLongLongAndOverflow(value.ptr(), &overflow));
   }
+  if (nb::hasattr(value.type(), "__heddle_expr__")) return expr_of(nb::getattr(value, "__heddle_expr__")());
   if (PyIndex_Check(value.ptr())) {
     const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
     if (index.is_valid()) return expr_of(index);

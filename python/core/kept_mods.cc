@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -31,7 +32,7 @@ constexpr std::pair<const char*, StepKind> kStepNames[] = {
     {"type", StepKind::type},   {"size", StepKind::size},         {"keys", StepKind::keys},
     {"equal", StepKind::equal}, {"bits", StepKind::bits},         {"i32", StepKind::i32},
     {"same", StepKind::same},   {"fresh", StepKind::fresh},       {"array", StepKind::array},
-    {"shape", StepKind::shape},
+    {"shape", StepKind::shape}, {"of_class", StepKind::of_class}, {"of_this_class", StepKind::of_this_class},
 };
 
 StepKind kind_named(const std::string& name) {
@@ -55,7 +56,54 @@ nb::handle type_of(nb::handle object) { return reinterpret_cast<PyObject*>(Py_TY
 /// A reference of one's own, or what is null.
 nb::object owned(PyObject* borrowed) { return borrowed == nullptr ? nb::object() : nb::borrow(borrowed); }
 
-ArrayKind kind_of(const ForeignArray& array) { return {array.dtype(), array.ndim(), array.device_type()}; }
+ArrayKind kind_of(const ForeignArray& array) {
+  return {array.dtype(), array.ndim(), array.device_type(), array.device_id()};
+}
+
+constexpr const char* kTracesAlwaysDoc =
+    R"(Whether mods that are Python functions are traced at every call, and nothing of theirs is kept: what
+set_trace_always said last, before that whether the environment variable HEDDLE_TRACE_ALWAYS is set.
+
+>>> import heddle
+>>> heddle.traces_always()
+False
+)";
+constexpr const char* kSetTraceAlwaysDoc =
+    R"(Whether mods that are Python functions are traced at every call from now on. It holds for the
+process, for heddle and heddle.torch. Plans and block masks that were made before keep what they have.
+
+>>> import heddle
+>>> heddle.set_trace_always(True)
+>>> heddle.traces_always()
+True
+>>> heddle.set_trace_always(False)
+)";
+
+/// Whether every mod is traced at every call. The variable stands in the library's table (src/base/environment.cc).
+bool& traces_always() {
+  static bool always = [] {
+    const char* given = std::getenv("HEDDLE_TRACE_ALWAYS");
+    return given != nullptr && *given != '\0';
+  }();
+  return always;
+}
+
+/// A class's attribute as it stands there, not bound to anything; None if it has none.
+nb::object of_class(nb::handle type, PyObject* name) {
+  static PyObject *const order = PyUnicode_InternFromString("__mro__"), *const attributes =
+                                                                            PyUnicode_InternFromString("__dict__");
+  const nb::object classes = nb::steal(PyObject_GetAttr(type.ptr(), order));
+  if (!classes.is_valid() || !PyTuple_Check(classes.ptr())) return {};
+  for (Py_ssize_t i = 0; i < PyTuple_Size(classes.ptr()); ++i) {
+    const nb::object own = nb::steal(PyObject_GetAttr(PyTuple_GetItem(classes.ptr(), i), attributes));
+    if (!own.is_valid()) return {};
+    nb::object found = nb::steal(PyObject_GetItem(own.ptr(), name));
+    if (found.is_valid()) return found;
+    if (!PyErr_ExceptionMatches(PyExc_KeyError)) return {};
+    PyErr_Clear();
+  }
+  return nb::none();
+}
 
 /// The steps of one kept mod, taken from one root.
 class Walk {
@@ -106,6 +154,10 @@ class Walk {
                    owned(PyTuple_Check(from) ? PyTuple_GetItem(from, step.number) : PyList_GetItem(from, step.number)));
       case StepKind::call:
         return put(step, called(step));
+      case StepKind::of_class:
+        return put(step, of_class(type_of(from), object));
+      case StepKind::of_this_class:
+        return put(step, of_class(from, object));
       case StepKind::constant:
         return put(step, step.object);
       case StepKind::is:
@@ -186,8 +238,7 @@ class Walk {
       raised();
       return false;
     }
-    const ArrayKind found = kind_of(array);
-    return found.dtype == traced.dtype && found.rank == traced.rank && found.device_type == traced.device_type;
+    return kind_of(array) == traced;
   }
 
   static bool has_shape(const ReadOnly& array, const std::vector<std::int64_t>& shape) {
@@ -292,6 +343,7 @@ bool set(const KeptMods& self, Arguments& arguments, nb::handle mod) {
 }  // namespace
 
 bool KeptMods::find(nb::handle mod, Expr& expr, NamedValues& values) const {
+  if (traces_always()) return false;
   const auto found = by_code_.find(code_of(mod).ptr());
   if (found == by_code_.end()) return false;
   const std::shared_ptr<const Variants> variants = found->second;
@@ -318,6 +370,10 @@ void KeptMods::keep(nb::handle mod, KeptMod made) {
 }
 
 void add_kept_mods(nb::module_& module) {
+  module.def(
+      "traces_always", [] { return traces_always(); }, kTracesAlwaysDoc);
+  module.def(
+      "set_trace_always", [](bool always) { traces_always() = always; }, "always"_a, kSetTraceAlwaysDoc);
   nb::class_<KeptMods>(module, "KeptMods", "Expressions of mods that were met before.")
       .def(nb::init<>())
       .def("find", &find, "mod"_a, "The expression, captures and params of a mod, or None if it is not known.")

@@ -23,25 +23,27 @@ namespace heddle::python {
 
 /// A walk puts each value that it meets into a slot; slot 0 is the mod.
 enum class StepKind : std::uint8_t {
-  get,       // to = from.object
-  cell,      // to = the content of cell `number` of the closure `from`
-  no_cell,   // cell `number` of the closure `from` has no content
-  item,      // to = from[object], of a dict
-  no_item,   // the dict `from` lacks the key `object`
-  at,        // to = from[number], of a tuple or a list
-  call,      // to = object(slots...)
-  constant,  // to = object
-  is,        // from is object
-  type,      // type(from) is object
-  size,      // len(from) == number
-  keys,      // the keys of the dict `from` are those of the tuple `object`, in this order
-  equal,     // from == object; `type` was a step before
-  bits,      // from is the float `object`, bit by bit
-  i32,       // the int `from` lies within ±(2^31 - 1)
-  same,      // from is the object of slot `number`
-  fresh,     // from is none of the objects of `slots`
-  array,     // from is array `number`: elements, rank and device are those that the mod was traced with
-  shape,     // array `number` has the shape `slots`
+  get,            // to = from.object
+  cell,           // to = the content of cell `number` of the closure `from`
+  no_cell,        // cell `number` of the closure `from` has no content
+  item,           // to = from[object], of a dict
+  no_item,        // the dict `from` lacks the key `object`
+  at,             // to = from[number], of a tuple or a list
+  call,           // to = object(slots...)
+  of_class,       // to = the attribute `object` of the class of `from`, as it stands there; None if it has none
+  of_this_class,  // the same of the class `from` itself
+  constant,       // to = object
+  is,             // from is object
+  type,           // type(from) is object
+  size,           // len(from) == number
+  keys,           // the keys of the dict `from` are those of the tuple `object`, in this order
+  equal,          // from == object; `type` was a step before
+  bits,           // from is the float `object`, bit by bit
+  i32,            // the int `from` lies within ±(2^31 - 1)
+  same,           // from is the object of slot `number`
+  fresh,          // from is none of the objects of `slots`
+  array,          // from is array `number`: elements, rank and device are those that the mod was traced with
+  shape,          // array `number` has the shape `slots`
 };
 
 struct Step {
@@ -56,7 +58,9 @@ struct Step {
 struct ArrayKind {
   nb::dlpack::dtype dtype{};
   std::size_t rank = 0;
-  int device_type = 0;
+  int device_type = 0, device_id = 0;
+
+  bool operator==(const ArrayKind&) const = default;
 };
 
 /// The expression of a mod, the steps that recognise it, and where captures and params come from.

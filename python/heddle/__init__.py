@@ -45,6 +45,7 @@ from ._core import (
     relu,
     round,
     rsqrt,
+    set_trace_always,
     sigmoid,
     sign,
     silu,
@@ -55,6 +56,7 @@ from ._core import (
     tanh,
     to_f32,
     to_i32,
+    traces_always,
     trunc,
     where,
 )
@@ -76,6 +78,7 @@ __all__ = [
     "atan", "attention", "attention_backward", "ceil", "check", "check_backward", "clear_plan_cache", "clip", "cos",
     "devices", "erf", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "floor", "gelu",
     "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
-    "mods", "param", "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "save", "sigmoid",
-    "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32", "trunc", "where",
+    "mods", "param", "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "save",
+    "set_trace_always", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32",
+    "traces_always", "trunc", "where",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
 from . import _core
 from ._core import GradientReport
 from ._options import BackwardOptions, given_arguments, refuse_arrays, refuse_type
 from ._plan import Explanation
-from ._tensor import public
+from ._tensor import Tensor, public
 from ._types import Array
 
 Wanted: TypeAlias = bool | Array
@@ -33,7 +35,8 @@ class Gradients:
         self._captures: Mapping[str, Any] = {}
 
     def of(self, array: Array) -> Any:
-        """The gradient of an array that a mod read. Raises KeyError if it was not asked for.
+        """The gradient of an array that a mod read: where it is captured under several names, the sum of those that
+        were asked for. Raises KeyError if none was.
 
         >>> import numpy as np, heddle
         >>> q = k = v = d_o = np.ones((1, 1, 4, 8), np.float32)
@@ -43,16 +46,26 @@ class Gradients:
         >>> heddle.attention_backward(q, k, v, o, lse, d_o, score_mod=alibi, d_captures=[slopes]).of(slopes).shape
         (1,)
         """
-        for name, one in self._captures.items():
-            if one is array and name in self.d_captures:
-                return self.d_captures[name]
-        raise KeyError("an array whose gradient was not asked for")
+        asked = [self.d_captures[name] for name, one in self._captures.items()
+                 if one is array and name in self.d_captures]
+        if not asked:
+            raise KeyError("an array whose gradient was not asked for")
+        return asked[0] if len(asked) == 1 else sum_of(asked)
 
     def __repr__(self) -> str:
         made = [name for name in ("dq", "dk", "dv", "d_sinks") if getattr(self, name) is not None]
         made += [f"d_captures['{name}']" for name in self.d_captures]
         made += [f"d_params['{name}']" for name in self.d_params]
         return f"<heddle.Gradients {', '.join(made) or 'without any'}>"
+
+
+def sum_of(gradients: list[Any]) -> Any:
+    """Their sum, of the first one's type: NumPy has no arithmetic for a Tensor's elements."""
+    first = gradients[0]
+    if not isinstance(first, Tensor):
+        return functools.reduce(operator.add, gradients)
+    total = functools.reduce(operator.add, (one.cpu().to("float32").numpy() for one in gradients))
+    return Tensor.of(total).to(first.dtype).on(first.device)
 
 
 def inputs_of(q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array,
@@ -78,24 +91,26 @@ def refuse_target(error: TypeError, name: str, value: Any) -> None:
     refuse_arrays(error, {name: value}, {})
 
 
-def name_of(array: Any, captures: Mapping[str, Any]) -> str:
-    """The name under which a mod's array is captured. Names are what they are."""
+def names_of(array: Any, captures: Mapping[str, Any], read: Collection[str]) -> list[str]:
+    """The names under which score_mod and weight_mod (which read `read`) capture an array. Names are what they are."""
     if isinstance(array, str):
-        return array
+        return [array]
     if not hasattr(array, "__dlpack__"):
         refuse_type("an element of d_captures", array, "a name, or an array that a mod reads,")
-    found = next((name for name, one in captures.items() if one is array), None)
-    if found is None:
+    found = [name for name, one in captures.items() if one is array]
+    if not found:
         raise ValueError("d_captures has an array that no mod reads; the captures are "
                          f"{', '.join(repr(name) for name in captures) or 'none'}")
-    return found
+    return [name for name in found if name in read] or found[:1]
 
 
-def by_name(argument: str, wanted: Any, captures: Mapping[str, Any]) -> dict[str, Wanted]:
+def by_name(
+    argument: str, wanted: Any, captures: Mapping[str, Any], read: Collection[str] = ()
+) -> dict[str, Wanted]:
     if isinstance(wanted, str) or not isinstance(wanted, Iterable):
         refuse_type(argument, wanted, "a list of names, or a dict of arrays by name,")
     if not isinstance(wanted, Mapping):
-        return {name_of(one, captures): True for one in wanted}
+        return {name: True for one in wanted for name in names_of(one, captures, read)}
     for name, array in wanted.items():
         if not hasattr(array, "__dlpack__"):
             refuse_type(f"{argument}['{name}']", array, "an array that can be written")
@@ -114,7 +129,8 @@ def targets_of(
     for argument, wanted in (("captures", d_captures), ("params", d_params)):
         if wanted:
             captures = arguments.captures if argument == "captures" else {}
-            set_named(targets, argument, by_name(f"d_{argument}", wanted, captures))
+            read = {*arguments.score_mod.captures, *arguments.weight_mod.captures}
+            set_named(targets, argument, by_name(f"d_{argument}", wanted, captures, read))
     return targets
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from . import _core
+from ._kinds import is_array
 from ._mod import Mod
 from ._types import Array, ModLike, ParamValue
-from ._reached import is_array
 from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name, recognised
 
 if TYPE_CHECKING:
@@ -137,12 +136,6 @@ class Tracer(Traced):
             return _core.parse(mod, declared, {name: param_type(value) for name, value in self.params.items()})
         return super().of(mod, arguments)
 
-    def is_replaced(self, value: Any) -> bool:
-        return isinstance(value, Mod) or super().is_replaced(value)
-
-    def replaced(self, value: Any, name: str) -> Any:
-        return super().replaced(value.function if isinstance(value, Mod) else value, name)
-
 
 def set_values(target: Any, captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> None:
     """Fills `target.captures` and `target.params`. Raises TypeError that names the one that is none."""
@@ -192,12 +185,12 @@ def arguments_of(
 
 
 def sets_one_known(arguments: _core.Arguments, score_mod: ModLike, mask_mod: ModLike, weight_mod: ModLike) -> bool:
-    """Sets the mod of a call that has only one, if it is a function that was met before."""
+    """Sets the mod of a call that has only one, if it was met before."""
     given = score_mod if score_mod is not None else mask_mod if mask_mod is not None else weight_mod
     if given is None or (score_mod is not None) + (mask_mod is not None) + (weight_mod is not None) > 1:
         return False
     function = given.function if type(given) is Mod and given.expr is None else given
-    if type(function) is not FunctionType:
+    if not callable(function):
         return False
     if score_mod is not None:
         return recognised[SCORE_ARGUMENTS].set_score(arguments, function)

@@ -1,16 +1,23 @@
 """Python callables to expressions: a mod is called once with expressions for its arguments.
 
-Arrays in its closure, in its globals, in its defaults and in its helper functions become captures. Later calls of the
-same code with the same numbers, on arrays of the same types and ranks, take the kept expression.
+Arrays that it reaches become captures. Later calls of the same code with the same numbers, on arrays of the same types
+and ranks, take the kept expression, by the rule of _reached.py.
 """
 
 import inspect
+import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from . import _core
-from ._reached import NotKept, Reached, is_array, names_of
+from ._byte_code import Uses
+from ._constants import is_constant, is_library
+from ._kinds import is_array
+from ._owners import of_class
+from ._reached import NotKept, Reached
+from ._rebind import Rebound
+from ._stand_ins import Array, AttributesOf, Element
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
@@ -28,7 +35,7 @@ class Traced:
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         self.captures: dict[str, Any] = dict(given or {})
         self._names: dict[int, str] = {id(array): name for name, array in self.captures.items()}
-        self._functions: dict[int, Any] = {}
+        self.reads_content = False  # whether the last mod saw what an array holds: its expression is not kept
 
     def capture(self, array: Any, wanted: str) -> Any:
         """The capture that stands for an array: one each, named as the mod names it, as far as names are free."""
@@ -39,7 +46,7 @@ class Traced:
                 name, number = f"{wanted}_{number}", number + 1
             self.captures[name] = array
             self._names[id(array)] = name
-        return _core.Capture(name, dtype_name(array), len(array.shape))
+        return Array(name, dtype_name(array), array, self)
 
     def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
         """The expression of a mod: an expression, text, or a callable of these arguments."""
@@ -65,21 +72,14 @@ class Traced:
 
     def _traced(self, mod: Callable[..., Any], arguments: tuple[str, ...], is_first: bool) -> Any:
         """The kept expression, or that of a call of the mod."""
-        reached = None
-        try:
-            if type(mod) is types.FunctionType:
-                reached = Reached(mod)
-        except NotKept:
-            pass
+        reached, key, kept = self._walked(mod, arguments)
         if reached is None:
-            check_arguments(mod, arguments)
             return self._called(mod, arguments)
-        key = (arguments, reached.key, tuple(self.captures), tuple(self._names.get(id(x)) for x in reached.arrays))
-        kept = _kept.get(key)
         if kept is None:
-            check_arguments(mod, arguments)
             expr = self._called(mod, arguments)
             names = tuple(self._names.get(id(x), "") for x in reached.arrays)
+            if self.reads_content:
+                return expr
             if len(_kept) >= MOST_KEPT:
                 _kept.pop(next(iter(_kept)), None)
             kept = _kept[key] = expr, names
@@ -89,49 +89,95 @@ class Traced:
             recognise(mod, arguments, reached, expr, names)
         return expr
 
+    def _walked(self, mod: Any, arguments: tuple[str, ...]) -> tuple[Reached | None, Any, Any]:
+        """The walk over a mod, its key, and what is kept by it. No walk: the mod is traced at each call."""
+        try:
+            reached = Reached(mod)
+            key = arguments, reached.key, tuple(self.captures), tuple(self._names.get(id(x)) for x in reached.arrays)
+            return reached, key, _kept.get(key)
+        except (NotKept, TypeError, RecursionError):  # TypeError: a key that does not hash
+            return None, None, None
+
     def _called(self, mod: Callable[..., Any], arguments: tuple[str, ...]) -> Any:
-        return _core.as_expr(self.rebound(mod)(*(_core.leaf(name) for name in arguments)))
+        check_arguments(mod, arguments)
+        self.reads_content = False
+        before, rebound = set(self.captures), Captured(self)
+        try:
+            result = rebound.called(mod)(*(_core.leaf(name) for name in arguments))
+            expr = _core.as_expr(result)
+        except IndexError as error:
+            rebound.refuse_index(error, mod)
+        finally:
+            rebound.write_back()
+        read = {*before, *expr.captures}
+        for name in [one for one in self.captures if one not in read]:
+            del self._names[id(self.captures.pop(name))]
+        return expr
 
-    def rebound(self, function: Any) -> Any:
-        """The same function, but that arrays which it reaches are captures."""
-        if isinstance(function, types.MethodType):
-            return types.MethodType(self.rebound(function.__func__), function.__self__)
-        if not isinstance(function, types.FunctionType):
-            return function
-        known = self._functions.get(id(function))
-        if known is not None:
-            return known
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        names = names_of(function.__code__)
-        reached = {name: function.__globals__[name] for name in names if name in function.__globals__}
-        replaced = {name: self.replaced(value, name) for name, value in reached.items() if self.is_replaced(value)}
-        scope = {**function.__globals__, **replaced} if replaced else function.__globals__
-        again = types.FunctionType(function.__code__, scope, function.__name__, None, cells or None)
-        self._functions[id(function)] = again
-        for cell, original, name in zip(cells, function.__closure__ or (), function.__code__.co_freevars):
+
+class Captured(Rebound):
+    """A mod whose arrays are captures, also those that it reaches by objects and containers."""
+
+    def __init__(self, traced: Traced) -> None:
+        super().__init__()
+        self._traced = traced
+        self._arrays: dict[int, Any] = {}
+        self._unreadable: list[ValueError] = []
+
+    def called(self, mod: Any) -> Any:
+        call = of_class(type(mod), "__call__")
+        return self.of(types.MethodType(call, mod) if type(call) is types.FunctionType else mod)
+
+    def stand_in(self, value: Any, name: str, slot: Any) -> Any:
+        if type(value) is Array or not is_array(value):
+            return value
+        known = self._arrays.get(id(value))
+        if known is None:
             try:
-                cell.cell_contents = self.replaced(original.cell_contents, name)
-            except ValueError:  # not bound yet: the mod says so when it reads the name
-                pass
-        again.__defaults__ = self.all_replaced(function, function.__defaults__)
-        again.__kwdefaults__ = {
-            name: self.replaced(value, name) for name, value in (function.__kwdefaults__ or {}).items()
-        } or None
-        return again
+                known = self._traced.capture(value, name)
+            except ValueError as error:  # an element type that no expression reads; Python's code may
+                self._unreadable.append(error)
+                self._traced.reads_content, known = True, value
+            self._arrays[id(value)] = known
+        return known
 
-    def all_replaced(self, function: types.FunctionType, defaults: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        if not defaults:
-            return defaults
-        names = function.__code__.co_varnames[: function.__code__.co_argcount][-len(defaults):]
-        return tuple(self.replaced(value, name) for name, value in zip(names, defaults))
+    def refuse_index(self, error: IndexError, mod: Any) -> NoReturn:
+        """Raises what an IndexError of NumPy's means, if a mod's index was an expression; else the error itself."""
+        if not str(error).startswith(NO_INDEX):
+            raise error
+        where = f"{described(mod)}, {line_of(error)}"
+        if self._unreadable:
+            raise ValueError(f"{where}: {' or '.join(str(one) for one in self._unreadable)}") from None
+        raise TypeError(
+            f"{where}: the mod reads an array that its code does not name; arrays that become captures are found in "
+            "variables, defaults, partials, attributes, dicts and lists which the code names. Write the array into a "
+            "variable before the call (table = holder.table), or give it by captures={'table': table} to a mod that is "
+            "text") from None
 
-    def is_replaced(self, value: Any) -> bool:
-        return is_array(value) or isinstance(value, (types.FunctionType, types.MethodType))
+    def of_object(self, value: Any, uses: Uses | None) -> Any:
+        kind = type(value)
+        if uses is None or uses.whole or kind in NO_OBJECTS or is_constant(value) or is_library(value):
+            return value
+        return AttributesOf(value, uses, self)
 
-    def replaced(self, value: Any, name: str) -> Any:
-        if is_array(value):
-            return self.capture(value, name)
-        return self.rebound(value) if self.is_replaced(value) else value
+
+# How the errors of NumPy's begin for an index that is none.
+NO_INDEX = ("only integers, slices", "arrays used as indices must be", "too many indices for array")
+
+
+def described(mod: Any) -> str:
+    return f"mod {getattr(mod, '__qualname__', type(mod).__name__)}"
+
+
+def line_of(error: BaseException) -> str:
+    """Where the mod raised it: file, line, and the text there."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}{f' ({last.line})' if last.line else ''}"
+
+
+# Kinds that hold no arrays, or that C++ reads.
+NO_OBJECTS = (
+    bool, int, float, complex, str, bytes, type(None), _core.Expr, _core.Capture, Array, Element, AttributesOf)
 
 
 def recognise(

@@ -339,3 +339,25 @@ def test_calls_keep_nothing():
         backward(o, lse, score_mod=alibi, d_captures=[SLOPES])
     gc.collect()
     assert len(gc.get_objects()) <= before + 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_one_array_under_two_names(dtype):
+    q, k, v, d_o = np.random.default_rng(3).standard_normal((4, 1, 2, 6, 4), np.float32)
+    table = np.array([1.0, 2.0])
+    table = heddle.Tensor.of(table).to(dtype) if dtype == "bfloat16" else table.astype(dtype)
+    score = "score * x[h] + y[h] * kv_idx"
+    options = {"score_mod": score, "weight_mod": "z[h]", "mask_mod": "m[h] > 0.0"}
+    captures = dict.fromkeys("xyzm", table)
+    o, lse = heddle.attention(q, k, v, return_lse=True, captures=captures, **options)
+    whole = heddle.attention_backward(q, k, v, o, lse, d_o, captures=captures, d_captures=[table], **options)
+    assert sorted(whole.d_captures) == ["x", "y", "z"]  # what a mask reads has no gradient
+    distinct = {name: np.array([1.0, 2.0], np.float32) for name in "xyzm"}
+    apart = heddle.attention_backward(q, k, v, o, lse, d_o, captures=distinct, d_captures=["x", "y", "z"], **options)
+    got = whole.of(table)
+    got = got.to("float32").numpy() if dtype == "bfloat16" else got
+    np.testing.assert_allclose(got, sum(apart.d_captures.values()), rtol=1e-5,
+                               atol=2e-2 if dtype == "bfloat16" else 1e-6)
+    plan = heddle.BackwardPlan(q, k, v, o, lse, d_o, captures=captures, d_captures=[table], **options)
+    planned = plan.run(q, k, v, o, lse, d_o).of(table)
+    assert np.array_equal(np.asarray(planned.to("float32") if dtype == "bfloat16" else planned), got)

@@ -33,13 +33,16 @@ constexpr std::array kOptions{
     OptionRow{Option::plan_cache_bytes, "HEDDLE_PLAN_CACHE_BYTES",
               "what the plans that attention() keeps may hold in all: 64M; default: 1G; 0: no plan is kept"},
     OptionRow{Option::family, "HEDDLE_FAMILY",
-              "the only kernel family that plans on a GPU may take: forward_sm90, backward_sm90; forward_mma and "
-              "backward_mma, which are not wholly proved on a GPU yet and are taken only when they are named"},
+              "the only kernel family that plans on a GPU may take, to compare: forward_sm90, backward_sm90, forward_mma "
+              "or backward_mma"},
     OptionRow{
         Option::tuning, "HEDDLE_TUNING",
         "which kernel plans take where the options do not say: off, the planner's own choice; recorded (default), "
         "the fastest one measured before; measure, that one, measured first where none was; again, measured "
         "anew"},
+    OptionRow{
+        Option::trace_always, "HEDDLE_TRACE_ALWAYS",
+        "not empty: mods that are Python functions are traced at every call, and no expression of theirs is kept"},
 };
 
 constexpr bool in_order() {

@@ -20,7 +20,8 @@ enum class Option : std::uint8_t {
   copy_bytes,
   plan_cache_bytes,
   family,
-  tuning
+  tuning,
+  trace_always
 };
 
 struct OptionRow {

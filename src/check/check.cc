@@ -51,8 +51,8 @@ class RowJudge {
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
-    add_number(lse_, lse_criterion_, place, reference, reference.lse, plain.lse);
-    add_number(max_scores_, max_scores_criterion_, place, reference, reference.max_score, plain.max_score);
+    add_number(lse_, lse_criterion_, place, reference.exponent, reference.lse, plain.lse);
+    add_number(max_scores_, max_scores_criterion_, place, reference.score_terms, reference.max_score, plain.max_score);
   }
 
   /// What a step of a sum is rounded to.
@@ -69,12 +69,11 @@ class RowJudge {
   }
 
  private:
-  /// One number of a row: its lse or its largest score, if `of` has it.
+  /// One number of a row: its lse or its largest score, if `of` has it. `magnitude`: what its rounding is relative to.
   void add_number(const std::optional<ConstTensorView>& of, check::Criterion& criterion,
-                  const reference::RowPlace& place, const reference::RowResult& row, double reference,
-                  double plain) const {
+                  const reference::RowPlace& place, double magnitude, double reference, double plain) const {
     if (!of) return;
-    const double floor = step_ * (1 + row.exponent) * std::max(1.0, std::abs(reference));
+    const double floor = step_ * (1 + magnitude) * std::max(1.0, std::abs(reference));
     criterion.add({.value = element_at(*of, place, 0),
                    .reference = reference,
                    .plain = plain,

@@ -102,6 +102,7 @@ Json plan_json(const plan::Plan& plan) {
   }
   if (!plan.access.empty()) json["access"] = plan.access;
   if (!plan.gradients.empty()) json["gradients"] = plan.gradients;
+  if (!plan.untried.empty()) json["untried"] = plan.untried;
   return json;
 }
 
@@ -200,6 +201,7 @@ void add_plan(Text& text, const Json& plan) {
     if (!plan.contains(list)) continue;
     for (const Json& sentence : plan.at(list)) text.below(plain(sentence));
   }
+  if (plan.contains("untried")) text.below(plain(plan["untried"]));
 }
 
 void add_predicted(Text& text, const Json& predicted) {

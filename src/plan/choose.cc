@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <ranges>
 
 #include "base/environment.h"
 #include "heddle/error.h"
+#include "plan/factors.h"
 #include "plan/families.h"
 
 namespace heddle::plan {
@@ -62,14 +64,38 @@ void check_device(const Device& device, const device::Machine& machine) {
   if (device.kind == DeviceKind::rocm) check(machine.amd, "ROCm", machine.amd_missing);
 }
 
-/// The lists of several families, the one with the least predicted time first.
+/// Why a family's plans stand behind those of the family that is chosen.
+std::string standing_behind(const Plan& other, const Plan& first) {
+  if (!other.predicted)
+    return fmt::format("{}: its time is not predicted, so {} goes before", other.family, first.family);
+  if (!first.predicted) return fmt::format("{}: predicted {:.4g} ms", other.family, other.predicted->seconds * 1e3);
+  const double ratio = other.predicted->seconds / first.predicted->seconds;
+  if (ratio < 1) {
+    return fmt::format("{}: predicted {:.4g} ms, too little faster", other.family, other.predicted->seconds * 1e3);
+  }
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", other.family, other.predicted->seconds * 1e3,
+                     100 * (ratio - 1));
+}
+
+/// The lists of several families, in the order of the table. The one with the least predicted time comes first, if it
+/// is enough faster than the table's first; a list without a prediction stands behind those with one.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
-  std::ranges::stable_sort(lists, {}, [](const std::vector<Choice>& list) {
-    const std::optional<Prediction>& predicted = list.front().plan.predicted;
-    return predicted ? predicted->seconds : 0;
+  const std::string preferred = lists.front().front().plan.family;
+  std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
+    const Plan& best = list.front().plan;
+    if (!best.predicted) return std::numeric_limits<double>::infinity();
+    return best.predicted->seconds * (best.family == preferred ? 1 : kPlannerFactors.family_gain);
   });
+  const std::size_t of_first = lists.front().size();
+  std::vector<std::string> behind;
+  for (const std::vector<Choice>& list : lists | std::views::drop(1)) {
+    behind.push_back(standing_behind(list.front().plan, lists.front().front().plan));
+  }
   std::vector<Choice> all;
   for (std::vector<Choice>& list : lists) std::ranges::move(list, std::back_inserter(all));
+  for (Choice& choice : all | std::views::take(of_first)) {
+    choice.plan.rejected.insert(choice.plan.rejected.end(), behind.begin(), behind.end());
+  }
   // Lists of tiles are large: only those of the first are kept.
   for (Choice& choice : all | std::views::drop(1)) choice.plan.schedule.reset();
   return all;
@@ -105,18 +131,20 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
       refused.push_back(fmt::format("{}: {}", family.name, reason));
       continue;
     }
-    if (family.unproven && only.empty()) {
-      refused.push_back(fmt::format("{}: not all of it is proved on a GPU yet; {}={} takes it", family.name,
-                                    base::name_of(base::Option::family), family.name));
+    try {
+      lists.push_back(family.candidates(request, rows_of));
+    } catch (const Error& error) {  // none of its kernels fits
+      if (error.code() != ErrorCode::unsupported) throw;
+      refused.push_back(fmt::format("{}: {}", family.name, error.what()));
       continue;
     }
-    lists.push_back(family.candidates(request, rows_of));
     if (variants && family.variants != nullptr) {
       std::ranges::move(family.variants(request, rows_of), std::back_inserter(lists.back()));
     }
     for (Choice& choice : lists.back()) {
       choice.plan.backend = backend;
       choice.plan.family = family.name;
+      if (family.untried != nullptr) choice.plan.untried = family.untried(request);
     }
   }
   if (lists.empty()) {

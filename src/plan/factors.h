@@ -24,6 +24,9 @@ struct PlannerFactors {
   // blocks may leave out more, but the table's partial steps, which the prediction counts, are dearer than steps by
   // stored bits are in any kernel. A guess.
   double spare_gain;
+  // A family that stands behind another in the table is taken only if it is predicted this many times as fast. A guess:
+  // predictions of few queries err by up to 25 % (docs/notes/portable_family.md).
+  double family_gain;
 };
 
 inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
@@ -31,6 +34,7 @@ inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
                                                    .copy_gain = 1.05,
                                                    .element_reads = 2.5,
                                                    .table_reads = 1.45,
-                                                   .spare_gain = 1.1};
+                                                   .spare_gain = 1.1,
+                                                   .family_gain = 1.05};
 
 }  // namespace heddle::plan

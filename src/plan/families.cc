@@ -115,7 +115,8 @@ constexpr Family kFamilies[] = {
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, cuda_caps(request), plan.order);
      },
-     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }, true},
+     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); },
+     [](const Request& request) { return portable_untried(cuda_caps(request)); }},
     {"forward_mma", BackendChoice::amd, problem::Pass::forward,
      [](const Request& request) { return forward_mma_refuses(request.problem, request.options, amd_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) {
@@ -127,7 +128,8 @@ constexpr Family kFamilies[] = {
      [](const Plan& plan, const Request& request, const BlockMask* block_mask) {
        return forward_mma_schedule(request.problem, *plan.forward_mma, block_mask, amd_caps(request), plan.order);
      },
-     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); }, true},
+     [](const Plan& plan) { return forward_mma_settings(*plan.forward_mma); },
+     [](const Request& request) { return portable_untried(amd_caps(request)); }},
     {"backward_sm90", BackendChoice::cuda, problem::Pass::backward,
      [](const Request& request) { return backward_sm90_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_sm90(request, cuda_caps(request), rows_of); },
@@ -135,11 +137,13 @@ constexpr Family kFamilies[] = {
     {"backward_mma", BackendChoice::cuda, problem::Pass::backward,
      [](const Request& request) { return backward_mma_refuses(request, cuda_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_mma(request, cuda_caps(request), rows_of); },
-     nullptr, nullptr, [](const Plan& plan) { return backward_mma_settings(*plan.backward_mma); }, true},
+     nullptr, nullptr, [](const Plan& plan) { return backward_mma_settings(*plan.backward_mma); },
+     [](const Request& request) { return portable_untried(cuda_caps(request)); }},
     {"backward_mma", BackendChoice::amd, problem::Pass::backward,
      [](const Request& request) { return backward_mma_refuses(request, amd_caps(request)); },
      [](const Request& request, const RowsOf& rows_of) { return backward_mma(request, amd_caps(request), rows_of); },
-     nullptr, nullptr, [](const Plan& plan) { return backward_mma_settings(*plan.backward_mma); }, true},
+     nullptr, nullptr, [](const Plan& plan) { return backward_mma_settings(*plan.backward_mma); },
+     [](const Request& request) { return portable_untried(amd_caps(request)); }},
 };
 
 }  // namespace

@@ -31,8 +31,9 @@ struct Family {
   TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*);
   /// What explain() shows of a plan's kernel. Null: nothing.
   std::vector<Setting> (*settings)(const Plan&);
-  /// Not all tests of its kernels as they are have passed on a GPU: nobody gets it without asking (HEDDLE_FAMILY).
-  bool unproven = false;
+  /// Says that the family's kernels have not run on a chip like the request's, and where they have run: a sentence.
+  /// Empty, or a null pointer: they have.
+  std::string (*untried)(const Request&) = nullptr;
 };
 
 /// Of every backend and pass; of one, the preferred first.

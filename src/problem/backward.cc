@@ -23,6 +23,10 @@ void check_forward_results(const BackwardTensors& tensors, const AttentionOption
   if (options.page_table) {
     refuse("page_table is given; a backward takes keys and values that are not in pages");
   }
+  if (options.cu_seqlens_kv && options.kv_lengths && options.kv_lengths->device.kind != tensors.q.device.kind) {
+    refuse("kv_lengths is given beside cu_seqlens_kv, and on the CPU; a backward on {} takes them where q is",
+           name(tensors.q.device));
+  }
   const bool softmax = options.normalizer == Normalizer::softmax;
   if (softmax && !tensors.lse)
     refuse("lse is not given; the backward of softmax takes the lse that the forward stored");

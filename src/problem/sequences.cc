@@ -54,35 +54,34 @@ struct Side {
   const std::optional<ConstTensorView>&given, &given_cumulative;
   const std::optional<std::int64_t>& most;
   std::int64_t rows;  // of the tensors, or of the pages that a table lists
-  std::string_view rows_of = "the tensor";
 };
 Side q_side(const AttentionOptions& options, const PaddedSizes& sizes) {
   return {"q_lengths",          "cu_seqlens_q",    "max_q_len", options.q_lengths,
           options.cu_seqlens_q, options.max_q_len, sizes.q_rows};
 }
 Side kv_side(const AttentionOptions& options, const PaddedSizes& sizes) {
-  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len",  options.kv_lengths,
-          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows, options.page_table ? "page_table" : "the tensor"};
+  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len", options.kv_lengths,
+          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows};
 }
 
-// What no sequence is longer than.
+// No sequence is longer: the caller's bound, or the rows, which are a bound themselves.
 std::int64_t longest(const Side& side) {
   if (!side.most) return side.rows;
   if (!side.given && !side.given_cumulative) {
     refuse("{} is given without {} and {}; it bounds those", side.longest, side.lengths, side.cumulative);
   }
-  if (*side.most < 0 || *side.most > side.rows) {
-    refuse("{} is {}; 0 to the {} rows of {} are accepted", side.longest, *side.most, side.rows, side.rows_of);
-  }
-  return *side.most;
+  if (*side.most < 0) refuse("{} is {}; 0 and more are accepted", side.longest, *side.most);
+  return std::min(*side.most, side.rows);
 }
+
+bool bounded_by_caller(const Side& side) { return side.most && *side.most <= side.rows; }
 
 void check_lengths(const Side& side, std::string_view name, std::span<const std::int64_t> values) {
   const std::int64_t most = longest(side);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] >= 0 && values[i] <= most) continue;
     refuse("{}[{}] is {}; lengths from 0 to {} {} are accepted", name, i, values[i],
-           side.most ? side.longest : "the padded size", most);
+           bounded_by_caller(side) ? side.longest : "the padded size", most);
   }
 }
 
@@ -104,7 +103,7 @@ std::vector<std::int64_t> read_cumulative(const Side& side) {
     if (values[i] < values[i - 1]) {
       refuse("{}[{}] is {} after {}; cumulative lengths never decrease", name, i, values[i], values[i - 1]);
     }
-    if (side.most && values[i] - values[i - 1] > most) {
+    if (bounded_by_caller(side) && values[i] - values[i - 1] > most) {
       refuse("{}[{}] is {} after {}; sequences of up to {} {} rows are accepted", name, i, values[i], values[i - 1],
              side.longest, most);
     }
@@ -126,15 +125,27 @@ void check_packed(const AttentionOptions& options, const PaddedSizes& sizes) {
   if (!paged && !options.cu_seqlens_kv) {
     refuse("cu_seqlens_q is given without cu_seqlens_kv; both or none are accepted");
   }
-  if (options.q_lengths) refuse("q_lengths is given together with cu_seqlens; a packed batch has no other lengths");
-  if (!paged && options.kv_lengths)
-    refuse("kv_lengths is given together with cu_seqlens; a packed batch has no other lengths");
+  if (options.q_lengths) refuse("q_lengths is given together with cu_seqlens_q, which says the lengths");
   if (sizes.batch != 1) refuse("q, k, v have batch {}; with cu_seqlens 1 is accepted", sizes.batch);
 }
 
 void check_counts(std::int64_t q_entries, std::int64_t kv_entries) {
   if (q_entries == kv_entries) return;
   refuse("cu_seqlens_q has {} entries and cu_seqlens_kv {}; the same number is accepted", q_entries, kv_entries);
+}
+
+// kv_lengths beside cu_seqlens_kv says how many of each sequence's keys count.
+void cut_to_lengths(const Side& kv, std::vector<Sequence>& sequences) {
+  if (!kv.given) return;
+  const auto lengths = read_per_sequence(kv.lengths, *kv.given, std::ssize(sequences));
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    std::int64_t& length = sequences[i].kv_len;
+    if (lengths[i] < 0 || lengths[i] > length) {
+      refuse("{}[{}] is {}; lengths from 0 to the {} rows that {} gives the sequence are accepted", kv.lengths, i,
+             lengths[i], length, kv.cumulative);
+    }
+    length = lengths[i];
+  }
 }
 
 std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
@@ -147,12 +158,14 @@ std::vector<Sequence> packed_sequences(const AttentionOptions& options, const Pa
     }
     return sequences;
   }
-  const auto kv = read_cumulative(kv_side(options, sizes));
+  const Side of_keys = kv_side(options, sizes);
+  const auto kv = read_cumulative(of_keys);
   check_counts(std::ssize(q), std::ssize(kv));
   std::vector<Sequence> sequences;
   for (std::size_t i = 0; i + 1 < q.size(); ++i) {
     sequences.push_back({.q_begin = q[i], .q_len = q[i + 1] - q[i], .kv_begin = kv[i], .kv_len = kv[i + 1] - kv[i]});
   }
+  cut_to_lengths(of_keys, sequences);
   return sequences;
 }
 

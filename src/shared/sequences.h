@@ -36,7 +36,8 @@ struct LengthsView {
 };
 
 struct SequencesParams {
-  LengthsView q, kv;  // lengths, or packed cumulative ones
+  LengthsView q, kv;    // lengths, or packed cumulative ones
+  LengthsView kv_used;  // packed: how many keys of each sequence count
   LengthsView q_start;
   int q_packed, kv_packed;  // keys in pages are not, though queries may be
   int count;                // sequences

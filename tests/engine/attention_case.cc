@@ -108,7 +108,7 @@ std::string CaseSpec::text() const {
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
-  const bool packed = spec.sequences == "packed";
+  const bool packed = spec.sequences == "packed" || spec.sequences == "slots";
   const std::int64_t batch = packed ? 1 : spec.batch;
   const auto side = [&] { return below(4) == 0 ? GuardedMemory::Side::start : GuardedMemory::Side::end; };
   const auto tensor = [&](DType dtype, const Dims& shape) { return GuardedTensor(dtype, shape, spec.layout, side()); };
@@ -140,7 +140,7 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
 }
 
 void AttentionCase::make_sequences() {
-  if (spec_.sequences == "packed") {
+  if (spec_.sequences == "packed" || spec_.sequences == "slots") {
     sequences_ = 1 + below(5);
     q_lengths_ = draw_parts(*this, sequences_, spec_.q_rows);
     kv_lengths_ = draw_parts(*this, sequences_, spec_.kv_rows);
@@ -148,7 +148,12 @@ void AttentionCase::make_sequences() {
     if (spec_.page_rows > 0) {
       kv_lengths_ = draw_lengths(*this, sequences_, spec_.kv_rows);
     } else {
-      options_.cu_seqlens_kv = keep(i32_tensor(cumulative(kv_lengths_)).to(DType::i64));
+      kv_begins_ = cumulative(kv_lengths_);
+      options_.cu_seqlens_kv = keep(i32_tensor(kv_begins_).to(DType::i64));
+    }
+    if (spec_.sequences == "slots") {
+      for (std::int64_t& length : kv_lengths_) length = draw_lengths(*this, 1, length).front();
+      options_.kv_lengths = keep(i32_tensor(kv_lengths_));
     }
   } else {
     sequences_ = spec_.batch;
@@ -213,6 +218,14 @@ Dims AttentionCase::kv_shape(std::int64_t batch, std::int64_t dim) const {
   return {spec_.share_kv_batch ? 1 : batch, spec_.kv_heads, spec_.kv_rows, dim};
 }
 
+// Whether a row of packed keys is one of those that kv_lengths leaves.
+bool AttentionCase::counts(std::int64_t row) const {
+  for (std::size_t i = 0; i < kv_lengths_.size(); ++i) {
+    if (row >= kv_begins_[i] && row < kv_begins_[i] + kv_lengths_[i]) return true;
+  }
+  return false;
+}
+
 // Rows past the end of their sequence stay NaN, and those of pages that nobody has.
 void AttentionCase::fill(const GuardedTensor& tensor, double spread, const std::vector<std::int64_t>& lengths,
                          int row_axis) {
@@ -226,6 +239,9 @@ void AttentionCase::fill(const GuardedTensor& tensor, double spread, const std::
       const auto own = static_cast<std::size_t>(index[0]);
       const bool shared = tensor.view().shape[0] == 1 && !lengths.empty();
       if (index[row_axis] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
+    }
+    if (&tensor == &k || &tensor == &v) {
+      if (spec_.sequences == "slots" && !counts(index[row_axis])) return;
     }
     const bool is_late =
         &tensor == &k &&

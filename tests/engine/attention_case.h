@@ -22,7 +22,7 @@ struct CaseSpec {
   std::optional<DType> o_dtype;  // the default one otherwise
   Layout layout = Layout::bhsd;
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
-  std::string sequences = "whole";                     // whole, lengths, packed
+  std::string sequences = "whole";                     // whole, lengths, packed, slots: packed, not all keys count
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
   std::string kv_start = "none";    // none, ahead, uniform
@@ -91,6 +91,7 @@ class AttentionCase {
   std::int64_t largest_kv_start() const { return largest_kv_start_; }
 
  private:
+  bool counts(std::int64_t row) const;
   void fill(const GuardedTensor& tensor, double spread, const std::vector<std::int64_t>& lengths, int row_axis = 2);
   void make_sequences();
   void make_pages();
@@ -106,7 +107,7 @@ class AttentionCase {
   AttentionOptions options_;
   std::mt19937_64 rng_;
   std::vector<Tensor> kept_;
-  std::vector<std::int64_t> q_lengths_, kv_lengths_;
+  std::vector<std::int64_t> q_lengths_, kv_lengths_, kv_begins_;  // kv_begins_: of packed keys
   std::int64_t positions_ = 1, sequences_ = 1, largest_kv_start_ = 0;
   std::vector<std::int64_t> page_first_, page_used_;  // of each page: the key of its first row, and how many it holds
 };

@@ -122,8 +122,9 @@ TEST(Refusals, PagesBesideLengthsOnTheDevice) {
         c.options.page_table = on(c.keep(Tensor::zeros(DType::i32, {4, 2})), kGpu);
       },
       "page_table has shape [4, 2]; [3, max_pages] is accepted, a row a sequence", paged_with_device_lengths());
-  refused([](Call& c) { c.options.max_kv_len = 17; }, "max_kv_len is 17; 0 to the 16 rows of page_table are accepted",
-          paged_with_device_lengths());
+  Call loose = paged_with_device_lengths();
+  loose.options.max_kv_len = 17;
+  EXPECT_EQ(loose.validate().sequences[2].kv_len, 16);
   refused(
       [](Call& c) {
         c.k(DType::f32, {0, 2, 8, 16});
@@ -142,14 +143,41 @@ TEST(Refusals, LargestLengths) {
       c.options.max_kv_len = most;
     };
   };
-  refused(with(9), "max_kv_len is 9; 0 to the 8 rows of the tensor are accepted");
-  refused(with(-1), "max_kv_len is -1; 0 to the 8 rows of the tensor are accepted");
+  refused(with(-1), "max_kv_len is -1; 0 and more are accepted");
   refused(with(4), "kv_lengths[0] is 5; lengths from 0 to max_kv_len 4 are accepted");
   refused([](Call& c) { c.options.max_q_len = 3; },
           "cu_seqlens_q[3] is 6 after 2; sequences of up to max_q_len 3 rows are accepted", Call::packed());
-  Call right;
-  with(5)(right);
-  right.validate_all();
+  for (const std::int64_t most : {5, 8, 9, 1 << 30}) {  // a bound may exceed the rows
+    Call right;
+    with(most)(right);
+    right.validate_all();
+    EXPECT_EQ(right.validate().sequences[0].kv_len, 5);
+  }
+  refused(
+      [&](Call& c) {
+        with(100)(c);
+        c.options.kv_lengths = c.keep(i32s({5, 9}));
+      },
+      "kv_lengths[1] is 9; lengths from 0 to the padded size 8 are accepted");
+  Call packed = packed_with_device_lengths();
+  packed.options.max_q_len = packed.options.max_kv_len = 4096;
+  const problem::AttentionProblem problem = packed.validate();
+  EXPECT_EQ(problem.sequences[0], (Sequence{.q_len = 6, .kv_len = 8}));
+}
+
+TEST(Refusals, LengthsOfPackedKeysOnTheDevice) {
+  Call call = packed_with_device_lengths();
+  call.options.kv_lengths = on(call.keep(i32s({3, 0, 2})), kGpu);
+  const problem::AttentionProblem problem = call.validate();
+  EXPECT_TRUE(problem.device_lengths && problem.packed);
+  EXPECT_EQ(problem.sequences[2], (Sequence{.q_len = 4, .kv_len = 5}));
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = on(c.keep(i32s({3, 0})), kGpu);
+      },
+      "kv_lengths has shape [2]; [3] is accepted, an entry a sequence", call);
+  refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
+          testing::HasSubstr("kv_lengths is on the CPU and cu_seqlens_q on cuda:0"), call);
 }
 
 // Nothing of the lengths is read: the mods' indices are bounded by the largest alone, and by i32 where q_start is

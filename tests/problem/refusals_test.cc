@@ -336,12 +336,24 @@ TEST(Refusals, CumulativeLengths) {
       [](Call& c) {
         c.options.q_lengths = c.keep(i32s({2, 0, 4}));
       },
-      "q_lengths is given together with cu_seqlens; a packed batch has no other lengths", Call::packed());
+      "q_lengths is given together with cu_seqlens_q, which says the lengths", Call::packed());
   refused(
       [](Call& c) {
-        c.options.kv_lengths = c.keep(i32s({3, 0, 5}));
+        c.options.kv_lengths = c.keep(i32s({3, 1, 5}));
       },
-      "kv_lengths is given together with cu_seqlens; a packed batch has no other lengths", Call::packed());
+      "kv_lengths[1] is 1; lengths from 0 to the 0 rows that cu_seqlens_kv gives the sequence are accepted",
+      Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = c.keep(i32s({3, 0, -1}));
+      },
+      "kv_lengths[2] is -1; lengths from 0 to the 5 rows that cu_seqlens_kv gives the sequence are accepted",
+      Call::packed());
+  refused(
+      [](Call& c) {
+        c.options.kv_lengths = c.keep(i32s({3, 0}));
+      },
+      "kv_lengths has shape [2]; [3] is accepted, an entry a sequence", Call::packed());
   refused(
       [](Call& c) {
         c.options.cu_seqlens_q = c.keep(i32s({0, 6}));
@@ -385,8 +397,9 @@ TEST(Refusals, NumbersThatAreNoEnumerators) {
             fmt::format("normalizer is {}; softmax (0), none (1) and sigmoid (2) are accepted", number));
   }
   for (const int number : {5, 9, 255}) {
-    refused([&](Call& c) { c.options.backend = static_cast<BackendChoice>(number); },
-            fmt::format("backend is {}; automatic (0), cpu (1), reference (2), cuda (3) and amd (4) are accepted", number));
+    refused(
+        [&](Call& c) { c.options.backend = static_cast<BackendChoice>(number); },
+        fmt::format("backend is {}; automatic (0), cpu (1), reference (2), cuda (3) and amd (4) are accepted", number));
   }
 }
 

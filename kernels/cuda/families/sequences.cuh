@@ -68,6 +68,9 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kSpanThreads)
     }
     if (params.kv_packed) {
       kv = kv_scan(there ? sequences::entry(params.kv, i + 1, params.kv_rows) : 0);
+      if (there && params.kv_used.data != nullptr) {
+        kv.end = kv.begin + sequences::entry(params.kv_used, i, kv.end - kv.begin);
+      }
     } else if (there && params.kv.data != nullptr) {
       kv.end = sequences::entry(params.kv, i, params.max_kv_len);
     }

@@ -55,11 +55,13 @@ class WideProducer {
     if constexpr (!kConfig.by_sequence) return {first, 0};
     return {first + params_.operands.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
   }
-  /// Keys of the CTA of that rank.
+  /// Keys of the CTA of that rank. If they all lie past their sequence's end, the last key before it: of a box that is
+  /// outside of its map TMA touches the map's first element, which for sequences that differ is no memory of the
+  /// tensor's.
   __device__ __forceinline__ Rows key_rows(int rank) const {
     const int first = word(shared::kTileKvTile) * kConfig.keys() + rank * shared::kWarpgroupRows;
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + word(shared::kTileKvBefore), word(shared::kTileKvEnd)};
+    return {min(first + word(shared::kTileKvBefore), params_.operands.kv_len - 1), word(shared::kTileKvEnd)};
   }
 
   /// So many panels of a tensor from panel `from` on.

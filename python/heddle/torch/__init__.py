@@ -5,17 +5,19 @@ from __future__ import annotations
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _flash_implementation
-from ._block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
+from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._dense import allow_dense
 from ._flex import flex_attention
-from ._sdpa import scaled_dot_product_attention, varlen_attn
+from ._mask_mods import and_masks, noop_mask, or_masks
+from ._sdpa import scaled_dot_product_attention
 from ._take_over import Entry, activate, clear_log, deactivate, enabled, log
 from ._trace import counts as trace_counts
+from ._varlen import varlen_attn, varlen_attn_out
 
 _flash_implementation.register()
 
 __all__ = [
     "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "allow_dense", "and_masks", "clear_log",
     "create_block_mask", "create_mask", "deactivate", "enabled", "flex_attention", "log", "noop_mask", "or_masks",
-    "scaled_dot_product_attention", "trace_counts", "varlen_attn",
+    "scaled_dot_product_attention", "trace_counts", "varlen_attn", "varlen_attn_out",
 ]

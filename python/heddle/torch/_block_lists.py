@@ -20,6 +20,8 @@ MaskMod = Callable[..., torch.Tensor]
 Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices
 Versions = list[tuple[torch.Tensor | None, int | bytes]]  # tensors, and what changes with their content
 LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
+LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+         "full_q_num_blocks", "full_q_indices")
 _versions = itertools.count(1)
 
 

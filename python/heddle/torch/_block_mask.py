@@ -17,65 +17,12 @@ from torch.nn.attention import flex_attention as flex
 import heddle
 
 from .. import _core
-from . import _dense, _direct
+from . import _dense, _direct, _write_order
 from ._block_lists import (
-    Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
+    LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
+from ._mask_mods import mod_kind, noop_mask
 
 DEFAULT_BLOCK = 128
-
-
-def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:
-    """The mask_mod that is true everywhere."""
-    return batch.new_ones(size=(), dtype=torch.bool, device=batch.device)
-
-
-def and_masks(*mask_mods: MaskMod) -> MaskMod:
-    """The mask_mod that is true where all mask_mods are true. Without any it is true everywhere.
-
-    Raises RuntimeError if one is not callable.
-
-    >>> import heddle.torch
-    >>> causal, window = lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: q - kv < 128
-    >>> mask = heddle.torch.create_block_mask(heddle.torch.and_masks(causal, window), None, None, 1024, 1024, "cpu")
-    >>> mask.kv_num_blocks.sum()
-    tensor(15)
-    """
-    return _joined(mask_mods, torch.Tensor.new_ones, torch.Tensor.__and__)
-
-
-def or_masks(*mask_mods: MaskMod) -> MaskMod:
-    """The mask_mod that is true where any mask_mod is true. Without any it is true nowhere.
-
-    Raises RuntimeError if one is not callable.
-
-    >>> import torch, heddle.torch
-    >>> causal, prefix = lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: kv < 3
-    >>> heddle.torch.create_mask(heddle.torch.or_masks(causal, prefix), 1, 1, 4, 4, "cpu").to(torch.int8)
-    tensor([[[[1, 1, 1, 0],
-              [1, 1, 1, 0],
-              [1, 1, 1, 0],
-              [1, 1, 1, 1]]]], dtype=torch.int8)
-    """
-    return _joined(mask_mods, torch.Tensor.new_zeros, torch.Tensor.__or__)
-
-
-def _joined(mask_mods: tuple[MaskMod, ...], empty: Any, join: Any) -> MaskMod:
-    if not all(callable(one) for one in mask_mods):
-        raise RuntimeError(f"All inputs should be callable mask_mods: {mask_mods}")
-
-    def joined_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        result = empty(b, (), dtype=torch.bool)
-        for mask in mask_mods:
-            result = join(result, mask(b, h, q_idx, kv_idx))
-        return result
-
-    return joined_mask
-
-
-def mod_kind(mod: Callable[..., Any]) -> int:
-    """How many arguments it takes: 5 for a score_mod, 4 for a mask_mod."""
-    kind = flex._get_mod_type(mod)
-    return 5 if kind == flex._ModificationType.SCORE_MOD else 4
 
 
 def block_size(given: int | Sequence[int]) -> tuple[int, int]:
@@ -127,9 +74,7 @@ class BlockMask(flex.BlockMask):
                  BLOCK_SIZE: tuple[int, int], mask_mod: MaskMod, **later: Any) -> None:
         self._made_by: LazyLists | None = None
         super().__init__(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, q_num_blocks,
-                         q_indices, full_q_num_blocks, full_q_indices, BLOCK_SIZE, mask_mod)
-        for name, value in later.items():  # what torch adds after 2.11
-            setattr(self, name, value)
+                         q_indices, full_q_num_blocks, full_q_indices, BLOCK_SIZE, mask_mod, **later)
 
     @classmethod
     def _of(cls, lazy: LazyLists, mask_mod: MaskMod) -> "BlockMask":
@@ -138,6 +83,7 @@ class BlockMask(flex.BlockMask):
         made.seq_lengths = lazy.lengths
         made.BLOCK_SIZE = lazy.block
         made.mask_mod = mask_mod
+        _write_order.set_metadata(made, {})
         return made
 
     @property
@@ -155,7 +101,7 @@ class BlockMask(flex.BlockMask):
 
     def __getattr__(self, name: str) -> Any:
         lazy = self.__dict__.get("_made_by")
-        if lazy is not None and name in flex.BlockMask._TENSOR_ATTRS:
+        if lazy is not None and name in LISTS:
             if torch.compiler.is_dynamo_compiling():
                 return getattr(self._torchs(), name)
             self.__dict__.update(lazy.lists())
@@ -168,19 +114,21 @@ class BlockMask(flex.BlockMask):
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:
-            return tuple(self._torchs().as_tuple(flatten))  # once for all lists
-        return tuple(super().as_tuple(flatten))
+            torchs: Any = self._torchs()
+            return tuple(torchs.as_tuple(flatten))  # once for all lists
+        parent: Any = super()
+        return tuple(parent.as_tuple(flatten))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("mask_mod", "seq_lengths", "BLOCK_SIZE", *flex.BlockMask._TENSOR_ATTRS):
+        if name in _write_order.ESSENTIALS or name in LISTS:
             lazy = self.__dict__.get("_made_by")
-            if lazy is not None and (name in self.__dict__ or name in flex.BlockMask._TENSOR_ATTRS):
+            if lazy is not None and (name in self.__dict__ or name in LISTS):
                 self._follow_lists(lazy)
         self.__dict__[name] = value
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles. Lists that can be computed again are left out."""
-        left_out = () if self._lazy is None else flex.BlockMask._TENSOR_ATTRS
+        left_out = () if self._lazy is None else LISTS
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     @property
@@ -218,6 +166,7 @@ class BlockMask(flex.BlockMask):
         tensor([[[[1, 0],
                   [1, 1]]]], dtype=torch.int32)
         """
+        metadata = _write_order.of_arguments(later)
         if kv_indices.dim() < 2:
             raise RuntimeError("BlockMask must have at least 2 dimensions")
         if (full_kv_num_blocks is None) != (full_kv_indices is None):
@@ -231,15 +180,23 @@ class BlockMask(flex.BlockMask):
             q_blocks = of_columns(kv_num_blocks, kv_indices)
             full_q_blocks = of_columns(full_kv_num_blocks, full_kv_indices)
         return cls(seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, q_blocks[0],
-                   q_blocks[1], full_q_blocks[0], full_q_blocks[1], block, noop_mask if mask_mod is None else mask_mod)
+                   q_blocks[1], full_q_blocks[0], full_q_blocks[1], block, noop_mask if mask_mod is None else mask_mod,
+                   **metadata)
 
     def __getitem__(self, index: Any) -> "BlockMask":
         sliced = super().__getitem__(index)
-        lists = {name: getattr(sliced, name) for name in flex.BlockMask._TENSOR_ATTRS}
-        return type(self)(sliced.seq_lengths, **lists, BLOCK_SIZE=sliced.BLOCK_SIZE, mask_mod=sliced.mask_mod)
+        lists = {name: getattr(sliced, name) for name in LISTS}
+        return type(self)(sliced.seq_lengths, **lists, BLOCK_SIZE=sliced.BLOCK_SIZE, mask_mod=sliced.mask_mod,
+                          **_write_order.metadata_of(sliced))
 
     def _adjust(self, new_q_len: int, new_kv_len: int) -> "BlockMask":
         """Crops to the upper left. Exact for any length."""
+        _write_order.refuse_tensor_order(self, "_adjust of")
+        made = self._cropped(new_q_len, new_kv_len)
+        _write_order.follow(made, self)
+        return made
+
+    def _cropped(self, new_q_len: int, new_kv_len: int) -> "BlockMask":
         if self._lazy is not None:
             return BlockMask._of(self._lazy.cropped(new_q_len, new_kv_len), self.mask_mod)
         rows, columns = -(-new_q_len // self.BLOCK_SIZE[0]), -(-new_kv_len // self.BLOCK_SIZE[1])
@@ -257,8 +214,9 @@ class BlockMask(flex.BlockMask):
         device = torch.device(device)
         if self._lazy is not None and self._lazy.device == device:
             return self
-        lists = {name: getattr(self, name) for name in flex.BlockMask._TENSOR_ATTRS}
-        moved: dict[str, Any] = {name: None if x is None else x.to(device) for name, x in lists.items()}
+        given = {**{name: getattr(self, name) for name in LISTS}, **_write_order.metadata_of(self)}
+        moved: dict[str, Any] = {
+            name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
         return type(self)(self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod)
 
     def _repr_svg_(self) -> str:
@@ -378,9 +336,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     >>> mask.sparsity()
     37.5
     """
-    for name in later:
-        if name not in ("compute_dq_write_order", "dq_kv_order"):
-            raise TypeError(f"create_block_mask() got an unexpected keyword argument '{name}'")
+    with_write_order = _write_order.check_create(later)
     if mod_kind(mask_mod) != 4:
         raise AssertionError(f"create-block_mask requires a mask_mod function! Got {mask_mod}")
     if _compile:
@@ -395,7 +351,11 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     lazy = LazyLists(bound, 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
                      block_size(BLOCK_SIZE), where)
     made = BlockMask._of(lazy, mask_mod)
-    return made if separate_full_blocks else joined_blocks(made)
+    if not separate_full_blocks:
+        made = joined_blocks(made)
+    if with_write_order:
+        _write_order.compute(made, later.get("dq_kv_order", True))
+    return made
 
 
 def joined_blocks(mask: BlockMask) -> BlockMask:

@@ -9,7 +9,7 @@ import torch
 from . import _forms
 from ._gradients import Wanted, backward
 from ._run import Call, attend
-from ._sdpa import set_window
+from ._varlen import refuse_splits, set_keys, set_queries, set_window
 
 NAME = "heddle"
 
@@ -70,30 +70,40 @@ def forward(
     return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None,
     window_size_right: int | None = None,
     seqused_k: torch.Tensor | None = None, alibi_slopes: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None, num_splits: int | None = None, out: torch.Tensor | None = None,
 ) -> tuple[Any, ...]:
-    """aten::_flash_attention_forward: [B, S, H, D], or packed [T, H, D] with cumulative lengths."""
+    """aten::_flash_attention_forward: [B, S, H, D], or packed [T, H, D] with cumulative lengths, and with block_table
+    keys and values in pages."""
+    refuse_splits(num_splits)
     call = _call(scale, dropout_p, query.device)
     set_window(call, _window(is_causal, window_size_left, window_size_right))
     if alibi_slopes is not None:
         batch = "b, " if alibi_slopes.dim() == 2 else ""
         call.score = f"score - alibi_slopes[{batch}h] * abs(q_idx + ({_forms.SHIFT}) - kv_idx)"
         call.captures["alibi_slopes"] = alibi_slopes
-    packed = cum_seq_q is not None
-    if cum_seq_q is not None and cum_seq_k is not None:
-        call.tensors = {"cu_seqlens_q": cum_seq_q, "cu_seqlens_kv": cum_seq_k}
-        call.max_q_len, call.max_kv_len = max_q, max_k
+    q, k, v = (_heads_first(x, cum_seq_q is not None) for x in (query, key, value))
+    if cum_seq_q is not None:
+        set_queries(call, cum_seq_q, max_q)
+        k, v = set_keys(call, key, value, cum_seq_k, max_k, seqused_k, block_table, ("cum_seq_k", "block_table"))
+    elif block_table is not None:
+        raise NotImplementedError("block_table is given without cum_seq_q; packed queries are accepted")
     elif seqused_k is not None:
         call.tensors = {"kv_lengths": seqused_k}
     is_lost = alibi_slopes is not None or seqused_k is not None
     if is_lost and torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         raise NotImplementedError("torch's operator does not hand alibi_slopes and seqused_k to its backward")
-    views = [_heads_first(x, packed) for x in (query, key, value)]
+    target = None if out is None else _heads_first(out, cum_seq_q is not None)
     with torch.no_grad():
-        out, lse = attend(views[0], views[1], views[2], call)
-    out = out.transpose(1, 2)
-    if packed and lse is not None:
-        out, lse = out.squeeze(0), lse.squeeze(0)
-    return out, lse, *_states(call, query), query.new_empty((0,))
+        made, lse = attend(q, k, v, call, target)
+    made = made.transpose(1, 2)
+    if cum_seq_q is not None and lse is not None:
+        made, lse = made.squeeze(0), lse.squeeze(0)
+    return made, lse, *_states(call, query), query.new_empty((0,))
+
+
+def forward_into(out: torch.Tensor, *args: Any, **options: Any) -> Any:
+    """aten::_flash_attention_forward_no_dropout_inplace: forward(), which writes `out` and returns lse."""
+    return forward(*args, **options, out=out)[1]
 
 
 def _heads_first(x: torch.Tensor, packed: bool) -> torch.Tensor:
@@ -129,8 +139,9 @@ class Handle:
         for name, function in (("_scaled_dot_product_flash_attention", sdpa_forward),
                                ("_scaled_dot_product_flash_attention_backward", sdpa_backward),
                                ("_flash_attention_forward", forward),
+                               ("_flash_attention_forward_no_dropout_inplace", forward_into),
                                ("_flash_attention_backward", flash_backward)):
-            for device in ("CUDA", "CPU"):
+            for device in ("CUDA", "CPU") if hasattr(torch.ops.aten, name) else ():
                 library.impl(name, function, device)  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:

@@ -12,7 +12,8 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense, _direct
 from ._block_lists import LARGE_BLOCK
-from ._block_mask import BlockMask, direct_mask, made_for, noop_mask
+from ._block_mask import BlockMask, direct_mask, made_for
+from ._mask_mods import noop_mask
 from ._run import PLAIN, Call, attend, autocast, empty_lse, is_plain, ordered_out
 from ._trace import Mods
 

@@ -19,18 +19,21 @@ from . import _aten, _aten_tensors, _values as values  # noqa: F401  the first t
 from ._indexing import getitem, is_gather
 from ._numbers import Number
 from ._operations import OPERATIONS, cast_to
-from ._recording import Memory, Recording, Traced
+from ._recording import CaptureValue, Memory, Recording, Traced
 from ._values import Unsupported, Value
 
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
-SIZE_GETTERS = (torch.Tensor.shape.__get__,  # type: ignore[attr-defined]  # a descriptor, not a Size
-                torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.numel,
-                torch.Tensor.nbytes.__get__)  # type: ignore[attr-defined]
-LAYOUT_GETTERS = (torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.storage_offset)
-
-# What becomes Python's is no part of the key under which an expression is kept.
-CONTENT_READERS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr,
-                   torch.Tensor.__contains__, torch.Tensor.__iter__)
+SIZE_GETTERS = frozenset((
+    torch.Tensor.shape.__get__, torch.Tensor.nbytes.__get__,  # type: ignore[attr-defined]  # descriptors
+    torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.numel))
+# Their results are parts of the key under which an expression is kept. Nothing else that Python's code gets of a user's
+# tensor is one.
+WATCHED_GETTERS = frozenset((
+    *(getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "ndim", "is_cuda", "is_cpu", "itemsize")),
+    torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.element_size, torch.Tensor.get_device,
+    torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed, torch.is_floating_point,
+    torch.is_complex, torch.is_signed))
+MAKERS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
 
 
 def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
@@ -45,7 +48,7 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
         ambient = without_modes()
     elif torch._C._functorch.peek_interpreter_stack() is not None:
         ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
-    with ambient, torch.no_grad(), Functions(recording), Operations(recording):
+    with ambient, Functions(recording), Operations(recording):
         try:
             return checked(recording, mod(*leaves), kind)
         except Unsupported as error:
@@ -87,6 +90,23 @@ def is_wrapped(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
+def without_gradients(func: Any, args: Any, kwargs: Any) -> Any:
+    """The mod's own code sees whether gradients are on; the functions that it calls record none."""
+    if not torch.is_grad_enabled() or func is torch._C._set_grad_enabled:
+        return func(*args, **kwargs)
+    torch._C._set_grad_enabled(False)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch._C._set_grad_enabled(True)
+
+
+def is_of_tensors(result: Any) -> bool:
+    if isinstance(result, (list, tuple)):
+        return bool(result) and all(isinstance(one, torch.Tensor) for one in result)
+    return isinstance(result, torch.Tensor)
+
+
 class Functions(TorchFunctionMode):
     """Sees torch's functions as the mod calls them: indexing, and numbers among the operands."""
 
@@ -102,15 +122,35 @@ class Functions(TorchFunctionMode):
             return recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype, memory=memory)
         if func is torch.Tensor.__setitem__:
             raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
-        if any(func == getter for getter in SIZE_GETTERS) and not isinstance(args[0], Traced):
-            recording.shape_matters(args[0])
-        if any(func == getter for getter in (*LAYOUT_GETTERS, *CONTENT_READERS)):
-            recording.is_kept = False
+        if func in MAKERS and args and isinstance(args[0], Number):
+            return self.made(args[0], **kwargs)
         if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
-        return func(*args, **kwargs)
+        result = without_gradients(func, args, kwargs)
+        if not is_of_tensors(result) and func not in WATCHED_GETTERS:
+            self.becomes_pythons(func, args)
+        return result
+
+    def becomes_pythons(self, func: Any, args: Any) -> None:
+        """Python's code gets something of tensors that is no tensor."""
+        for one in args:
+            if isinstance(one, Traced):
+                if isinstance(one._value, CaptureValue):
+                    self.recording.shape_matters(one._value.tensor)
+            elif isinstance(one, torch.Tensor):
+                if func in SIZE_GETTERS:
+                    self.recording.shape_matters(one)
+                else:
+                    self.recording.is_kept = False
+
+    def made(self, number: Number, dtype: torch.dtype | None = None, **options: Any) -> Any:
+        """torch.tensor(number): the tensor of a param."""
+        value = self.recording.param(number)
+        kind = torch.get_default_dtype() if value.kind == "f32" else None
+        made = self.recording.wrapped(value, kind, wide=True)
+        return made if dtype is None or dtype == made.dtype else made.to(dtype)
 
     def symbolic(self, x: Any) -> Any:
         """A tensor of a transform of torch.func: an operation on it would not say what it was."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._reached import is_number
+from .._kinds import is_number
 
 # How a number is computed from the numbers of a walk:
 # - an int: the walk's number at this position

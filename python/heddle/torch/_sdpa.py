@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention and varlen_attn, as torch has them."""
+"""scaled_dot_product_attention, as torch has it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.nn.attention.bias import CausalBias, CausalVariant
-from torch.nn.attention.varlen import AuxRequest
 
 from .. import _core
 from .._trace import dtype_name
@@ -174,52 +173,3 @@ def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, att
         set_mask(call, attn_mask.reshape(entries, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)
     out, _ = attend(q, k, v, call)
     return out.reshape(*lead, *out.shape[-2:])
-
-
-def varlen_attn(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor,
-    max_q: int, max_k: int, *, return_aux: AuxRequest | None = None, scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
-) -> Any:
-    """torch.nn.attention.varlen.varlen_attn: packed sequences.
-
-    - query [T_q, H, D], key and value [T_k, Hkv, D]: the rows of all sequences, one after the other.
-    - cu_seq_q and cu_seq_k, i32 [N + 1]: where sequences begin. On a GPU each run reads them there.
-    - max_q and max_k: at least the longest sequence's queries and keys.
-    - window_size is (keys before, keys after) the query's own key, -1 without bound. A sequence's last query is aligned
-      with its last key. (-1, 0) is causal.
-
-    Returns out [T_q, H, D]; with return_aux.lse (out, lse [H, T_q]).
-
-    Raises ValueError for tensors of another rank and for a window_size below -1.
-
-    >>> import torch, heddle.torch
-    >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
-    >>> heddle.torch.varlen_attn(q, q, q, starts, starts, 6, 6, window_size=(-1, 0)).shape
-    torch.Size([10, 2, 8])
-    """
-    if not (query.dim() == key.dim() == value.dim() == 3):
-        raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 3 are "
-                         "accepted: [tokens, heads, head_dim]")
-    call = Call(scale=None if scale is None else float(scale), with_lse=return_aux is not None and return_aux.lse)
-    set_window(call, window_size)
-    call.tensors = {"cu_seqlens_q": cu_seq_q, "cu_seqlens_kv": cu_seq_k}
-    call.max_q_len, call.max_kv_len = max_q, max_k
-    q, k, v = (x.unsqueeze(0).transpose(1, 2) for x in (query, key, value))
-    out, lse = attend(q, k, v, call)
-    out = out.transpose(1, 2).squeeze(0)
-    return (out, lse.squeeze(0)) if lse is not None else out
-
-
-def set_window(call: Call, window_size: tuple[int, int]) -> None:
-    """The mask of a window of (left, right) keys, -1 without bound."""
-    left, right = window_size
-    if left < -1 or right < -1:
-        raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
-    if left < 0 and right < 0:
-        return
-    call.mask = _forms.window(left >= 0, right >= 0)
-    if left >= 0:
-        call.params["window_left"] = left
-    if right >= 0:
-        call.params["window_right"] = right

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -173,13 +173,8 @@ class Mods:
             self.captures.update(cast(dict[str, torch.Tensor], found[1]))
             self.params.update(found[2])
             return found[0]
-        try:
-            reached = Reached(mod, params=True)
-            # A learned 0-d tensor on the CPU is a capture of a GPU's call, others are params.
-            learns = self.device.type != "cpu" and torch.is_grad_enabled()
-            key = arguments, self.device.type, learns, reached.key
-            variants = _kept.get(key, ())
-        except (NotKept, TypeError):  # TypeError: a key that does not hash
+        reached, key, variants = self._walked(mod, arguments)
+        if reached is None:
             expr, recording = traced(mod, None, arguments, self.device, prefix, kind)
             self.captures.update(recording.captures)
             self.params.update(recording.values())
@@ -196,6 +191,17 @@ class Mods:
             made.recognise(mod, reached, known, self.device)
         made.bind(reached, self.captures, self.params)
         return expr
+
+    def _walked(self, mod: Any, arguments: tuple[str, ...]) -> tuple[Reached | None, Any, Sequence[Kept]]:
+        """The walk over a mod, its key, and what is kept by it. No walk: the mod is traced at each call."""
+        try:
+            reached = Reached(mod, params=True)
+            # A learned 0-d tensor on the CPU is a capture of a GPU's call, others are params.
+            learns = self.device.type != "cpu" and torch.is_grad_enabled()
+            key = arguments, self.device.type, learns, reached.key
+            return reached, key, _kept.get(key, ())
+        except (NotKept, TypeError, RecursionError):  # TypeError: a key that does not hash
+            return None, None, ()
 
 
 def traced(

@@ -13,8 +13,8 @@ import torch
 
 from . import _forms
 from ._run import Call, attend
-from ._sdpa import set_window
 from ._trace import Mods
+from ._varlen import heads_first, set_keys, set_queries, set_window
 
 Descale = torch.Tensor | None
 
@@ -60,10 +60,11 @@ def varlen_func(
 ) -> Any:
     """Attention of packed queries q [T, Hq, D] over packed keys or a paged cache.
 
-    - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k.
+    - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k. With seqused_k i32 [B] only so many keys of each sequence
+      count; the rows behind them are not seen.
     - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B].
     - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: where sequences begin. max_seqlen_q and max_seqlen_k are at least the
-      longest sequence's queries and keys.
+      longest sequence's queries and keys; larger bounds change no result.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
     - score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
@@ -71,7 +72,7 @@ def varlen_func(
     Returns out [T, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [Hq, T]).
 
     Raises ValueError for mask_mod beside causal or window_size, for score_mod beside softcap, for a page_table without
-    seqused_k, and if neither cu_seqlens_k nor page_table is given.
+    seqused_k, and unless one of cu_seqlens_k and page_table is given.
 
     >>> import torch, heddle.torch.serving as serving
     >>> q, starts = torch.randn(7, 2, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
@@ -81,22 +82,10 @@ def varlen_func(
     call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
                  mask_mod, return_softmax_lse, q)
     call.version = version
-    call.tensors["cu_seqlens_q"] = cu_seqlens_q
-    call.max_q_len = max_seqlen_q
-    if page_table is not None:
-        if seqused_k is None:
-            raise ValueError("page_table is given without seqused_k, the keys that each sequence has")
-        call.tensors["page_table"], call.tensors["kv_lengths"] = page_table, seqused_k
-        keys, values = k.transpose(1, 2), v.transpose(1, 2)
-        call.max_kv_len = max_seqlen_k if q.device.type == "cuda" else None
-    else:
-        if cu_seqlens_k is None:
-            raise ValueError("cu_seqlens_k is not given, nor page_table; one of them is accepted")
-        call.tensors["cu_seqlens_kv"] = cu_seqlens_k
-        call.max_kv_len = max_seqlen_k
-        keys, values = k.unsqueeze(0).transpose(1, 2), v.unsqueeze(0).transpose(1, 2)
-    target = None if out is None else out.unsqueeze(0).transpose(1, 2)
-    result, lse = attend(q.unsqueeze(0).transpose(1, 2), keys, values, call, target)
+    set_queries(call, cu_seqlens_q, max_seqlen_q)
+    keys, values = set_keys(
+        call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
+    result, lse = attend(heads_first(q), keys, values, call, None if out is None else heads_first(out))
     if out is None:
         out = result.transpose(1, 2).squeeze(0)
     return (out, lse.squeeze(0)) if lse is not None else out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*.py"]
-sys.path.insert(0, str(Path(__file__).parent))  # agreement.py
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]  # agreement.py; ways_to_state
 
 
 def pytest_report_header():

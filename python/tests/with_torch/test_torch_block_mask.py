@@ -298,3 +298,62 @@ def test_copies(create, copied, mask_mod):
     edited = copied(mask)
     assert torch.equal(edited.kv_num_blocks, mask.kv_num_blocks)
     assert torch.equal(flex_attention(q, q, q, block_mask=edited), flex_attention(q, q, q, block_mask=mask))
+
+
+with_write_order = pytest.mark.skipif(
+    "dq_write_order" not in TENSORS, reason=f"torch {torch.__version__} has no dq_write_order"
+)
+
+
+@with_write_order
+@pytest.mark.parametrize("mask_mod", [causal, documents])
+@pytest.mark.parametrize("descending", [False, True])
+def test_the_write_order_of_dq(mask_mod, descending):
+    """No kernel of heddle reads it; it is what torch computes, and follows the mask's lists."""
+    options = {"BLOCK_SIZE": 16, "compute_dq_write_order": True, "dq_kv_order": descending}
+    ours, torchs = (
+        create(mask_mod, 2, None, 50, 50, "cpu", **options) for create in (create_block_mask, flex.create_block_mask)
+    )
+    changed = [
+        lambda mask: mask,
+        lambda mask: mask[:1],
+        lambda mask: mask._adjust(32, 48),
+        lambda mask: mask.to("cpu"),
+        copy.deepcopy,
+        lambda mask: type(mask)._unflatten(*mask._flatten()),
+    ]
+    for change in changed:
+        one, other = change(ours), change(torchs)
+        assert_same(one, other)
+        assert one.dq_write_order is not None and one.dq_kv_order_spt == other.dq_kv_order_spt == descending
+    q = torch.randn(2, 2, 50, 8)
+    plain = create_block_mask(mask_mod, 2, None, 50, 50, "cpu")
+    assert torch.equal(flex_attention(q, q, q, block_mask=ours), flex_attention(q, q, q, block_mask=plain))
+
+
+@with_write_order
+def test_a_write_order_that_is_given():
+    counts, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[0, 1], [0, 1]]]])
+    order, ranks = torch.zeros_like(indices), torch.tensor([[[1, 0]]])
+    for given in ({"dq_write_order": order, "dq_kv_order": True}, {"dq_write_order": order, "dq_kv_order": ranks}):
+        ours, torchs = (
+            kind.from_kv_blocks(counts, indices, BLOCK_SIZE=16, **given) for kind in (BlockMask, flex.BlockMask)
+        )
+        for name in ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt"):
+            assert getattr(ours, name) is getattr(torchs, name)
+    with pytest.raises(NotImplementedError, match="dq_kv_order"):
+        ours._adjust(16, 16)
+    with pytest.raises(ValueError, match="dq_kv_order is 3"):
+        BlockMask.from_kv_blocks(counts, indices, dq_kv_order=3)
+
+
+def test_names_that_this_torch_lacks():
+    counts, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[0, 1], [0, 1]]]])
+    for unknown in ["dq_colour"] + ([] if "dq_write_order" in TENSORS else ["dq_write_order"]):
+        with pytest.raises(TypeError, match=unknown):
+            BlockMask.from_kv_blocks(counts, indices, **{unknown: None})
+    if "dq_write_order" not in TENSORS:
+        with pytest.raises(NotImplementedError, match="torch 2.12"):
+            create_block_mask(causal, None, None, 50, 50, "cpu", compute_dq_write_order=True)
+    with pytest.raises(ValueError, match="must be a bool"):
+        create_block_mask(causal, None, None, 50, 50, "cpu", dq_kv_order=counts)

@@ -79,14 +79,24 @@ def test_types_of_half_precision():
         assert_agrees(*(x.to(dtype) for x in (q, k, v)), alibi, causal)
 
 
-def test_other_types_are_refused_on_a_gpu():
-    q = random(1, 2, 64, 64, dtype=torch.float32)
-    if DEVICE == "cpu":
-        pytest.skip("f32 and f64 run on the CPU")
-    with pytest.raises(NotImplementedError, match="f32"):
-        flex_attention(q, q, q)
-    with pytest.raises(NotImplementedError, match="f64"):
-        flex_attention(*3 * [q.double()])
+def test_wide_types():
+    q, k, v = (random(2, 4, 200, 64, dtype=torch.float32) for _ in range(3))
+    assert_agrees(q, k, v, alibi, causal)
+    assert_agrees(q.double(), k.double(), v.double(), None, causal)
+
+
+@pytest.mark.parametrize("dim", [40, 64, 128, 256])
+def test_gradients_of_f32(dim):
+    with torch.enable_grad():
+        q, k, v = (random(2, 4, 130, dim, dtype=torch.float32).requires_grad_() for _ in range(3))
+        wide = [x.detach().double().cpu().requires_grad_() for x in (q, k, v)]
+        out = scaled_dot_product_attention(q, k, v, is_causal=True)
+        want = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True)
+        pull = random(*out.shape, dtype=torch.float32)
+        out.backward(pull)
+        want.backward(pull.double().cpu())
+    for x, y in zip((q, k, v), wide):
+        assert (x.grad.double().cpu() - y.grad).abs().max() <= 1e-5 * y.grad.abs().max()
 
 
 def test_no_rows_and_no_keys():

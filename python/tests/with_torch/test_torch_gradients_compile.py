@@ -135,7 +135,30 @@ def test_other_lengths(compiled):
         assert_same(gradients(fast, *x, leaves=[*x, slopes]), want, 1e-5)
 
 
+def dynamo_lifts_no_mods():
+    """Whether Dynamo fails where a mod captures a tensor of torch.func.grad: torch 2.15 has an assertion there."""
+
+    def model(slopes):
+        def loss(slopes):
+            return flex.flex_attention(x, x, x, lambda score, b, h, q_idx, kv_idx: score * slopes[h]).sum()
+
+        return torch.func.grad(loss)(slopes)
+
+    x = torch.randn(1, 2, 16, 16)
+    try:
+        torch.compile(model, backend="eager", fullgraph=True)(torch.ones(2))
+    except AssertionError as error:
+        return "FakeTensor" in str(error)
+    except Exception:  # noqa: BLE001  torch 2.11 fails later
+        return False
+    finally:
+        torch.compiler.reset()
+    return False
+
+
 def test_torch_func_inside(compiled):
+    if dynamo_lifts_no_mods():
+        pytest.skip("Dynamo does not lift mods under torch.func.grad, nor those of torch's own flex_attention")
     inputs = [x.detach() for x in (q, k, v, slopes)]
 
     def model(q, k, v, slopes):

@@ -23,7 +23,7 @@ std::unique_ptr<Program> load_kernels(const Gpu& gpu, int device) {
 }  // namespace
 
 shared::SequencesParams sequences_params(const problem::AttentionProblem& problem) {
-  const auto longest = [&](std::int64_t Sequence::* length) {
+  const auto longest = [&](std::int64_t Sequence::*length) {
     return static_cast<int>(std::ranges::max(problem.sequences, {}, length).*length);
   };
   shared::SequencesParams params{};
@@ -40,6 +40,7 @@ shared::SequencesParams sequences_params(const problem::AttentionProblem& proble
 void set_lengths(const AttentionOptions& options, shared::SequencesParams& params) {
   params.q = view_of(params.q_packed ? options.cu_seqlens_q : options.q_lengths);
   params.kv = view_of(params.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
+  params.kv_used = params.kv_packed ? view_of(options.kv_lengths) : shared::LengthsView{};
   params.q_start = view_of(options.q_start);
 }
 

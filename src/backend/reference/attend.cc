@@ -100,13 +100,18 @@ class RowAttention {
 
   void clear() {
     for (auto* values : {&o_, &magnitude_, &floor_, &largest_}) std::ranges::fill(*values, 0);
-    exponent_ = 0;
+    exponent_ = score_terms_ = 0;
     max_score_ = -kInfinity;
   }
 
   RowResult result(double lse) const {
-    return {
-        .o = o_, .lse = lse, .max_score = max_score_, .magnitude = magnitude_, .exponent = exponent_, .floor = floor_};
+    return {.o = o_,
+            .lse = lse,
+            .max_score = max_score_,
+            .magnitude = magnitude_,
+            .exponent = exponent_,
+            .score_terms = score_terms_,
+            .floor = floor_};
   }
 
   void compute_scores(const RowInputs& row) {
@@ -118,7 +123,9 @@ class RowAttention {
       const double t = mods_.score(row.position, j, row.scale * product.sum);
       t_[static_cast<std::size_t>(j)] = t;
       if (!std::isfinite(t)) continue;
-      exponent_ = std::max({exponent_, std::abs(t), kTermsShare * std::abs(row.scale) * product.terms});
+      const double terms = std::abs(row.scale) * product.terms;
+      exponent_ = std::max({exponent_, std::abs(t), kTermsShare * terms});
+      score_terms_ = std::max({score_terms_, std::abs(t), terms});
     }
   }
 
@@ -184,7 +191,7 @@ class RowAttention {
   const double step_, flushed_;
   std::vector<double> t_, o_, magnitude_, floor_, largest_;  // largest_: of |w v|
   std::vector<Sum> sums_;
-  double exponent_ = 0, max_score_ = -kInfinity;
+  double exponent_ = 0, score_terms_ = 0, max_score_ = -kInfinity;
 };
 
 // Rows [first, last) of one sequence, for all query heads of one kv head.

@@ -34,6 +34,9 @@ struct RowResult {
   /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
   /// reals means an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
   double exponent;
+  /// The largest of |t| and |scale| sum |q_d k_d|: what one score's rounding is relative to. `exponent` counts half of
+  /// the terms, since o and lse are means over keys; a row's largest score is one of them.
+  double score_terms;
   std::span<const double> floor;  // [Dv] as check.h says
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "heddle/error.h"
 #include "shared/forward_mma_memory.h"
@@ -36,6 +37,35 @@ int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, cons
   return std::clamp(static_cast<int>(share * planned), 1, std::min(kMost, std::max(1, steps)));
 }
 
+/// What a chip takes for few queries, whose keys CTAs share.
+struct FewQueriesTimes {
+  double launch, split;                       // seconds: of a run; for each CTA of a tile, whose part is merged
+  double bytes_per_second, paged_per_second;  // of keys and values: dense; in pages
+};
+/// Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph on an H200: batches of 1 to 256, 1,024 to 65,536
+/// keys, dense and in pages of 16. It errs by up to 5 % there, but for pages at 256 x 1,024, which take twice as long
+/// (docs/notes/portable_family.md).
+constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 3.7e12, 3.0e12};
+
+/// Null: what takes no few queries was not measured.
+const FewQueriesTimes* few_queries_times(const device::CudaCaps& caps) {
+  return caps.major == 9 ? &kHopperTimes : nullptr;
+}
+const FewQueriesTimes* few_queries_times(const device::AmdCaps&) { return nullptr; }
+
+std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const TileSchedule& schedule, const FewQueriesTimes* times) {
+  if (times == nullptr || config.element_bytes() != 2 || config.rows() > shared::kWarpgroupRows) return {};
+  double steps = 0;
+  for (const shared::WorkItem& item : schedule.items) steps += item.steps;
+  const double keys = steps * config.kv_block, dims = static_cast<double>(problem.qk_dim + problem.v_dim);
+  const double bytes = keys * dims * config.element_bytes();
+  const double rate = problem.page_rows > 0 ? times->paged_per_second : times->bytes_per_second;
+  return Prediction{.seconds = times->launch + times->split * (config.splits - 1) + bytes / rate,
+                    .flops = 2 * dims * keys * config.rows(),
+                    .bytes = bytes};
+}
+
 std::string describe(const ForwardMmaConfig& config) {
   const std::string heads = config.packs() ? fmt::format(" of {} heads", config.packed_heads) : "";
   return fmt::format("{} rows{} x {} keys", config.rows(), heads, config.kv_block);
@@ -53,7 +83,8 @@ std::string describe_element_score(const KernelMods& mods) {
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const device::GpuCaps& caps, const RowsOf& rows_of, double share_of_splits = 1) {
+                 const device::GpuCaps& caps, const FewQueriesTimes* times, const RowsOf& rows_of,
+                 double share_of_splits = 1) {
   Choice choice;
   Plan& plan = choice.plan;
   plan.family = "forward_mma";
@@ -70,6 +101,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.forward_mma = config;
   plan.tile = {config.rows(), config.kv_block};
   plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
+  plan.predicted = predict(problem, config, schedule, times);
   const std::int64_t tiles = count_tiles(problem, config.tile());
   if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
   // Other bindings may make any tile attend something.
@@ -84,8 +116,8 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
 }
 
 std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionTensors& tensors,
-                               const AttentionOptions& options, const device::GpuCaps& caps, MmaTarget target,
-                               const RowsOf& rows_of) {
+                               const AttentionOptions& options, const device::GpuCaps& caps,
+                               const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
   const KernelMods mods = forward_mma_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
@@ -95,7 +127,7 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
       continue;
     }
-    choices.push_back(choice_of(problem, config, mods, caps, rows_of));
+    choices.push_back(choice_of(problem, config, mods, caps, times, rows_of));
     if (choices.size() > 1) choices.back().plan.schedule.reset();  // lists are kept of the best alone
   }
   if (choices.empty()) {
@@ -113,15 +145,15 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
 }
 
 std::vector<Choice> variants_of(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                const AttentionOptions& options, const device::GpuCaps& caps, MmaTarget target,
-                                const RowsOf& rows_of) {
+                                const AttentionOptions& options, const device::GpuCaps& caps,
+                                const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
   const KernelMods mods = forward_mma_mods(problem);
   std::vector<Choice> choices;
   for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
     if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
-    const int planned = choice_of(problem, config, mods, caps, rows_of).plan.forward_mma->splits;
+    const int planned = choice_of(problem, config, mods, caps, times, rows_of).plan.forward_mma->splits;
     for (const double share : {0.5, 2.0}) {
-      Choice choice = choice_of(problem, config, mods, caps, rows_of, share);
+      Choice choice = choice_of(problem, config, mods, caps, times, rows_of, share);
       if (choice.plan.forward_mma->splits == planned) continue;
       choice.plan.schedule.reset();
       choices.push_back(std::move(choice));
@@ -139,24 +171,24 @@ TileSchedule forward_mma_schedule(const AttentionProblem& problem, const Forward
 
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  return choices_of(problem, tensors, options, caps, kNvidia, rows_of);
+  return choices_of(problem, tensors, options, caps, few_queries_times(caps), kNvidia, rows_of);
 }
 
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of) {
-  return choices_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
+  return choices_of(problem, tensors, options, caps, few_queries_times(caps), amd_target(caps.architecture), rows_of);
 }
 
 std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::CudaCaps& caps,
                                          const RowsOf& rows_of) {
-  return variants_of(problem, tensors, options, caps, kNvidia, rows_of);
+  return variants_of(problem, tensors, options, caps, few_queries_times(caps), kNvidia, rows_of);
 }
 
 std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::AmdCaps& caps,
                                          const RowsOf& rows_of) {
-  return variants_of(problem, tensors, options, caps, amd_target(caps.architecture), rows_of);
+  return variants_of(problem, tensors, options, caps, few_queries_times(caps), amd_target(caps.architecture), rows_of);
 }
 
 }  // namespace heddle::plan

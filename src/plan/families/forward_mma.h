@@ -20,6 +20,10 @@ std::string forward_mma_refuses(const problem::AttentionProblem& problem, const 
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options);
 std::string portable_device_refuses(const device::CudaCaps& caps);
 std::string portable_device_refuses(const device::AmdCaps& caps);
+/// Says that the portable kernels have not run on a chip like this one, and how far they are tested for it. Empty: they
+/// have.
+std::string portable_untried(const device::CudaCaps& caps);
+std::string portable_untried(const device::AmdCaps& caps);
 
 /// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits.
 std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,

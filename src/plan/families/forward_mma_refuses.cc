@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/environment.h"
 #include "expr/node.h"
 #include "plan/families/forward_mma.h"
 #include "plan/mods/refuses_values.h"
@@ -20,15 +19,6 @@ constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past
 constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 128;
 
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-
-std::string refuse_device(const device::CudaCaps& caps) {
-  // Its kernels have not run there yet, and forward_sm90's have been measured.
-  if (caps.major == 9 && base::value_of(base::Option::family) != "forward_mma") {
-    return fmt::format("on compute capability 9.0 only {}=forward_mma chooses it", base::name_of(base::Option::family));
-  }
-  return portable_device_refuses(caps);
-}
-std::string refuse_device(const device::AmdCaps& caps) { return portable_device_refuses(caps); }
 
 std::string refuse_types(const AttentionProblem& problem) {
   const DType dtype = problem.q_dtype;
@@ -81,9 +71,15 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   return {};
 }
 
+/// As tests/backend/amd/simulator knows them.
+bool is_simulated(std::string_view architecture) {
+  const std::array simulated = {"gfx942", "gfx1100", "gfx1201"};
+  return std::ranges::find(simulated, architecture) != simulated.end();
+}
+
 template <class Caps>
 std::string refuses_on(const AttentionProblem& problem, const AttentionOptions& options, const Caps& caps) {
-  std::string reason = refuse_device(caps);
+  std::string reason = portable_device_refuses(caps);
   return reason.empty() ? portable_refuses(problem, options) : reason;
 }
 
@@ -107,6 +103,19 @@ std::string portable_device_refuses(const device::AmdCaps& caps) {
   if (known) return {};
   return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
                      caps.architecture);
+}
+
+std::string portable_untried(const device::CudaCaps& caps) {
+  if (caps.major == 9 && caps.minor == 0) return {};
+  return fmt::format(
+      "the portable kernels have run on compute capability 9.0 alone; for {}.{} they are compiled, and their steps are "
+      "tested on the host",
+      caps.major, caps.minor);
+}
+std::string portable_untried(const device::AmdCaps& caps) {
+  return fmt::format("the portable kernels have run on no AMD GPU; for {} they are {}", caps.architecture,
+                     is_simulated(caps.architecture) ? "compiled, and tested on a simulator of the chip"
+                                                     : "compiled, and their steps are tested on the host");
 }
 
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,

@@ -55,6 +55,7 @@ TEST(BackwardEmulated, Weights) { judge_all(5, weighted()); }
 TEST(BackwardEmulated, Normalizers) { judge_all(6, normalized()); }
 TEST(BackwardEmulated, Sequences) { judge_all(7, sequences()); }
 TEST(BackwardEmulated, DeviceLengths) { judge_all(7, lengths_there()); }
+TEST(BackwardEmulated, FewRows) { judge_all(1, few_rows()); }
 TEST(BackwardEmulated, CapturesByKeys) { judge_all(8, captured_by_keys()); }
 TEST(BackwardEmulated, CapturesByRows) { judge_all(9, captured_by_rows()); }
 TEST(BackwardEmulated, CapturesByPairs) { judge_all(10, captured_by_pairs()); }

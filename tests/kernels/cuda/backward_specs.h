@@ -305,6 +305,22 @@ inline BackwardList widened(BackwardList list) {
   return list;
 }
 
+/// Packed sequences of a few keys and queries, or of none: a tile's second half has no keys.
+inline BackwardList few_rows() {
+  BackwardList list;
+  for (const std::int64_t dim : {256, 192, 64}) {
+    for (const bool device_lengths : {true, false}) {
+      CaseSpec spec = backward_spec(7, 9, dim);
+      spec.batch = 4;
+      spec.group = 4;
+      spec.sequences = "packed";
+      spec.device_lengths = device_lengths;
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  return list;
+}
+
 inline BackwardList wide_dims_types_and_layouts() {
   BackwardList list;
   for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "heddle/check.h"
@@ -36,28 +37,39 @@ class GpuBackwardCase {
 
   /// Twice, in the same workspace: the second run finds what the first has left.
   void run_and_judge() {
-    SCOPED_TRACE(backward_.text());
+    SCOPED_TRACE(text());
     std::vector<std::vector<std::byte>> first;
-    forward_.options().backend = gpu_backend();
-    const AttentionOptions options = forward_.options_there();
+    const AttentionOptions options = options_there();
     const BackwardTensors there = tensors();
     const AttentionPlan plan(there, options);
     const Stream stream;
     for (int run = 0; run < 2; ++run) {
       plan.run(there, {.workspace = forward_.workspace(plan.workspace_bytes()), .stream = stream.handle()});
       stream.wait();
-      for (std::size_t i = 2; i < copies_.size(); ++i) copies_[i]->download();
+      download();
       if (run == 0) first = backward_.bits();
     }
     EXPECT_TRUE(!options.deterministic || backward_.bits() == first) << "the second run has other bits";
+    judge();
+  }
+
+  // The same in parts, for runs that others stand between.
+  std::string text() const { return backward_.text(); }
+  AttentionOptions options_there() {
+    forward_.options().backend = gpu_backend();
+    return forward_.options_there();
+  }
+  /// Gradients, from the GPU.
+  void download() {
+    for (std::size_t i = 2; i < copies_.size(); ++i) copies_[i]->download();
+  }
+  void judge() {
     for (const Gradient& gradient : backward_.gradients()) {
       EXPECT_TRUE(gradient.memory.gaps_untouched()) << gradient.name;
     }
     const GradientReport report = check_backward(backward_.tensors(), forward_.options());
     EXPECT_TRUE(report.passed) << report.text();
   }
-
- private:
   BackwardTensors tensors() const {
     BackwardTensors there = backward_.tensors();
     const AttentionTensors forward = forward_.tensors();
@@ -86,6 +98,7 @@ class GpuBackwardCase {
     return there;
   }
 
+ private:
   GpuCase forward_;
   BackwardCase backward_;
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of dO, d_lse and the gradients

@@ -39,6 +39,8 @@ TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
 TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
+TEST_F(GpuBackward, FewRows) { run_all_backwards(few_rows()); }
+TEST_F(GpuBackward, WideDeviceLengths) { run_all_backwards(widened(lengths_there())); }
 TEST_F(GpuBackward, CapturesByKeys) { run_all_backwards(captured_by_keys()); }
 TEST_F(GpuBackward, CapturesByRows) { run_all_backwards(captured_by_rows()); }
 TEST_F(GpuBackward, CapturesByPairs) { run_all_backwards(captured_by_pairs()); }
@@ -74,6 +76,7 @@ TEST_F(GpuBackwardMma, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackwardMma, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackwardMma, Sequences) { run_all_backwards(sequences()); }
 TEST_F(GpuBackwardMma, DeviceLengths) { run_all_backwards(lengths_there()); }
+TEST_F(GpuBackwardMma, FewRows) { run_all_backwards(few_rows()); }
 TEST_F(GpuBackwardMma, Deterministic) { run_all_backwards(deterministic()); }
 TEST_F(GpuBackwardMma, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackwardMma, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }

@@ -242,7 +242,8 @@ void GpuCase::run_kernel(BlockSize tile) {
       plan::choose(request, [&](BlockSize block) { return rows(problem, there, block); });
   const int packed = host_.spec().packed;
   const auto choice = std::ranges::find_if(choices, [&](const plan::Choice& offered) {
-    return offered.plan.tile == tile && offered.plan.forward_sm90->packed_queries == packed;
+    return offered.plan.tile == tile && offered.plan.forward_sm90 &&
+           offered.plan.forward_sm90->packed_queries == packed;
   });
   if (choice == choices.end()) {
     throw std::runtime_error(

@@ -35,6 +35,23 @@ CaseSpec spec_of(std::uint64_t seed) {
   return spec;
 }
 
+// Packed keys of which not all count, with NaN in the others: the host's lengths and the device's give the same bits.
+TEST_F(GpuLengths, OfPackedKeysThatCount) {
+  for (const std::int64_t dim : {64, 128, 256}) {
+    for (const char* mask : {"", "causal_lower_right"}) {
+      CaseSpec spec = spec_of(static_cast<std::uint64_t>(700 + dim));
+      spec.qk_dim = spec.v_dim = dim;
+      spec.sequences = "slots";
+      spec.mask = mask;
+      spec.q_rows = 300;
+      spec.kv_rows = 700;
+      SCOPED_TRACE(spec.text());
+      GpuCase there(spec);
+      there.run_and_judge();
+    }
+  }
+}
+
 // Every kernel, few CTAs that draw and many; NaN past the ends of padded sequences.
 TEST_F(GpuLengths, GiveTheBitsOfTheHosts) {
   std::vector<CaseSpec> specs;

@@ -14,8 +14,15 @@
 
 namespace heddle::test {
 
-/// Skipped, with the reason, where no GPU is.
+/// Skipped, with the reason, where no GPU is. Forwards take forward_sm90, if the environment names no other family:
+/// the planner gives few queries to another.
 class GpuTest : public testing::Test {
+  static const char* family() {
+    const char* given = std::getenv("HEDDLE_FAMILY");
+    return given != nullptr && *given != '\0' ? given : gpu_backend() == BackendChoice::cuda ? "forward_sm90" : nullptr;
+  }
+  const ScopedVariable family_{"HEDDLE_FAMILY", family()};
+
  protected:
   void SetUp() override {
     if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;

@@ -106,6 +106,21 @@ TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
   EXPECT_EQ(text_of(places[4]), "100 + 0 to 100, 150 + 50, box 70 before 200, start 0");
 }
 
+TEST(PlaceSequences, CutsPackedKeysToThoseThatCount) {
+  const Values q({0, 30, 30, 100}), kv({0, 10, 150, 200}), used({7, 500, -3});
+  SequencesParams params = params_of(3);
+  params.q_packed = params.kv_packed = 1;
+  params.q = q.view(true);
+  params.kv = kv.view(false);
+  for (const bool wide : {false, true}) {
+    params.kv_used = used.view(wide);
+    const std::vector<SequenceSpan> places = placed(params);
+    EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 0");
+    EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 10 + 140, box 60 before 150, start 0") << "more than there are";
+    EXPECT_EQ(text_of(places[2]), "30 + 70 to 100, 150 + 0, box 199 before 1, start 0");
+  }
+}
+
 // Keys in pages begin at no row of a tensor: each sequence's length is its own, though queries are packed.
 TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
   const Values q({0, 30, 30, 100}), kv({7, 0, 201}), starts({1, -2, 3});

@@ -67,7 +67,7 @@ TEST(ForwardMma, RefusesInSentences) {
   device::CudaCaps old = a100;
   old.major = 7, old.minor = 5, old.name = "NVIDIA T4";
   EXPECT_EQ(refusal({}, old), "cuda:0 (NVIDIA T4) has compute capability 7.5; 8.0 and later are accepted");
-  EXPECT_EQ(refusal({}, h200()), "on compute capability 9.0 only HEDDLE_FAMILY=forward_mma chooses it");
+  EXPECT_EQ(refusal({}, h200()), "");
   EXPECT_EQ(refusal({.dtype = DType::e4m3}, a100),
             "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
   EXPECT_EQ(refusal({.dim = 264}, a100), "q and k have head dimension 264; 1 to 256 are accepted");
@@ -160,18 +160,23 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
   };
   EXPECT_EQ(first_of(given({128, 128})).kv_block, first_of(call).kv_block);
   EXPECT_EQ(first_of(given({64, 16})).kv_block, 16);
-  expect_error([&] { first_of(given({60, 64})); }, ErrorCode::unsupported,
-               HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
-  expect_error([&] { first_of(given({64, 40})); }, ErrorCode::unsupported,
-               HasSubstr("keys do not divide the 40 of a block of block_mask"));
+  expect_error(
+      [&] {
+        first_of(given({60, 64}));
+      },
+      ErrorCode::unsupported, HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
+  expect_error(
+      [&] {
+        first_of(given({64, 40}));
+      },
+      ErrorCode::unsupported, HasSubstr("keys do not divide the 40 of a block of block_mask"));
 }
 
-TEST(ForwardMma, IsTakenOnlyWhereItIsNamed) {
+TEST(ForwardMma, IsTakenWhereNoBetterFamilyIs) {
   for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
-    expect_error([&] { chosen({.q_rows = 500}, caps_of(gpu)); }, ErrorCode::unsupported,
-                 HasSubstr("forward_mma: not all of it is proved on a GPU yet; HEDDLE_FAMILY=forward_mma takes it"));
-    const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
-    EXPECT_EQ(chosen({.q_rows = 500}, caps_of(gpu)).family, "forward_mma");
+    const plan::Plan plan = chosen({.q_rows = 500}, caps_of(gpu));
+    EXPECT_EQ(plan.family, "forward_mma");
+    EXPECT_THAT(plan.untried, HasSubstr("the portable kernels have run on compute capability 9.0 alone"));
   }
   EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");
 }

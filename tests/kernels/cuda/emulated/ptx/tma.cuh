@@ -25,6 +25,14 @@ inline void load_box(Address to, const TensorMap& map, Address barrier, std::vec
   MapContent content;
   std::memcpy(&content, &map, sizeof content);
   if (to % 1024 != 0) emulated::fail("a box that does not begin where the swizzle repeats");
+  // Of a box that is wholly outside of its map a GPU touches the map's first element. Maps of five axes begin before
+  // their tensor, where no memory need be (docs/notes/cuda_driver.md).
+  const auto outside = [&](std::size_t axis, long long size) {
+    return at[axis] + size <= 0 || at[axis] >= content.extents[axis];
+  };
+  if (content.rank == 5 && (outside(0, 64) || outside(1, content.box_rows) || outside(2, 1) || outside(3, 1))) {
+    emulated::fail("a box that is wholly outside of a map that begins before its tensor");
+  }
   cta().later([=] {
     for (int row = 0; row < content.box_rows; ++row) {
       for (int column = 0; column < 64; ++column) {

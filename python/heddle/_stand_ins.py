@@ -1,0 +1,145 @@
+"""What stands for arrays, their elements and objects while a mod of NumPy's face is traced."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+from ._byte_code import Uses
+
+
+def is_expr(value: Any) -> bool:
+    return issubclass(type(value), _core.Expr)  # isinstance would ask a stand-in for its class
+
+
+class Array(_core.Capture):
+    """An array that the mod reached. Reads at expressions are reads of a capture. Everything else gets the array
+    itself, by `content()`, which says that Python's code saw what the array holds now."""
+
+    def __init__(self, name: str, dtype: str, array: Any, trace: Any) -> None:
+        super().__init__(name, dtype, len(array.shape))
+        self._array, self._trace = array, trace
+
+    def content(self) -> Any:
+        self._trace.reads_content = True
+        return self._array
+
+    def __getitem__(self, index: Any) -> Any:
+        indices = index if type(index) is tuple else (index,)
+        if any(is_expr(one) for one in indices):
+            return _core.Capture.__getitem__(self, index)
+        if len(indices) == self.rank and all(type(one) is int and one >= 0 for one in indices):
+            return Element(lambda: _core.Capture.__getitem__(self, index), lambda: self.content()[index])
+        return self.content()[index]
+
+    def element(self) -> Element:
+        """The only one of an array without axes."""
+        return Element(lambda: _core.Capture.__getitem__(self, ()), lambda: self.content()[()])
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # isinstance(array, numpy.ndarray) in a mod; the class is a part of the key
+        return type(self._array)
+
+    @property
+    def dtype(self) -> Any:  # a part of the key, too
+        return self._array.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._array.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.content(), name)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.content()[index] = value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Element:
+    """An element of an array at a place that is no expression, and what is computed from such ones alone: an expression
+    where a mod computes with it, the number that it is now where Python's code needs one."""
+
+    def __init__(self, expr: Callable[[], Any], content: Callable[[], Any]) -> None:
+        self._expr, self.content = expr, content
+
+    def __heddle_expr__(self) -> Any:  # core/expressions.cc calls it
+        return self._expr()
+
+    def element(self) -> Element:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.content(), name)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def content_of(value: Any) -> Any:
+    return value.content() if type(value) in (Array, Element) else value
+
+
+def is_scalar(value: Any) -> bool:
+    kind = type(value)
+    return kind is Element or kind in (bool, int, float) or kind is Array and value.rank == 0
+
+
+def applied(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    """An operator on two values, one of which is a stand-in."""
+    if not (is_expr(x) or is_expr(y)):
+        if not (is_scalar(x) and is_scalar(y)):
+            return function(content_of(x), content_of(y))
+        return Element(lambda: function(_core.as_expr(x), _core.as_expr(y)),
+                       lambda: function(content_of(x), content_of(y)))
+    return function(_core.as_expr(x), _core.as_expr(y))
+
+
+def define_operators() -> None:
+    """Those of arrays and numbers."""
+    def unary(function: Any) -> Any:
+        return lambda self, *arguments: function(self.content(), *map(content_of, arguments))
+
+    def lazy(function: Any) -> Any:
+        return lambda self: (Element(lambda: function(_core.as_expr(self)), lambda: function(self.content()))
+                             if is_scalar(self) else function(self.content()))
+
+    def binary(function: Any, is_reflected: bool) -> Any:
+        return lambda self, other: applied(function, *((other, self) if is_reflected else (self, other)))
+
+    for kind in (Array, Element):
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor",
+                     "matmul"):
+            bare, function = name.rstrip("_"), getattr(operator, name)
+            setattr(kind, f"__{bare}__", binary(function, False))
+            setattr(kind, f"__r{bare}__", binary(function, True))
+        for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+            setattr(kind, f"__{name}__", binary(getattr(operator, name), False))
+        for name in ("neg", "pos", "abs", "invert"):
+            setattr(kind, f"__{name}__", lazy(getattr(operator, name)))
+        for name, function in {"float": float, "int": int, "complex": complex, "bool": bool, "len": len, "iter": iter,
+                               "index": operator.index, "round": round, "str": str, "repr": repr,
+                               "contains": operator.contains, "format": format}.items():
+            setattr(kind, f"__{name}__", unary(function))
+        setattr(kind, "__array__", unary(lambda array, *given: array.__array__(*given)))
+
+
+define_operators()
+
+
+class AttributesOf:
+    """Stands for an object of which code only reads attributes (`uses`): reads and writes are the object's, but what is
+    read is replaced as what the mod reaches by itself."""
+
+    def __init__(self, owner: Any, uses: Uses, rebound: Any) -> None:
+        object.__setattr__(self, "_state", (owner, uses, rebound))
+
+    def __getattribute__(self, name: str) -> Any:
+        owner, uses, rebound = object.__getattribute__(self, "_state")
+        return rebound.of(getattr(owner, name), name, None, uses.attributes.get(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        owner, _, rebound = object.__getattribute__(self, "_state")
+        setattr(owner, name, rebound.original(value))

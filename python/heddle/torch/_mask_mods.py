@@ -1,0 +1,65 @@
+"""mask_mods made of other mask_mods, and which kind of mod a function is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.attention import flex_attention as flex
+
+from ._block_lists import MaskMod
+
+
+def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:
+    """The mask_mod that is true everywhere."""
+    return batch.new_ones(size=(), dtype=torch.bool, device=batch.device)
+
+
+def and_masks(*mask_mods: MaskMod) -> MaskMod:
+    """The mask_mod that is true where all mask_mods are true. Without any it is true everywhere.
+
+    Raises RuntimeError if one is not callable.
+
+    >>> import heddle.torch
+    >>> causal, window = lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: q - kv < 128
+    >>> mask = heddle.torch.create_block_mask(heddle.torch.and_masks(causal, window), None, None, 1024, 1024, "cpu")
+    >>> mask.kv_num_blocks.sum()
+    tensor(15)
+    """
+    return _joined(mask_mods, torch.Tensor.new_ones, torch.Tensor.__and__)
+
+
+def or_masks(*mask_mods: MaskMod) -> MaskMod:
+    """The mask_mod that is true where any mask_mod is true. Without any it is true nowhere.
+
+    Raises RuntimeError if one is not callable.
+
+    >>> import torch, heddle.torch
+    >>> causal, prefix = lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: kv < 3
+    >>> heddle.torch.create_mask(heddle.torch.or_masks(causal, prefix), 1, 1, 4, 4, "cpu").to(torch.int8)
+    tensor([[[[1, 1, 1, 0],
+              [1, 1, 1, 0],
+              [1, 1, 1, 0],
+              [1, 1, 1, 1]]]], dtype=torch.int8)
+    """
+    return _joined(mask_mods, torch.Tensor.new_zeros, torch.Tensor.__or__)
+
+
+def _joined(mask_mods: tuple[MaskMod, ...], empty: Any, join: Any) -> MaskMod:
+    if not all(callable(one) for one in mask_mods):
+        raise RuntimeError(f"All inputs should be callable mask_mods: {mask_mods}")
+
+    def joined_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        result = empty(b, (), dtype=torch.bool)
+        for mask in mask_mods:
+            result = join(result, mask(b, h, q_idx, kv_idx))
+        return result
+
+    return joined_mask
+
+
+def mod_kind(mod: Callable[..., Any]) -> int:
+    """How many arguments it takes: 5 for a score_mod, 4 for a mask_mod."""
+    kind = flex._get_mod_type(mod)
+    return 5 if kind == flex._ModificationType.SCORE_MOD else 4

@@ -1,0 +1,148 @@
+"""Packed sequences: varlen_attn and varlen_attn_out, as torch has them, and what serving functions share with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.attention.varlen import AuxRequest
+
+from . import _forms
+from ._run import Call, attend
+
+
+def varlen_attn(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None,
+    max_q: int, max_k: int, *, return_aux: AuxRequest | None = None, scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False, seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None, num_splits: int | None = None,
+) -> Any:
+    """torch.nn.attention.varlen.varlen_attn: packed sequences.
+
+    - query [T_q, H, D], key and value [T_k, Hkv, D]: the rows of all sequences, one after the other.
+    - cu_seq_q and cu_seq_k, i32 [N + 1]: where sequences begin. On a GPU each run reads them there.
+    - max_q and max_k: at least the longest sequence's queries and keys. Larger bounds change no result.
+    - window_size is (keys before, keys after) the query's own key, -1 without bound. A sequence's last query is aligned
+      with its last key. (-1, 0) is causal.
+    - seqused_k, i32 [N]: how many keys of each sequence count. The others are not seen.
+    - block_table, i32 [N, pages]: key and value are pages [pages, page, Hkv, D], cu_seq_k is None, and seqused_k is
+      required.
+
+    Returns out [T_q, H, D]; with return_aux.lse (out, lse [H, T_q]).
+
+    Raises ValueError for tensors of another rank, for a window_size below -1, for heads that differ without enable_gqa,
+    for cu_seq_k beside block_table, and if one of both is missing. Raises NotImplementedError for num_splits.
+
+    >>> import torch, heddle.torch
+    >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
+    >>> heddle.torch.varlen_attn(q, q, q, starts, starts, 6, 6, window_size=(-1, 0)).shape
+    torch.Size([10, 2, 8])
+    """
+    return packed_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, return_aux, scale, window_size,
+                            enable_gqa, seqused_k, block_table, num_splits)
+
+
+def varlen_attn_out(
+    out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor | None, max_q: int, max_k: int, *, return_aux: AuxRequest | None = None,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    seqused_k: torch.Tensor | None = None, block_table: torch.Tensor | None = None, num_splits: int | None = None,
+) -> Any:
+    """varlen_attn(), which writes into `out` [T_q, H, D] and returns it. Its arguments and errors are the same.
+
+    >>> import torch, heddle.torch
+    >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
+    >>> out = torch.empty_like(q)
+    >>> heddle.torch.varlen_attn_out(out, q, q, q, starts, starts, 6, 6) is out
+    True
+    """
+    return packed_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, return_aux, scale, window_size,
+                            enable_gqa, seqused_k, block_table, num_splits, out)
+
+
+def packed_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None,
+    max_q: int, max_k: int, return_aux: AuxRequest | None, scale: float | None, window_size: tuple[int, int],
+    enable_gqa: bool, seqused_k: torch.Tensor | None, block_table: torch.Tensor | None, num_splits: int | None,
+    out: torch.Tensor | None = None,
+) -> Any:
+    check(query, key, value, enable_gqa, block_table is not None)
+    refuse_splits(num_splits)
+    call = Call(scale=None if scale is None else float(scale), with_lse=return_aux is not None and return_aux.lse)
+    set_window(call, window_size)
+    set_queries(call, cu_seq_q, max_q)
+    keys, values = set_keys(call, key, value, cu_seq_k, max_k, seqused_k, block_table, ("cu_seq_k", "block_table"))
+    made, lse = attend(heads_first(query), keys, values, call, None if out is None else heads_first(out))
+    if out is None:
+        out = made.transpose(1, 2).squeeze(0)
+    return (out, lse.squeeze(0)) if lse is not None else out
+
+
+def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool, paged: bool) -> None:
+    """Raises ValueError for shapes that do not fit."""
+    rank = 4 if paged else 3
+    if query.dim() != 3 or key.dim() != rank or value.dim() != rank:
+        pages = "[pages, page, heads, head_dim]" if paged else "[tokens, heads, head_dim]"
+        raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 3, {rank} and "
+                         f"{rank} are accepted: [tokens, heads, head_dim], and {pages} twice")
+    heads, kv_heads = query.shape[1], key.shape[-2]
+    if heads != kv_heads and not enable_gqa:
+        raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
+                         f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and "
+                         f"Hkv={kv_heads}.")
+
+
+def refuse_splits(num_splits: int | None) -> None:
+    if num_splits is not None:
+        raise NotImplementedError(f"num_splits is {num_splits}; None is accepted: the planner chooses whether several "
+                                  "workgroups share the keys of a tile")
+
+
+def heads_first(rows: torch.Tensor) -> torch.Tensor:
+    """[1, H, T, D] of packed rows [T, H, D]."""
+    return rows.unsqueeze(0).transpose(1, 2)
+
+
+def set_queries(call: Call, starts: torch.Tensor, longest: int) -> None:
+    call.tensors["cu_seqlens_q"], call.max_q_len = starts, longest
+
+
+def set_keys(
+    call: Call, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor | None, longest: int,
+    used: torch.Tensor | None, table: torch.Tensor | None, names: tuple[str, str],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys and values that packed queries see, as attend() takes them. `names`: of `starts` and `table`.
+
+    Raises ValueError unless one of `starts` and `table` is given, and for a table without `used`.
+    """
+    if (starts is None) == (table is None):
+        given = "neither is given" if table is None else "both are given"
+        raise ValueError(f"{names[0]} says where packed sequences begin, {names[1]} where their pages are; {given}, "
+                         "and one is accepted")
+    call.max_kv_len = longest
+    if used is not None:
+        call.tensors["kv_lengths"] = used
+    if starts is not None:
+        call.tensors["cu_seqlens_kv"] = starts
+        return heads_first(key), heads_first(value)
+    if used is None:
+        raise ValueError(f"{names[1]} is given without seqused_k, the keys that each sequence has")
+    assert table is not None
+    call.tensors["page_table"] = table
+    return key.transpose(1, 2), value.transpose(1, 2)
+
+
+def set_window(call: Call, window_size: tuple[int, int]) -> None:
+    """The mask of a window of (left, right) keys, -1 without bound."""
+    left, right = window_size
+    if left < -1 or right < -1:
+        raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
+    if left < 0 and right < 0:
+        return
+    call.mask = _forms.window(left >= 0, right >= 0)
+    if left >= 0:
+        call.params["window_left"] = left
+    if right >= 0:
+        call.params["window_right"] = right

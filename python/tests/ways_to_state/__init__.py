@@ -1,0 +1,10 @@
+"""Mods that multiply the score by a number, which each of them finds in another way.
+
+A way is a function of a face (NumPy's or torch's arrays) that gives the mod and a function that changes the number.
+Ways of KEPT find it where the library watches: such a mod is traced once for a number.
+"""
+
+from .registry import KEPT, WAYS
+from . import arrays, containers, functions, objects, scopes  # noqa: F401  they fill both
+
+__all__ = ["KEPT", "WAYS"]

@@ -1,0 +1,180 @@
+"""test_state_of_mods.py for heddle.torch: ways to reach state, whose numbers change between calls."""
+
+import itertools
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import heddle
+from heddle.torch import flex_attention, trace_counts
+from ways_to_state import KEPT, WAYS
+
+GENERATOR = torch.Generator().manual_seed(11)
+Q, K, V = (torch.randn(1, 2, 6, 8, generator=GENERATOR) for _ in range(3))
+SCALE = Q.shape[-1] ** -0.5
+# Python's code needs a number of a tensor that it indexed or computed with: refused.
+REFUSED = {f"array of a holder: {text}" for text in (
+    "float(holder.table[0])", "float(holder.table.max())", "sum(float(one) for one in holder.table) / 2",
+    "float((holder.table * 2.0)[0]) / 2", "float([*holder.table][1])",
+    "float(2.0 * holder.table[0] + holder.table[1]) / 3")}
+ACCEPTED = sorted(set(WAYS) - REFUSED)
+# Kept for each shape.
+KEPT_HERE = KEPT | {"shape_of_an_array", "shape_of_a_row"}
+
+
+class Face:
+    name = "torch"
+    numbers = (0.5, 2.0, 3.0, 4.0)
+
+    @staticmethod
+    def array(values):
+        return torch.tensor(values, dtype=torch.float32)
+
+    @staticmethod
+    def integers(values):
+        return torch.tensor(values, dtype=torch.int32)
+
+    @staticmethod
+    def fill(tensor, x):
+        tensor.fill_(x)
+
+
+def traces():
+    return trace_counts()["traces"]
+
+
+def assert_right(mod, put, numbers):
+    for x in numbers:
+        put(x)
+        factor = float(mod(torch.tensor(1.0), *torch.zeros(4, dtype=torch.int32)))
+        put(x)
+        got = flex_attention(Q, K, V, mod)
+        torch.testing.assert_close(got, flex_attention(Q, K, V, scale=SCALE * factor), msg=f"number {x}")
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_another_number_is_another_result(name):
+    mod, put = WAYS[name](Face)
+    assert_right(mod, put, (0.5, 2.0, 0.5, 0.5, 4.0, 2.0, 3.0, 3.0, 0.5))
+    before = traces()
+    assert_right(mod, put, (0.5, 2.0, 4.0, 3.0))
+    assert traces() - before == (0 if name in KEPT_HERE else 4)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_numbers_of_computed_tensors_are_refused(name):
+    mod, _ = WAYS[name](Face)
+    with pytest.raises(TypeError, match="needs the value"):
+        flex_attention(Q, K, V, mod)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_ways_together(seed):
+    chosen = random.Random(seed)
+    ways = [WAYS[name](Face) for name in chosen.choices(ACCEPTED, k=chosen.choice((2, 3)))]
+    mods = [mod for mod, _ in ways]
+
+    def mod(score, b, h, q_idx, kv_idx):
+        for one in mods:
+            score = one(score, b, h, q_idx, kv_idx)
+        return score
+
+    first, second = mods[:2]
+
+    def two(score, b, h, q_idx, kv_idx):
+        return first(second(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
+
+    for _ in range(6):
+        numbers = [chosen.choice(Face.numbers) for _ in ways]
+
+        def put(_, numbers=numbers):
+            for (_, change), x in zip(ways, numbers):
+                change(x)
+
+        assert_right(mod, put, [0, 0])
+        assert_right(two, put, [0, 0])
+
+
+def test_traced_always():
+    mod, put = WAYS["cell"](Face)
+    assert_right(mod, put, (0.5, 0.5))
+    before = traces()
+    heddle.set_trace_always(True)
+    try:
+        assert_right(mod, put, (0.5, 0.5, 2.0))
+        assert traces() - before == 3
+    finally:
+        heddle.set_trace_always(False)
+    assert_right(mod, put, (0.5, 0.5))
+    assert traces() - before == 3
+
+
+def test_clocks_random_numbers_and_torchs_own_state():
+    """Each call has its own."""
+    numbers = itertools.count(1)
+
+    def by_clock(score, b, h, q_idx, kv_idx):
+        return score * (1 + time.perf_counter() % 1e-4 * 1e4)
+
+    def by_count(score, b, h, q_idx, kv_idx):
+        return score * next(numbers)
+
+    def by_numpy(score, b, h, q_idx, kv_idx):
+        return score * float(np.random.rand())
+
+    for mod in (by_clock, by_count, by_numpy):
+        assert len({flex_attention(Q, K, V, mod).sum().item() for _ in range(5)}) > 1, mod.__name__
+
+    def by_seed(score, b, h, q_idx, kv_idx):
+        return score * (torch.initial_seed() % 7 + 1)
+
+    def by_dtype(score, b, h, q_idx, kv_idx):
+        return score * (2.0 if torch.get_default_dtype() == torch.float64 else 1.0)
+
+    def by_gradients(score, b, h, q_idx, kv_idx):
+        return score * (2.0 if torch.is_grad_enabled() else 1.0)
+
+    one, two = (flex_attention(Q, K, V, scale=SCALE * x) for x in (1.0, 2.0))
+    for seed, want in ((7, one), (8, two), (7, one)):
+        torch.manual_seed(seed)
+        torch.testing.assert_close(flex_attention(Q, K, V, by_seed), want)
+    for dtype, want in ((torch.float32, one), (torch.float64, two), (torch.float32, one)):
+        torch.set_default_dtype(dtype)
+        try:
+            got = flex_attention(Q, K, V, by_dtype)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        torch.testing.assert_close(got, want)
+    for enabled, want in ((True, two), (False, one), (True, two)):
+        with torch.set_grad_enabled(enabled):
+            torch.testing.assert_close(flex_attention(Q, K, V, by_gradients), want)
+
+
+@pytest.mark.parametrize(
+    "make", [torch.tensor, torch.as_tensor, torch.scalar_tensor, lambda x: torch.tensor([x, 1.0])[0]])
+def test_a_tensor_of_a_number(make):
+    """It is none that the mod detached."""
+    number = 2.0
+
+    def mod(score, b, h, q_idx, kv_idx):
+        return score + make(number) * kv_idx
+
+    q = Q.clone().requires_grad_()
+    for number in (2.0, 3.0, 2, 0.5):
+        want = flex_attention(q, K, V, lambda score, b, h, q_idx, kv_idx: score + number * kv_idx)
+        got = flex_attention(q, K, V, mod)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), q)[0] for x in (got, want)))
+
+
+def test_elements_of_a_tensor_of_a_number():
+    number = 2.7
+
+    def mod(score, b, h, q_idx, kv_idx):
+        assert torch.tensor(number).dtype == torch.float32 and torch.tensor(3).dtype == torch.int64
+        return score * torch.tensor(number, dtype=torch.int32)
+
+    torch.testing.assert_close(flex_attention(Q, K, V, mod), flex_attention(Q, K, V, scale=SCALE * 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ def is_expr(value: Any) -> bool:
     return issubclass(type(value), _core.Expr)  # isinstance would ask a stand-in for its class
 
 
-class Array(_core.Capture):
+class CapturedArray(_core.Capture):
     """An array that the mod reached. Reads at expressions are reads of a capture. Everything else gets the array
     itself, by `content()`, which says that Python's code saw what the array holds now."""
 
@@ -31,12 +32,8 @@ class Array(_core.Capture):
         if any(is_expr(one) for one in indices):
             return _core.Capture.__getitem__(self, index)
         if len(indices) == self.rank and all(type(one) is int and one >= 0 for one in indices):
-            return Element(lambda: _core.Capture.__getitem__(self, index), lambda: self.content()[index])
+            return CapturedElement(lambda: _core.Capture.__getitem__(self, index), lambda: self.content()[index])
         return self.content()[index]
-
-    def element(self) -> Element:
-        """The only one of an array without axes."""
-        return Element(lambda: _core.Capture.__getitem__(self, ()), lambda: self.content()[()])
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance(array, numpy.ndarray) in a mod; the class is a part of the key
@@ -59,7 +56,7 @@ class Array(_core.Capture):
     __hash__ = None  # type: ignore[assignment]
 
 
-class Element:
+class CapturedElement:
     """An element of an array at a place that is no expression, and what is computed from such ones alone: an expression
     where a mod computes with it, the number that it is now where Python's code needs one."""
 
@@ -69,22 +66,24 @@ class Element:
     def __heddle_expr__(self) -> Any:  # core/expressions.cc calls it
         return self._expr()
 
-    def element(self) -> Element:
-        return self
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.content())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.content(), name)
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(self.content())
 
 
 def content_of(value: Any) -> Any:
-    return value.content() if type(value) in (Array, Element) else value
+    return value.content() if type(value) in (CapturedArray, CapturedElement) else value
 
 
 def is_scalar(value: Any) -> bool:
     kind = type(value)
-    return kind is Element or kind in (bool, int, float) or kind is Array and value.rank == 0
+    return kind is CapturedElement or kind in (bool, int, float) or kind is CapturedArray and value.rank == 0
 
 
 def applied(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
@@ -92,7 +91,7 @@ def applied(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
     if not (is_expr(x) or is_expr(y)):
         if not (is_scalar(x) and is_scalar(y)):
             return function(content_of(x), content_of(y))
-        return Element(lambda: function(_core.as_expr(x), _core.as_expr(y)),
+        return CapturedElement(lambda: function(_core.as_expr(x), _core.as_expr(y)),
                        lambda: function(content_of(x), content_of(y)))
     return function(_core.as_expr(x), _core.as_expr(y))
 
@@ -103,13 +102,13 @@ def define_operators() -> None:
         return lambda self, *arguments: function(self.content(), *map(content_of, arguments))
 
     def lazy(function: Any) -> Any:
-        return lambda self: (Element(lambda: function(_core.as_expr(self)), lambda: function(self.content()))
+        return lambda self: (CapturedElement(lambda: function(_core.as_expr(self)), lambda: function(self.content()))
                              if is_scalar(self) else function(self.content()))
 
     def binary(function: Any, is_reflected: bool) -> Any:
         return lambda self, other: applied(function, *((other, self) if is_reflected else (self, other)))
 
-    for kind in (Array, Element):
+    for kind in (CapturedArray, CapturedElement):
         for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor",
                      "matmul"):
             bare, function = name.rstrip("_"), getattr(operator, name)
@@ -121,12 +120,50 @@ def define_operators() -> None:
             setattr(kind, f"__{name}__", lazy(getattr(operator, name)))
         for name, function in {"float": float, "int": int, "complex": complex, "bool": bool, "len": len, "iter": iter,
                                "index": operator.index, "round": round, "str": str, "repr": repr,
-                               "contains": operator.contains, "format": format}.items():
+                               "contains": operator.contains, "format": format, "divmod": divmod,
+                               "copy": copy.copy, "reduce_ex": lambda array, protocol: array.__reduce_ex__(protocol),
+                               "deepcopy": lambda array, memo: copy.deepcopy(array, memo)}.items():
             setattr(kind, f"__{name}__", unary(function))
+        setattr(kind, "__rdivmod__", lambda self, other: divmod(content_of(other), self.content()))
         setattr(kind, "__array__", unary(lambda array, *given: array.__array__(*given)))
 
 
+def define_operators_in_place() -> None:
+    """`x += y` writes into an array; a number of an array, and an expression, make a new value."""
+    def in_place(name: str) -> Any:
+        new, function = getattr(operator, name), getattr(operator, f"i{name.rstrip('_')}")
+
+        def apply(self: Any, other: Any) -> Any:
+            if is_expr(other):
+                return new(self, other)
+            function(self.content(), content_of(other))
+            return self
+        return apply
+
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor"):
+        setattr(CapturedArray, f"__i{name.rstrip('_')}__", in_place(name))
+
+
 define_operators()
+define_operators_in_place()
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether C code says that it takes no stand-in."""
+    return CapturedArray.__name__ in str(error) or CapturedElement.__name__ in str(error)
+
+
+class TypeOfTypes(type):
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        first = arguments[0] if len(arguments) == 1 else None
+        return first.__class__ if type(first) in (CapturedArray, CapturedElement) else type(*arguments, **options)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, type)
+
+
+class Type(metaclass=TypeOfTypes):
+    """Stands for the builtin `type`, which would give the class of a stand-in."""
 
 
 class AttributesOf:

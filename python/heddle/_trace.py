@@ -17,7 +17,7 @@ from ._kinds import is_array
 from ._owners import of_class
 from ._reached import NotKept, Reached
 from ._rebind import Rebound
-from ._stand_ins import Array, AttributesOf, Element
+from ._stand_ins import AttributesOf, CapturedArray, CapturedElement, Type, is_refusal
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
@@ -46,7 +46,7 @@ class Traced:
                 name, number = f"{wanted}_{number}", number + 1
             self.captures[name] = array
             self._names[id(array)] = name
-        return Array(name, dtype_name(array), array, self)
+        return CapturedArray(name, dtype_name(array), array, self)
 
     def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
         """The expression of a mod: an expression, text, or a callable of these arguments."""
@@ -102,17 +102,30 @@ class Traced:
         check_arguments(mod, arguments)
         self.reads_content = False
         before, rebound = set(self.captures), Captured(self)
+        leaves = [_core.leaf(name) for name in arguments]
         try:
-            result = rebound.called(mod)(*(_core.leaf(name) for name in arguments))
-            expr = _core.as_expr(result)
+            expr = _core.as_expr(rebound.called(mod)(*leaves))
         except IndexError as error:
             rebound.refuse_index(error, mod)
+        except (TypeError, BufferError) as error:
+            if not is_refusal(error):
+                raise
+            expr = self._called_with_arrays(mod, leaves, error)
         finally:
             rebound.write_back()
         read = {*before, *expr.captures}
         for name in [one for one in self.captures if one not in read]:
             del self._names[id(self.captures.pop(name))]
         return expr
+
+
+    def _called_with_arrays(self, mod: Any, leaves: list[Any], error: Exception) -> Any:
+        """The expression of a mod that hands an array to C code, which takes no stand-in. It is not kept."""
+        self.reads_content = True
+        try:
+            return _core.as_expr(mod(*leaves))
+        except Exception:
+            raise error from None
 
 
 class Captured(Rebound):
@@ -128,8 +141,12 @@ class Captured(Rebound):
         call = of_class(type(mod), "__call__")
         return self.of(types.MethodType(call, mod) if type(call) is types.FunctionType else mod)
 
+    def put_builtin(self, scope: Any, name: str) -> None:
+        if name == "type":
+            scope.put(name, Type)
+
     def stand_in(self, value: Any, name: str, slot: Any) -> Any:
-        if type(value) is Array or not is_array(value):
+        if type(value) is CapturedArray or not is_array(value):
             return value
         known = self._arrays.get(id(value))
         if known is None:
@@ -177,7 +194,8 @@ def line_of(error: BaseException) -> str:
 
 # Kinds that hold no arrays, or that C++ reads.
 NO_OBJECTS = (
-    bool, int, float, complex, str, bytes, type(None), _core.Expr, _core.Capture, Array, Element, AttributesOf)
+    bool, int, float, complex, str, bytes, type(None), _core.Expr, _core.Capture, CapturedArray,
+    CapturedElement, AttributesOf)
 
 
 def recognise(

@@ -174,10 +174,37 @@ def test_arrays_as_pythons_code_sees_them():
             isinstance(TABLE, np.ndarray), TABLE.dtype, TABLE.ndim, TABLE.shape, len(TABLE), TABLE.tolist(),
             float(np.sqrt(TABLE[1] * 2)), bool(TABLE[0] < TABLE[1]), TABLE[0] if TABLE[0] > 1 else 0, -TABLE[1] == -2.0,
             float(abs(scale) + 1), (TABLE * 2).sum(), [*TABLE][1], 0.5 in TABLE, f"{scale:.1f}", round(float(scale), 1),
-            scale.item()))
+            scale.item(), type(TABLE) is np.ndarray, type(TABLE[0]), isinstance(TABLE[0], np.float32),
+            isinstance(type(TABLE), type), divmod(TABLE, 2)[1].tolist(), {TABLE[0]: 1}[0.5], TABLE[-1]))
         return scale * score * TABLE[h] / scale
 
     assert_scaled(mod)
     assert [list(map(str, one)) for one in seen] == [list(map(str, (
         True, np.dtype("f4"), 1, (2,), 2, [0.5, 2.0], 2.0, True, 0, True, 3.0, np.float32(5.0), np.float32(2.0), True,
-        "2.0", 2.0, 2.0)))]
+        "2.0", 2.0, 2.0, True, np.float32, True, True, [0.5, 0.0], 1, np.float32(2.0))))]
+
+
+def test_arrays_that_c_code_asks_for():
+    """It takes no stand-in: the mod is traced with the array itself, at each call."""
+    values = np.array([2.0], np.float32)
+
+    def mod(score, b, h, q_idx, kv_idx):
+        return score * memoryview(values)[0]
+
+    for x in (2.0, 3.0):
+        values[0] = x
+        np.testing.assert_allclose(call(mod), call(f"score * {x}"), rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_that_a_mod_writes():
+    values = np.array([2.0], np.float32)
+
+    def mod(score, b, h, q_idx, kv_idx):
+        mine = values
+        mine += 1
+        values[0] *= 2
+        return score * float(values[0])
+
+    for x in (6.0, 14.0):
+        np.testing.assert_allclose(call(mod), call(f"score * {x}"), rtol=1e-5, atol=1e-6)
+        assert values[0] == x

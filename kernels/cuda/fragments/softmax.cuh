@@ -246,7 +246,7 @@ struct Softmax {
     }
   }
 
-  /// Of the scores as they are, in this thread's columns.
+  /// The row's largest score as it stands, in this thread's columns.
   __device__ __forceinline__ static float largest_score(const float (&s)[kColumns / 2], int r) {
     float found = s[2 * r];
 #pragma unroll

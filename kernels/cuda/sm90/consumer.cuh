@@ -509,12 +509,12 @@ class Consumer : DropsOf<kConfig.dropped> {
   // In a safe tile scores have one unit: where steps may differ in it, powers of two.
   static constexpr bool kFoldsSafely =
       kSoftmax && !kMapped && !kConfig.capped && (kKeyed || kConfig.fp8() || ScoreTilt<kConfig.scores>::kAny);
-  /// What makes powers of two of a safe tile's maximum.
+  /// A safe tile's maximum times this is in powers of two.
   __device__ __forceinline__ float safe_unit() const {
     if constexpr (!kSoftmax || kFoldsSafely || kConfig.capped) return 1;
     return kMapped ? ptx::kLog2E : params_.scale_log2;
   }
-  /// The same, but natural.
+  /// A safe tile's maximum times this is natural.
   __device__ __forceinline__ float safe_natural_unit() const {
     if constexpr (kFoldsSafely || kConfig.capped) return ptx::kLn2;
     return kMapped ? 1.0F : params_.scale;

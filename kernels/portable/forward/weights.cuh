@@ -142,7 +142,7 @@ class RowWeights {
   /// or infinite there, an exponent says nothing.
   static constexpr Real kFar = 1024;
 
-  /// What makes powers of two of m.
+  /// m times this is in powers of two.
   __device__ __forceinline__ Real unit() const { return kSoftmax ? scale_ * static_cast<Real>(kLog2E) : Real(1); }
   /// What stands for m in exponents.
   __device__ __forceinline__ Real start_of(int i) const { return m[i] == -F::infinity() ? Real(0) : m[i]; }

@@ -57,7 +57,8 @@ class Program:
         self.scope = {
             "np": np, "number": 1.0, "count": 0, "owner": owner, "kind": self.kind, "more": {"z": 1.0},
             "held": {"x": 1.0, "t": self.table()}, "items": [1.0], "tables": [self.table()],
-            "table": self.table(), "scalar": np.float32(1), "scale": np.array(1.0, np.float32), "pair": (1, 1.0, self.table()), "space": types.SimpleNamespace(x=1.0),
+            "table": self.table(), "scalar": np.float32(1), "scale": np.array(1.0, np.float32),
+            "pair": (1, 1.0, self.table()), "space": types.SimpleNamespace(x=1.0),
             "module": types.ModuleType("module_of_a_test"), "part": functools.partial(lambda x: x, 2.0)}
         self.scope["module"].x, self.scope["module"].table = 1.0, self.table()
         body = "\n    ".join(self.statement() for _ in range(self.random.randint(1, 4)))

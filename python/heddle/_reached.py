@@ -29,7 +29,7 @@ from ._steps import Steps
 
 __all__ = ["NotKept", "Reached"]
 
-MOST_STEPS = 2000  # a longer walk takes longer than a trace
+MOST_STEPS = 5000  # a longer walk takes longer than a trace
 MOST_DEPTH = 20  # of containers within containers
 
 

@@ -146,7 +146,7 @@ class Rebound:
 
     def _method(self, method: types.MethodType) -> Any:
         function, owner = method.__func__, method.__self__
-        if type(function) is not types.FunctionType:
+        if type(function) is not types.FunctionType or is_library_function(function):
             return method
         return types.MethodType(self.of(function), self.of_object(owner, facts_of(function.__code__).first))
 

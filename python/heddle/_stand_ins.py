@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import enum
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -150,13 +152,15 @@ define_operators_in_place()
 
 def is_refusal(error: Exception) -> bool:
     """Whether C code says that it takes no stand-in."""
-    return CapturedArray.__name__ in str(error) or CapturedElement.__name__ in str(error)
+    kinds = CapturedArray, CapturedElement, AttributesOf, AnyUseOf
+    return any(kind.__name__ in str(error) for kind in kinds)
 
 
 class TypeOfTypes(type):
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         first = arguments[0] if len(arguments) == 1 else None
-        return first.__class__ if type(first) in (CapturedArray, CapturedElement) else type(*arguments, **options)
+        stands = type(first) in (CapturedArray, CapturedElement, AttributesOf, AnyUseOf)
+        return first.__class__ if stands else type(*arguments, **options)
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, type)
@@ -180,3 +184,48 @@ class AttributesOf:
     def __setattr__(self, name: str, value: Any) -> None:
         owner, _, rebound = object.__getattribute__(self, "_state")
         setattr(owner, name, rebound.original(value))
+
+
+class AnyUseOf(AttributesOf):
+    """The same of an object with which code does anything: it calls it, indexes it, hands it on."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        owner, _, rebound = object.__getattribute__(self, "_state")
+        return rebound.called(owner)(*arguments, **named)
+
+    def __hash__(self) -> int:
+        return hash(owner_of(self))
+
+
+def owner_of(value: Any) -> Any:
+    return object.__getattribute__(value, "_state")[0] if type(value) is AnyUseOf else value
+
+
+def define_special_methods() -> None:
+    def forwarded(name: str) -> Any:
+        def apply(self: Any, *arguments: Any) -> Any:
+            owner, _, rebound = object.__getattribute__(self, "_state")
+            method = getattr(owner, name, None)
+            if method is None:
+                if name == "__bool__":
+                    return bool(owner)
+                raise TypeError(f"'{type(owner).__name__}' object has no {name}")
+            return rebound.of(rebound.of(method)(*map(owner_of, arguments)))
+        return apply
+
+    operators = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+    for name in (*operators, *(f"r{one}" for one in operators), "eq", "ne", "lt", "le", "gt", "ge", "neg", "abs", "len",
+                 "iter", "next", "getitem", "setitem", "contains", "bool", "float", "int", "index", "str", "format",
+                 "enter", "exit"):
+        setattr(AnyUseOf, f"__{name}__", forwarded(f"__{name}__"))
+
+
+define_special_methods()
+NO_PLAIN_OBJECTS = (
+    int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type, types.ModuleType, BaseException, enum.Enum)
+
+
+def is_of_pythons_class(value: Any) -> bool:
+    """Whether a value is an object of a class written in Python, and none of a kind that C code looks into."""
+    is_heap_type = bool(type(value).__flags__ & 1 << 9)
+    return is_heap_type and type(value).__module__ != "builtins" and not isinstance(value, NO_PLAIN_OBJECTS)

@@ -124,15 +124,20 @@ class Bias:
     def __init__(self, table):
         self.table = table
 
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, h):
+        return self.table[h]
+
     def __call__(self, x, h):
         return x * self.table[h]
 
 
 @pytest.mark.parametrize("mod, line", [
-    (lambda score, b, h, q_idx, kv_idx: (lambda bias: bias.table[h])(bias), "bias.table"),
-    (lambda score, b, h, q_idx, kv_idx: bias(score, h), "self.table"),
     (lambda score, b, h, q_idx, kv_idx: (2 * TABLE)[h], "(2 * TABLE)"),
     (lambda score, b, h, q_idx, kv_idx: score + np.arange(2)[h], "np.arange"),
+    (lambda score, b, h, q_idx, kv_idx: score + tables[0]()[h], "tables"),
 ])
 def test_arrays_that_no_name_leads_to(mod, line):
     with pytest.raises(TypeError, match=r"mod <lambda>, .*test_traced_mods.py:\d+ .*captures") as raised:
@@ -140,6 +145,34 @@ def test_arrays_that_no_name_leads_to(mod, line):
     assert line in str(raised.value)
 
 
+def held_by(owner, h):
+    is_bias = isinstance(owner, Bias) and type(owner) is Bias and getattr(owner, "table") is owner.table
+    return owner.table[h] if is_bias else 0.0
+
+
+@pytest.mark.parametrize("mod", [
+    lambda score, b, h, q_idx, kv_idx: score * (lambda bias: bias.table[h])(bias),
+    lambda score, b, h, q_idx, kv_idx: bias(score, h),
+    lambda score, b, h, q_idx, kv_idx: score * held_by(bias, h) * len([bias]) * float(bias in [bias]),
+    lambda score, b, h, q_idx, kv_idx: score * bias[h] * len(bias) * float(bool(bias) and bias == bias),
+    lambda score, b, h, q_idx, kv_idx: score * {"biases": [bias]}["biases"][0].table[h],
+])
+def test_arrays_of_objects_that_a_mod_hands_on(mod):
+    global count
+    count = 0
+
+    def counting(score, b, h, q_idx, kv_idx):
+        global count
+        count += 1
+        return mod(score, b, h, q_idx, kv_idx)
+
+    for _ in range(2):
+        assert_scaled(mod)
+        assert_scaled(counting)
+    assert count == 2
+
+
+count, tables = 0, [TABLE.copy]
 bias = Bias(TABLE)
 
 

@@ -14,18 +14,21 @@ import torch
 
 import heddle
 
-from ._run import PLAIN, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of
+from ._run import (
+    PLAIN, WITH_LSE_REST, Call, attend, empty_lse, empty_lse_rest, empty_out, is_plain, refuse_tangents,
+    type_of,
+)
 
 # What a Call holds.
 OPERANDS = (
     "str score, str mask, str weight, str[] capture_names, Tensor[] captures, str[] option_names, Tensor[] options, "
     "str[] int_names, SymInt[] ints, str[] float_names, float[] floats, str[] bool_names, bool[] bools, float? scale, "
     "SymInt? max_q_len, SymInt? max_kv_len, Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps")
-SCHEMA = f"forward(Tensor query, Tensor key, Tensor value, {OPERANDS}) -> (Tensor, Tensor)"
+SCHEMA = f"forward(Tensor query, Tensor key, Tensor value, {OPERANDS}) -> (Tensor, Tensor, Tensor)"
 _library = torch.library.Library("heddle", "DEF")  # type: ignore[no-untyped-call]
 _library.define(SCHEMA)  # type: ignore[no-untyped-call]
 
-Result = tuple[torch.Tensor, torch.Tensor]
+Result = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # out, lse, lse_rest; without elements where there is none
 
 
 def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
@@ -33,9 +36,14 @@ def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: 
     if not is_plain(query, key, value):  # attend() would call the operator again
         raise NotImplementedError("heddle::forward runs inside of a mode or a transform that does not handle it")
     call = call_of(query, *rest)
+    call.lse_rest = empty_lse_rest(query) if call.with_lse else None
     with torch.no_grad():
         out, lse = attend(query, key, value, call)
-    return out, query.new_empty((0,)) if lse is None else lse
+    return out, or_empty(query, lse), or_empty(query, call.lse_rest)
+
+
+def or_empty(query: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+    return query.new_empty((0,)) if x is None else x
 
 
 def call_of(
@@ -66,7 +74,8 @@ def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def fake_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
     with_lse = rest[-2]
-    return empty_out(query, value.shape[3]), empty_lse(query) if with_lse else query.new_empty((0,))
+    lse, lse_rest = (empty_lse(query), empty_lse_rest(query)) if with_lse else (None, None)
+    return empty_out(query, value.shape[3]), or_empty(query, lse), or_empty(query, lse_rest)
 
 
 for _key in ("CPU", "CUDA"):
@@ -109,7 +118,7 @@ def traced_attend(
     if not lists:
         lists, sizes = call.listed(query.device)
     with_lse = call.with_lse or needs_lse(tensors)
-    result, made_lse = call_forward(query, key, value, *operands(call, with_lse, lists, sizes))
+    result, made_lse, _ = call_forward(query, key, value, *operands(call, with_lse, lists, sizes))
     if out is not None:
         out.copy_(result)
         result = out
@@ -133,27 +142,32 @@ def call_forward(*args: Any) -> Result:
     if is_transformed():
         from ._transforms import Forward
 
-        out, lse = Forward.run(*args)
-        return out, lse
-    out, lse = torch.ops.heddle.forward(*args)
-    return out, lse
+        out, lse, lse_rest = Forward.run(*args)
+        return out, lse, lse_rest
+    out, lse, lse_rest = torch.ops.heddle.forward(*args)
+    return out, lse, lse_rest
 
 
-def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int, int | None]]:
+def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int | None, ...]]:
     """torch.vmap. One call for each entry, unless the mapped axis can join the batch.
 
     It can if only query, key and value are mapped, no mod reads b, and there are neither options nor block lists.
     """
-    with_lse = args[-2]
     texts, options, lists = args[3:6], args[9], args[19]
     only_inputs = all(dim is None for dim in flat_dims(in_dims[3:]))
     if only_inputs and not options and not lists and not any(re.search(r"\bb\b", text) for text in texts):
-        out, lse = folded_forward(info.batch_size, in_dims[:3], args)
+        out, lse, lse_rest = folded_forward(info.batch_size, in_dims[:3], args)
     else:
         results = [call_forward(*(pick(x, dim, i) for x, dim in zip(args, in_dims))) for i in range(info.batch_size)]
-        out = torch.stack([result[0] for result in results])
-        lse = torch.stack([result[1] for result in results]) if with_lse else results[0][1]
-    return (out, lse), (0, 0 if with_lse else None)
+        out, lse, lse_rest = (
+            torch.stack(made) if is_made else made[0] for made, is_made in zip(zip(*results), (True, *made_of(args))))
+    return (out, lse, lse_rest), (0, *(0 if is_made else None for is_made in made_of(args)))
+
+
+def made_of(args: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether the operator makes lse, and lse_rest."""
+    with_lse = args[-2]
+    return with_lse, with_lse and args[0].device.type in WITH_LSE_REST
 
 
 def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -> Result:
@@ -161,9 +175,11 @@ def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -
                for x, dim in zip(args[:3], dims)]
     batch = tensors[0].shape[1]  # keys and values may have batch 1
     whole = [x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]) for x in tensors]
-    out, lse = call_forward(*whole, *args[3:])
-    sizes = size, batch
-    return out.unflatten(0, sizes), lse.unflatten(0, sizes) if args[-2] else lse  # type: ignore[no-untyped-call]
+    made = call_forward(*whole, *args[3:])
+    out, lse, lse_rest = (
+        x.unflatten(0, (size, batch)) if is_made else x  # type: ignore[no-untyped-call]
+        for x, is_made in zip(made, (True, *made_of(args))))
+    return out, lse, lse_rest
 
 
 def flat_dims(dims: Any) -> list[Any]:

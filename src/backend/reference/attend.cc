@@ -79,20 +79,19 @@ class RowAttention {
   RowResult operator()(const RowInputs& row) {
     clear();
     compute_scores(row);
-    double lse = -kInfinity;
     if (problem_.normalizer == Normalizer::softmax) {
-      lse = softmax(row);
+      softmax(row);
     } else {
       const bool sigmoid = problem_.normalizer == Normalizer::sigmoid;
       for (double& t : t_) t = t == -kInfinity ? kMasked : sigmoid ? 1 / (1 + std::exp(-t)) : t;
       accumulate(row);
     }
-    return result(lse);
+    return result();
   }
 
   RowResult past_the_end() {
     clear();
-    return result(-kInfinity);
+    return result();
   }
 
  private:
@@ -101,12 +100,14 @@ class RowAttention {
   void clear() {
     for (auto* values : {&o_, &magnitude_, &floor_, &largest_}) std::ranges::fill(*values, 0);
     exponent_ = score_terms_ = 0;
-    max_score_ = -kInfinity;
+    top_ = max_score_ = -kInfinity;
+    log_sum_ = 0;
   }
 
-  RowResult result(double lse) const {
+  RowResult result() const {
     return {.o = o_,
-            .lse = lse,
+            .top = top_,
+            .log_sum = log_sum_,
             .max_score = max_score_,
             .magnitude = magnitude_,
             .exponent = exponent_,
@@ -129,8 +130,8 @@ class RowAttention {
     }
   }
 
-  // Leaves o in o_ and returns lse.
-  double softmax(const RowInputs& row) {
+  // Leaves o in o_, m in top_ and ln l in log_sum_.
+  void softmax(const RowInputs& row) {
     double m = row.sink;
     bool poisoned = std::isnan(row.sink) || row.sink == kInfinity;
     for (double t : t_) {
@@ -141,9 +142,10 @@ class RowAttention {
     poisoned = poisoned || std::isnan(max_score_);
     if (poisoned) {
       std::ranges::fill(o_, kNaN);
-      return kNaN;
+      top_ = kNaN;
+      return;
     }
-    if (m == -kInfinity) return -kInfinity;
+    if (m == -kInfinity) return;
     Sum sum = std::exp(row.sink - m);
     for (double& t : t_) {
       if (t == -kInfinity) continue;
@@ -151,7 +153,8 @@ class RowAttention {
       sum += t;
     }
     accumulate(row, sum);
-    return m + std::log(static_cast<double>(sum));
+    top_ = m;
+    log_sum_ = std::log(static_cast<double>(sum));
   }
 
   // By how much rounding errors may change p / l; `share` is |p| / l, at least the flushed one, `growth` is exp(e) - 1.
@@ -192,6 +195,7 @@ class RowAttention {
   std::vector<double> t_, o_, magnitude_, floor_, largest_;  // largest_: of |w v|
   std::vector<Sum> sums_;
   double exponent_ = 0, score_terms_ = 0, max_score_ = -kInfinity;
+  double top_ = -kInfinity, log_sum_ = 0;
 };
 
 // Rows [first, last) of one sequence, for all query heads of one kv head.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct RowInputs {
 /// One row of the result, and the magnitudes by which its errors are judged (src/check).
 struct RowResult {
   std::span<const double> o;          // [Dv]
-  double lse, max_score;              // max_score: softmax only
+  double top, log_sum;                // lse in two parts: m and ln l. -inf and 0 where nothing attends
+  double max_score;                   // softmax only
   std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
   /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
   /// reals means an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
@@ -38,6 +40,12 @@ struct RowResult {
   /// the terms, since o and lse are means over keys; a row's largest score is one of them.
   double score_terms;
   std::span<const double> floor;  // [Dv] as check.h says
+
+  double lse() const { return top + log_sum; }
+  /// The rest of lse beside the stored one.
+  double lse_rest(double stored) const {
+    return top == -std::numeric_limits<double>::infinity() ? 0 : (top - stored) + log_sum;
+  }
 };
 
 /// Where a row stands in o [B, Hq, Sq, Dv] and lse.
@@ -50,7 +58,7 @@ struct RowPlace {
 enum class RowOrder : std::uint8_t { any, of_a_head };
 
 /// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0,
-/// lse = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
+/// top = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
 /// the rounding error of one step of a sum, from which the floors follow; 0 if nobody reads them.
 using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
 void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,

@@ -53,8 +53,9 @@ class RowJudge {
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
-    add_number(lse_, lse_criterion_, place, reference.exponent, reference.lse(), plain.lse);
-    add_number(max_scores_, max_scores_criterion_, place, reference.score_terms, reference.max_score, plain.max_score);
+    add_number(lse_, lse_criterion_, place, lse_floor(reference), reference.lse(), plain.lse);
+    add_number(max_scores_, max_scores_criterion_, place, max_score_floor(reference),
+               reference.max_score, plain.max_score);
     if (lse_rest_) add_lse_rest(place, reference, plain);
   }
 
@@ -75,11 +76,23 @@ class RowJudge {
   }
 
  private:
-  /// One number of a row: its lse or its largest score, if `of` has it. `magnitude`: what its rounding is relative to.
+  /// e * max(1, |x|), but no more than 8 e: the size of x says too little of what a mod cancelled, and too much of 1e6.
+  static double by_size(double e, double x) { return e * std::min(std::max(1.0, std::abs(x)), 8.0); }
+  double lse_floor(const reference::RowResult& reference) const {
+    const reference::RowBounds& bounds = reference.bounds;
+    const double lse = reference.lse();
+    if (bounds.proven) return bounds.lse_floor + step_ * std::max(1.0, std::abs(lse));
+    return by_size(bounds.lse_floor, lse);
+  }
+  double max_score_floor(const reference::RowResult& reference) const {
+    const double e = step_ * (1 + reference.bounds.score_terms);
+    return reference.bounds.proven ? e : by_size(e, reference.max_score);
+  }
+
+  /// One number of a row: its lse or its largest score, if `of` has it.
   void add_number(const std::optional<ConstTensorView>& of, check::Criterion& criterion,
-                  const reference::RowPlace& place, double magnitude, double reference, double plain) const {
+                  const reference::RowPlace& place, double floor, double reference, double plain) const {
     if (!of) return;
-    const double floor = step_ * (1 + magnitude) * std::max(1.0, std::abs(reference));
     criterion.add({.value = element_at(*of, place, 0),
                    .reference = reference,
                    .plain = plain,
@@ -92,7 +105,7 @@ class RowJudge {
                     const check::PlainRow& plain) {
     const double stored = element_at(*lse_, place, 0);
     const double rest = reference.lse_rest(stored);
-    const double floor = step_ * (1 + reference.exponent + std::abs(rest));
+    const double floor = reference.bounds.lse_floor + step_ * std::abs(rest);
     lse_rest_criterion_.add({.value = element_at(*lse_rest_, place, 0),
                              .reference = rest,
                              .plain = reference.top == -INFINITY ? 0 : (plain.top - stored) + plain.log_sum,

@@ -15,15 +15,14 @@ import torch
 import heddle
 
 from ._run import (
-    PLAIN, WITH_LSE_REST, Call, attend, empty_lse, empty_lse_rest, empty_out, is_plain, refuse_tangents,
-    type_of,
+    PLAIN, WITH_LSE_REST, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of,
 )
 
 # What a Call holds.
 OPERANDS = (
     "str score, str mask, str weight, str[] capture_names, Tensor[] captures, str[] option_names, Tensor[] options, "
     "str[] int_names, SymInt[] ints, str[] float_names, float[] floats, str[] bool_names, bool[] bools, float? scale, "
-    "SymInt? max_q_len, SymInt? max_kv_len, Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps")
+    "SymInt? max_q_len, SymInt? max_kv_len, Tensor[] lists, SymInt[] list_sizes, int lse_words, bool clamps")
 SCHEMA = f"forward(Tensor query, Tensor key, Tensor value, {OPERANDS}) -> (Tensor, Tensor, Tensor)"
 _library = torch.library.Library("heddle", "DEF")  # type: ignore[no-untyped-call]
 _library.define(SCHEMA)  # type: ignore[no-untyped-call]
@@ -36,7 +35,7 @@ def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: 
     if not is_plain(query, key, value):  # attend() would call the operator again
         raise NotImplementedError("heddle::forward runs inside of a mode or a transform that does not handle it")
     call = call_of(query, *rest)
-    call.lse_rest = empty_lse_rest(query) if call.with_lse else None
+    call.lse_rest = empty_lse(query) if rest[-2] > 1 else None
     with torch.no_grad():
         out, lse = attend(query, key, value, call)
     return out, or_empty(query, lse), or_empty(query, call.lse_rest)
@@ -51,11 +50,11 @@ def call_of(
     captures: Sequence[torch.Tensor], option_names: Sequence[str], options: Sequence[torch.Tensor],
     int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str], floats: Sequence[float],
     bool_names: Sequence[str], bools: Sequence[bool], scale: float | None, max_q_len: int | None,
-    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
+    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], lse_words: int, clamps: bool,
 ) -> Call:
     """From the operands."""
     captures, options, lists = bare(captures), bare(options), bare(lists)
-    call = Call(scale=scale, with_lse=with_lse)
+    call = Call(scale=scale, with_lse=lse_words > 0)
     call.captures = dict(zip(capture_names, captures))
     call.params = {**dict(zip(int_names, ints)), **dict(zip(float_names, floats)), **dict(zip(bool_names, bools))}
     call.tensors = dict(zip(option_names, options))
@@ -73,8 +72,8 @@ def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def fake_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
-    with_lse = rest[-2]
-    lse, lse_rest = (empty_lse(query), empty_lse_rest(query)) if with_lse else (None, None)
+    lse_words = rest[-2]
+    lse, lse_rest = (empty_lse(query) if lse_words > least else None for least in (0, 1))
     return empty_out(query, value.shape[3]), or_empty(query, lse), or_empty(query, lse_rest)
 
 
@@ -94,9 +93,10 @@ def mask_of_lists(
         mask_mod=mask)
 
 
-def operands(call: Call, with_lse: bool, lists: Sequence[torch.Tensor] = (),
+def operands(call: Call, lse_words: int, lists: Sequence[torch.Tensor] = (),
              sizes: Sequence[int] = ()) -> tuple[Any, ...]:
-    """The operator's arguments after query, key and value."""
+    """The operator's arguments after query, key and value. `lse_words`: 0 for neither lse nor lse_rest, 1 for lse, 2
+    for both."""
     kinds: dict[str, tuple[list[str], list[Any]]] = {"i32": ([], []), "f32": ([], []), "bool": ([], [])}
     for name, number in call.params.items():
         names, numbers = kinds[type_of(number)]
@@ -105,7 +105,7 @@ def operands(call: Call, with_lse: bool, lists: Sequence[torch.Tensor] = (),
     texts = ["" if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     return (*texts, list(call.captures), list(call.captures.values()), list(call.tensors), list(call.tensors.values()),
             *kinds["i32"], *kinds["f32"], *kinds["bool"], call.scale, call.max_q_len, call.max_kv_len, list(lists),
-            list(sizes), with_lse, call.clamps)
+            list(sizes), lse_words, call.clamps)
 
 
 def traced_attend(
@@ -117,8 +117,10 @@ def traced_attend(
     refuse_tangents(*tensors)
     if not lists:
         lists, sizes = call.listed(query.device)
-    with_lse = call.with_lse or needs_lse(tensors)
-    result, made_lse, _ = call_forward(query, key, value, *operands(call, with_lse, lists, sizes))
+    lse_words = int(call.with_lse)
+    if may_have_backward(tensors):
+        lse_words = 2 if query.device.type in WITH_LSE_REST else 1
+    result, made_lse, _ = call_forward(query, key, value, *operands(call, lse_words, lists, sizes))
     if out is not None:
         out.copy_(result)
         result = out
@@ -128,7 +130,7 @@ def traced_attend(
     return result, made_lse if call.with_lse else None
 
 
-def needs_lse(tensors: Sequence[torch.Tensor]) -> bool:
+def may_have_backward(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether there may be a backward. Under transforms a tensor does not say what outer ones ask of it."""
     return torch.is_grad_enabled() and (is_transformed() or any(x.requires_grad for x in tensors))
 
@@ -166,8 +168,8 @@ def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[i
 
 def made_of(args: Sequence[Any]) -> tuple[bool, bool]:
     """Whether the operator makes lse, and lse_rest."""
-    with_lse = args[-2]
-    return with_lse, with_lse and args[0].device.type in WITH_LSE_REST
+    lse_words = args[-2]
+    return lse_words > 0, lse_words > 1
 
 
 def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -> Result:

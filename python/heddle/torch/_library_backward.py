@@ -80,7 +80,7 @@ def traced_backward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
 ) -> Sequence[torch.Tensor]:
     """The operator on tensors that are traced or transformed."""
-    rest = operands(call, True, *call.listed(query.device))
+    rest = operands(call, 1, *call.listed(query.device))
     return call_backward(
         d_out, d_lse, out, lse, or_empty(query, lse_rest), query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
 
@@ -130,7 +130,7 @@ def gradients_of(ctx: Any, d_out: Gradient, d_lse: Gradient, needs: Sequence[boo
     first = 3 + len(call.captures)
     wanted = wanted_of(call, needs[:3], zip(call.captures, needs[3:first]), zip(call.tensors, needs[first:]))
     if not lse.numel() and query.numel():
-        raise RuntimeError("heddle::forward was called with with_lse=False; its backward needs lse")
+        raise RuntimeError("heddle::forward was called with lse_words=0; its backward needs lse")
     made = call_backward(
         d_out, d_lse, out, lse, lse_rest, query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
     return in_places(made, call, wanted)

@@ -526,7 +526,8 @@ class Consumer : DropsOf<kConfig.dropped> {
   }
   __device__ __forceinline__ float lse_of_row(float m, float l) const {
     if (!softmax_.safe) return ptx::kLn2 * (m + ptx::log2_fast(l));
-    if (kFoldsSafely && fabsf(m) >= kLargestTerm) return m;  // of a term that in_units() kept finite
+    // A term that in_units() kept finite. A sum that is NaN stays.
+    if (kFoldsSafely && fabsf(m) == kLargestTerm) return fmaf(l, 0.0F, m);
     return fmaf(m, safe_natural_unit(), ptx::kLn2 * (ptx::log2_fast(l) - RowWeights::kSafeHeadroom));
   }
 

@@ -23,6 +23,7 @@ from ._operations import OPERATIONS, cast_to
 from ._recording import CaptureValue, Memory, Recording, Traced
 from ._values import Unsupported, Value
 
+NUMBERS = Number, torch.SymInt  # become params where they meet a tensor
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 SIZE_GETTERS = frozenset((
     torch.Tensor.shape.__get__, torch.Tensor.nbytes.__get__,  # type: ignore[attr-defined]  # descriptors
@@ -57,14 +58,14 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
 
 
 def checked(recording: Recording, result: Any, kind: str) -> Any:
-    if isinstance(result, Number):
-        result = recording.param(result)
+    if isinstance(result, NUMBERS):
+        result = recording.operand(result)
     elif isinstance(result, torch.Tensor):
         result = recording.value_of(result)
     elif isinstance(result, (bool, int, float)):
         result = Value.scalar(values.literal(result))
     else:
-        raise TypeError(f"a mod returned {type(result).__name__}; a tensor is accepted")
+        raise ValueError(f"a mod returned {type(result).__name__}; a tensor is accepted")  # as torch.vmap's
     if result.count != 1:
         raise TypeError(f"a mod returned a tensor of shape {list(result.shape)}; a scalar is accepted")
     expr = result.expr
@@ -129,7 +130,7 @@ class Functions(TorchFunctionMode):
             return self.made(args[0], **kwargs)
         if func in READERS and isinstance(args[0], Traced):
             return self.read(func, args[0], *args[1:], **kwargs)
-        if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
+        if any(isinstance(one, NUMBERS) for one in args) or any(isinstance(one, NUMBERS) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
@@ -171,6 +172,8 @@ class Functions(TorchFunctionMode):
         return self.recording.wrapped(self.recording.value_of(x), x.dtype) if is_wrapped(x) else x
 
     def number(self, x: Any) -> Any:
+        if type(x) is torch.SymInt:
+            return self.recording.wrapped(self.recording.symbol(x))
         if not isinstance(x, Number):
             return x
         made = self.recording.wrapped(self.recording.param(x))

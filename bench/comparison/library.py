@@ -100,7 +100,7 @@ class AttentionOptions(Sized):
 class AttentionTensors(Sized):
     _fields_ = [
         ("struct_size", c_uint64),
-        *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse", "max_scores")),
+        *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse", "max_scores", "lse_rest")),
     ]
 
 
@@ -116,6 +116,7 @@ class BackwardTensors(Sized):
         ("d_capture_count", c_int64),
         ("d_params", POINTER(Gradient)),
         ("d_param_count", c_int64),
+        ("lse_rest", POINTER(Tensor)),
     ]
 
 

@@ -9,6 +9,9 @@
 // max_scores [B, Hq, Sq], of lse's type: max t, without the sink. -inf where nothing attends, NaN where a t is NaN or
 // +inf.
 //
+// lse_rest [B, Hq, Sq], of lse's type: what lse's rounding left out, (m - lse) + ln l. It is 0 where nothing attends. A
+// backward takes it: lse alone loses digits of ln l where |m| is large, and all of them beside 1e9.
+//
 // Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 1, and all of a
 // tensor without elements, may have any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A
 // row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads, Sq and Skv may
@@ -53,7 +56,7 @@ class PlanCache;
 /// sigmoid: o = sum(w v / (1 + exp(-t))).
 ///
 /// With none and sigmoid, masked elements and t = -inf count 0, and every other t is taken as the formula says. Neither
-/// has sinks, lse or max_scores.
+/// has sinks, lse, lse_rest or max_scores.
 enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 
 /// automatic: the backend of the device that holds q, k, v, o and lse.
@@ -165,6 +168,7 @@ struct AttentionTensors {
   TensorView o;
   std::optional<TensorView> lse{};
   std::optional<TensorView> max_scores{};
+  std::optional<TensorView> lse_rest{};  // only with lse
 };
 
 /// One call: plans, allocates, runs. Throws Error before anything is written.
@@ -178,8 +182,8 @@ struct AttentionTensors {
 /// that is being captured is refused, since a graph needs a plan that outlives it.
 AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                           const AttentionOptions& options = {}, bool with_lse = false);
-/// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse and
-/// max_scores: may be absent.
+/// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse,
+/// max_scores and lse_rest: may be absent.
 void attention_into(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& o,
                     const std::optional<TensorView>& lse, const AttentionOptions& options = {});
 void attention_into(const AttentionTensors& tensors, const AttentionOptions& options = {});

@@ -1,7 +1,7 @@
 // The backward of attention: gradients of a loss with respect to what attention() read.
 //
-//   dP = dO.v      delta = dO.o - dlse      dt = p (w dP - delta)      ds = dt/ds dt      p = exp(t - lse)
-//   dq = scale sum_j ds k      dk = scale sum_i ds q      dv = sum_i p w dO      d_sinks = -sum_i exp(sink - lse) delta
+//   dP = dO.v      delta = dO.o - dlse      dt = p (w dP - delta)      ds = dt/ds dt      p = exp((t - lse) - lse_rest)
+//   dq = scale sum_j ds k      dk = scale sum_i ds q      dv = sum_i p w dO      d_sinks = -sum_i p(sink) delta
 //   d of what score_mod reads: sum dt * dt/d read      d of what weight_mod reads: sum p dP * dw/d read
 //
 // normalizer sigmoid: dt = (p - p^2) w dP; none: dt = w dP with p = t. Both have no delta.
@@ -16,6 +16,9 @@
 // of the same tile: k dq, q dk, dO dv.
 //
 // Sums are taken in f32 (f64 for f64 inputs): one whose terms pass 3.4e38 on the way is infinite or NaN.
+//
+// Give it lse_rest where scores can be large. Without it p errs by what lse's rounding left out of ln l: by 0.1 % where
+// |t| is 3e4, by 3 % where it is 1e6, and where all t of a row are -1e9 by a factor of the number of keys.
 //
 // It does not check that o and lse are this problem's. If they are another's, results are wrong; rows where lse is
 // smaller than a score by more than 88 (f64: 709) become infinite or NaN.
@@ -39,10 +42,11 @@ using NamedViews = std::map<std::string, TensorView, std::less<>>;
 /// is on one device. Keys and values in pages have no backward.
 struct BackwardTensors {
   ConstTensorView q, k, v;
-  ConstTensorView o;                       // as the forward stored it
-  std::optional<ConstTensorView> lse{};    // as the forward stored it. Normalizers none and sigmoid: absent
-  ConstTensorView d_o{};                   // [B, Hq, Sq, Dv], o's dtype or q's
-  std::optional<ConstTensorView> d_lse{};  // [B, Hq, Sq], lse's dtype; absent: 0. Normalizer softmax only
+  ConstTensorView o;                          // as the forward stored it
+  std::optional<ConstTensorView> lse{};       // as the forward stored it. Normalizers none and sigmoid: absent
+  ConstTensorView d_o{};                      // [B, Hq, Sq, Dv], o's dtype or q's
+  std::optional<ConstTensorView> d_lse{};     // [B, Hq, Sq], lse's dtype; absent: 0. Normalizer softmax only
+  std::optional<ConstTensorView> lse_rest{};  // as the forward stored it; absent: 0. Only with lse
 
   // What is written: at least one of these. Shape: that of what it is the gradient of. Any floating dtype. Unit last
   // stride for dq, dk and dv, any strides for the others. Without overlap with an input or with each other.

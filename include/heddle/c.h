@@ -28,7 +28,8 @@
 // 5: backward: heddle_backward_tensors and the functions that take it; heddle_attention_options.deterministic.
 // 6: heddle_attention_tensors.max_scores.
 // 7: heddle_attention_options.tuning.
-#define HEDDLE_C_VERSION 7
+// 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
+#define HEDDLE_C_VERSION 8
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -188,8 +189,8 @@ typedef struct heddle_attention_options {
   // follows.
   const heddle_tensor* page_table;
 
-  // Bounds of q_len and kv_len, which may exceed the padded sizes; 0: those. With cu_seqlens on a GPU both must be given, with
-  // cu_seqlens_q and pages there max_q_len.
+  // Bounds of q_len and kv_len, which may exceed the padded sizes; 0: those. With cu_seqlens on a GPU both must be
+  // given, with cu_seqlens_q and pages there max_q_len.
   int64_t max_q_len;
   int64_t max_kv_len;
 
@@ -209,7 +210,7 @@ typedef struct heddle_attention_options {
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
-/// lse [B, Hq, Sq] or NULL, max_scores likewise. Any strides with a unit last one.
+/// lse [B, Hq, Sq] or NULL, max_scores and lse_rest likewise. Any strides with a unit last one.
 typedef struct heddle_attention_tensors {
   uint64_t struct_size;
   const heddle_tensor* q;
@@ -218,6 +219,7 @@ typedef struct heddle_attention_tensors {
   const heddle_tensor* o;
   const heddle_tensor* lse;
   const heddle_tensor* max_scores;  // each row's largest score, as attention.h says; lse's dtype. Since version 6
+  const heddle_tensor* lse_rest;    // what lse's rounding left out, as attention.h says; only with lse. Since version 8
 } heddle_attention_tensors;
 
 /// Where the gradient of a capture or param goes.
@@ -247,6 +249,8 @@ typedef struct heddle_backward_tensors {
   int64_t d_capture_count;
   const heddle_gradient* d_params;  // of f32 params that they read: tensors of rank 0, each once
   int64_t d_param_count;
+
+  const heddle_tensor* lse_rest;  // as the forward stored it; NULL: 0. Only with lse. Since version 8
 } heddle_backward_tensors;
 
 /// One sequence of a batch: where its rows stand in the tensors (0 in a padded batch), how many there are, and what is

@@ -4,7 +4,7 @@
 // dtype's precision before P V, f32 accumulation, o rounded once (f64 inputs: all in f64). The storage dtype is q's.
 // Only its precision counts, not its range, so that P neither overflows nor vanishes.
 //
-// A tensor (o, lse, max_scores) passes if both hold, relative to the float64 reference:
+// A tensor (o, lse, lse_rest, max_scores) passes if both hold, relative to the float64 reference:
 //   (a) Its largest and its mean error are each at most 2 * base + floor. `base` is plain's error, or the error of the
 //       reference rounded to the tensor's dtype if that is larger (on few elements plain may be exact by luck). The
 //       largest error takes the tensor's largest floor, the mean error the mean one. Of o with softmax one of the
@@ -43,9 +43,9 @@
 //
 // Gradients (dq, dk, dv, and those of sinks, captures and params) are judged tensor by tensor, by (a) and by (b), with
 // all elements as rows. u is o's unit roundoff if that is larger than the storage dtype's, because delta is computed
-// from the stored o. "Plain" is the backward that is not fused: S, t, p = exp(t - lse), dP, delta from the stored o
-// and lse, all in f32; p w is rounded to the storage dtype's precision before dv, ds before dq and dk; gradients of
-// captures, params and sinks are f32 sums of unrounded dt.
+// from the stored o. "Plain" is the backward that is not fused: S, t, p = exp((t - lse) - lse_rest), dP, delta from the
+// stored o, lse and lse_rest (0 where it is not given), all in f32; p w is rounded to the storage dtype's precision
+// before dv, ds before dq and dk; gradients of captures, params and sinks are f32 sums of unrounded dt.
 //
 //   magnitude  of dt: p (|w dP| + D), D = sum |dO| sum |p w v| / l + |dlse|; of dv: sum p |w| |dO|. Of dq, dk and the
 //              rest those of dt times |dt/ds scale k| and so on, summed.
@@ -83,18 +83,20 @@ struct TensorCheck {
 
 struct CheckReport {
   TensorCheck o;
-  std::optional<TensorCheck> lse, max_scores;
+  std::optional<TensorCheck> lse, max_scores, lse_rest;
   bool passed = false;
   std::string text() const;  // a table of the figures
 };
 
-/// Checks a result of attention() with these inputs and options; o may have any floating dtype. Cost: Sq * Skv
+/// Checks a result of attention() with these inputs and options; o may have any floating dtype. lse_rest is judged as
+/// what the given lse leaves out, so lse is given with it. Cost: Sq * Skv
 /// interpreted elements per head, twice, on all cores (options.threads). Tensors on a GPU are copied to the CPU first;
 /// wait for the stream that computed them. Throws as attention() does.
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
                             const std::optional<ConstTensorView>& lse,
-                            const std::optional<ConstTensorView>& max_scores = {});
+                            const std::optional<ConstTensorView>& max_scores = {},
+                            const std::optional<ConstTensorView>& lse_rest = {});
 
 /// By the names "dq", "dk", "dv", "d_sinks", "d_captures['NAME']", "d_params['NAME']".
 struct GradientReport {

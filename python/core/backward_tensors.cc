@@ -57,6 +57,7 @@ BackwardTensors tensors_of(const BackwardInputs& inputs, const Targets& targets,
   tensors.lse = given_view(inputs.lse, "lse");
   tensors.d_o = const_view_of(inputs.d_o, "d_o");
   tensors.d_lse = given_view(inputs.d_lse, "d_lse");
+  tensors.lse_rest = given_view(inputs.lse_rest, "lse_rest");
 
   const Device device = tensors.q.device;
   const DType real = tensors.q.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -118,8 +119,8 @@ MadeTuple MadeGradients::to_python() const {
 void add_backward_tensors(nb::module_& module) {
   nb::class_<BackwardInputs>(module, "BackwardInputs", "What a backward reads beside its options.")
       .def(nb::init<const ReadOnly&, const ReadOnly&, const ReadOnly&, const ReadOnly&, const Given&, const ReadOnly&,
-                    const Given&>(),
-           "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "d_o"_a, "d_lse"_a.none());
+                    const Given&, const Given&>(),
+           "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "d_o"_a, "d_lse"_a.none(), "lse_rest"_a.none() = nb::none());
   nb::class_<Targets>(module, "Targets", "The gradients that are asked for: False, True, or where they are written.")
       .def(nb::init<>())
       .def_rw("q", &Targets::q)

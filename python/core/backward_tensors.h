@@ -16,7 +16,7 @@ struct BackwardInputs {
   ReadOnly q, k, v, o;
   Given lse;
   ReadOnly d_o;
-  Given d_lse;
+  Given d_lse, lse_rest;
 };
 
 /// False: not asked for. True: asked for, in a new tensor. Else where it is written.

@@ -19,14 +19,15 @@ namespace {
 using namespace nb::literals;
 
 CheckReport check(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const ReadOnly& o, const Given& lse,
-                  const Arguments& arguments, const Given& max_scores) {
+                  const Arguments& arguments, const Given& max_scores, const Given& lse_rest) {
   const AttentionOptions options = options_of(arguments);
   const ConstTensorView q_view = const_view_of(q, "q"), k_view = const_view_of(k, "k"), v_view = const_view_of(v, "v");
   const ConstTensorView o_view = const_view_of(o, "o");
   const std::optional<ConstTensorView> lse_view = given_view(lse, "lse"),
-                                       max_scores_view = given_view(max_scores, "max_scores");
+                                       max_scores_view = given_view(max_scores, "max_scores"),
+                                       lse_rest_view = given_view(lse_rest, "lse_rest");
   const WithoutGil released;
-  return check_attention(q_view, k_view, v_view, options, o_view, lse_view, max_scores_view);
+  return check_attention(q_view, k_view, v_view, options, o_view, lse_view, max_scores_view, lse_rest_view);
 }
 
 std::string missing_kind(const std::string& kind) { return missing(device_named(kind, 0).kind); }
@@ -34,7 +35,8 @@ std::string missing_kind(const std::string& kind) { return missing(device_named(
 }  // namespace
 
 void add_checks(nb::module_& module) {
-  nb::class_<TensorCheck>(module, "TensorCheck", "Of o, lse or max_scores: its errors, and those that are allowed.")
+  nb::class_<TensorCheck>(module, "TensorCheck",
+                          "Of o, lse, lse_rest or max_scores: its errors, and those that are allowed.")
       .def_ro("max_error", &TensorCheck::max_error, "The largest error of an element.")
       .def_ro("mean_error", &TensorCheck::mean_error, "The mean error of the elements.")
       .def_ro("plain_max_error", &TensorCheck::plain_max_error, "The largest error of plain, unfused attention.")
@@ -49,12 +51,13 @@ void add_checks(nb::module_& module) {
       .def_ro("o", &CheckReport::o, "The check of o.")
       .def_ro("lse", &CheckReport::lse, "The check of lse; None if it was not given.")
       .def_ro("max_scores", &CheckReport::max_scores, "The check of max_scores; None if they were not given.")
+      .def_ro("lse_rest", &CheckReport::lse_rest, "The check of lse_rest; None if it was not given.")
       .def_ro("passed", &CheckReport::passed, "Whether what was given is right.")
       .def("__str__", &CheckReport::text)
       .def("__repr__", &CheckReport::text)
       .def("__bool__", [](const CheckReport& self) { return self.passed; });
   module.def("check", &check, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a,
-             "max_scores"_a.none() = nb::none());
+             "max_scores"_a.none() = nb::none(), "lse_rest"_a.none() = nb::none());
 
   nb::class_<DeviceInfo>(module, "DeviceInfo", "A device that this build can compute on.")
       .def_ro("kind", &DeviceInfo::kind, "'cpu', 'cuda' or 'rocm'.")

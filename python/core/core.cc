@@ -33,9 +33,9 @@ namespace {
 using namespace nb::literals;
 
 void attention_into_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const GivenOut& lse,
-                           const Arguments& arguments, const GivenOut& max_scores) {
+                           const Arguments& arguments, const GivenOut& max_scores, const GivenOut& lse_rest) {
   const AttentionOptions options = options_of(arguments);
-  const AttentionTensors tensors = tensors_of(q, k, v, o, lse, false, max_scores);
+  const AttentionTensors tensors = tensors_of(q, k, v, o, lse, false, max_scores, lse_rest);
   const WithoutGil released;
   attention_into(tensors, options);
 }
@@ -90,7 +90,7 @@ NB_MODULE(_core_of_main, module) {
   add_backward(module);
   module.def("attention", &attention_of_arrays, "q"_a, "k"_a, "v"_a, "with_lse"_a, "arguments"_a);
   module.def("attention_into", &attention_into_arrays, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a,
-             "max_scores"_a.none() = nb::none());
+             "max_scores"_a.none() = nb::none(), "lse_rest"_a.none() = nb::none());
   module.def(
       "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);

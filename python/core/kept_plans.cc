@@ -20,8 +20,8 @@ using namespace nb::literals;
 class KeptPlan {
  public:
   KeptPlan(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const std::optional<Array>& lse,
-           const Arguments& arguments, const GivenOut& max_scores) {
-    const AttentionTensors tensors = tensors_of(q, k, v, o, lse, false, max_scores);
+           const Arguments& arguments, const GivenOut& max_scores, const GivenOut& lse_rest) {
+    const AttentionTensors tensors = tensors_of(q, k, v, o, lse, false, max_scores, lse_rest);
     const AttentionOptions options = options_of(arguments);
     const WithoutGil released;
     plan_.emplace(cached_plan(tensors, options));
@@ -37,8 +37,9 @@ class KeptPlan {
   std::int64_t workspace_bytes() const { return plan_->workspace_bytes(); }
 
   void run(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const std::optional<Array>& lse,
-           const Arguments& arguments, std::uintptr_t workspace, const GivenOut& max_scores) const {
-    const AttentionTensors tensors = tensors_of(q, k, v, o, lse, false, max_scores);
+           const Arguments& arguments, std::uintptr_t workspace, const GivenOut& max_scores,
+           const GivenOut& lse_rest) const {
+    const AttentionTensors tensors = tensors_of(q, k, v, o, lse, false, max_scores, lse_rest);
     const AttentionOptions options = options_of(arguments);
     const RunOptions run{.workspace = reinterpret_cast<void*>(workspace),
                          .bindings = &options.bindings,
@@ -57,11 +58,12 @@ class KeptPlan {
 void add_kept_plans(nb::module_& module) {
   nb::class_<KeptPlan>(module, "KeptPlan", "The plan that a call would run, for runs with a workspace of one's own.")
       .def(nb::init<const ReadOnly&, const ReadOnly&, const ReadOnly&, const Array&, const std::optional<Array>&,
-                    const Arguments&, const GivenOut&>(),
-           "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a, "max_scores"_a.none() = nb::none())
+                    const Arguments&, const GivenOut&, const GivenOut&>(),
+           "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a, "max_scores"_a.none() = nb::none(),
+           "lse_rest"_a.none() = nb::none())
       .def_prop_ro("workspace_bytes", &KeptPlan::workspace_bytes)
       .def("run", &KeptPlan::run, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "arguments"_a, "workspace"_a,
-           "max_scores"_a.none() = nb::none());
+           "max_scores"_a.none() = nb::none(), "lse_rest"_a.none() = nb::none());
 }
 
 }  // namespace heddle::python

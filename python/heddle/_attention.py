@@ -16,8 +16,8 @@ def attention(
     q: Array, k: Array, v: Array, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
     captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
-    max_scores: Array | None = None, sinks: Array | None = None, q_lengths: Array | None = None,
-    kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+    max_scores: Array | None = None, lse_rest: Array | None = None, sinks: Array | None = None,
+    q_lengths: Array | None = None, kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
     page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None,
     max_q_len: int | None = None, max_kv_len: int | None = None, q_descale: Array | None = None,
     k_descale: Array | None = None, v_descale: Array | None = None, normalizer: str | None = None,
@@ -41,7 +41,8 @@ def attention(
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
     returns. Beside `out` it writes each row's largest score into `max_scores`, an array like lse: -inf where nothing
-    attends, NaN where a score is NaN or +inf; sinks do not count.
+    attends, NaN where a score is NaN or +inf; sinks do not count. Beside `lse` it writes what that's rounding leaves out
+    into `lse_rest`, an array like it: gradients are right however large scores are if attention_backward gets both.
 
     Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
     and RuntimeError for anything else; then nothing was written.
@@ -62,14 +63,17 @@ def attention(
     arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
     if out is not None:
         try:
-            _core.attention_into(q, k, v, out, lse, arguments, max_scores)
+            _core.attention_into(q, k, v, out, lse, arguments, max_scores, lse_rest)
         except TypeError as error:
-            refuse_arrays(error, {"out": out, "lse": lse, "max_scores": max_scores}, {"q": q, "k": k, "v": v})
+            refuse_arrays(error, {"out": out, "lse": lse, "max_scores": max_scores, "lse_rest": lse_rest},
+                          {"q": q, "k": k, "v": v})
         return (out, lse) if return_lse else out
     if lse is not None:
         raise ValueError("lse is given without out; both are written, or neither")
     if max_scores is not None:
         raise ValueError("max_scores is given without out; both are written, or neither")
+    if lse_rest is not None:
+        raise ValueError("lse_rest is given without out; both are written, or neither")
     try:
         o, made = _core.attention(q, k, v, return_lse, arguments)
     except TypeError as error:

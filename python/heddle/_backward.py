@@ -69,12 +69,13 @@ def sum_of(gradients: list[Any]) -> Any:
 
 
 def inputs_of(q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array,
-              d_lse: Array | None) -> _core.BackwardInputs:
+              d_lse: Array | None, lse_rest: Array | None = None) -> _core.BackwardInputs:
     """Raises TypeError that names the one which is no array."""
     try:
-        return _core.BackwardInputs(q, k, v, o, lse, d_o, d_lse)
+        return _core.BackwardInputs(q, k, v, o, lse, d_o, d_lse, lse_rest)
     except TypeError as error:
-        given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "d_o": d_o, **({} if d_lse is None else {"d_lse": d_lse})}
+        given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "d_o": d_o,
+                 **{name: x for name, x in (("d_lse", d_lse), ("lse_rest", lse_rest)) if x is not None}}
         refuse_arrays(error, {}, given)
 
 
@@ -159,7 +160,8 @@ def gradients_of(made: tuple[Any, ...], targets: _core.Targets, captures: Mappin
 
 
 def attention_backward(
-    q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None, *,
+    q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
+    *, lse_rest: Array | None = None,
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), **options: Unpack[BackwardOptions],
 ) -> Gradients:
@@ -167,6 +169,8 @@ def attention_backward(
 
     - o and lse are what that call returned (lse: None with the normalizers none and sigmoid). They are not checked.
     - d_o [B, Hq, Sq, Dv] and d_lse [B, Hq, Sq] are the loss's gradients with respect to o and lse. No d_lse: 0.
+    - lse_rest: as heddle.attention wrote it beside lse. Give it where scores are large (1e4 and more, or masks that add
+      a huge number); without it, gradients err by what lse's rounding left out.
     - dq, dk, dv, d_sinks: True asks for a gradient in a new array, an array says where it is written, False leaves it
       out and does not compute it. Given arrays have the input's shape, any floating dtype, and a unit last stride.
     - d_captures: names of floating arrays that score_mod or weight_mod reads, or the arrays themselves; or a dict of
@@ -192,14 +196,15 @@ def attention_backward(
     ((1, 2, 16, 8), (2,))
     """
     arguments = given_arguments(options)
-    inputs = inputs_of(q, k, v, o, lse, d_o, d_lse)
+    inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
     made = _core.attention_backward(inputs, targets, arguments)
     return gradients_of(made, targets, arguments.captures if d_captures else {})
 
 
 def explain_backward(
-    q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None, *,
+    q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
+    *, lse_rest: Array | None = None,
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), device_name: str | None = None, **options: Unpack[BackwardOptions],
 ) -> Explanation:
@@ -213,14 +218,15 @@ def explain_backward(
     'kv_idx <= q_idx'
     """
     arguments = given_arguments(options)
-    inputs = inputs_of(q, k, v, o, lse, d_o, d_lse)
+    inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
     text, stages = _core.explain_backward(inputs, targets, arguments, device_name)
     return Explanation(text, json.loads(stages))
 
 
 def check_backward(
-    q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None, *,
+    q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
+    *, lse_rest: Array | None = None,
     gradients: Gradients, **options: Unpack[BackwardOptions],
 ) -> GradientReport:
     """Whether these are the gradients that heddle.attention_backward should give with the same arguments, by one
@@ -240,7 +246,7 @@ def check_backward(
     False
     """
     arguments = given_arguments(options)
-    inputs = inputs_of(q, k, v, o, lse, d_o, d_lse)
+    inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     given = {name: False if x is None else x for name, x in (
         ("dq", gradients.dq), ("dk", gradients.dk), ("dv", gradients.dv), ("d_sinks", gradients.d_sinks))}
     targets = targets_of(arguments, **given, d_captures=gradients.d_captures, d_params=gradients.d_params)

@@ -35,19 +35,21 @@ class BackwardPlan(Planned):
     _plan: _core.BackwardPlan
 
     def __init__(
-        self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None, *,
+        self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
+        *, lse_rest: Array | None = None,
         dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False,
         d_captures: WantedCaptures = (), d_params: WantedParams = (), **options: Unpack[BackwardOptions],
     ) -> None:
         arguments = given_arguments(options)
-        inputs = inputs_of(q, k, v, o, lse, d_o, d_lse)
+        inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
         targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
         self._plan = _core.BackwardPlan(inputs, targets, arguments, False)
         self._wanted = tuple([x is not False for x in (targets.q, targets.k, targets.v, targets.sinks)])
         self._named = {"captures": tuple(targets.captures), "params": tuple(targets.params)}
 
     def run(
-        self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None, *,
+        self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
+        *, lse_rest: Array | None = None,
         dq: Array | None = None, dk: Array | None = None, dv: Array | None = None, d_sinks: Array | None = None,
         d_captures: Mapping[str, Array] | None = None, d_params: Mapping[str, Array] | None = None,
         workspace: Array | None = None, stream: int | None = None, captures: Mapping[str, Array] | None = None,
@@ -70,7 +72,7 @@ class BackwardPlan(Planned):
         >>> plan.run(q, k, v, o, lse, d_o, dq=dq).dq is dq
         True
         """
-        inputs = inputs_of(q, k, v, o, lse, d_o, d_lse)
+        inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
         changed = {
             "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths, "cu_seqlens_q": cu_seqlens_q,
             "cu_seqlens_kv": cu_seqlens_kv, "q_start": q_start, "kv_start": kv_start, "q_descale": q_descale,

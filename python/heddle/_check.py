@@ -14,9 +14,9 @@ from ._types import Array
 
 def check(
     q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, *, max_scores: Array | None = None,
-    **options: Unpack[Options],
+    lse_rest: Array | None = None, **options: Unpack[Options],
 ) -> CheckReport:
-    """Whether o, lse and max_scores are what heddle.attention(q, k, v, **options) should give, by one criterion for
+    """Whether o, lse, max_scores and lse_rest are what heddle.attention(q, k, v, **options) should give, by one criterion for
     all backends: the error against attention in float64 is at most twice that of plain, unfused attention, and of o
     and max_scores in no row larger than rounding explains. `print` shows the figures; the report is true if all passed.
 
@@ -30,11 +30,12 @@ def check(
     """
     arguments = given_arguments(options)
     try:
-        return _core.check(q, k, v, o, lse, arguments, max_scores)
+        return _core.check(q, k, v, o, lse, arguments, max_scores, lse_rest)
     except TypeError as error:
         refuse_arrays(error, {}, {
             "q": q, "k": k, "v": v, "o": o,
-            **{name: x for name, x in (("lse", lse), ("max_scores", max_scores)) if x is not None}})
+            **{name: x for name, x in (("lse", lse), ("max_scores", max_scores), ("lse_rest", lse_rest))
+               if x is not None}})
 
 
 def merge_states(

@@ -89,7 +89,7 @@ def refuse_arrays(error: TypeError, outputs: Mapping[str, Any], inputs: Mapping[
     """Raises TypeError or ValueError that names the argument which is no array, or which cannot be written; else the
     error itself."""
     for name, value in {**inputs, **outputs}.items():
-        if value is None and name in ("out", "lse", "max_scores", "workspace"):  # not given
+        if value is None and name in ("out", "lse", "max_scores", "lse_rest", "workspace"):  # not given
             continue
         if not hasattr(value, "__dlpack__"):
             refuse_type(name, value, _ARRAY)

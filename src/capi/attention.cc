@@ -95,9 +95,9 @@ heddle_status heddle_check_attention(const heddle_attention_tensors* tensors, co
   return call([&] {
     require(passed, "passed", "place for an int32_t");
     const heddle::AttentionTensors views = to_tensors(tensors);
-    keep_report(
-        heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse, views.max_scores),
-        passed, report);
+    keep_report(heddle::check_attention(views.q, views.k, views.v, to_options(options), views.o, views.lse,
+                                        views.max_scores, views.lse_rest),
+                passed, report);
   });
 }
 

@@ -126,7 +126,8 @@ AttentionTensors to_tensors(const heddle_attention_tensors* tensors) {
           to_view("v", given.v),
           to_view("o", given.o),
           to_optional_view("lse", given.lse),
-          to_optional_view("max_scores", given.max_scores)};
+          to_optional_view("max_scores", given.max_scores),
+          to_optional_view("lse_rest", given.lse_rest)};
 }
 
 BackwardTensors to_tensors(const heddle_backward_tensors* tensors) {
@@ -138,7 +139,8 @@ BackwardTensors to_tensors(const heddle_backward_tensors* tensors) {
                             .o = to_view("o", given.o),
                             .lse = to_optional_view("lse", given.lse),
                             .d_o = to_view("d_o", given.d_o),
-                            .d_lse = to_optional_view("d_lse", given.d_lse)};
+                            .d_lse = to_optional_view("d_lse", given.d_lse),
+                            .lse_rest = to_optional_view("lse_rest", given.lse_rest)};
   result.dq = to_optional_view("dq", given.dq);
   result.dk = to_optional_view("dk", given.dk);
   result.dv = to_optional_view("dv", given.dv);

@@ -31,9 +31,11 @@ class RowJudge {
         o_(tensors.o),
         lse_(tensors.lse),
         max_scores_(tensors.max_scores),
+        lse_rest_(tensors.lse_rest),
         o_criterion_(o_.dtype, true),
         lse_criterion_(lse_ ? lse_->dtype : DType::f32, false),
-        max_scores_criterion_(max_scores_ ? max_scores_->dtype : DType::f32, true) {}
+        max_scores_criterion_(max_scores_ ? max_scores_->dtype : DType::f32, true),
+        lse_rest_criterion_(lse_rest_ ? lse_rest_->dtype : DType::f32, false) {}
 
   /// inputs: null past the end of a sequence.
   void add(const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& reference,
@@ -51,8 +53,10 @@ class RowJudge {
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
-    add_number(lse_, lse_criterion_, place, reference.exponent, reference.lse, plain.lse);
-    add_number(max_scores_, max_scores_criterion_, place, reference.score_terms, reference.max_score, plain.max_score);
+    add_number(lse_, lse_criterion_, place, lse_floor(reference), reference.lse(), plain.lse);
+    add_number(max_scores_, max_scores_criterion_, place, max_score_floor(reference),
+               reference.max_score, plain.max_score);
+    if (lse_rest_) add_lse_rest(place, reference, plain);
   }
 
   /// What a step of a sum is rounded to.
@@ -63,22 +67,50 @@ class RowJudge {
     report.o = o_criterion_.finish();
     if (lse_) report.lse = lse_criterion_.finish();
     if (max_scores_) report.max_scores = max_scores_criterion_.finish();
-    report.passed =
-        report.o.passed && (!report.lse || report.lse->passed) && (!report.max_scores || report.max_scores->passed);
+    if (lse_rest_) report.lse_rest = lse_rest_criterion_.finish();
+    report.passed = report.o.passed;
+    for (const auto* of : {&report.lse, &report.max_scores, &report.lse_rest}) {
+      report.passed = report.passed && (!*of || (*of)->passed);
+    }
     return report;
   }
 
  private:
-  /// One number of a row: its lse or its largest score, if `of` has it. `magnitude`: what its rounding is relative to.
+  /// e * max(1, |x|), but no more than 8 e: the size of x says too little of what a mod cancelled, and too much of 1e6.
+  static double by_size(double e, double x) { return e * std::min(std::max(1.0, std::abs(x)), 8.0); }
+  double lse_floor(const reference::RowResult& reference) const {
+    const reference::RowBounds& bounds = reference.bounds;
+    const double lse = reference.lse();
+    if (bounds.proven) return bounds.lse_floor + step_ * std::max(1.0, std::abs(lse));
+    return by_size(bounds.lse_floor, lse);
+  }
+  double max_score_floor(const reference::RowResult& reference) const {
+    const double e = step_ * (1 + reference.bounds.score_terms);
+    return reference.bounds.proven ? e : by_size(e, reference.max_score);
+  }
+
+  /// One number of a row: its lse or its largest score, if `of` has it.
   void add_number(const std::optional<ConstTensorView>& of, check::Criterion& criterion,
-                  const reference::RowPlace& place, double magnitude, double reference, double plain) const {
+                  const reference::RowPlace& place, double floor, double reference, double plain) const {
     if (!of) return;
-    const double floor = step_ * (1 + magnitude) * std::max(1.0, std::abs(reference));
     criterion.add({.value = element_at(*of, place, 0),
                    .reference = reference,
                    .plain = plain,
                    .floor = floor,
                    .tolerance = floor});
+  }
+
+  /// lse_rest is judged as the rest of the given lse, so that both words together may err as the row's scores do.
+  void add_lse_rest(const reference::RowPlace& place, const reference::RowResult& reference,
+                    const check::PlainRow& plain) {
+    const double stored = element_at(*lse_, place, 0);
+    const double rest = reference.lse_rest(stored);
+    const double floor = reference.bounds.lse_floor + step_ * std::abs(rest);
+    lse_rest_criterion_.add({.value = element_at(*lse_rest_, place, 0),
+                             .reference = rest,
+                             .plain = reference.top == -INFINITY ? 0 : (plain.top - stored) + plain.log_sum,
+                             .floor = floor,
+                             .tolerance = floor});
   }
 
   /// A GPU's tiles multiply masked values by 0, so one that is not finite may reach rows that do not attend it. Where
@@ -96,9 +128,9 @@ class RowJudge {
   const bool on_gpu_;
   const double unit_, step_;
   const ConstTensorView o_;
-  const std::optional<ConstTensorView> lse_, max_scores_;
+  const std::optional<ConstTensorView> lse_, max_scores_, lse_rest_;
   std::mutex mutex_;
-  check::Criterion o_criterion_, lse_criterion_, max_scores_criterion_;
+  check::Criterion o_criterion_, lse_criterion_, max_scores_criterion_, lse_rest_criterion_;
 };
 
 }  // namespace
@@ -107,6 +139,7 @@ std::string CheckReport::text() const {
   std::vector<std::pair<std::string, TensorCheck>> rows = {{"o", o}};
   if (lse) rows.emplace_back("lse", *lse);
   if (max_scores) rows.emplace_back("max_scores", *max_scores);
+  if (lse_rest) rows.emplace_back("lse_rest", *lse_rest);
   return check::table(rows);
 }
 
@@ -123,9 +156,11 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
                                            .workspace = nullptr};
   const reference::ElementMods plain_mods(problem, arguments, problem.precision);
   const check::PlainRow nothing = {.o = std::vector<double>(static_cast<std::size_t>(problem.v_dim)),
-                                   .lse = -INFINITY,
+                                   .top = -INFINITY,
+                                   .log_sum = 0,
                                    .max_score = -INFINITY,
-                                   .roundings = {}};
+                                   .roundings = {},
+                                   .lse = -INFINITY};
   RowJudge judge(problem, tensors, on_gpu);
   reference::attend(
       problem, arguments, judge.step(),
@@ -139,11 +174,12 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
 
 CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                             const AttentionOptions& options, const ConstTensorView& o,
-                            const std::optional<ConstTensorView>& lse,
-                            const std::optional<ConstTensorView>& max_scores) {
+                            const std::optional<ConstTensorView>& lse, const std::optional<ConstTensorView>& max_scores,
+                            const std::optional<ConstTensorView>& lse_rest) {
   AttentionTensors tensors = {q, k, v, check::as_output(o), {}};
   if (lse) tensors.lse = check::as_output(*lse);
   if (max_scores) tensors.max_scores = check::as_output(*max_scores);
+  if (lse_rest) tensors.lse_rest = check::as_output(*lse_rest);
   // Copies of what a GPU computed are known by the options.
   if (q.device.kind == DeviceKind::cpu) {
     return check_on_host(tensors, options,
@@ -156,6 +192,7 @@ CheckReport check_attention(const ConstTensorView& q, const ConstTensorView& k, 
   AttentionTensors copies = {host.view(q), host.view(k), host.view(v), check::as_output(host.view(o)), {}};
   if (lse) copies.lse = check::as_output(host.view(*lse));
   if (max_scores) copies.max_scores = check::as_output(host.view(*max_scores));
+  if (lse_rest) copies.lse_rest = check::as_output(host.view(*lse_rest));
   return check_on_host(copies, check::on_host(host, options), true);
 }
 

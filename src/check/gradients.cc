@@ -103,7 +103,8 @@ GradientReport check_on_host(const BackwardTensors& given, const AttentionOption
 
   check::GradientJudge judge(problem, on_gpu);
   const reference::Gradients reference = reference::attend_backward(problem, arguments, backward, judge.step());
-  const check::PlainGradients plain = check::plain_backward(problem, arguments, backward, {given.o, given.lse});
+  const check::PlainGradients plain =
+      check::plain_backward(problem, arguments, backward, {given.o, given.lse, given.lse_rest});
   const check::ReachedByMasked reached =
       on_gpu ? check::reached_by_masked(problem, tensors, options, given.d_o) : check::ReachedByMasked{};
   if (given.dq) judge.add("dq", *given.dq, reference.q, plain.q, reached.q);

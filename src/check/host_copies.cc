@@ -25,6 +25,7 @@ BackwardTensors on_host(base::OnHost& host, const BackwardTensors& tensors) {
     own.*member = host.view(tensors.*member);
   }
   own.lse = host.view(tensors.lse);
+  own.lse_rest = host.view(tensors.lse_rest);
   own.d_lse = host.view(tensors.d_lse);
   for (auto member : {&BackwardTensors::dq, &BackwardTensors::dk, &BackwardTensors::dv, &BackwardTensors::d_sinks}) {
     if (tensors.*member) own.*member = as_output(host.view(ConstTensorView(*(tensors.*member))));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "base/element.h"
 
@@ -29,11 +30,15 @@ class Plain {
         for (Real& t : p_) t = t == kMasked ? 0 : t;
         break;
     }
-    return {multiply_by_values(1), static_cast<double>(kMasked), static_cast<double>(kMasked), {}};
+    return without_lse(multiply_by_values(1), static_cast<double>(kMasked));
   }
 
  private:
   static constexpr Real kMasked = -std::numeric_limits<Real>::infinity();
+
+  static PlainRow without_lse(std::vector<double> o, double largest) {
+    return {.o = std::move(o), .top = -INFINITY, .log_sum = 0, .max_score = largest, .roundings = {}, .lse = -INFINITY};
+  }
 
   void compute_scores() {
     p_.assign(static_cast<std::size_t>(inputs_.kv_len), kMasked);
@@ -57,7 +62,7 @@ class Plain {
     Real m = sink;
     for (Real t : p_) m = std::max(m, t);
     const double largest = static_cast<double>(p_.empty() ? kMasked : *std::ranges::max_element(p_));
-    if (m == kMasked) return {std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), -INFINITY, largest, {}};
+    if (m == kMasked) return without_lse(std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), largest);
     Real l = std::exp(sink - m);
     // A weight that is 1 is exact beside any maximum that a kernel has by then.
     std::vector<bool> largest_of_row(p_.size());
@@ -66,7 +71,13 @@ class Plain {
       t = std::exp(t - m);
       l += t;
     }
-    return {multiply_by_values(l), static_cast<double>(m + std::log(l)), largest, roundings(l, largest_of_row)};
+    const Real log_sum = std::log(l);
+    return {.o = multiply_by_values(l),
+            .top = static_cast<double>(m),
+            .log_sum = static_cast<double>(log_sum),
+            .max_score = largest,
+            .roundings = roundings(l, largest_of_row),
+            .lse = static_cast<double>(m + log_sum)};
   }
 
   /// u |p w v| / l of the term that is largest in each column. Empty where P is not rounded.

@@ -9,9 +9,10 @@
 namespace heddle::check {
 
 struct PlainRow {
-  std::vector<double> o;  // [Dv], rounded to o's dtype
-  double lse, max_score;
-  std::vector<double> roundings;  // [Dv] what rounding one weight may change; empty: nothing
+  std::vector<double> o;           // [Dv], rounded to o's dtype
+  double top, log_sum, max_score;  // lse in two parts, as reference::RowResult has it
+  std::vector<double> roundings;   // [Dv] what rounding one weight may change; empty: nothing
+  double lse;                      // m + ln l in the reals
 };
 
 /// `mods` evaluate scores and weights in the problem's precision.

@@ -77,7 +77,8 @@ class PlainBackward {
     }
     if (!backward_.of_sinks || row.lse == kMasked || static_cast<Real>(inputs.sink) == kMasked) return;
     const Real delta = alone ? -row.d_lse : row.delta;
-    partial.sinks[static_cast<std::size_t>(place.head)] -= std::exp(static_cast<Real>(inputs.sink) - row.lse) * delta;
+    partial.sinks[static_cast<std::size_t>(place.head)] -=
+        std::exp((static_cast<Real>(inputs.sink) - row.lse) - row.lse_rest) * delta;
   }
 
   PlainGradients finish() const {
@@ -111,14 +112,15 @@ class PlainBackward {
     const RowInputs* inputs;
     std::int64_t kv_head;
     std::vector<double> d_o;
-    Real lse, d_lse, delta;
+    Real lse, lse_rest, d_lse, delta;
   };
 
   Row load(const RowPlace& place, const RowInputs& inputs) const {
-    Row row{place, &inputs, inputs.position.h / problem_.group(), load_row(backward_.d_o, place), 0, 0, 0};
+    Row row{place, &inputs, inputs.position.h / problem_.group(), load_row(backward_.d_o, place), 0, 0, 0, 0};
     if (problem_.normalizer != Normalizer::softmax) return row;
     const Dims at = {place.batch, place.head, place.row};
     row.lse = static_cast<Real>(get_element(*stored_.lse, at));
+    if (stored_.lse_rest) row.lse_rest = static_cast<Real>(get_element(*stored_.lse_rest, at));
     if (backward_.d_lse) row.d_lse = static_cast<Real>(get_element(*backward_.d_lse, at));
     row.delta = product(row.d_o, load_row(stored_.o, place).data()) - row.d_lse;
     return row;
@@ -143,7 +145,7 @@ class PlainBackward {
     const Real d_p = product(row.d_o, inputs.values + j * problem_.v_dim);
     Real p = t;
     Real p_slope = 1;
-    if (problem_.normalizer == Normalizer::softmax) p = p_slope = std::exp(t - row.lse);
+    if (problem_.normalizer == Normalizer::softmax) p = p_slope = std::exp((t - row.lse) - row.lse_rest);
     if (problem_.normalizer == Normalizer::sigmoid) p = 1 / (1 + std::exp(-t)), p_slope = p - p * p;
     const Real through = w * d_p - row.delta;
     const Real d_s = p_slope * static_cast<Real>(score_.score(at)) * through;

@@ -1,8 +1,8 @@
-// "Plain" for the backward: what a backward computes that is not fused, from the stored o and lse.
+// "Plain" for the backward: what a backward computes that is not fused, from the stored o, lse and lse_rest.
 //
-//   S, t, P = exp(t - lse), dP, delta = rowsum(dO o) - dlse, dS = (P dt/ds)(w dP - delta) in the problem's reals
-//   P w rounded to the storage dtype's precision before dV, dS before dQ and dK; all sums in the reals
-//   captures, params and sinks from unrounded P and dt
+//   S, t, P = exp((t - lse) - lse_rest), dP, delta = rowsum(dO o) - dlse, dS = (P dt/ds)(w dP - delta) in the problem's
+//   reals P w rounded to the storage dtype's precision before dV, dS before dQ and dK; all sums in the reals captures,
+//   params and sinks from unrounded P and dt
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace heddle::check {
 /// What the forward stored.
 struct StoredResults {
   ConstTensorView o;
-  std::optional<ConstTensorView> lse{};  // softmax only
+  std::optional<ConstTensorView> lse{}, lse_rest{};  // softmax only; without lse_rest it is 0
 };
 
 /// f64 tensors that hold numbers of the problem's reals, not yet rounded to a gradient's dtype.

@@ -52,7 +52,8 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"v_dtype", name(problem.v_dtype)},
           {"o_dtype", name(problem.o_dtype)},
           {"lse", problem.with_lse},
-          {"max_scores", problem.with_max_scores}};
+          {"max_scores", problem.with_max_scores},
+          {"lse_rest", problem.with_lse_rest}};
 }
 
 /// `form`: what the plan makes of it, and why; empty where the mod is taken as it is.

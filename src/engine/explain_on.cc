@@ -37,7 +37,7 @@ Target known(std::string_view gpu) {
 AttentionTensors moved_to(AttentionTensors tensors, const Device& device) {
   for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) view->device = device;
   tensors.o.device = device;
-  for (auto* view : {&tensors.lse, &tensors.max_scores}) {
+  for (auto* view : {&tensors.lse, &tensors.max_scores, &tensors.lse_rest}) {
     if (*view) (*view)->device = device;
   }
   return tensors;
@@ -45,7 +45,7 @@ AttentionTensors moved_to(AttentionTensors tensors, const Device& device) {
 
 BackwardTensors moved_to(BackwardTensors tensors, const Device& device) {
   for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.d_o}) view->device = device;
-  for (auto* view : {&tensors.lse, &tensors.d_lse}) {
+  for (auto* view : {&tensors.lse, &tensors.d_lse, &tensors.lse_rest}) {
     if (*view) (*view)->device = device;
   }
   for (auto* view : {&tensors.dq, &tensors.dk, &tensors.dv, &tensors.d_sinks}) {

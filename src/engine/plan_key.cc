@@ -65,6 +65,7 @@ void add_shared(KeyWriter& words, const AttentionTensors& tensors, const Attenti
   words.add(ConstTensorView(tensors.o));
   words.add(tensors.lse);
   words.add(tensors.max_scores);
+  words.add(tensors.lse_rest);
   for (const Expr* mod : {&options.score_mod, &options.mask_mod, &options.weight_mod}) words.add(*mod);
   words.add(options.scale);
   words.add(std::uint64_t{options.clamp_reads});

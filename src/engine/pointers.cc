@@ -38,6 +38,7 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   check_pointer("o", tensors.o, device);
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
   if (tensors.max_scores) check_pointer("max_scores", *tensors.max_scores, device);
+  if (tensors.lse_rest) check_pointer("lse_rest", *tensors.lse_rest, device);
   if (options.page_table) check_pointer("page_table", *options.page_table, device);
   if (options.sinks) check_pointer("sinks", *options.sinks, device);
   for (const auto& [name, member] : problem::kLengthViews) {

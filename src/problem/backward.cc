@@ -143,6 +143,7 @@ void check_param_gradients(const AttentionProblem& problem, const NamedViews& gr
 AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   AttentionTensors forward = {tensors.q, tensors.k, tensors.v, as_output(tensors.o), {}};
   if (tensors.lse) forward.lse = as_output(*tensors.lse);
+  if (tensors.lse_rest) forward.lse_rest = as_output(*tensors.lse_rest);
   return forward;
 }
 

@@ -8,14 +8,14 @@ Device device_of(const AttentionTensors& tensors) {
   const Device device = tensors.q.device;
   const auto check = [&](std::string_view tensor, const ConstTensorView& view) {
     if (view.device == device) return;
-    refuse("q is on {} and {} on {}; one device for all tensors is accepted", name(device), tensor,
-           name(view.device));
+    refuse("q is on {} and {} on {}; one device for all tensors is accepted", name(device), tensor, name(view.device));
   };
   check("k", tensors.k);
   check("v", tensors.v);
   check("o", tensors.o);
   if (tensors.lse) check("lse", *tensors.lse);
   if (tensors.max_scores) check("max_scores", *tensors.max_scores);
+  if (tensors.lse_rest) check("lse_rest", *tensors.lse_rest);
   return device;
 }
 

@@ -71,11 +71,12 @@ std::string describe_wanted(const WantedGradients& wanted) {
 // What a backward has instead of a forward's "-> bf16 o, lse".
 std::string describe_results(const AttentionProblem& problem) {
   if (problem.pass == Pass::forward) {
-    return fmt::format("{} o{}{}", heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "",
-                       problem.with_max_scores ? ", max_scores" : "");
+    return fmt::format("{} o{}{}{}", heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "",
+                       problem.with_lse_rest ? ", lse_rest" : "", problem.with_max_scores ? ", max_scores" : "");
   }
-  return fmt::format("{} from {} o and d_o{}{}", describe_wanted(problem.wanted), heddle::name(problem.o_dtype),
-                     problem.with_d_lse ? " and d_lse" : "", problem.deterministic ? "; deterministic" : "");
+  return fmt::format("{} from {} o and d_o{}{}{}", describe_wanted(problem.wanted), heddle::name(problem.o_dtype),
+                     problem.with_lse_rest ? " and lse_rest" : "", problem.with_d_lse ? " and d_lse" : "",
+                     problem.deterministic ? "; deterministic" : "");
 }
 
 }  // namespace

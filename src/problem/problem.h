@@ -33,6 +33,7 @@ struct AttentionProblem {
   std::int64_t page_rows = 0;  // k and v are pages of so many rows, found by a table for each sequence; 0: they are not
   bool shared_kv = false;      // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false, with_max_scores = false;
+  bool with_lse_rest = false;  // a forward writes it, a backward reads it
   bool with_sinks = false;
   expr::Precision precision{};  // f64 when the inputs are f64
   double scale = 0;
@@ -86,7 +87,7 @@ void refuse_unread(const AttentionProblem& problem, const Bindings& bindings);
 bool reads_depend_on_values(const AttentionProblem& problem, const Bindings& bindings);
 
 /// The shapes that o and lse must have for these inputs, and the dtypes that they get when the caller gives none;
-/// max_scores are as lse.
+/// max_scores and lse_rest are as lse.
 struct Outputs {
   Dims o_shape, lse_shape;
   DType o_dtype, lse_dtype;

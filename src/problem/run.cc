@@ -21,7 +21,8 @@ struct TensorName {
   }
 };
 
-/// Calls f(name, view, footprint) for everything that one run of either pass reads, but o, lse and their gradients.
+/// Calls f(name, view, footprint) for everything that one run of either pass reads, but o, lse, lse_rest and their
+/// gradients.
 template <class F>
 void for_each_input(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
                     const AttentionOptions& options, const Bindings& bindings, F&& f) {
@@ -52,6 +53,7 @@ template <class F>
 void for_each_forward_result(const PlannedTensors& planned, const BackwardTensors& given, F&& f) {
   f(TensorName{"o"}, given.o, planned.o);
   if (given.lse) f(TensorName{"lse"}, *given.lse, planned.lse);
+  if (given.lse_rest) f(TensorName{"lse_rest"}, *given.lse_rest, footprint_of("lse_rest", *given.lse_rest));
   f(TensorName{"d_o"}, given.d_o, planned.d_o);
   if (given.d_lse) f(TensorName{"d_lse"}, *given.d_lse, planned.d_lse);
 }
@@ -62,6 +64,7 @@ void for_each_output(const AttentionTensors& given, F&& f) {
   f(TensorName{"o"}, given.o);
   if (given.lse) f(TensorName{"lse"}, *given.lse);
   if (given.max_scores) f(TensorName{"max_scores"}, *given.max_scores);
+  if (given.lse_rest) f(TensorName{"lse_rest"}, *given.lse_rest);
 }
 template <class F>
 void for_each_output(const BackwardTensors& given, F&& f) {
@@ -130,7 +133,7 @@ void check_planned(std::string_view of, const NamedViews& planned, const NamedVi
   }
 }
 
-/// q, k, v, o, lse and max_scores are as planned.
+/// q, k, v, o, lse, max_scores and lse_rest are as planned.
 void check_shared(const PlannedTensors& planned, const AttentionTensors& given) {
   const AttentionTensors& tensors = planned.tensors;
   check_planned({"q"}, tensors.q, planned.q, given.q);
@@ -140,6 +143,7 @@ void check_shared(const PlannedTensors& planned, const AttentionTensors& given) 
   check_given("lse", tensors.lse, given.lse);
   if (given.lse) check_planned({"lse"}, *tensors.lse, planned.lse, *given.lse);
   check_planned("max_scores", tensors.max_scores, given.max_scores);
+  check_planned("lse_rest", tensors.lse_rest, given.lse_rest);
 }
 
 void check_run_pages(const AttentionProblem& problem, const AttentionTensors& given, const AttentionOptions& options) {

@@ -21,7 +21,7 @@ struct PlannedTensors {
 };
 
 /// What a run may change must still fit the plan: same shapes, dtypes, devices and strides, memory present and aligned
-/// to its elements, no overlap of o, lse or max_scores with what the run reads or with each other.
+/// to its elements, no overlap of o, lse, lse_rest or max_scores with what the run reads or with each other.
 void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
                   const AttentionOptions& options, const Bindings& bindings);
 /// The same of a backward: o and lse are inputs, gradients are outputs, and the planned ones are there.

@@ -49,7 +49,7 @@ void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, cons
   if (v.shape[3] == 0) refuse("v has head dimension 0; at least 1 is accepted");
 }
 
-/// Of lse and max_scores.
+/// Checks lse, max_scores or lse_rest.
 void check_numbers_of_rows(std::string_view what, const TensorView& view, DType q_dtype, const Outputs& expected) {
   check_rows(what, view, 3, "[B, Hq, Sq]");
   if (!(view.shape == expected.lse_shape)) {
@@ -116,6 +116,10 @@ void check_outputs(const AttentionTensors& tensors, const Outputs& expected) {
   }
   if (tensors.lse) check_numbers_of_rows("lse", *tensors.lse, tensors.q.dtype, expected);
   if (tensors.max_scores) check_numbers_of_rows("max_scores", *tensors.max_scores, tensors.q.dtype, expected);
+  if (!tensors.lse_rest) return;
+  if (!tensors.lse)
+    refuse("lse_rest is given without lse, whose rounding it is the rest of; both are accepted, or lse");
+  check_numbers_of_rows("lse_rest", *tensors.lse_rest, tensors.q.dtype, expected);
 }
 
 }  // namespace heddle::problem

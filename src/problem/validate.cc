@@ -103,6 +103,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.o_dtype = tensors.o.dtype;
   problem.with_lse = tensors.lse.has_value();
   problem.with_max_scores = tensors.max_scores.has_value();
+  problem.with_lse_rest = tensors.lse_rest.has_value();
   problem.precision = tensors.q.dtype == DType::f64 ? expr::Precision::f64 : expr::Precision::f32;
 
   const std::int64_t tensor_batch = outputs.o_shape[0];

@@ -55,6 +55,7 @@ std::string storage_text(const AttentionProblem& problem) {
   };
   add(problem.with_lse, "lse");
   add(problem.with_max_scores, "max_scores");
+  add(problem.with_lse_rest, "lse_rest");
   add(problem.with_sinks, "sinks");
   add(problem.packed, "packed");
   add(problem::sequences_differ(problem), "sequences differ");

@@ -60,6 +60,7 @@ StandIn::StandIn(const plan::Request& request) : tensors_(request.tensors), opti
   replace(tensors_.o);
   replace(tensors_.lse);
   replace(tensors_.max_scores);
+  replace(tensors_.lse_rest);
   for (auto* view : {&options_.sinks, &options_.q_descale, &options_.k_descale, &options_.v_descale}) replace(*view);
   if (options_.page_table) {
     const std::int64_t pages = std::max<std::int64_t>(1, tensors_.k.shape[0]);
@@ -102,6 +103,7 @@ void StandIn::take_gradients(const BackwardTensors& planned) {
   backward_->v = tensors_.v;
   backward_->o = tensors_.o;
   if (backward_->lse) backward_->lse = *tensors_.lse;
+  if (backward_->lse_rest) backward_->lse_rest = *tensors_.lse_rest;
   replace(backward_->d_o);
   replace(backward_->d_lse);
   for (auto* view : {&backward_->dq, &backward_->dk, &backward_->dv, &backward_->d_sinks}) replace(*view);

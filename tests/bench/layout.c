@@ -77,6 +77,7 @@ int main(void) {
   FIELD(heddle_attention_tensors, o);
   FIELD(heddle_attention_tensors, lse);
   FIELD(heddle_attention_tensors, max_scores);
+  FIELD(heddle_attention_tensors, lse_rest);
   END(",");
   BEGIN(heddle_gradient);
   FIELD(heddle_gradient, name);
@@ -99,6 +100,7 @@ int main(void) {
   FIELD(heddle_backward_tensors, d_capture_count);
   FIELD(heddle_backward_tensors, d_params);
   FIELD(heddle_backward_tensors, d_param_count);
+  FIELD(heddle_backward_tensors, lse_rest);
   END(",");
   BEGIN(heddle_run_options);
   FIELD(heddle_run_options, struct_size);

@@ -63,6 +63,32 @@ static void test_max_scores(void) {
   free_case(&c);
 }
 
+// Since version 8: lse and lse_rest are m and ln l, whatever lse's rounding.
+static void test_lse_rest(void) {
+  attention_case c = small_case(), of_rest = small_case();
+  heddle_attention_tensors tensors = tensors_of(&c, true);
+  tensors.lse_rest = &of_rest.lse_view;
+  const heddle_attention_options options = {.struct_size = sizeof options, .score_mod = "0.0 * score - 1e9"};
+  EXPECT_OK(heddle_attention_into(&tensors, &options));
+  for (int64_t row = 0; row < c.q_rows; ++row) {
+    EXPECT(c.lse[row] == -1e9f);
+    EXPECT(fabs((double)of_rest.lse[row] - log((double)c.kv_rows)) < 1e-6);
+  }
+  int32_t passed = 0;
+  EXPECT_OK(heddle_check_attention(&tensors, &options, &passed, NULL));
+  EXPECT(passed == 1);
+  clear_outputs(&of_rest);
+  tensors.struct_size = offsetof(heddle_attention_tensors, lse_rest);
+  EXPECT_OK(heddle_attention_into(&tensors, &options));
+  EXPECT(isnan(of_rest.lse[0]));
+  tensors.struct_size = sizeof tensors;
+  tensors.lse = NULL;
+  EXPECT(heddle_attention_into(&tensors, &options) == HEDDLE_ERROR_INVALID_ARGUMENT);
+  EXPECT(strstr(heddle_last_error(), "lse_rest is given without lse") != NULL);
+  free_case(&c);
+  free_case(&of_rest);
+}
+
 static bool in_window(int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx) {
   (void)b, (void)h;
   return q_idx >= kv_idx && q_idx - kv_idx <= 5;
@@ -191,7 +217,7 @@ static void test_descales(void) {
   const heddle_tensor k_view = tensor_of(&k_factor, HEDDLE_F32, 2, (const int64_t[]){1, 1});
   const heddle_tensor v_view = tensor_of(&v_factor, HEDDLE_F32, 2, (const int64_t[]){1, 1});
   const double scale = 0.125;
-  const heddle_attention_tensors tensors = {sizeof tensors, &q, &kv, &kv, &o_view, &lse_view, NULL};
+  const heddle_attention_tensors tensors = {sizeof tensors, &q, &kv, &kv, &o_view, &lse_view, NULL, NULL};
   const heddle_attention_options options = {
       .struct_size = sizeof options, .scale = &scale, .q_descale = &q_view, .k_descale = &k_view, .v_descale = &v_view};
   EXPECT_OK(heddle_attention_into(&tensors, &options));
@@ -364,5 +390,6 @@ int main(void) {
   test_clamped_reads();
   test_version_and_devices();
   test_max_scores();
+  test_lse_rest();
   return failures();
 }

@@ -1,5 +1,6 @@
 // The backward from C, in one call and as a plan, against finite differences of plain loops.
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,6 +158,24 @@ static void test_what_is_not_asked_for(void) {
   finish();
 }
 
+// Since version 8: p = exp((t - lse) - lse_rest), so that a row may say 1 of its lse in lse_rest.
+static void test_lse_rest(void) {
+  start();
+  options.backend = HEDDLE_BACKEND_CPU;  // the reference computes its own lse
+  float* const rest = random_floats(q_count() / c.qk_dim, 9);
+  heddle_tensor view = c.lse_view;
+  view.data = rest;
+  for (int64_t i = 0; i < q_count() / c.qk_dim; ++i) c.lse[i] -= rest[i] = 1;
+  tensors.lse_rest = &view;
+  EXPECT_OK(heddle_attention_backward_into(&tensors, &options));
+  expect_right_gradients();
+  tensors.lse_rest = NULL;
+  EXPECT_OK(heddle_attention_backward_into(&tensors, &options));
+  EXPECT(slope_error(c.q, dq, q_count()) > 1e-3);
+  free(rest);
+  finish();
+}
+
 static void test_plan(void) {
   start();
   heddle_plan* plan = NULL;
@@ -241,8 +260,8 @@ static void test_refusals(void) {
   EXPECT_ERROR(heddle_plan_create_backward(NULL, &options, &plan), invalid, "tensors is null");
   EXPECT_ERROR(heddle_plan_run_backward(NULL, &tensors, NULL), invalid, "plan is null; a heddle_plan is accepted");
   EXPECT_ERROR(heddle_check_backward(&tensors, &options, NULL, NULL), invalid, "passed is null");
-  tensors.struct_size = sizeof tensors - 1;
-  EXPECT_INVALID("tensors.struct_size is 127; the sizeof of the struct, 128 here, is accepted");
+  tensors.struct_size = offsetof(heddle_backward_tensors, lse_rest) - 1;  // version 5 had all before it
+  EXPECT_INVALID("tensors.struct_size is 127; the sizeof of the struct, 136 here, is accepted");
 
   const heddle_tensor** const required[] = {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.d_o};
   const char* const names[] = {"q is null", "k is null", "v is null", "o is null", "d_o is null"};
@@ -284,6 +303,7 @@ static void test_refusals(void) {
 int main(void) {
   test_one_call();
   test_what_is_not_asked_for();
+  test_lse_rest();
   test_plan();
   test_check();
   test_refusals();

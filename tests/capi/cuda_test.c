@@ -100,7 +100,7 @@ static void free_device_case(const device_case* c) {
 static void expect_launches(int count) { EXPECT(cuda.fake_launches == NULL || cuda.fake_launches() == count); }
 
 static void test_forward(device_case* c) {
-  const heddle_attention_tensors tensors = {sizeof tensors, &c->q, &c->k, &c->v, &c->o, &c->lse, NULL};
+  const heddle_attention_tensors tensors = {sizeof tensors, &c->q, &c->k, &c->v, &c->o, &c->lse, NULL, NULL};
   const heddle_attention_options options = {.struct_size = sizeof options, .mask_mod = "q_idx + 9 >= kv_idx"};
   heddle_plan* plan = NULL;
   EXPECT_OK(heddle_plan_create(&tensors, &options, &plan));
@@ -132,7 +132,7 @@ static void test_forward(device_case* c) {
 }
 
 static void test_refusals(device_case* c) {
-  const heddle_attention_tensors tensors = {sizeof tensors, &c->q, &c->k, &c->v, &c->o, &c->lse, NULL};
+  const heddle_attention_tensors tensors = {sizeof tensors, &c->q, &c->k, &c->v, &c->o, &c->lse, NULL, NULL};
   const double too_large = 3e38;  // by log2(e), which the kernel's exponents need, too
   const heddle_attention_options options = {.struct_size = sizeof options, .scale = &too_large};
   heddle_plan* plan = NULL;
@@ -142,7 +142,7 @@ static void test_refusals(device_case* c) {
   float* host = random_floats(kBatch * kKvHeads * kKeys * kDim, 6);
   heddle_tensor elsewhere = tensor_of(host, HEDDLE_BF16, 4, k);
   elsewhere.device_kind = HEDDLE_DEVICE_CUDA;
-  const heddle_attention_tensors wrong = {sizeof wrong, &c->q, &c->k, &elsewhere, &c->o, NULL, NULL};
+  const heddle_attention_tensors wrong = {sizeof wrong, &c->q, &c->k, &elsewhere, &c->o, NULL, NULL, NULL};
   EXPECT_ERROR(heddle_attention_into(&wrong, NULL), HEDDLE_ERROR_INVALID_ARGUMENT, "v is on cuda:0, but its data");
   free(host);
 }

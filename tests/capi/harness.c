@@ -98,7 +98,7 @@ void clear_outputs(attention_case* c) {
 
 heddle_attention_tensors tensors_of(const attention_case* c, bool with_lse) {
   heddle_attention_tensors tensors = {
-      sizeof tensors, &c->q_view, &c->k_view, &c->v_view, &c->o_view, with_lse ? &c->lse_view : NULL, NULL};
+      sizeof tensors, &c->q_view, &c->k_view, &c->v_view, &c->o_view, with_lse ? &c->lse_view : NULL, NULL, NULL};
   return tensors;
 }
 

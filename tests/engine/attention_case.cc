@@ -97,14 +97,14 @@ std::string CaseSpec::text() const {
       "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} "
       "scale {} descale "
       "{} "
-      "{}{} threads {} alignment {} pages of {}{}",
+      "{}{}{} threads {} alignment {} pages of {}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
       sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
       normalizers[static_cast<int>(normalizer)], spread, late, scale ? fmt::format("{}", *scale) : "default", descale,
-      with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", threads, alignment, page_rows,
-      tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
+      with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads,
+      alignment, page_rows, tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
@@ -134,9 +134,11 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   make_small_tensors();
   make_mods();
   make_rows();
-  if (!spec.with_max_scores) return;
-  max_score_rows =
-      GuardedTensor(outputs.lse_dtype, {batch, spec.q_heads(), 1, spec.q_rows}, layout, GuardedMemory::Side::end);
+  for (const auto& [wanted, rows] :
+       {std::pair{spec.with_max_scores, &max_score_rows}, {spec.with_lse_rest, &lse_rest_rows}}) {
+    if (!wanted) continue;
+    *rows = GuardedTensor(outputs.lse_dtype, {batch, spec.q_heads(), 1, spec.q_rows}, layout, GuardedMemory::Side::end);
+  }
 }
 
 void AttentionCase::make_sequences() {
@@ -332,6 +334,7 @@ AttentionTensors AttentionCase::tensors() const {
   AttentionTensors tensors = {q.view(), k.view(), v.view(), o.view(), {}};
   if (spec_.normalizer == Normalizer::softmax && spec_.with_lse) tensors.lse = numbers_view(lse_rows);
   if (spec_.with_max_scores && max_score_rows.view().rank() == 4) tensors.max_scores = numbers_view(max_score_rows);
+  if (tensors.lse && lse_rest_rows.view().rank() == 4) tensors.lse_rest = numbers_view(lse_rest_rows);
   return tensors;
 }
 
@@ -348,8 +351,9 @@ void judge(const AttentionCase& c) {
   EXPECT_TRUE(c.o.gaps_untouched());
   EXPECT_TRUE(c.lse_rows.gaps_untouched());
   EXPECT_TRUE(!tensors.max_scores || c.max_score_rows.gaps_untouched());
-  const CheckReport report =
-      check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse, tensors.max_scores);
+  EXPECT_TRUE(!tensors.lse_rest || c.lse_rest_rows.gaps_untouched());
+  const CheckReport report = check_attention(tensors.q, tensors.k, tensors.v, c.options(), tensors.o, tensors.lse,
+                                             tensors.max_scores, tensors.lse_rest);
   EXPECT_TRUE(report.passed) << report.text();
 }
 
@@ -361,8 +365,9 @@ void run_and_judge(AttentionCase& c) {
 }
 
 Outputs outputs_of(const AttentionCase& c) {
-  Outputs outputs = {c.o.bytes(), c.lse_rows.bytes(), {}};
+  Outputs outputs = {c.o.bytes(), c.lse_rows.bytes(), {}, {}};
   if (c.spec().with_max_scores) outputs.max_scores = c.max_score_rows.bytes();
+  if (c.spec().with_lse_rest) outputs.lse_rest = c.lse_rest_rows.bytes();
   return outputs;
 }
 

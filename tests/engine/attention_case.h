@@ -38,6 +38,7 @@ struct CaseSpec {
   double spread = 1;  // scores are about spread * N(0, 1)
   double late = 1;    // what the last quarter of the keys is multiplied by
   bool with_lse = true, with_max_scores = false;
+  bool with_lse_rest = false;  // only where there is an lse
   std::optional<double> scale;
   bool descale = false;
   int threads = 2;
@@ -64,6 +65,7 @@ class AttentionCase {
 
   GuardedTensor q, k, v, o, lse_rows;  // lse_rows: [B, H, 1, S]
   GuardedTensor max_score_rows;        // with_max_scores: as lse_rows
+  GuardedTensor lse_rest_rows;         // with_lse_rest: as lse_rows
 
   /// Random integers and reals of this case.
   std::mt19937_64& rng() { return rng_; }
@@ -114,13 +116,13 @@ class AttentionCase {
 
 /// Runs the case on the backend under test (HEDDLE_TEST_BACKEND, else cpu) and expects what every run owes.
 void run_and_judge(AttentionCase& attention_case);
-/// What a run owes: the criterion, and nothing written outside o, lse and max_scores.
+/// Expects of a run: the criterion, and nothing written outside its outputs.
 void judge(const AttentionCase& attention_case);
 BackendChoice backend_under_test();
 
 /// Copies of the outputs, to compare runs bit by bit.
 struct Outputs {
-  std::vector<std::byte> o, lse, max_scores;
+  std::vector<std::byte> o, lse, max_scores, lse_rest;
   bool operator==(const Outputs&) const = default;
 };
 Outputs outputs_of(const AttentionCase& attention_case);

@@ -167,6 +167,7 @@ BackwardTensors BackwardCase::tensors() const {
   const AttentionTensors forward = forward_.tensors();
   BackwardTensors tensors{.q = forward.q, .k = forward.k, .v = forward.v, .o = forward.o, .d_o = d_o.view()};
   if (forward.lse) tensors.lse = *forward.lse;
+  if (forward.lse_rest) tensors.lse_rest = *forward.lse_rest;
   if (forward.lse && spec_.with_d_lse) tensors.d_lse = rows_view(d_lse_rows);
   for (const Gradient& gradient : gradients_) {
     const std::string& name = gradient.name;
@@ -182,10 +183,11 @@ BackwardTensors BackwardCase::tensors() const {
 }
 
 void BackwardCase::run_forward() {
-  const AttentionTensors tensors = forward_.tensors();
+  AttentionTensors tensors = forward_.tensors();
+  tensors.max_scores.reset();
   AttentionOptions options = forward_.options();
   options.backend = BackendChoice::cpu;
-  attention_into(tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse, options);
+  attention_into(tensors, options);
 }
 
 void BackwardCase::run(BackendChoice backend) {
@@ -218,6 +220,7 @@ std::vector<std::vector<std::byte>> BackwardCase::input_bits() const {
   for (const GuardedTensor* input : {&q, &k, &v, &o, &lse, &d_o, &d_lse_rows}) {
     bits.push_back(input->bytes());
   }
+  if (forward_.spec().with_lse_rest) bits.push_back(forward_.lse_rest_rows.bytes());
   return bits;
 }
 

@@ -57,7 +57,7 @@ def sdpa_backward(
     call = _call(scale, dropout_p, query.device, philox_seed)
     call.mask = _forms.CAUSAL if is_causal else None
     with torch.no_grad():
-        return tuple(backward(grad_out, None, out, logsumexp, query, key, value, call, INPUTS))
+        return tuple(backward(grad_out, None, out, logsumexp, None, query, key, value, call, INPUTS))
 
 
 def _window(is_causal: bool, left: int | None, right: int | None) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def flash_backward(
     with torch.no_grad():
         d_out, of_out, q, k, v = (_heads_first(x, packed) for x in (grad_out, out, query, key, value))
         lse = logsumexp.unsqueeze(0) if packed else logsumexp
-        made = [x.transpose(1, 2) for x in backward(d_out, None, of_out, lse, q, k, v, call, INPUTS)]
+        made = [x.transpose(1, 2) for x in backward(d_out, None, of_out, lse, None, q, k, v, call, INPUTS)]
     return tuple([x.squeeze(0) if packed else x for x in made])
 
 

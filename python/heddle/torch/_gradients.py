@@ -1,6 +1,6 @@
 """Gradients of eager calls: heddle's backward as an autograd.Function.
 
-It keeps query, key, value, out, lse and what the mods read, all by save_for_backward, which notices later writes. The
+It keeps query, key, value, out, lse, lse_rest and what the mods read, all by save_for_backward, which notices later writes. The
 scores are computed again.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from .. import _core
 from ._recording import DETACHED_PREFIX, HAS_DETACHED
-from ._run import Call, attend, empty_lse, is_plain, ordered_out, suited
+from ._run import Call, attend, empty_lse, empty_lse_rest, is_plain, ordered_out, suited
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -74,8 +74,9 @@ def is_deterministic() -> bool:
 
 
 def backward_request(
-    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor,
-    key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
+    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor,
+    lse_rest: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call,
+    wanted: Wanted,
 ) -> tuple[Any, Any, Any, list[torch.Tensor]]:
     """Inputs, targets and arguments of a backward, and the targets in the order of Wanted."""
     made = empty_gradients(query, key, value, call, wanted)
@@ -87,18 +88,21 @@ def backward_request(
     arguments = call.arguments(query.device)
     arguments.deterministic = is_deterministic()
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
-    inputs = _core.BackwardInputs(query, key, value, out, lse, d_out, None if d_lse is None else rows(d_lse))
+    inputs = _core.BackwardInputs(query, key, value, out, lse, d_out, None if d_lse is None else rows(d_lse),
+                                  lse_rest)
     return inputs, targets, arguments, made
 
 
 def backward(
-    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor,
-    key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
+    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor,
+    lse_rest: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call,
+    wanted: Wanted,
 ) -> list[torch.Tensor]:
-    """The wanted gradients, in the order of Wanted. Waits for nothing."""
+    """The wanted gradients, in the order of Wanted. Waits for nothing. No lse_rest: 0."""
     if not any(wanted):
         return []
-    inputs, targets, arguments, made = backward_request(d_out, d_lse, out, lse, query, key, value, call, wanted)
+    inputs, targets, arguments, made = backward_request(d_out, d_lse, out, lse, lse_rest, query, key, value, call,
+                                                           wanted)
     if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         run_in_graph(inputs, targets, arguments, query.device)
     else:
@@ -154,19 +158,21 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, outs: Any, *tensors: torch.Tensor) -> Any:
         query, key, value = tensors[:3]
+        call = copy.copy(call)
+        call.lse_rest = empty_lse_rest(query)
         out, lse = attend(query, key, value, call, outs[0], empty_lse(query))
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(out, lse, *tensors)
+        ctx.save_for_backward(out, lse, call.lse_rest, *tensors)
         ctx.captures, ctx.options = tuple(call.captures), tuple(call.tensors)
-        ctx.call = copy.copy(call)
-        ctx.call.captures, ctx.call.tensors, ctx.call.max_scores = {}, {}, None  # saved, not held
+        ctx.call = call
+        call.captures, call.tensors, call.max_scores, call.lse_rest = {}, {}, None, None  # saved, not held
         return (out, lse) if call.with_lse else out
 
     @staticmethod
     def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> Any:
         if d_out is None and d_lse is None:
             return (None,) * len(ctx.needs_input_grad)
-        out, lse, *tensors = ctx.saved_tensors
+        out, lse, lse_rest, *tensors = ctx.saved_tensors
         call, needs = copy.copy(ctx.call), ctx.needs_input_grad[2:]
         first = 3 + len(ctx.captures)
         call.captures = dict(zip(ctx.captures, tensors[3:first]))
@@ -174,7 +180,7 @@ class Attention(torch.autograd.Function):
         wanted = wanted_of(call, needs[:3], zip(ctx.captures, needs[3:first]), zip(ctx.options, needs[first:]))
         with torch.no_grad():
             query, key, value = tensors[:3]
-            made = computed(d_out, d_lse, out, lse, query, key, value, call, wanted)
+            made = computed(d_out, d_lse, out, lse, lse_rest, query, key, value, call, wanted)
         if torch.is_grad_enabled():  # create_graph
             record: Any = RefusedTwice.apply
             made = record(len(made), *made, *(x for x in (d_out, d_lse, *tensors) if x is not None))
@@ -182,18 +188,19 @@ class Attention(torch.autograd.Function):
 
 
 def computed(
-    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor,
-    key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
+    d_out: torch.Tensor | None, d_lse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor,
+    lse_rest: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call,
+    wanted: Wanted,
 ) -> Sequence[torch.Tensor]:
     """backward(), or the operator where a transform or a mode is active."""
     if any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in (d_out, d_lse)):
         raise NotImplementedError("heddle.torch has no backward of batched gradients (is_grads_batched=True, "
                                   "vectorize=True): use torch.func.vjp and torch.func.vmap")
     if is_plain(*(x for x in (d_out, d_lse, out, query, key, value) if x is not None)):
-        return backward(d_out, d_lse, out, lse, query, key, value, call, wanted)
+        return backward(d_out, d_lse, out, lse, lse_rest, query, key, value, call, wanted)
     from ._library_backward import traced_backward
 
-    return traced_backward(d_out, d_lse, out, lse, query, key, value, call, wanted)
+    return traced_backward(d_out, d_lse, out, lse, lse_rest, query, key, value, call, wanted)
 
 
 def in_places(made: Sequence[torch.Tensor], call: Call, wanted: Wanted) -> list[torch.Tensor | None]:

@@ -14,18 +14,20 @@ import torch
 
 import heddle
 
-from ._run import PLAIN, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of
+from ._run import (
+    PLAIN, WITH_LSE_REST, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of,
+)
 
 # What a Call holds.
 OPERANDS = (
     "str score, str mask, str weight, str[] capture_names, Tensor[] captures, str[] option_names, Tensor[] options, "
     "str[] int_names, SymInt[] ints, str[] float_names, float[] floats, str[] bool_names, bool[] bools, float? scale, "
-    "SymInt? max_q_len, SymInt? max_kv_len, Tensor[] lists, SymInt[] list_sizes, bool with_lse, bool clamps")
-SCHEMA = f"forward(Tensor query, Tensor key, Tensor value, {OPERANDS}) -> (Tensor, Tensor)"
+    "SymInt? max_q_len, SymInt? max_kv_len, Tensor[] lists, SymInt[] list_sizes, int lse_words, bool clamps")
+SCHEMA = f"forward(Tensor query, Tensor key, Tensor value, {OPERANDS}) -> (Tensor, Tensor, Tensor)"
 _library = torch.library.Library("heddle", "DEF")  # type: ignore[no-untyped-call]
 _library.define(SCHEMA)  # type: ignore[no-untyped-call]
 
-Result = tuple[torch.Tensor, torch.Tensor]
+Result = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # out, lse, lse_rest; without elements where there is none
 
 
 def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
@@ -33,9 +35,14 @@ def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: 
     if not is_plain(query, key, value):  # attend() would call the operator again
         raise NotImplementedError("heddle::forward runs inside of a mode or a transform that does not handle it")
     call = call_of(query, *rest)
+    call.lse_rest = empty_lse(query) if rest[-2] > 1 else None
     with torch.no_grad():
         out, lse = attend(query, key, value, call)
-    return out, query.new_empty((0,)) if lse is None else lse
+    return out, or_empty(query, lse), or_empty(query, call.lse_rest)
+
+
+def or_empty(query: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+    return query.new_empty((0,)) if x is None else x
 
 
 def call_of(
@@ -43,11 +50,11 @@ def call_of(
     captures: Sequence[torch.Tensor], option_names: Sequence[str], options: Sequence[torch.Tensor],
     int_names: Sequence[str], ints: Sequence[int], float_names: Sequence[str], floats: Sequence[float],
     bool_names: Sequence[str], bools: Sequence[bool], scale: float | None, max_q_len: int | None,
-    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], with_lse: bool, clamps: bool,
+    max_kv_len: int | None, lists: Sequence[torch.Tensor], list_sizes: Sequence[int], lse_words: int, clamps: bool,
 ) -> Call:
     """From the operands."""
     captures, options, lists = bare(captures), bare(options), bare(lists)
-    call = Call(scale=scale, with_lse=with_lse)
+    call = Call(scale=scale, with_lse=lse_words > 0)
     call.captures = dict(zip(capture_names, captures))
     call.params = {**dict(zip(int_names, ints)), **dict(zip(float_names, floats)), **dict(zip(bool_names, bools))}
     call.tensors = dict(zip(option_names, options))
@@ -65,8 +72,9 @@ def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def fake_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Result:
-    with_lse = rest[-2]
-    return empty_out(query, value.shape[3]), empty_lse(query) if with_lse else query.new_empty((0,))
+    lse_words = rest[-2]
+    lse, lse_rest = (empty_lse(query) if lse_words > least else None for least in (0, 1))
+    return empty_out(query, value.shape[3]), or_empty(query, lse), or_empty(query, lse_rest)
 
 
 for _key in ("CPU", "CUDA"):
@@ -85,9 +93,10 @@ def mask_of_lists(
         mask_mod=mask)
 
 
-def operands(call: Call, with_lse: bool, lists: Sequence[torch.Tensor] = (),
+def operands(call: Call, lse_words: int, lists: Sequence[torch.Tensor] = (),
              sizes: Sequence[int] = ()) -> tuple[Any, ...]:
-    """The operator's arguments after query, key and value."""
+    """The operator's arguments after query, key and value. `lse_words`: 0 for neither lse nor lse_rest, 1 for lse, 2
+    for both."""
     kinds: dict[str, tuple[list[str], list[Any]]] = {"i32": ([], []), "f32": ([], []), "bool": ([], [])}
     for name, number in call.params.items():
         names, numbers = kinds[type_of(number)]
@@ -96,7 +105,7 @@ def operands(call: Call, with_lse: bool, lists: Sequence[torch.Tensor] = (),
     texts = ["" if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     return (*texts, list(call.captures), list(call.captures.values()), list(call.tensors), list(call.tensors.values()),
             *kinds["i32"], *kinds["f32"], *kinds["bool"], call.scale, call.max_q_len, call.max_kv_len, list(lists),
-            list(sizes), with_lse, call.clamps)
+            list(sizes), lse_words, call.clamps)
 
 
 def traced_attend(
@@ -108,8 +117,10 @@ def traced_attend(
     refuse_tangents(*tensors)
     if not lists:
         lists, sizes = call.listed(query.device)
-    with_lse = call.with_lse or needs_lse(tensors)
-    result, made_lse = call_forward(query, key, value, *operands(call, with_lse, lists, sizes))
+    lse_words = int(call.with_lse)
+    if may_have_backward(tensors):
+        lse_words = 2 if query.device.type in WITH_LSE_REST else 1
+    result, made_lse, _ = call_forward(query, key, value, *operands(call, lse_words, lists, sizes))
     if out is not None:
         out.copy_(result)
         result = out
@@ -119,7 +130,7 @@ def traced_attend(
     return result, made_lse if call.with_lse else None
 
 
-def needs_lse(tensors: Sequence[torch.Tensor]) -> bool:
+def may_have_backward(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether there may be a backward. Under transforms a tensor does not say what outer ones ask of it."""
     return torch.is_grad_enabled() and (is_transformed() or any(x.requires_grad for x in tensors))
 
@@ -133,27 +144,32 @@ def call_forward(*args: Any) -> Result:
     if is_transformed():
         from ._transforms import Forward
 
-        out, lse = Forward.run(*args)
-        return out, lse
-    out, lse = torch.ops.heddle.forward(*args)
-    return out, lse
+        out, lse, lse_rest = Forward.run(*args)
+        return out, lse, lse_rest
+    out, lse, lse_rest = torch.ops.heddle.forward(*args)
+    return out, lse, lse_rest
 
 
-def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int, int | None]]:
+def mapped_forward(info: Any, in_dims: Any, *args: Any) -> tuple[Result, tuple[int | None, ...]]:
     """torch.vmap. One call for each entry, unless the mapped axis can join the batch.
 
     It can if only query, key and value are mapped, no mod reads b, and there are neither options nor block lists.
     """
-    with_lse = args[-2]
     texts, options, lists = args[3:6], args[9], args[19]
     only_inputs = all(dim is None for dim in flat_dims(in_dims[3:]))
     if only_inputs and not options and not lists and not any(re.search(r"\bb\b", text) for text in texts):
-        out, lse = folded_forward(info.batch_size, in_dims[:3], args)
+        out, lse, lse_rest = folded_forward(info.batch_size, in_dims[:3], args)
     else:
         results = [call_forward(*(pick(x, dim, i) for x, dim in zip(args, in_dims))) for i in range(info.batch_size)]
-        out = torch.stack([result[0] for result in results])
-        lse = torch.stack([result[1] for result in results]) if with_lse else results[0][1]
-    return (out, lse), (0, 0 if with_lse else None)
+        out, lse, lse_rest = (
+            torch.stack(made) if is_made else made[0] for made, is_made in zip(zip(*results), (True, *made_of(args))))
+    return (out, lse, lse_rest), (0, *(0 if is_made else None for is_made in made_of(args)))
+
+
+def made_of(args: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether the operator makes lse, and lse_rest."""
+    lse_words = args[-2]
+    return lse_words > 0, lse_words > 1
 
 
 def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -> Result:
@@ -161,9 +177,11 @@ def folded_forward(size: int, dims: Sequence[int | None], args: Sequence[Any]) -
                for x, dim in zip(args[:3], dims)]
     batch = tensors[0].shape[1]  # keys and values may have batch 1
     whole = [x.expand(size, batch, *x.shape[2:]).reshape(size * batch, *x.shape[2:]) for x in tensors]
-    out, lse = call_forward(*whole, *args[3:])
-    sizes = size, batch
-    return out.unflatten(0, sizes), lse.unflatten(0, sizes) if args[-2] else lse  # type: ignore[no-untyped-call]
+    made = call_forward(*whole, *args[3:])
+    out, lse, lse_rest = (
+        x.unflatten(0, (size, batch)) if is_made else x  # type: ignore[no-untyped-call]
+        for x, is_made in zip(made, (True, *made_of(args))))
+    return out, lse, lse_rest
 
 
 def flat_dims(dims: Any) -> list[Any]:

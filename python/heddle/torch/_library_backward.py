@@ -8,29 +8,30 @@ from typing import Any
 import torch
 
 from ._gradients import Wanted, backward, check_differentiable, empty_gradients, in_places, refuse_twice, wanted_of
-from ._library import OPERANDS, _library, bare, call_of, is_transformed, operands, pick
+from ._library import OPERANDS, Result, _library, bare, call_of, is_transformed, operands, or_empty, pick
 from ._run import Call, is_plain
 
 _library.define(  # type: ignore[no-untyped-call]
-    "backward(Tensor? d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor query, Tensor key, Tensor value, "
-    f"{OPERANDS}, bool[] wanted, str[] wanted_captures) -> Tensor[]")
+    "backward(Tensor? d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor lse_rest, Tensor query, Tensor key, "
+    f"Tensor value, {OPERANDS}, bool[] wanted, str[] wanted_captures) -> Tensor[]")
 
 Gradient = torch.Tensor | None
-FIRST = 7  # tensors before the operands
+FIRST = 8  # tensors before the operands
 CAPTURES, OPTIONS = 4, 6  # where they stand among the operands
 
 
 def backward_of(
-    d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor, key: torch.Tensor,
-    value: torch.Tensor, *rest: Any,
+    d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, lse_rest: torch.Tensor,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any,
 ) -> list[torch.Tensor]:
     d_out, d_lse = (None if x is None else bare((x,))[0] for x in (d_out, d_lse))
-    out, lse, query, key, value = bare((out, lse, query, key, value))
+    out, lse, lse_rest, query, key, value = bare((out, lse, lse_rest, query, key, value))
     if not is_plain(*(x for x in (d_out, d_lse, out, query, key, value) if x is not None)):
         raise NotImplementedError("heddle::backward runs inside of a mode or a transform that does not handle it")
     call = call_of(query, *rest[:-2])
     with torch.no_grad():
-        return backward(d_out, d_lse, out, lse, query, key, value, call, wanted_from(rest))
+        given = lse_rest if lse_rest.shape == lse.shape else None
+        return backward(d_out, d_lse, out, lse, given, query, key, value, call, wanted_from(rest))
 
 
 def wanted_from(rest: Sequence[Any]) -> Wanted:
@@ -39,8 +40,8 @@ def wanted_from(rest: Sequence[Any]) -> Wanted:
 
 
 def fake_backward(
-    d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor, key: torch.Tensor,
-    value: torch.Tensor, *rest: Any,
+    d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, lse_rest: torch.Tensor,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any,
 ) -> list[torch.Tensor]:
     call = Call()
     call.captures = dict(zip(rest[CAPTURES - 1], rest[CAPTURES]))
@@ -75,13 +76,13 @@ def call_backward(*args: Any) -> Sequence[torch.Tensor]:
 
 
 def traced_backward(
-    d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, query: torch.Tensor, key: torch.Tensor,
-    value: torch.Tensor, call: Call, wanted: Wanted,
+    d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, lse_rest: torch.Tensor | None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted,
 ) -> Sequence[torch.Tensor]:
     """The operator on tensors that are traced or transformed."""
-    rest = operands(call, True, *call.listed(query.device))
+    rest = operands(call, 1, *call.listed(query.device))
     return call_backward(
-        d_out, d_lse, out, lse, query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
+        d_out, d_lse, out, lse, or_empty(query, lse_rest), query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
 
 
 def call_of_names(rest: Sequence[Any]) -> Call:
@@ -111,30 +112,31 @@ def unpacked(template: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     return [[next(left) for _ in range(x)] if isinstance(x, Count) else x for x in template]
 
 
-def keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Result) -> None:
     """Of heddle::forward, for its backward."""
     query, key, value, *rest = inputs
     check_differentiable(call_of_names(rest))
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])
     ctx.template, tensors = packed(rest)
     ctx.save_for_backward(*output, query, key, value, *tensors)
 
 
 def gradients_of(ctx: Any, d_out: Gradient, d_lse: Gradient, needs: Sequence[bool]) -> list[Gradient]:
     """Of query, key, value, the captures and the options. `needs` has as many."""
-    out, lse, query, key, value, *tensors = ctx.saved_tensors
+    out, lse, lse_rest, query, key, value, *tensors = ctx.saved_tensors
     rest = unpacked(ctx.template, tensors)
     call = call_of_names(rest)
     first = 3 + len(call.captures)
     wanted = wanted_of(call, needs[:3], zip(call.captures, needs[3:first]), zip(call.tensors, needs[first:]))
     if not lse.numel() and query.numel():
-        raise RuntimeError("heddle::forward was called with with_lse=False; its backward needs lse")
+        raise RuntimeError("heddle::forward was called with lse_words=0; its backward needs lse")
     made = call_backward(
-        d_out, d_lse, out, lse, query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
+        d_out, d_lse, out, lse, lse_rest, query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
     return in_places(made, call, wanted)
 
 
-def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient) -> tuple[Any, ...]:
+def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient, _: Gradient = None) -> tuple[Any, ...]:
     """Of heddle::forward."""
     nothing: list[Any] = [[None] * x if isinstance(x, Count) else [] if x == [] else None for x in ctx.template]
     if d_out is None and d_lse is None:

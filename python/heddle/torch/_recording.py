@@ -46,6 +46,7 @@ class Traced(torch.Tensor):
     """A symbolic tensor inside a mod. A write changes `_value`; other views of the memory cannot be read after it."""
 
     _value: Value
+    _content: Any = None  # a function of nothing that gives what it holds (_contents.py), if that is known
     _memory: Memory
     _known_writes: int
 
@@ -65,7 +66,7 @@ class Traced(torch.Tensor):
         return self._value
 
     def write(self, value: Value) -> None:
-        self._value = value
+        self._value, self._content = value, None
         self._memory.writes += 1
         self._known_writes = self._memory.writes
 

@@ -37,7 +37,7 @@ class Call:
     """An attention without its query, key and value. `tensors` are options by their names in heddle.attention."""
 
     __slots__ = ("score", "mask", "weight", "captures", "params", "tensors", "scale", "max_q_len", "max_kv_len",
-                 "lists", "version", "with_lse", "clamps", "max_scores")
+                 "lists", "version", "with_lse", "clamps", "max_scores", "lse_rest")
 
     def __init__(self, *, scale: float | None = None, with_lse: bool = False) -> None:
         self.score: Any = None  # mods are expressions or text
@@ -54,6 +54,7 @@ class Call:
         self.with_lse = with_lse
         self.clamps = False  # whether reads outside of captures get the nearest element
         self.max_scores: torch.Tensor | None = None  # where they go, if they are asked for
+        self.lse_rest: torch.Tensor | None = None  # likewise, what lse's rounding leaves out
 
     def set_dropout(self, p: float, device: torch.device) -> None:
         """Weights are 0 with probability p. The seed is a tensor on the device: another one at each replay of a graph."""
@@ -140,6 +141,15 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
     return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
 
 
+# The devices whose kernels write what lse's rounding leaves out, and whose backward takes it.
+WITH_LSE_REST = {"cpu"}
+
+
+def empty_lse_rest(query: torch.Tensor) -> torch.Tensor | None:
+    """Where a forward that may be differentiated writes lse_rest, as lse; None on devices without."""
+    return empty_lse(query) if query.device.type in WITH_LSE_REST else None
+
+
 def has_tangent(*tensors: torch.Tensor) -> bool:
     """Whether forward-mode AD differentiates by one of these."""
     return torch._C._is_fwd_grad_enabled() and any(
@@ -183,16 +193,16 @@ def attend(
         lse = empty_lse(query)
     arguments = call.arguments(query.device)
     if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        run_in_graph(query, key, value, out, lse, arguments, call.max_scores)
+        run_in_graph(query, key, value, out, lse, arguments, call)
         return out, lse
     try:
-        _core.attention_into(query, key, value, out, lse, arguments, call.max_scores)
+        _core.attention_into(query, key, value, out, lse, arguments, call.max_scores, call.lse_rest)
     except ValueError:
         copies = suited(query, key, value)
         if copies is None:
             raise
         query, key, value = copies
-        _core.attention_into(query, key, value, out, lse, arguments, call.max_scores)
+        _core.attention_into(query, key, value, out, lse, arguments, call.max_scores, call.lse_rest)
     return out, lse
 
 
@@ -201,15 +211,15 @@ _in_graphs: list[Any] = []  # plans that graphs run; the graphs do not say when 
 
 def run_in_graph(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None,
-    arguments: Any, max_scores: torch.Tensor | None = None,
+    arguments: Any, call: Call,
 ) -> None:
     """Runs in a stream that a CUDA graph captures. Needs an earlier call with the same shapes: a capture cannot plan.
 
     Takes that call's plan, which it keeps for good, and a workspace from torch's allocator.
     """
-    plan = _core.KeptPlan(query, key, value, out, lse, arguments, max_scores)
+    plan = _core.KeptPlan(query, key, value, out, lse, arguments, call.max_scores, call.lse_rest)
     workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=query.device)
-    plan.run(query, key, value, out, lse, arguments, workspace.data_ptr(), max_scores)
+    plan.run(query, key, value, out, lse, arguments, workspace.data_ptr(), call.max_scores, call.lse_rest)
     _in_graphs.append(plan)
 
 

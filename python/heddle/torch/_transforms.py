@@ -31,7 +31,7 @@ class Forward(torch.autograd.Function):
         keep_inputs(ctx, (query, key, value, *unpacked(template, tensors)), output)
 
     @staticmethod
-    def backward(ctx: Any, d_out: Any, d_lse: Any) -> Any:
+    def backward(ctx: Any, d_out: Any, d_lse: Any, _: Any) -> Any:
         needs = ctx.needs_input_grad[1:]
         if d_out is None and d_lse is None:
             return (None,) * (1 + len(needs))
@@ -44,7 +44,7 @@ class Forward(torch.autograd.Function):
 
 
 class Backward(torch.autograd.Function):
-    """heddle::backward of (template, d_out, d_lse, out, lse, query, key, value, tensors...)."""
+    """heddle::backward of (template, d_out, d_lse, out, lse, lse_rest, query, key, value, tensors...)."""
 
     @staticmethod
     def run(*args: Any) -> Sequence[torch.Tensor]:

@@ -212,19 +212,20 @@ def test_torchs_own_check_of_the_operators():
     call.tensors = {"sinks": torch.rand(4).requires_grad_()}
     for inputs in ((q, k, v), [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]):
         inputs = [x.detach().requires_grad_() for x in inputs]
-        torch.library.opcheck(torch.ops.heddle.forward.default, (*inputs, *operands(call, True)))
+        for words in (1, 2):
+            torch.library.opcheck(torch.ops.heddle.forward.default, (*inputs, *operands(call, words)))
         with torch.no_grad():
             given = [x.detach() for x in inputs]
-            out, lse = torch.ops.heddle.forward(*given, *operands(call, True))
+            out, lse, lse_rest = torch.ops.heddle.forward(*given, *operands(call, 2))
             torch.library.opcheck(
                 torch.ops.heddle.backward.default,
-                (out, None, out, lse, *given, *operands(call, True), [True, True, True, True], ["gains"]),
+                (out, None, out, lse, lse_rest, *given, *operands(call, 2), [True, True, True, True], ["gains"]),
                 test_utils=("test_schema", "test_faketensor"))
 
 
 def test_the_operator_without_lse_has_no_backward():
-    out, _ = torch.ops.heddle.forward(q, k, v, *operands(Call(), False))
-    with pytest.raises(RuntimeError, match="with_lse=False"):
+    out, *_ = torch.ops.heddle.forward(q, k, v, *operands(Call(), 0))
+    with pytest.raises(RuntimeError, match="lse_words=0"):
         out.sum().backward()
 
 

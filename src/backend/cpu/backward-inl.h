@@ -246,12 +246,24 @@ void FindStepAttending(const BackwardStep<T>& step, const StepBuffers<T>& buffer
   }
 }
 
+/// The numbers of a row that its weights are normalised by.
+template <bool kRest, class V>
+struct Normalization {
+  V lse, rest;
+  /// ln p. t - lse comes first: it is exact where t and lse are close to each other.
+  HWY_INLINE V Exponent(V t) const {
+    const V difference = hn::Sub(t, lse);
+    if constexpr (kRest) return hn::Sub(difference, rest);
+    return difference;
+  }
+};
+
 /// p, and its derivative by t without the factor (w dP - delta), which is p itself with softmax.
-template <Normalizer kNormalizer, class D, class V>
-HWY_INLINE V WeightOf(D d, V t, V lse, V& derivative) {
+template <Normalizer kNormalizer, bool kRest, class D, class V>
+HWY_INLINE V WeightOf(D d, V t, const Normalization<kRest, V>& row, V& derivative) {
   using T = hn::TFromD<D>;
   if constexpr (kNormalizer == Normalizer::softmax) {
-    const V p = Exp2NoSubnormals(d, hn::Mul(hn::Sub(t, lse), hn::Set(d, static_cast<T>(1.4426950408889634))));
+    const V p = Exp2NoSubnormals(d, hn::Mul(row.Exponent(t), hn::Set(d, static_cast<T>(1.4426950408889634))));
     derivative = p;
     return p;
   } else if constexpr (kNormalizer == Normalizer::sigmoid) {
@@ -265,20 +277,21 @@ HWY_INLINE V WeightOf(D d, V t, V lse, V& derivative) {
 }
 
 /// scores: t becomes p w; d_p: dP becomes dS; gradients of reads: slopes become gradients. All 0 where t is -inf.
-template <Normalizer kNormalizer, class T>
+template <Normalizer kNormalizer, bool kRest, class T>
 void DifferentiateRow(const BackwardStep<T>& step, const StepBuffers<T>& buffers, std::int64_t r) {
   const hn::ScalableTag<T> d;
   const std::int64_t columns = ColumnsOf(step).count, first = r * kScoreStride;
   const auto minus_infinity = hn::Set(d, -std::numeric_limits<T>::infinity());
   const bool softmax = kNormalizer == Normalizer::softmax;
-  const auto lse = hn::Set(d, softmax ? step.queries.lse[r] : T(0));
+  const Normalization<kRest, decltype(hn::Zero(d))> row = {hn::Set(d, softmax ? step.queries.lse[r] : T(0)),
+                                                           hn::Set(d, kRest ? step.queries.lse_rest[r] : T(0))};
   const auto delta = hn::Set(d, softmax ? step.queries.delta[r] : T(0));
   const auto score_factor = hn::Set(d, step.score_factor), value_factor = hn::Set(d, step.value_factor);
   for (std::int64_t i = first; i < first + columns; i += static_cast<std::int64_t>(hn::Lanes(d))) {
     const auto t = hn::Load(d, buffers.scores + i), d_p = hn::Load(d, buffers.d_p + i);
     const auto masked = hn::Eq(t, minus_infinity);
     auto derivative = t;
-    const auto p = WeightOf<kNormalizer>(d, t, lse, derivative);
+    const auto p = WeightOf<kNormalizer>(d, t, row, derivative);
     auto weighted = p, w_d_p = d_p;
     if (step.weight) {
       const auto weight = hn::Load(d, buffers.weights + i);
@@ -303,13 +316,17 @@ void Differentiate(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
   for (std::int64_t r = 0; r < step.at.rows; ++r) {
     switch (step.normalizer) {
       case Normalizer::softmax:
-        DifferentiateRow<Normalizer::softmax>(step, buffers, r);
+        if (step.queries.lse_rest != nullptr) {
+          DifferentiateRow<Normalizer::softmax, true>(step, buffers, r);
+        } else {
+          DifferentiateRow<Normalizer::softmax, false>(step, buffers, r);
+        }
         break;
       case Normalizer::sigmoid:
-        DifferentiateRow<Normalizer::sigmoid>(step, buffers, r);
+        DifferentiateRow<Normalizer::sigmoid, false>(step, buffers, r);
         break;
       case Normalizer::none:
-        DifferentiateRow<Normalizer::none>(step, buffers, r);
+        DifferentiateRow<Normalizer::none, false>(step, buffers, r);
         break;
     }
   }

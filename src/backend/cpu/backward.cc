@@ -192,6 +192,7 @@ class BackwardLaunch {
                      .v_dim = problem_.v_dim,
                      .q_len = own.q_len};
     if (tensors_.lse) all.lse = numbers(*tensors_.lse);
+    if (tensors_.lse_rest) all.lse_rest = numbers(*tensors_.lse_rest);
     if (tensors_.d_lse) all.d_lse = numbers(*tensors_.d_lse);
     if (options_.sinks) {
       all.sink = static_cast<const T*>(options_.sinks->data) + unit.head * options_.sinks->strides[0];
@@ -409,6 +410,7 @@ class BackwardLaunch {
                     .dq = tensors_.dq ? memory.get<T>(memory.at->dq + piece * memory.at->part_bytes) + row : nullptr,
                     .panel_rows = sequence(index).q_len,
                     .lse = softmax ? memory.get<T>(memory.at->lse) + tile.q_first : nullptr,
+                    .lse_rest = problem_.with_lse_rest ? memory.get<T>(memory.at->lse_rest) + tile.q_first : nullptr,
                     .delta = softmax ? memory.get<T>(memory.at->delta) + tile.q_first : nullptr,
                     .q_non_finite = flagged(memory.at->q_flags),
                     .d_o_non_finite = flagged(memory.at->d_o_flags)};

@@ -60,6 +60,7 @@ void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::i
   double *o = staging, *d_o = staging + rows.v_dim;
   for (std::int64_t r = first; r < end; ++r) {
     lse[r] = rows.lse[r];
+    if (rows.lse_rest != nullptr) memory.get<T>(memory.at->lse_rest)[r] = rows.lse_rest[r];
     const double d_lse = rows.d_lse != nullptr ? static_cast<double>(rows.d_lse[r]) : 0;
     widen(rows.o, r, rows.v_dim, o);
     widen(rows.d_o, r, rows.v_dim, d_o);
@@ -75,7 +76,8 @@ double sink_gradient(const QueryRows<T>& rows, const QueryMemory& memory) {
   double sum = 0;
   for (std::int64_t r = 0; r < rows.q_len; ++r) {
     if (lse[r] == -kInfinity<T>) continue;
-    sum -= std::exp(sink - static_cast<double>(lse[r])) * static_cast<double>(delta[r]);
+    const double rest = rows.lse_rest != nullptr ? static_cast<double>(rows.lse_rest[r]) : 0;
+    sum -= std::exp((sink - static_cast<double>(lse[r])) - rest) * static_cast<double>(delta[r]);
   }
   return sum;
 }

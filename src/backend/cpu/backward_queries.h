@@ -1,4 +1,4 @@
-// What a backward makes of the queries before its tasks begin: packed q and dO, lse, delta = dO.o - dlse, and the
+// A backward's queries, prepared before its tasks begin: packed q and dO, lse, lse_rest, delta = dO.o - dlse, and the
 // gradient of the sinks, which needs nothing else.
 #pragma once
 
@@ -14,9 +14,10 @@ namespace heddle::cpu {
 template <class T>
 struct QueryRows {
   ConstRows q, d_o, o;
-  const T* lse = nullptr;    // [rows]; null unless the normalizer is softmax
-  const T* d_lse = nullptr;  // null: 0
-  const T* sink = nullptr;   // null: there is none
+  const T* lse = nullptr;       // [rows]; null unless the normalizer is softmax
+  const T* lse_rest = nullptr;  // null: 0
+  const T* d_lse = nullptr;     // null: 0
+  const T* sink = nullptr;      // null: there is none
   std::int64_t qk_dim = 0, v_dim = 0, q_len = 0;
 };
 
@@ -36,7 +37,7 @@ template <class T>
 void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
                      double* staging);
 
-/// -sum_i exp(sink - lse_i) delta_i over all rows, which are prepared.
+/// -sum_i exp((sink - lse_i) - lse_rest_i) delta_i over all rows, which are prepared.
 template <class T>
 double sink_gradient(const QueryRows<T>& rows, const QueryMemory& memory);
 

@@ -3,7 +3,7 @@
 //
 // A step is one tile of queries against one run of keys inside one tile of keys:
 //
-//   S = Q K^T      t = mods(S)      p = exp(t - lse)      dP = dO V^T      dS = dt/ds p (w dP - delta)
+//   S = Q K^T      t = mods(S)      p = exp((t - lse) - lse_rest)      dP = dO V^T      dS = dt/ds p (w dP - delta)
 //   dV += (p w)^T dO      dK += dS^T Q      dQ += dS K
 //
 // Panels hold rows of a tensor in columns of plan::kPanel, [ceil(dim / kPanel)][rows][kPanel], with 0 past `dim`:
@@ -36,6 +36,7 @@ struct StepQueries {
   T* dq;         // null: not wanted
   std::int64_t panel_rows;
   const T* lse;                       // [rows]; null unless the normalizer is softmax
+  const T* lse_rest;                  // [rows]; null: 0
   const T* delta;                     // [rows]
   bool q_non_finite, d_o_non_finite;  // in some row
 };

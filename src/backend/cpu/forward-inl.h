@@ -191,28 +191,28 @@ double SumOf(const T* sums) {
   return sum;
 }
 
-/// What a row's accumulators are multiplied by in the end, and its lse.
+/// A row's end: the factor of its accumulators, and its lse in two parts, m and ln l.
 struct RowEnd {
-  double factor, lse;
+  double factor, top, log_sum;
   bool empty;  // nothing attended: o is the factor, whatever was accumulated
 };
 
 template <class T>
 RowEnd FinishRow(const Tile<T>& tile, std::int64_t head, double top, double sum) {
-  if (tile.normalizer != Normalizer::softmax) return {tile.v_scale, 0, false};
+  if (tile.normalizer != Normalizer::softmax) return {tile.v_scale, 0, 0, false};
   const bool empty = top == kMinusInfinity<double> && sum == 0;
   if (tile.sinks) {
     const double sink = tile.sinks[head];
-    if (empty && sink < std::numeric_limits<double>::infinity()) return {0, sink, true};
-    if (empty) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), true};
+    if (empty && sink < std::numeric_limits<double>::infinity()) return {0, sink, 0, true};
+    if (empty) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0, true};
     const double both = std::isnan(sink) ? sink : std::max(top, sink);
     const double own = std::exp(top - both);
     sum = sum * own + std::exp(sink - both);
-    return {tile.v_scale * own / sum, both + std::log(sum), false};
+    return {tile.v_scale * own / sum, both, std::log(sum), false};
   }
-  if (empty) return {0, kMinusInfinity<double>, true};
+  if (empty) return {0, kMinusInfinity<double>, 0, true};
   // A logarithm a row is worth skipping where nobody reads it.
-  return {tile.v_scale / sum, tile.lse.data != nullptr ? top + std::log(sum) : 0, false};
+  return {tile.v_scale / sum, top, tile.lse.data != nullptr ? std::log(sum) : 0, false};
 }
 
 template <class T>
@@ -258,8 +258,14 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
     }
     StoreRow(row, tile.v_dim, tile.o, r, head * tile.o_head_stride);
     if (tile.lse.data != nullptr) {
-      const T lse = static_cast<T>(end.lse);
+      const T lse = static_cast<T>(end.top + end.log_sum);
       StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);
+      if (tile.lse_rest.data != nullptr) {
+        // top - lse is exact where it matters: top and lse are then close to each other.
+        const T rest =
+            lse == kMinusInfinity<T> ? T(0) : static_cast<T>((end.top - static_cast<double>(lse)) + end.log_sum);
+        StoreRow(&rest, 1, tile.lse_rest, r, head * tile.lse_rest_head_stride);
+      }
     }
     if (tile.max_scores.data != nullptr) {
       const T largest = MaxScoreOf(buffers, i);

@@ -232,6 +232,10 @@ class Launch {
       tile.max_scores = numbers_of_rows(*run_.tensors.max_scores, entry, task.head, row);
       tile.max_scores_head_stride = run_.tensors.max_scores->strides[1];
     }
+    if (run_.tensors.lse_rest) {
+      tile.lse_rest = numbers_of_rows(*run_.tensors.lse_rest, entry, task.head, row);
+      tile.lse_rest_head_stride = run_.tensors.lse_rest->strides[1];
+    }
     if (task.partials >= 0) tile.partials = partials(wave.partials[static_cast<std::size_t>(task.partials)]);
     tile.piece = task.piece;
     tile.partial_row = task.partial_row;
@@ -257,13 +261,13 @@ class Launch {
             .rows = layout.rows};
   }
 
-  /// Of lse or max_scores, from `row` on.
+  /// The view's rows from `row` on. It is lse, lse_rest or max_scores.
   static Rows numbers_of_rows(const TensorView& of, std::int64_t entry, std::int64_t head, std::int64_t row) {
     const std::int64_t offset = entry * of.strides[0] + head * of.strides[1] + row * of.strides[2];
     return {static_cast<std::byte*>(of.data) + offset * size_of(of.dtype), of.dtype, of.strides[2]};
   }
 
-  /// Rows past a sequence's end: o = 0, lse and max_scores -inf. A packed batch has none.
+  /// Rows past a sequence's end: o = 0, lse and max_scores -inf, lse_rest 0. A packed batch has none.
   void fill_padding() const {
     if (problem_.packed) return;
     const std::size_t row_bytes = static_cast<std::size_t>(problem_.v_dim * size_of(problem_.o_dtype));
@@ -274,12 +278,14 @@ class Launch {
         for (std::int64_t r = 0; r < rows && row_bytes > 0; ++r) {
           std::memset(static_cast<std::byte*>(o.data) + r * o.stride * size_of(o.dtype), 0, row_bytes);
         }
-        for (const auto* of : {&run_.tensors.lse, &run_.tensors.max_scores}) {
+        constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+        for (const auto& [of, value] : {std::pair{&run_.tensors.lse, kMinusInfinity},
+                                        {&run_.tensors.max_scores, kMinusInfinity},
+                                        {&run_.tensors.lse_rest, 0.0}}) {
           if (!*of) continue;
           const Rows numbers = numbers_of_rows(**of, i, head, q_len);
           for (std::int64_t r = 0; r < rows; ++r) {
-            base::store_element(numbers.data, numbers.dtype, r * numbers.stride,
-                                -std::numeric_limits<double>::infinity());
+            base::store_element(numbers.data, numbers.dtype, r * numbers.stride, value);
           }
         }
       }

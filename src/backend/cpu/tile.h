@@ -170,7 +170,8 @@ struct Tile {
   Rows lse;  // one element a row; data null: not wanted
   std::int64_t lse_head_stride;
   Rows max_scores;  // the same
-  std::int64_t max_scores_head_stride;
+  Rows lse_rest;    // the same; only with lse
+  std::int64_t max_scores_head_stride, lse_rest_head_stride;
   Partials<T> partials;  // with more than one piece: where the rows go instead of o and lse
   std::int64_t piece, partial_row;
 

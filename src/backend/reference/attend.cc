@@ -4,18 +4,15 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <optional>
 
 #include "backend/reference/dot.h"
+#include "backend/reference/row_bounds.h"
 #include "base/element.h"
 #include "base/parallel.h"
 
 namespace heddle::reference {
 namespace {
-
-// What the terms of a score count towards the row's exponent. A sum of D terms in f32, one after the other, is off by
-// about 0.6 * 2^-24 of their magnitudes' sum (one sigma; 1.3 was met over the elements of a tensor), and o by up to
-// twice that: half covers it, and still leaves the largest |t| to decide in ordinary rows.
-constexpr double kTermsShare = 0.5;
 
 using problem::AttentionProblem;
 
@@ -65,7 +62,7 @@ double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, 
 // Computes rows one after the other; the buffers are one thread's.
 class RowAttention {
  public:
-  RowAttention(const AttentionProblem& problem, const ElementMods& mods, double step)
+  RowAttention(const AttentionProblem& problem, const ElementMods& mods, const ElementMods* in_reals, double step)
       : problem_(problem),
         mods_(mods),
         step_(step),
@@ -74,25 +71,27 @@ class RowAttention {
         magnitude_(o_.size()),
         floor_(o_.size()),
         largest_(o_.size()),
-        sums_(o_.size()) {}
+        sums_(o_.size()) {
+    if (in_reals != nullptr) find_bounds_.emplace(problem, *in_reals, step);
+  }
 
   RowResult operator()(const RowInputs& row) {
     clear();
     compute_scores(row);
-    double lse = -kInfinity;
     if (problem_.normalizer == Normalizer::softmax) {
-      lse = softmax(row);
+      softmax(row);
     } else {
       const bool sigmoid = problem_.normalizer == Normalizer::sigmoid;
+      bound_errors(row);
       for (double& t : t_) t = t == -kInfinity ? kMasked : sigmoid ? 1 / (1 + std::exp(-t)) : t;
       accumulate(row);
     }
-    return result(lse);
+    return result();
   }
 
   RowResult past_the_end() {
     clear();
-    return result(-kInfinity);
+    return result();
   }
 
  private:
@@ -100,37 +99,44 @@ class RowAttention {
 
   void clear() {
     for (auto* values : {&o_, &magnitude_, &floor_, &largest_}) std::ranges::fill(*values, 0);
-    exponent_ = score_terms_ = 0;
-    max_score_ = -kInfinity;
+    bounds_ = {};
+    top_ = max_score_ = -kInfinity;
+    log_sum_ = 0;
   }
 
-  RowResult result(double lse) const {
+  RowResult result() const {
     return {.o = o_,
-            .lse = lse,
+            .top = top_,
+            .log_sum = log_sum_,
             .max_score = max_score_,
             .magnitude = magnitude_,
-            .exponent = exponent_,
-            .score_terms = score_terms_,
-            .floor = floor_};
+            .floor = floor_,
+            .bounds = bounds_};
   }
 
   void compute_scores(const RowInputs& row) {
     t_.assign(static_cast<std::size_t>(row.kv_len), kMasked);
-    if (std::isfinite(row.sink)) exponent_ = std::abs(row.sink);
+    s_.assign(t_.size(), 0);
+    terms_.assign(t_.size(), 0);
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       if (!mods_.attends(row.position, j)) continue;
       const Dot product = dot(row.query, row.keys + j * problem_.qk_dim);
-      const double t = mods_.score(row.position, j, row.scale * product.sum);
-      t_[static_cast<std::size_t>(j)] = t;
-      if (!std::isfinite(t)) continue;
-      const double terms = std::abs(row.scale) * product.terms;
-      exponent_ = std::max({exponent_, std::abs(t), kTermsShare * terms});
-      score_terms_ = std::max({score_terms_, std::abs(t), terms});
+      const auto at = static_cast<std::size_t>(j);
+      s_[at] = row.scale * product.sum;
+      terms_[at] = std::abs(row.scale) * product.terms;
+      t_[at] = mods_.score(row.position, j, s_[at]);
     }
   }
 
-  // Leaves o in o_ and returns lse.
-  double softmax(const RowInputs& row) {
+  // Before the scores become weights. Nobody reads the bounds of a row that is NaN.
+  void bound_errors(const RowInputs& row) {
+    if (!find_bounds_) return;
+    bounds_ = (*find_bounds_)(
+        row, {.s = s_, .terms = terms_, .t = t_, .top = top_, .log_sum = log_sum_, .largest = max_score_});
+  }
+
+  // Leaves o in o_, m in top_ and ln l in log_sum_.
+  void softmax(const RowInputs& row) {
     double m = row.sink;
     bool poisoned = std::isnan(row.sink) || row.sink == kInfinity;
     for (double t : t_) {
@@ -141,36 +147,37 @@ class RowAttention {
     poisoned = poisoned || std::isnan(max_score_);
     if (poisoned) {
       std::ranges::fill(o_, kNaN);
-      return kNaN;
+      top_ = kNaN;
+      return;
     }
-    if (m == -kInfinity) return -kInfinity;
+    if (m == -kInfinity) return;
     Sum sum = std::exp(row.sink - m);
-    for (double& t : t_) {
-      if (t == -kInfinity) continue;
-      t = std::exp(t - m);
-      sum += t;
-    }
+    for (double t : t_) sum += t == -kInfinity ? 0 : std::exp(t - m);
+    top_ = m;
+    log_sum_ = std::log(static_cast<double>(sum));
+    bound_errors(row);
+    for (double& t : t_) t = t == -kInfinity ? kMasked : std::exp(t - m);
     accumulate(row, sum);
-    return m + std::log(static_cast<double>(sum));
   }
 
-  // By how much rounding errors may change p / l; `share` is |p| / l, at least the flushed one, `growth` is exp(e) - 1.
-  double error_of_share(double share, double growth) const {
-    if (problem_.normalizer == Normalizer::none) return step_ * exponent_;  // p is t
-    return std::min(1.0, share * growth);
+  // By how much rounding errors may change p / l of key j; `share` is |p| / l, at least the flushed one, `growth` is
+  // exp(e) - 1.
+  double error_of_share(std::size_t j, double share, double growth) const {
+    if (problem_.normalizer == Normalizer::none) return step_ * bounds_.exponent;  // p is t
+    return bounds_.error_of_share(j, share, growth);
   }
 
   // o = sum(p w v) / l, with p in t_. The sums may leave the range of double where o does not.
   void accumulate(const RowInputs& row, Sum l = 1) {
     std::ranges::fill(sums_, Sum{0});
-    const double growth = std::expm1(step_ * (1 + exponent_));
+    const double growth = std::expm1(step_ * (1 + bounds_.exponent));
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       const double p = t_[static_cast<std::size_t>(j)];
       if (p == kMasked) continue;
       const double w = mods_.weight(row.position, j);
       const double* v = row.values + j * problem_.v_dim;
       const double share = static_cast<double>(std::max(std::abs(p), flushed_) / l);
-      const double error = error_of_share(share, growth);
+      const double error = error_of_share(static_cast<std::size_t>(j), share, growth);
       for (std::size_t d = 0; d < o_.size(); ++d) {
         const double size = std::abs(w * v[d]);
         sums_[d] += static_cast<Sum>(p) * w * v[d];
@@ -189,9 +196,13 @@ class RowAttention {
   const AttentionProblem& problem_;
   const ElementMods& mods_;
   const double step_, flushed_;
+  std::vector<double> s_, terms_;                            // by key
   std::vector<double> t_, o_, magnitude_, floor_, largest_;  // largest_: of |w v|
   std::vector<Sum> sums_;
-  double exponent_ = 0, score_terms_ = 0, max_score_ = -kInfinity;
+  double max_score_ = -kInfinity;
+  RowBounds bounds_;
+  std::optional<RowBoundsFinder> find_bounds_;  // none if nobody reads bounds
+  double top_ = -kInfinity, log_sum_ = 0;
 };
 
 // Rows [first, last) of one sequence, for all query heads of one kv head.
@@ -214,7 +225,7 @@ std::vector<Task> make_tasks(const AttentionProblem& problem, RowOrder order) {
 }
 
 void run_task(const AttentionProblem& problem, const backend::RunArguments& arguments, const ElementMods& mods,
-              const Task& task, double step, const VisitRow& visit) {
+              const ElementMods* in_reals, const Task& task, double step, const VisitRow& visit) {
   const Sequence& sequence = problem.sequences[static_cast<std::size_t>(task.b)];
   const std::int64_t tensor_batch = problem.packed ? 0 : task.b;
   const AttentionTensors& tensors = arguments.tensors;
@@ -224,7 +235,7 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
   const double v_descale = descale_of(options.v_descale, task.b, task.kv_head);
   for (double& x : values) x *= v_descale;
 
-  RowAttention compute(problem, mods, step);
+  RowAttention compute(problem, mods, in_reals, step);
   for (std::int64_t h = task.kv_head * problem.group(); h < (task.kv_head + 1) * problem.group(); ++h) {
     const double scale =
         problem.scale * descale_of(options.q_descale, task.b, h) * descale_of(options.k_descale, task.b, task.kv_head);
@@ -248,12 +259,15 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
 void attend(const AttentionProblem& problem, const backend::RunArguments& arguments, double step, const VisitRow& visit,
             RowOrder order) {
   const ElementMods mods(problem, arguments, expr::Precision::f64);
+  std::optional<ElementMods> in_reals;
+  if (step > 0) in_reals.emplace(problem, arguments, problem.precision);
   const std::vector<Task> tasks = make_tasks(problem, order);
   const auto& progress = arguments.options->progress;
   std::mutex progress_mutex;
   std::int64_t done = 0;
   base::parallel_tasks(arguments.options->threads, std::ssize(tasks), [&](int, std::int64_t task) {
-    run_task(problem, arguments, mods, tasks[static_cast<std::size_t>(task)], step, visit);
+    run_task(problem, arguments, mods, in_reals ? &*in_reals : nullptr, tasks[static_cast<std::size_t>(task)], step,
+             visit);
     if (!progress) return;
     const std::lock_guard lock(progress_mutex);
     progress(static_cast<double>(++done) / static_cast<double>(tasks.size()));

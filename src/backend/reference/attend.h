@@ -4,8 +4,11 @@
 //   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l      lse = m + ln l
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -26,18 +29,39 @@ struct RowInputs {
   const double* values;           // [kv_len, Dv]
 };
 
+/// How far rounding errors may move a row's scores, and so its weights (row_bounds.h).
+struct RowBounds {
+  /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part with a weight that is not flushed
+  /// to 0. A relative error of 1 in the reals means an error of about 1 + m in the exponent of p, or of m in a p that
+  /// is t itself. Of a row whose scores are proven: the largest m - t instead.
+  double exponent = 0;
+  /// The largest of |t| and |scale| sum |q_d k_d| of the scores that may be the row's largest, of which one decides.
+  double score_terms = 0;
+  bool proven = false;             // the reals compute the scores exactly, or as equal numbers
+  double lse_floor = 0;            // of m + ln l, in whatever number of words
+  std::span<const double> shifts;  // by key: what p / l differs by in the reals, beyond rounding; empty: by nothing
+
+  /// By how much rounding errors may change p / l of key j. `share` is p / l, `growth` exp(e) - 1.
+  double error_of_share(std::size_t j, double share, double growth) const {
+    const double shift = shifts.empty() ? 0 : shifts[j];
+    return std::min(1.0, shift + (share + shift) * growth);
+  }
+};
+
 /// One row of the result, and the magnitudes by which its errors are judged (src/check).
 struct RowResult {
   std::span<const double> o;          // [Dv]
-  double lse, max_score;              // max_score: softmax only
+  double top, log_sum;                // lse in two parts: m and ln l. -inf and 0 where nothing attends
+  double max_score;                   // softmax only
   std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
-  /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part. A relative error of 1 in the
-  /// reals means an error of about 1 + m in the exponent of p, or of m in a p that is t itself.
-  double exponent;
-  /// The largest of |t| and |scale| sum |q_d k_d|: what one score's rounding is relative to. `exponent` counts half of
-  /// the terms, since o and lse are means over keys; a row's largest score is one of them.
-  double score_terms;
-  std::span<const double> floor;  // [Dv] as check.h says
+  std::span<const double> floor;      // [Dv] as check.h says
+  RowBounds bounds;                   // if `step` is not 0
+
+  double lse() const { return top + log_sum; }
+  /// The rest of lse beside the stored one.
+  double lse_rest(double stored) const {
+    return top == -std::numeric_limits<double>::infinity() ? 0 : (top - stored) + log_sum;
+  }
 };
 
 /// Where a row stands in o [B, Hq, Sq, Dv] and lse.
@@ -50,7 +74,7 @@ struct RowPlace {
 enum class RowOrder : std::uint8_t { any, of_a_head };
 
 /// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0,
-/// lse = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
+/// top = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
 /// the rounding error of one step of a sum, from which the floors follow; 0 if nobody reads them.
 using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
 void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,

@@ -119,10 +119,11 @@ class Backward {
   bool judged() const { return step_ > 0; }
   bool softmax() const { return problem_.normalizer == Normalizer::softmax; }
 
-  // p is the exponential of t - lse, each rounded.
+  // p is the exponential of t - lse, each rounded; of proven scores t - m is exact, and lse is in two words.
   double exponent_of(const RowResult& result) const {
-    const double lse = softmax() && std::isfinite(result.lse) ? std::abs(result.lse) : 0;
-    return step_ * (1 + std::max(result.exponent, lse));
+    const double subtracted = result.bounds.proven ? result.log_sum : result.lse();
+    const double lse = softmax() && std::isfinite(subtracted) ? std::abs(subtracted) : 0;
+    return step_ * (1 + std::max(result.bounds.exponent, lse));
   }
 
   RowLoss row_loss(const RowPlace& place, const RowResult& result) const {
@@ -150,13 +151,17 @@ class Backward {
   struct Weight {
     Term p, slope;
   };
-  Weight weight_of(double t, double lse, const RowLoss& loss) const {
+  // j: no key for a sink.
+  Weight weight_of(double t, std::optional<std::size_t> j, const RowResult& result, const RowLoss& loss) const {
     if (problem_.normalizer == Normalizer::none) {
       // p is t itself.
       return {{t, std::abs(t), loss.exponent}, {1, 1, step_}};
     }
-    const auto floor = [&](double x) { return std::min(1.0, std::max(x, flushed_) * loss.growth); };
-    const double p = softmax() ? std::exp(t - lse) : 1 / (1 + std::exp(-t));
+    const auto floor = [&](double x) {
+      const double share = std::max(x, flushed_);
+      return j ? result.bounds.error_of_share(*j, share, loss.growth) : std::min(1.0, share * loss.growth);
+    };
+    const double p = softmax() ? std::exp((t - result.top) - result.log_sum) : 1 / (1 + std::exp(-t));
     const Term share = {p, std::max(p, flushed_), floor(p)};
     if (softmax()) return {share, share};
     const double slope = p / (1 + std::exp(t));
@@ -170,7 +175,7 @@ class Backward {
     at.score = row.scale * product.sum;
     const double t = mods_.score(row.position, j, at.score);
     if (t == -kInfinity) return;
-    const Weight weight = weight_of(t, result.lse, loss);
+    const Weight weight = weight_of(t, static_cast<std::size_t>(j), result, loss);
     const double w = mods_.weight(row.position, j);
     const double size = std::abs(w);
     const Dot d_p = dot(loss.d_o, row.values + j * problem_.v_dim);
@@ -254,10 +259,10 @@ class Backward {
 
   // A sink of -inf takes no part; in a row of lse = -inf nothing does.
   bool with_sink(const RowInputs& row, const RowResult& result) const {
-    return backward_.of_sinks && row.sink != -kInfinity && result.lse != -kInfinity;
+    return backward_.of_sinks && row.sink != -kInfinity && result.top != -kInfinity;
   }
   void add_to_sink(const RowInputs& row, const RowResult& result, const RowLoss& loss, bool alone) {
-    const Term p = weight_of(row.sink, result.lse, loss).p;
+    const Term p = weight_of(row.sink, std::nullopt, result, loss).p;
     // o is 0 whatever dO is where nothing attends.
     const Term delta = alone ? Term{-loss.d_lse, std::abs(loss.d_lse), 0} : loss.delta;
     const Term term = {-p.value * delta.value, p.magnitude * delta.magnitude,

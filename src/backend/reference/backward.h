@@ -1,7 +1,7 @@
 // The backward of attention in float64, an element of the score matrix at a time, as plain as its definition:
 //
-//   dP = dO.v      delta = dO.o - dlse      dt = p (w dP - delta)      ds = dt/ds dt      p = exp(t - lse)
-//   dq = scale sum_j ds k      dk = scale sum_i ds q      dv = sum_i p w dO      dsink = -sum_i exp(sink - lse) delta
+//   dP = dO.v      delta = dO.o - dlse      dt = p (w dP - delta)      ds = dt/ds dt      p = exp((t - m) - ln l)
+//   dq = scale sum_j ds k      dk = scale sum_i ds q      dv = sum_i p w dO      dsink = -sum_i p(sink) delta
 //   d of what score_mod reads: sum dt * dt/d read      d of what weight_mod reads: sum p dP * dw/d read
 //
 // sigmoid: dt = (p - p^2) w dP; none: dt = w dP with p = t. Both have no delta.

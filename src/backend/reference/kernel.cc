@@ -19,7 +19,7 @@ class ReferenceKernel final : public Kernel {
                       [&](const reference::RowPlace& at, const reference::RowInputs*, const reference::RowResult& row) {
                         std::int64_t offset = at.batch * o.strides[0] + at.head * o.strides[1] + at.row * o.strides[2];
                         for (double x : row.o) base::store_element(o.data, o.dtype, offset++, x);
-                        if (arguments.tensors.lse) store_number(*arguments.tensors.lse, at, row.lse);
+                        if (arguments.tensors.lse) store_lse(arguments.tensors, at, row);
                         if (arguments.tensors.max_scores) {
                           store_number(*arguments.tensors.max_scores, at, row.max_score);
                         }
@@ -31,6 +31,13 @@ class ReferenceKernel final : public Kernel {
   }
 
  private:
+  static void store_lse(const AttentionTensors& tensors, const reference::RowPlace& at,
+                        const reference::RowResult& row) {
+    store_number(*tensors.lse, at, row.lse());
+    if (!tensors.lse_rest) return;
+    const double stored = get_element(*tensors.lse, {at.batch, at.head, at.row});
+    store_number(*tensors.lse_rest, at, row.lse_rest(stored));
+  }
   static void store_number(const TensorView& to, const reference::RowPlace& at, double x) {
     const std::int64_t offset = at.batch * to.strides[0] + at.head * to.strides[1] + at.row * to.strides[2];
     base::store_element(to.data, to.dtype, offset, x);
@@ -63,7 +70,7 @@ class ReferenceBackwardKernel final : public Kernel {
 
   nlohmann::ordered_json facts() const override {
     return {{"summary", "float64, row by row; derivatives of the mods interpreted unsimplified in float64"},
-            {"recomputed", "o, lse, scores and weights, in float64; the stored o and lse are not read"}};
+            {"recomputed", "o, lse, scores and weights, in float64; the stored o, lse and lse_rest are not read"}};
   }
 
  private:

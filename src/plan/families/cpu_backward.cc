@@ -155,6 +155,7 @@ CpuBackwardQueries cpu_backward_queries(const AttentionProblem& problem, const C
   queries.dq = place_bytes(split.pieces * queries.part_bytes);
   queries.lse = place_bytes(q_len * element);
   queries.delta = place_bytes(q_len * element);
+  queries.lse_rest = place_bytes(problem.with_lse_rest ? q_len * element : 0);
   queries.q_flags = place_bytes(round_up(q_len, kPanel) / kPanel);
   queries.d_o_flags = place_bytes(round_up(q_len, kPanel) / kPanel);
   return queries;
@@ -218,7 +219,7 @@ Plan plan_of(const Request& request, std::int64_t tile_rows) {
     plan.gradients.push_back(sentence(split.sums[i], split.owners[i], split, split.lanes));
   }
   if (problem.wanted.sinks) {
-    plan.gradients.push_back("d_sinks: -sum exp(sink - lse) delta, in f64, rows in order; the same bits in each run");
+    plan.gradients.push_back("d_sinks: -sum p(sink) delta, in f64, rows in order; the same bits in each run");
   }
   plan.cpu_backward = std::move(split);
   return plan;

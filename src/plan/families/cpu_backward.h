@@ -41,6 +41,7 @@ struct CpuBackwardQueries {
   std::int64_t q, d_o;              // panels of q_len rows
   std::int64_t dq, part_bytes;      // panels of each piece
   std::int64_t lse, delta;          // [q_len]
+  std::int64_t lse_rest;            // [q_len] if the problem has it, else 0 bytes
   std::int64_t q_flags, d_o_flags;  // a byte for each kPanel rows: one of them is not finite
   std::int64_t bytes;
 };

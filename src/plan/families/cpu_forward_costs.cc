@@ -93,12 +93,13 @@ Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMas
   return share;
 }
 
-/// Each query and each of `keys` read once, o, lse and max_scores written once, rows past a sequence's end too.
+/// Each query and each of `keys` read once, o and the numbers of rows written once, rows past a sequence's end too.
 double moved_bytes(const AttentionProblem& problem, std::int64_t keys) {
   std::int64_t queries = 0;
   for (const Sequence& sequence : problem.sequences) queries += sequence.q_len;
   const std::int64_t outputs = problem.packed ? problem.q_rows : problem.batch * problem.q_rows;
-  const std::int64_t numbers = (problem.with_lse ? 1 : 0) + (problem.with_max_scores ? 1 : 0);  // of a row
+  const std::int64_t numbers =  // of a row
+      (problem.with_lse ? 1 : 0) + (problem.with_lse_rest ? 1 : 0) + (problem.with_max_scores ? 1 : 0);
   const std::int64_t number_bytes = problem.precision == expr::Precision::f64 ? 8 : 4;
   return static_cast<double>(queries * problem.q_heads * problem.qk_dim * size_of(problem.q_dtype)) +
          static_cast<double>(outputs * problem.q_heads *

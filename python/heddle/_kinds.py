@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-import sys
 from typing import Any
 
+from ._loaded import loaded
 from ._owners import NotKept
 
 PLAIN = (int, bool, str, bytes, type(None))
@@ -46,13 +46,13 @@ def refuse_special(name: str) -> None:
 def is_compared(value: Any) -> bool:
     """Immutable values that equal each other by their content."""
     kind = type(value)
-    torch: Any = sys.modules.get("torch")
+    torch = loaded("torch")
     return kind is range or torch is not None and kind in (
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
 
 def is_numpy_scalar(value: Any) -> bool:
-    numpy: Any = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     return numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in (bool, int, float)
 
 

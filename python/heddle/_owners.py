@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from typing import Any
 
+from ._loaded import loaded
 from ._steps import Steps
 
 
@@ -30,13 +30,13 @@ def of_class(kind: type, name: str) -> Any:
 
 def is_torch_module(value: Any) -> bool:
     """Of torch.nn, without importing it."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def check_call_of_module(steps: Steps, module: Any, at: int) -> None:
     """Raises NotKept if a call of a torch.nn.Module does more than its class's `forward`."""
-    torch: Any = sys.modules["torch"]
+    torch = loaded("torch")
     kind, own = type(module), steps.to("get", at, "__dict__")
     if any(getattr(module, hooks, None) for hooks in HOOKS):
         raise NotKept("a module with hooks")
@@ -64,7 +64,7 @@ def check_lookups(steps: Steps, owner: Any, at: int) -> None:
     if not any(lookup is one for one in GENERIC_LOOKUPS):
         raise NotKept(f"{kind.__name__}.__getattribute__")
     if is_torch_module(owner):
-        if fallback is not sys.modules["torch"].nn.Module.__getattr__:
+        if fallback is not loaded("torch").nn.Module.__getattr__:
             raise NotKept(f"{kind.__name__}.__getattr__")
     elif fallback is not None:
         raise NotKept(f"{kind.__name__}.__getattr__")

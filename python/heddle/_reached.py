@@ -12,13 +12,14 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from . import _core
 from ._byte_code import MUTATORS, Facts, Uses, facts_of, is_known_attribute
-from ._constants import is_constant, is_library
+from ._constants import CONSTANT_MODULES, is_constant, is_library
 from ._kinds import (
     PLAIN, Same, is_array, is_compared, is_fixed_enum, is_number, is_numpy_scalar, refuse_special)
 from ._mod import Mod
@@ -28,7 +29,7 @@ from ._steps import Steps
 
 __all__ = ["NotKept", "Reached"]
 
-MOST_STEPS = 2000  # a longer walk takes longer than a trace
+MOST_STEPS = 5000  # a longer walk takes longer than a trace
 MOST_DEPTH = 20  # of containers within containers
 
 
@@ -290,6 +291,7 @@ class Reached:
                 value, name, (identity, "closure", slot), found, uses))
         parts += [self._value(value, name, (identity, "global", name), found, uses)
                   for name, value, found, uses in self._globals(function, facts, at)]
+        parts += [self._imported(name, uses) for name, uses in facts.imports.items()]
         parts += self._defaults(function, at)
         attributes = steps.to("get", at, "__dict__")
         steps.check("keys", attributes, tuple(function.__dict__))
@@ -339,10 +341,17 @@ class Reached:
                 continue
             steps.check("no_item", found, name)
             value = builtins.__dict__.get(name)
-            if value is not None and not is_constant(value):
+            if not is_constant(value):
                 raise NotKept(f"the builtin {name}")
             self._by_value = self._by_value or value is type
             self._plain_attributes(uses)
+
+    def _imported(self, name: str, uses: Uses) -> Any:
+        """A module that a function imports: a library's, which stays what it is."""
+        module = sys.modules.get(name)
+        if uses.whole or uses.writes or module is None or not (is_library(module) or name in CONSTANT_MODULES):
+            raise NotKept(f"the import of {name}")
+        return Same(module), *self._of_module(module, -1, uses)
 
     def _defaults(self, function: types.FunctionType, at: int) -> list[Any]:
         steps, identity, code = self.steps, id(function), function.__code__

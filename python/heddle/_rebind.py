@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ._byte_code import Uses, facts_of
+from ._byte_code import Uses, facts_of, merged
 from ._constants import is_constant, is_library_function
 from ._mod import Mod
 
@@ -25,6 +25,7 @@ class Rebound:
         self._containers: dict[int, Written] = {}
         self._attributes: dict[int, Written] = {}
         self._cells: dict[int, tuple[Any, Any, Any]] = {}  # originals, copies, what the copies held first
+        self._uses: dict[tuple[int, str], Uses] = {}
         self._originals: dict[int, tuple[Any, Any]] = {}
 
     def stand_in(self, value: Any, name: str, slot: Slot) -> Any:
@@ -34,6 +35,9 @@ class Rebound:
     def of_object(self, value: Any, uses: Uses | None) -> Any:
         """What stands for an object that is none of the kinds below."""
         return value
+
+    def put_builtin(self, scope: Written, name: str) -> None:
+        """Puts what stands for a builtin into the globals."""
 
     def of(self, value: Any, name: str = "", slot: Slot = None, uses: Uses | None = None) -> Any:
         made = self._made(value, name, slot, uses)
@@ -90,16 +94,29 @@ class Rebound:
         for i, (cell, original) in enumerate(zip(cells, closure)):
             name, content = code.co_freevars[i], content_of(original)
             if content is not MISSING:  # else the mod says so when it reads the name
-                cell.cell_contents = content = self.of(content, name, (identity, "closure", i), facts.cells.get(name))
+                uses = self._merged(id(original), name, facts.cells.get(name))
+                cell.cell_contents = content = self.of(content, name, (identity, "closure", i), uses)
             self._cells[id(original)] = original, cell, content
         for name, uses in facts.globals.items():
-            if name in function.__globals__:
+            if name not in function.__globals__:
+                self.put_builtin(scope, name)
+            else:
+                uses = self._merged(id(function.__globals__), name, uses)
                 scope.put(name, self.of(function.__globals__[name], name, (identity, "global", name), uses))
         self._set_defaults(function, again)
         again.__dict__.update({name: self.of(value, name) for name, value in function.__dict__.items()})
         attributes = self._attributes[identity] = Written(function.__dict__, again.__dict__)
         attributes.remember()
         return again
+
+    def _merged(self, holder: int, name: str, uses: Uses | None) -> Uses | None:
+        """What all functions so far do with a variable of this cell or these globals. None if no code names it, such as
+        the __class__ of super()."""
+        known = self._uses.get((holder, name))
+        if uses is None:
+            return known
+        both = self._uses[holder, name] = merged(known, uses)
+        return both
 
     def _scope(self, scope: dict[str, Any], is_written: bool) -> Written:
         known = self._scopes.get(id(scope))
@@ -129,7 +146,7 @@ class Rebound:
 
     def _method(self, method: types.MethodType) -> Any:
         function, owner = method.__func__, method.__self__
-        if type(function) is not types.FunctionType:
+        if type(function) is not types.FunctionType or is_library_function(function):
             return method
         return types.MethodType(self.of(function), self.of_object(owner, facts_of(function.__code__).first))
 

@@ -4,6 +4,8 @@ Arrays that it reaches become captures. Later calls of the same code with the sa
 and ranks, take the kept expression, by the rule of _reached.py.
 """
 
+from __future__ import annotations
+
 import inspect
 import traceback
 import types
@@ -17,7 +19,8 @@ from ._kinds import is_array
 from ._owners import of_class
 from ._reached import NotKept, Reached
 from ._rebind import Rebound
-from ._stand_ins import Array, AttributesOf, Element
+from ._stand_ins import (
+    AnyUseOf, AttributesOf, CapturedArray, CapturedElement, Type, is_of_pythons_class, is_refusal)
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
@@ -46,7 +49,7 @@ class Traced:
                 name, number = f"{wanted}_{number}", number + 1
             self.captures[name] = array
             self._names[id(array)] = name
-        return Array(name, dtype_name(array), array, self)
+        return CapturedArray(name, dtype_name(array), array, self)
 
     def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
         """The expression of a mod: an expression, text, or a callable of these arguments."""
@@ -100,27 +103,61 @@ class Traced:
 
     def _called(self, mod: Callable[..., Any], arguments: tuple[str, ...]) -> Any:
         check_arguments(mod, arguments)
-        self.reads_content = False
-        before, rebound = set(self.captures), Captured(self)
+        before = set(self.captures)
+        leaves = [_core.leaf(name) for name in arguments]
         try:
-            result = rebound.called(mod)(*(_core.leaf(name) for name in arguments))
-            expr = _core.as_expr(result)
+            expr = self._run(Captured(self), mod, leaves)
         except IndexError as error:
-            rebound.refuse_index(error, mod)
-        finally:
-            rebound.write_back()
+            if not is_no_index(error):
+                raise
+            expr = self._run_by_objects(mod, leaves, error)
+        except (TypeError, BufferError) as error:
+            if not is_refusal(error):
+                raise
+            expr = self._run_with_arrays(mod, leaves, error)
         read = {*before, *expr.captures}
         for name in [one for one in self.captures if one not in read]:
             del self._names[id(self.captures.pop(name))]
         return expr
 
+    def _run(self, rebound: Captured, mod: Any, leaves: list[Any]) -> Any:
+        """The expression that a mod returns. If an array has no stand-in, the mod is as if it had not run."""
+        self.reads_content = False
+        try:
+            expr = _core.as_expr(rebound.called(mod)(*leaves))
+        except Exception as error:
+            if not is_no_index(error):
+                rebound.write_back()
+            raise
+        rebound.write_back()
+        return expr
+
+    def _run_by_objects(self, mod: Any, leaves: list[Any], error: IndexError) -> Any:
+        """The same with stand-ins for all objects, also those that the code hands on: one of them may have the array.
+        `error` says that an array has none."""
+        rebound = Captured(self, all_objects=True)
+        try:
+            return self._run(rebound, mod, leaves)
+        except (IndexError, TypeError) as another:
+            if not is_no_index(another) and not is_refusal(another):
+                raise
+        rebound.refuse_index(error, mod)
+
+    def _run_with_arrays(self, mod: Any, leaves: list[Any], error: Exception) -> Any:
+        """The same without stand-ins: the mod hands an array to C code, which takes none. It is not kept."""
+        self.reads_content = True
+        try:
+            return _core.as_expr(mod(*leaves))
+        except Exception:
+            raise error from None
+
 
 class Captured(Rebound):
     """A mod whose arrays are captures, also those that it reaches by objects and containers."""
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: Traced, all_objects: bool = False) -> None:
         super().__init__()
-        self._traced = traced
+        self._traced, self._all_objects = traced, all_objects
         self._arrays: dict[int, Any] = {}
         self._unreadable: list[ValueError] = []
 
@@ -128,8 +165,12 @@ class Captured(Rebound):
         call = of_class(type(mod), "__call__")
         return self.of(types.MethodType(call, mod) if type(call) is types.FunctionType else mod)
 
+    def put_builtin(self, scope: Any, name: str) -> None:
+        if name == "type":
+            scope.put(name, Type)
+
     def stand_in(self, value: Any, name: str, slot: Any) -> Any:
-        if type(value) is Array or not is_array(value):
+        if type(value) is CapturedArray or not is_array(value):
             return value
         known = self._arrays.get(id(value))
         if known is None:
@@ -142,9 +183,7 @@ class Captured(Rebound):
         return known
 
     def refuse_index(self, error: IndexError, mod: Any) -> NoReturn:
-        """Raises what an IndexError of NumPy's means, if a mod's index was an expression; else the error itself."""
-        if not str(error).startswith(NO_INDEX):
-            raise error
+        """Raises what an IndexError of NumPy's means, if a mod's index was an expression."""
         where = f"{described(mod)}, {line_of(error)}"
         if self._unreadable:
             raise ValueError(f"{where}: {' or '.join(str(one) for one in self._unreadable)}") from None
@@ -155,14 +194,19 @@ class Captured(Rebound):
             "text") from None
 
     def of_object(self, value: Any, uses: Uses | None) -> Any:
-        kind = type(value)
-        if uses is None or uses.whole or kind in NO_OBJECTS or is_constant(value) or is_library(value):
+        if type(value) in NO_OBJECTS or is_constant(value) or is_library(value):
             return value
-        return AttributesOf(value, uses, self)
+        if uses is not None and not uses.whole:
+            return AttributesOf(value, uses, self)
+        return AnyUseOf(value, Uses(), self) if self._all_objects and is_of_pythons_class(value) else value
 
 
 # How the errors of NumPy's begin for an index that is none.
-NO_INDEX = ("only integers, slices", "arrays used as indices must be", "too many indices for array")
+NO_INDEX = ("only integers, slices", "arrays used as indices must be")
+
+
+def is_no_index(error: Exception) -> bool:
+    return isinstance(error, IndexError) and str(error).startswith(NO_INDEX)
 
 
 def described(mod: Any) -> str:
@@ -177,7 +221,8 @@ def line_of(error: BaseException) -> str:
 
 # Kinds that hold no arrays, or that C++ reads.
 NO_OBJECTS = (
-    bool, int, float, complex, str, bytes, type(None), _core.Expr, _core.Capture, Array, Element, AttributesOf)
+    bool, int, float, complex, str, bytes, type(None), _core.Expr, _core.Capture, CapturedArray,
+    CapturedElement, AttributesOf, AnyUseOf)
 
 
 def recognise(

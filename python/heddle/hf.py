@@ -2,6 +2,7 @@
 `"paged|heddle"` for continuous batching (`generate_batch`), which transformers makes of it itself.
 
 Masks become block masks of heddle.torch: causal, sliding, chunked and packed attention skip the blocks that they mask.
+Models that change their masks get dense ones. A model that computes its attention itself is refused when it loads.
 Sinks, softcap, position biases, dropout, static caches and dynamic caches go to the kernel as they are.
 """
 
@@ -12,34 +13,41 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
-from .torch import _forms, serving
+from .torch import _forms, _hf_models, serving
 from .torch._block_mask import create_block_mask
 from .torch._flex import check_block_mask, set_mask
 from .torch._run import Call, attend
+from .torch._sdpa import check_extents
 
 NAME = "heddle"
 
 
 def register(name: str = NAME) -> None:
-    """Makes `attn_implementation=name` and `paged|name` known to transformers. Raises ImportError without transformers
-    5."""
+    """Makes `attn_implementation=name` and `paged|name` known to transformers.
+
+    From then on loading a model with this name raises ValueError if the model computes its attention itself. Raises
+    ImportError without transformers 5.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(name, attention)
     AttentionInterface.register(f"paged|{name}", paged_attention)
     AttentionMaskInterface.register(name, mask)
+    _hf_models.check_models(name)
 
 
 def mask(
     batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: Any = 0, mask_function: Any = None,
     attention_mask: torch.Tensor | None = None, allow_is_causal_skip: bool = True,
-    allow_is_bidirectional_skip: bool = False, local_size: int | None = None, device: Any = "cpu", **_: Any,
+    allow_is_bidirectional_skip: bool = False, local_size: int | None = None, device: Any = "cpu", config: Any = None,
+    **options: Any,
 ) -> Any:
     """The mask of one forward pass: a heddle.torch.BlockMask over scores [batch_size, 1, q_length, kv_length].
 
-    attention_mask [batch_size, kv_length] is False at padding. Returns None where plain or causal attention gives the
-    same; transformers' "sdpa" returns None in the same cases.
+    attention_mask [batch_size, kv_length] is False at padding. Returns None only where nothing is masked: for all
+    pairs of bidirectional attention, and for the last query of all. `config` is the model's; models that do not take
+    block masks get the dense mask that transformers makes for "sdpa" or "eager".
     """
     from transformers.masking_utils import (
         add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function,
@@ -52,62 +60,113 @@ def mask(
     padding = None
     if attention_mask is not None and not (attention_mask.device.type == "cpu" and bool(attention_mask.all())):
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding is None:
-        unshifted = isinstance(q_offset, int) and q_offset == kv_offset
-        is_local = local_size is not None and kv_length >= local_size
-        if allow_is_causal_skip and mask_function is causal_mask_function and not is_local and (
-                q_length == kv_length and unshifted or q_length == 1 and isinstance(q_offset, int)
-                and q_offset + 1 == kv_length + kv_offset):
+    if padding is None and not (local_size is not None and kv_length >= local_size):
+        sees_all = q_length == 1 and isinstance(q_offset, int) and q_offset + 1 == kv_length + kv_offset
+        if allow_is_causal_skip and mask_function is causal_mask_function and sees_all:
             return None
-        if allow_is_bidirectional_skip and mask_function is bidirectional_mask_function and not is_local:
+        if allow_is_bidirectional_skip and mask_function is bidirectional_mask_function:
             return None
-    else:
+    if config is not None and not _hf_models.masks_of(config).blocks:
+        return dense_mask(_hf_models.masks_of(config).bools, batch_size, q_length, kv_length, q_offset, kv_offset,
+                          mask_function, attention_mask, device, options)
+    if padding is not None:
         mask_function = and_masks(mask_function, padding_mask_function(padding))
-    mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
+    if not (isinstance(q_offset, int) and q_offset == kv_offset == 0):
+        mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
     return create_block_mask(mask_function, batch_size, None, q_length, kv_length, device)
+
+
+def dense_mask(
+    as_bools: bool, batch_size: int, q_length: int, kv_length: int, q_offset: Any, kv_offset: Any, mask_function: Any,
+    attention_mask: torch.Tensor | None, device: Any, options: dict[str, Any],
+) -> torch.Tensor:
+    """[batch_size, 1, q_length, kv_length], as transformers makes it for "sdpa" (bool), or for "eager" (floating)."""
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    make: Any = sdpa_mask if as_bools else eager_mask
+    made: torch.Tensor = make(
+        batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+        mask_function=mask_function, attention_mask=attention_mask, allow_is_causal_skip=False,
+        allow_is_bidirectional_skip=False, device=device, **options)
+    return made
 
 
 def attention(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None,
     scaling: float | None = None, dropout: float = 0.0, is_causal: bool | None = None, softcap: float | None = None,
-    s_aux: torch.Tensor | None = None, position_bias: torch.Tensor | None = None, **kwargs: Any,
+    s_aux: torch.Tensor | None = None, position_bias: torch.Tensor | None = None, indices: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention of one layer: query [B, Hq, L, D], key and value [B, Hkv, S, D].
 
-    attention_mask is what mask() returned, or a tensor that broadcasts to [B, Hq, L, S]: bool (True takes part) or
-    floating (added). s_aux [Hq] are sinks. position_bias, which broadcasts to [B, Hq, L, S], is added to the scores.
-    Returns out [B, L, Hq, D], and None for the weights. Raises ValueError if output_attentions asks for weights.
+    - attention_mask is what mask() returned, or a tensor that broadcasts to [B, Hq, L, S]: bool (True takes part) or
+      floating (added).
+    - s_aux [Hq] are sinks; `sinks` [B, Hq, L, 1] has one a query.
+    - position_bias, which broadcasts to [B, Hq, L, S], is added to the scores.
+    - indices [B, L, n], of sparse attention: the only keys that a query sees.
+
+    Returns out [B, L, Hq, D], and None for the weights. Raises ValueError if output_attentions asks for weights, for a
+    mask of another shape or type, and for block_indices.
     """
-    if kwargs.get("output_attentions"):
-        raise ValueError("attn_implementation='heddle' keeps no attention weights; output_attentions needs 'eager'")
+    refuse_unread(kwargs)
     call = Call(scale=scaling)
     call.clamps = True
     score = "score" if softcap is None else _forms.softcap(float(softcap))
+    scores = *query.shape[:3], key.shape[2]
     if isinstance(attention_mask, TorchBlockMask):
         check_block_mask(query, key, attention_mask)
         set_mask(call, query, attention_mask)
     elif attention_mask is not None:
-        attention_mask = attention_mask[..., : key.shape[2]]
-        broadcast = tuple(extent == 1 for extent in attention_mask.shape)
-        score = _forms.tensor_mask(attention_mask.dtype == torch.bool, broadcast, score)
-        call.captures["attn_mask"] = attention_mask
+        score = with_dense_mask(call, attention_mask[..., : key.shape[2]], scores, score)
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         call.mask = _forms.CAUSAL
     if position_bias is not None:
+        check_extents(position_bias.shape, scores)
+        position_bias = with_four_axes(position_bias)
         broadcast = tuple(extent == 1 for extent in position_bias.shape)
         score = f"({score}) + position_bias[{_forms.broadcast_index(broadcast)}]"
         call.captures["position_bias"] = position_bias
+    if indices is not None:
+        score = f"where(chosen_keys[b, q_idx, kv_idx], {score}, -inf)"
+        chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=indices.device)
+        call.captures["chosen_keys"] = chosen.scatter_(-1, indices.long(), True)
     if score != "score":
         call.score = score
     if s_aux is not None:
         call.tensors["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if dropout > 0.0 and module.training:
         call.set_dropout(dropout, query.device)
+    call.with_lse = sinks is not None
     batch, heads, length, _ = query.shape
     last = value.shape[3]
     strides = length * heads * last, last, heads * last, 1  # of [B, L, H, D]
-    out, _ = attend(query, key, value, call, query.new_empty_strided((batch, heads, length, last), strides))
+    out, lse = attend(query, key, value, call, query.new_empty_strided((batch, heads, length, last), strides))
+    if sinks is not None and lse is not None:  # a sink takes its share of what the keys have
+        out = out * torch.sigmoid(lse.unsqueeze(-1) - sinks).to(out.dtype)
     return out.transpose(1, 2), None
+
+
+def refuse_unread(kwargs: dict[str, Any]) -> None:
+    """Raises ValueError for arguments that would change the result and are not read."""
+    if kwargs.get("output_attentions"):
+        raise ValueError("attn_implementation='heddle' keeps no attention weights; output_attentions needs 'eager'")
+    if kwargs.get("block_indices") is not None:
+        raise ValueError("attn_implementation='heddle' does not read block_indices, the blocks of keys that a sparse "
+                         "layer sees; load the model with 'eager' or 'sdpa'")
+
+
+def with_four_axes(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x
+
+
+def with_dense_mask(call: Call, given: torch.Tensor, scores: tuple[int, ...], score: str) -> str:
+    """The score under a dense mask, which becomes a capture."""
+    if given.dtype != torch.bool and not given.dtype.is_floating_point:
+        raise ValueError(f"attention_mask is {given.dtype}; bool (True takes part) and floating types (added) are "
+                         "accepted")
+    check_extents(given.shape, scores)
+    call.captures["attn_mask"] = mask = with_four_axes(given)
+    return _forms.tensor_mask(mask.dtype == torch.bool, tuple(extent == 1 for extent in mask.shape), score)
 
 
 def paged_attention(

@@ -124,15 +124,20 @@ class Bias:
     def __init__(self, table):
         self.table = table
 
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, h):
+        return self.table[h]
+
     def __call__(self, x, h):
         return x * self.table[h]
 
 
 @pytest.mark.parametrize("mod, line", [
-    (lambda score, b, h, q_idx, kv_idx: (lambda bias: bias.table[h])(bias), "bias.table"),
-    (lambda score, b, h, q_idx, kv_idx: bias(score, h), "self.table"),
     (lambda score, b, h, q_idx, kv_idx: (2 * TABLE)[h], "(2 * TABLE)"),
     (lambda score, b, h, q_idx, kv_idx: score + np.arange(2)[h], "np.arange"),
+    (lambda score, b, h, q_idx, kv_idx: score + tables[0]()[h], "tables"),
 ])
 def test_arrays_that_no_name_leads_to(mod, line):
     with pytest.raises(TypeError, match=r"mod <lambda>, .*test_traced_mods.py:\d+ .*captures") as raised:
@@ -140,6 +145,34 @@ def test_arrays_that_no_name_leads_to(mod, line):
     assert line in str(raised.value)
 
 
+def held_by(owner, h):
+    is_bias = isinstance(owner, Bias) and type(owner) is Bias and getattr(owner, "table") is owner.table
+    return owner.table[h] if is_bias else 0.0
+
+
+@pytest.mark.parametrize("mod", [
+    lambda score, b, h, q_idx, kv_idx: score * (lambda bias: bias.table[h])(bias),
+    lambda score, b, h, q_idx, kv_idx: bias(score, h),
+    lambda score, b, h, q_idx, kv_idx: score * held_by(bias, h) * len([bias]) * float(bias in [bias]),
+    lambda score, b, h, q_idx, kv_idx: score * bias[h] * len(bias) * float(bool(bias) and bias == bias),
+    lambda score, b, h, q_idx, kv_idx: score * {"biases": [bias]}["biases"][0].table[h],
+])
+def test_arrays_of_objects_that_a_mod_hands_on(mod):
+    global count
+    count = 0
+
+    def counting(score, b, h, q_idx, kv_idx):
+        global count
+        count += 1
+        return mod(score, b, h, q_idx, kv_idx)
+
+    for _ in range(2):
+        assert_scaled(mod)
+        assert_scaled(counting)
+    assert count == 2
+
+
+count, tables = 0, [TABLE.copy]
 bias = Bias(TABLE)
 
 
@@ -174,10 +207,37 @@ def test_arrays_as_pythons_code_sees_them():
             isinstance(TABLE, np.ndarray), TABLE.dtype, TABLE.ndim, TABLE.shape, len(TABLE), TABLE.tolist(),
             float(np.sqrt(TABLE[1] * 2)), bool(TABLE[0] < TABLE[1]), TABLE[0] if TABLE[0] > 1 else 0, -TABLE[1] == -2.0,
             float(abs(scale) + 1), (TABLE * 2).sum(), [*TABLE][1], 0.5 in TABLE, f"{scale:.1f}", round(float(scale), 1),
-            scale.item()))
+            scale.item(), type(TABLE) is np.ndarray, type(TABLE[0]), isinstance(TABLE[0], np.float32),
+            isinstance(type(TABLE), type), divmod(TABLE, 2)[1].tolist(), {TABLE[0]: 1}[0.5], TABLE[-1]))
         return scale * score * TABLE[h] / scale
 
     assert_scaled(mod)
     assert [list(map(str, one)) for one in seen] == [list(map(str, (
         True, np.dtype("f4"), 1, (2,), 2, [0.5, 2.0], 2.0, True, 0, True, 3.0, np.float32(5.0), np.float32(2.0), True,
-        "2.0", 2.0, 2.0)))]
+        "2.0", 2.0, 2.0, True, np.float32, True, True, [0.5, 0.0], 1, np.float32(2.0))))]
+
+
+def test_arrays_that_c_code_asks_for():
+    """It takes no stand-in: the mod is traced with the array itself, at each call."""
+    values = np.array([2.0], np.float32)
+
+    def mod(score, b, h, q_idx, kv_idx):
+        return score * memoryview(values)[0]
+
+    for x in (2.0, 3.0):
+        values[0] = x
+        np.testing.assert_allclose(call(mod), call(f"score * {x}"), rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_that_a_mod_writes():
+    values = np.array([2.0], np.float32)
+
+    def mod(score, b, h, q_idx, kv_idx):
+        mine = values
+        mine += 1
+        values[0] *= 2
+        return score * float(values[0])
+
+    for x in (6.0, 14.0):
+        np.testing.assert_allclose(call(mod), call(f"score * {x}"), rtol=1e-5, atol=1e-6)
+        assert values[0] == x

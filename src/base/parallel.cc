@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread_limit.h"
 #include "heddle/error.h"
 
 namespace heddle::base {
@@ -25,27 +26,14 @@ namespace {
 /// ThreadSanitizer sees nothing of the synchronisation inside Debian's oneTBB, which is not built for it, and would
 /// report every task. Its builds therefore use plain threads.
 void fork_join(int workers, const std::function<void(int worker)>& work) {
-  std::exception_ptr first;
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int worker = 0; worker < workers; ++worker) {
-    threads.emplace_back([&, worker] {
-      try {
-        work(worker);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  std::vector<std::jthread> threads;
+  for (int worker = 0; worker < workers; ++worker) threads.emplace_back(work, worker);
 }
 
 #else
 
-/// Runs work(0) to work(workers - 1), each in a thread of its own where there are as many, and waits for them. Rethrows
-/// the first exception.
+/// Runs work(0) to work(workers - 1), each in a thread of its own where there are as many, and waits for them. Throws
+/// where a thread does not start, some of them not run; what began has ended then, too.
 void fork_join(int workers, const std::function<void(int worker)>& work) {
   // An arena never gets more threads than the process is allowed, which is the core count unless it is raised.
   std::optional<tbb::global_control> raised;
@@ -80,15 +68,24 @@ void parallel_tasks(int threads, std::int64_t count, const std::function<void(in
   // A shared counter over an ordered list beats TBB's own splitting of uneven tasks: the longest tasks start first and
   // nothing is bound to a worker before it is free.
   std::atomic<std::int64_t> next{0};
+  std::exception_ptr first;
+  std::mutex mutex;
   const auto work = [&](int worker) {
     try {
       for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(worker, task);
     } catch (...) {
       next.store(count, std::memory_order_relaxed);
-      throw;
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
     }
   };
-  fork_join(workers, work);
+  const ThreadShare share(workers - 1, std::max(workers, available_cores()) - 1);
+  try {
+    if (share.granted() > 0) fork_join(1 + share.granted(), work);
+  } catch (...) {  // of the threads, since work() throws nothing
+  }
+  work(0);  // where they are too few, this thread does what is left
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace heddle::base

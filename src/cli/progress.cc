@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <system_error>
 
 namespace heddle::cli {
 namespace {
@@ -25,7 +26,11 @@ void write_stderr(const std::string& text) {
 }  // namespace
 
 Progress::Progress(const std::string& label) : label_(label) {
-  if (isatty(STDERR_FILENO) == 1) painter_ = std::thread([this] { draw_until_done(); });
+  if (isatty(STDERR_FILENO) != 1) return;
+  try {
+    painter_ = std::thread([this] { draw_until_done(); });
+  } catch (const std::system_error&) {  // no thread to be had: the work goes on without a bar
+  }
 }
 
 Progress::~Progress() { finish(); }

@@ -1,13 +1,34 @@
 #include "base/parallel.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+namespace {
+
+/// How many more threads may start; negative: any number.
+std::atomic<int> threads_left{-1};
+
+}  // namespace
+
+/// In the C library's place, for oneTBB too.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                              void* argument) noexcept {
+  int left = threads_left;
+  while (left > 0 && !threads_left.compare_exchange_weak(left, left - 1)) {
+  }
+  if (left == 0) return EAGAIN;
+  static const auto original = reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return original(thread, attributes, start, argument);
+}
 
 namespace heddle::base {
 namespace {
@@ -40,9 +61,8 @@ TEST(ParallelTasks, AWorkerRunsOneTaskAtATime) {
   EXPECT_EQ(clashes, 0);
 }
 
-TEST(ParallelTasks, MoreThreadsThanCoresRunSideBySide) {
-  // Each task waits until all have begun, so fewer real threads than tasks would never get there.
-  const int threads = available_cores() + 2;
+/// Each task waits until all have begun, so fewer real threads than tasks would never get there.
+void expect_side_by_side(int threads) {
   std::atomic<int> begun{0};
   std::atomic<bool> late{false};
   parallel_tasks(threads, threads, [&](int, std::int64_t) {
@@ -54,6 +74,23 @@ TEST(ParallelTasks, MoreThreadsThanCoresRunSideBySide) {
     }
   });
   EXPECT_FALSE(late) << begun << " of " << threads;
+}
+
+TEST(ParallelTasks, MoreThreadsThanCoresRunSideBySide) {
+  for (const int more : {2, 1, 5, 20}) expect_side_by_side(available_cores() + more);
+}
+
+TEST(ParallelTasks, CallsAtTheSameTimeShareThreads) {
+  std::vector<std::jthread> callers;
+  for (int caller = 0; caller < 6; ++caller) {
+    callers.emplace_back([caller] {
+      for (int i = 0; i < 50; ++i) {
+        std::atomic<int> runs{0};
+        parallel_tasks(2 + caller, 40, [&](int, std::int64_t) { ++runs; });
+        EXPECT_EQ(runs, 40);
+      }
+    });
+  }
 }
 
 TEST(ParallelTasks, OneThreadOrOneTaskRunsInOrderInTheCaller) {
@@ -82,6 +119,37 @@ TEST(ParallelTasks, TheFirstExceptionStopsTheRestAndIsRethrown) {
       EXPECT_EQ(std::string(e.what()), "task 3 failed");
     }
     EXPECT_LT(runs, 50000);
+  }
+}
+
+/// Every task once, and the exception of a task.
+void expect_all_run(int threads) {
+  std::vector<std::atomic<int>> runs(3000);
+  parallel_tasks(threads, 3000, [&](int worker, std::int64_t task) {
+    ASSERT_LT(worker, threads);
+    ++runs[static_cast<std::size_t>(task)];
+  });
+  for (const auto& n : runs) ASSERT_EQ(n, 1);
+  EXPECT_THROW(parallel_tasks(threads, 3000,
+                              [&](int, std::int64_t task) {
+                                if (task == 7) throw std::out_of_range("task 7");
+                              }),
+               std::out_of_range);
+}
+
+/// A process of its own: oneTBB keeps the threads that it has.
+void run_with_few_threads(int most) {
+  threads_left = most;
+  for (const int threads : {8, 64}) expect_all_run(threads);
+  threads_left = -1;
+  for (const int threads : {2, 8, 100}) expect_all_run(threads);
+  std::exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST(ParallelTasksDeathTest, TheCallerDoesWhatNoThreadStartsFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const int most : {0, 1, 2, 5}) {
+    EXPECT_EXIT(run_with_few_threads(most), testing::ExitedWithCode(0), "") << most << " threads";
   }
 }
 

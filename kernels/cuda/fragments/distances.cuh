@@ -36,13 +36,13 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
     ptx::named_barrier(1 + warpgroup, 128);  // what stood there has been read
     if (ends && thread < 2) {
       ptx::store_float(table + 4 * (kCount + thread),
-                       term_of_distance(mod, at, thread == 0 ? flat.from : flat.to) * kUnit);
+                       in_units(term_of_distance(mod, at, thread == 0 ? flat.from : flat.to), kUnit));
     }
     if (!tilt.flat) {
 #pragma unroll
       for (int first = 0; first < kCount; first += 128) {
         const int i = first + thread;
-        if (i < kCount) ptx::store_float(table + 4 * i, term_of_distance(mod, at, least + i) * kUnit);
+        if (i < kCount) ptx::store_float(table + 4 * i, in_units(term_of_distance(mod, at, least + i), kUnit));
       }
     }
     ptx::named_barrier(1 + warpgroup, 128);

@@ -70,7 +70,8 @@ struct ElementWeights {
     return __any_sync(~0U, (rows.m[0] != before[0]) | (rows.m[1] != before[1]));
   }
   /// Then: `rescale` is what o must be multiplied by. P has the new powers.
-  __device__ __forceinline__ void settle(float (&)[kColumns / 2], const float (&before)[2], float (&rescale)[2]) const {
+  __device__ __forceinline__ void settle(float (&)[kColumns / 2], const float (&before)[2], float (&rescale)[2],
+                                         float) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       rescale[r] = rows.m[r] == before[r] ? 1.0F : ptx::exp2_fast(before[r] - rows.m[r]);

@@ -10,6 +10,11 @@
 // - If, when the tile ends, a sum is 2^64 or more or NaN, or an output is infinite, then a block's scores were too far
 //   above m. The tile is computed again, safely: with the running maximum.
 //
+// Where scores are so large that m = fl(M c) is off by more than a weight can bear (M the row's largest score, c what
+// makes powers of two of it), or that M c leaves f32's range (masks that add the lowest number to a whole row), a row
+// makes its tile safe from its first block on. In a safe tile m is M itself, and exponents are (s - M) c: the difference
+// is exact where it counts. All scores of a safe tile therefore have one unit (Consumer::attend).
+//
 // m never exceeds the true maximum by more than rounding, so no weight that counts vanishes. Two types need a distance
 // between m and the maximum besides:
 // - f16, whose normal numbers end at 2^-14: 10 powers of two (in safe mode as many as the weights' bound leaves), so
@@ -26,7 +31,7 @@ namespace heddle {
 
 /// Registers. Index 0: the thread's row l / 4 of its warp's 16, 1: the row 8 further down.
 struct RowSums {
-  float m[2] = {-ptx::infinity(), -ptx::infinity()};  // the reference, in powers of two
+  float m[2] = {-ptx::infinity(), -ptx::infinity()};  // the reference, in powers of two; safe: the largest score
   float l[2] = {0, 0};                                // the sum of exponentials in this thread's columns
 };
 
@@ -68,9 +73,12 @@ struct Softmax {
   static constexpr float kLargestJump = 1.2676506e30F;  // 2^100
   // Sums up to this, times the values, are inside O's range.
   static constexpr float kLargestSum = 18446744073709551616.0F;
+  // Up to this m is off by 1 at most.
+  static constexpr float kLargestExponent = 16777216.0F;
   static constexpr float kHeadroom = kRange.headroom, kTop = kRange.top;
   static constexpr float kLargestWeight = kRange.largest, kSafeHeadroom = kRange.safe_headroom;
   static constexpr float kShare = 0.25F;
+  static constexpr bool kScoresAreT = kForm == ScoreForm::added || kForm == ScoreForm::mapped;  // natural, not negated
 
   /// Before each step: whether it has to look for maxima. `rises`: its scores may be far above those before.
   __device__ __forceinline__ void begin_step(bool rises = false) {
@@ -81,8 +89,9 @@ struct Softmax {
   /// where there are holes, a bit 2 r + e for the columns e of row r; all of them in a step that is exact.
   __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2, unsigned attending = kAllAttend) {
     if (exact) raise_to_scores(s, scale_log2);
+    const float scale = safe ? 1.0F : scale_log2;
     weigh(
-        s, [&](int i, float x, float from) { return fmaf(x, scale_log2, tilt.at(i, from)); }, attending);
+        s, [&](int i, float x, float from) { return fmaf(x, scale, tilt.at(i, from)); }, attending);
   }
   /// The same of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4); not where the step is exact.
   __device__ __forceinline__ void step_capped(float (&s)[kColumns / 2], const float (&series)[3]) {
@@ -119,15 +128,16 @@ struct Softmax {
   __device__ __forceinline__ bool moves(const float (&before)[2]) const {
     return safe | __any_sync(~0U, (rows.m[0] != before[0]) | (rows.m[1] != before[1]) | dominated);
   }
-  /// Then: P is brought to the new m; `rescale` is what o must be multiplied by.
-  __device__ __forceinline__ void settle(float (&p)[kColumns / 2], const float (&before)[2], float (&rescale)[2]) {
+  /// Then: P is brought to the new m; `rescale` is what o must be multiplied by. `unit`: of m, in powers of two.
+  __device__ __forceinline__ void settle(float (&p)[kColumns / 2], const float (&before)[2], float (&rescale)[2],
+                                         float unit) {
     if (!safe) {
       raise_to_weights(p);
       exact = true;  // the limit is to be set anew
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      rescale[r] = rows.m[r] == before[r] ? 1.0F : ptx::exp2_fast(before[r] - rows.m[r]);
+      rescale[r] = rows.m[r] == before[r] ? 1.0F : ptx::exp2_fast((before[r] - rows.m[r]) * unit);
     }
   }
 
@@ -151,6 +161,7 @@ struct Softmax {
   __device__ __forceinline__ void weigh(float (&s)[kColumns / 2], Exponent&& exponent, unsigned attending) {
     float(&m)[2] = rows.m, (&l)[2] = rows.l;
     float offset[2] = {m[0] == -ptx::infinity() ? 0.0F : -m[0], m[1] == -ptx::infinity() ? 0.0F : -m[1]};
+    if (safe) offset[0] = offset[1] = kSafeHeadroom;
     if constexpr (ScoreTilt<kForm>::kAny) {
       offset[0] += tilt.base[0];
       offset[1] += tilt.base[1];
@@ -216,7 +227,7 @@ struct Softmax {
                                    fmaf(s[i + 1], scale_log2, tilt.at(i + 1, tilt.base[r]))));
       }
       return ptx::row_max(found);
-    } else if constexpr (kSigned) {
+    } else if constexpr (kSigned && !kScoresAreT) {
       float found = s[2 * r] * scale_log2;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
@@ -226,24 +237,45 @@ struct Softmax {
       if constexpr (ScoreTilt<kForm>::kAny) found += tilt.base[r];
       return found;
     } else {
-      float found = s[2 * r];
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) found = fmaxf(found, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-      const float scaled = ptx::row_max(found) * scale_log2;
+      const float found = ptx::row_max(largest_score(s, r));
+      float scaled = found * scale_log2;
+      // Not what a row has that attends nothing.
+      if constexpr (kScoresAreT) scaled = fmaxf(scaled, found == -ptx::infinity() ? found : -kLargestTerm);
       if constexpr (ScoreTilt<kForm>::kAny) return scaled + tilt.base[r];
       return scaled;
     }
   }
 
-  /// m becomes the running maximum.
-  __device__ __forceinline__ void raise_to_scores(const float (&s)[kColumns / 2], float scale_log2) {
+  /// The row's largest score as it stands, in this thread's columns.
+  __device__ __forceinline__ static float largest_score(const float (&s)[kColumns / 2], int r) {
+    float found = s[2 * r];
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) found = fmaxf(found, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+    return found;
+  }
+
+  /// m becomes the running maximum. Safe: S becomes exponents, but for the headroom.
+  __device__ __forceinline__ void raise_to_scores(float (&s)[kColumns / 2], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float headroom = safe ? kSafeHeadroom : kHeadroom;
-      const float candidate = largest(s, r, scale_log2) - headroom, before = rows.m[r];
+      const float before = rows.m[r];
+      if (safe) {
+        const float top = fmaxf(before, ptx::row_max(largest_score(s, r)));
+        rows.m[r] = top;
+        if (top > before) rows.l[r] *= ptx::exp2_fast((before - top) * scale_log2);
+        const float from = top == -ptx::infinity() ? 0.0F : top;
+#pragma unroll
+        for (int j = 0; j < kColumns / 8; ++j) {
+          s[4 * j + 2 * r] = (s[4 * j + 2 * r] - from) * scale_log2;
+          s[4 * j + 2 * r + 1] = (s[4 * j + 2 * r + 1] - from) * scale_log2;
+        }
+        continue;
+      }
+      const float candidate = largest(s, r, scale_log2) - kHeadroom;
       if (candidate > before) {
         rows.m[r] = candidate;
         rows.l[r] *= ptx::exp2_fast(before - candidate);
+        if (fabsf(candidate) > kLargestExponent) rows.l[r] = ptx::infinity();  // the tile will be repeated
       }
     }
   }

@@ -14,6 +14,13 @@ using shared::ScoreForm;
 /// Normalizers that take exponentials have t in powers of two.
 constexpr float t_unit(Normalizer normalizer) { return normalizer == Normalizer::none ? 1.0F : ptx::kLog2E; }
 
+inline constexpr float kLargestTerm = 3.4028235e38F;
+/// A term times `unit`. The largest numbers stay finite: as a bias they mask, but not where all keys have them.
+__device__ __forceinline__ float in_units(float term, float unit) {
+  const float x = term * unit;
+  return fabsf(x) == ptx::infinity() && fabsf(term) != ptx::infinity() ? copysignf(kLargestTerm, term) : x;
+}
+
 /// A term of the exponents, in powers of two, that all elements of a row share (shifted; distant, far from or near to
 /// the diagonal), or that grows by a slope from one key to the next (tilted): of the thread's two rows, at its first
 /// column. Registers.
@@ -40,7 +47,7 @@ struct ScoreTilt {
     for (int r = 0; r < 2; ++r) {
       const int q_idx = at.q_idx + 8 * r;
       const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
-      base[r] = offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx) * kUnit;
+      base[r] = in_units(offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx), kUnit);
       if constexpr (kTilted) {
         const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
         slope[r] =

@@ -390,6 +390,10 @@ class Consumer : DropsOf<kConfig.dropped> {
       if constexpr (kStreams) release_streamed();
     }
     const int flags = this->key_flags();
+    if (new_tile) {
+      softmax_.rows = RowSums();
+      softmax_.safe = kConfig.max_scores || (step & shared::kStepSafe) != 0;
+    }
     const bool keyed = kKeyed && (!kTermsAlone || (flags & shared::kKeyTermsAdd));  // else all terms are 0
     if constexpr (kKeyed && kConfig.scores == ScoreForm::distant) {
       if (keyed) {
@@ -402,10 +406,6 @@ class Consumer : DropsOf<kConfig.dropped> {
         add_distances<kConfig>(memory_.distances(warpgroup_), s_, scale_log2);
         scale_log2 = 1;
       }
-    }
-    if (new_tile) {
-      softmax_.rows = RowSums();
-      softmax_.safe = kConfig.max_scores || (step & shared::kStepSafe) != 0;
     }
     softmax_.begin_step((flags & shared::kKeyTermsRise) != 0);
     if constexpr (kConfig.capped) {
@@ -436,13 +436,15 @@ class Consumer : DropsOf<kConfig.dropped> {
       }
     }
     advance_key_numbers();
+    const bool folds = (step & decided()) != 0 || (kFoldsSafely && softmax_.safe);
     if constexpr (ScoreTilt<kConfig.scores>::kAny) {
-      if (step & decided()) {
+      if (folds) {
         softmax_.tilt.fold(s_, scale_log2);
         scale_log2 = 1;
       }
-    } else if constexpr (kConfig.fp8() && !kMapped && !kConfig.capped) {
-      if (step & decided()) {  // a factor that is not positive would make more of -inf
+    } else if constexpr ((kConfig.fp8() && !kMapped && !kConfig.capped) || kKeyed) {
+      // A factor of 8 bits that is not positive would make more of -inf.
+      if (kConfig.fp8() ? folds : softmax_.safe) {
 #pragma unroll
         for (float& x : s_) x *= scale_log2;
         scale_log2 = 1;
@@ -496,12 +498,37 @@ class Consumer : DropsOf<kConfig.dropped> {
   /// P and O are brought to m. `before`: m before the step.
   __device__ __forceinline__ void settle(const float (&before)[2]) {
     float rescale[2];
-    softmax_.settle(s_, before, rescale);
+    softmax_.settle(s_, before, rescale, softmax_.safe ? safe_unit() : 1.0F);
 #pragma unroll
     for (int j = 0; j < kV / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) o_[4 * j + e] *= rescale[e / 2];
     }
+  }
+
+  // In a safe tile scores have one unit: where steps may differ in it, powers of two.
+  static constexpr bool kFoldsSafely =
+      kSoftmax && !kMapped && !kConfig.capped && (kKeyed || kConfig.fp8() || ScoreTilt<kConfig.scores>::kAny);
+  /// A safe tile's maximum times this is in powers of two.
+  __device__ __forceinline__ float safe_unit() const {
+    if constexpr (!kSoftmax || kFoldsSafely || kConfig.capped) return 1;
+    return kMapped ? ptx::kLog2E : params_.scale_log2;
+  }
+  /// A safe tile's maximum times this is natural.
+  __device__ __forceinline__ float safe_natural_unit() const {
+    if constexpr (kFoldsSafely || kConfig.capped) return ptx::kLn2;
+    return kMapped ? 1.0F : params_.scale;
+  }
+  /// A row's m in powers of two, as its sum knows it.
+  __device__ __forceinline__ float power_of_row(int r) const {
+    const float m = softmax_.rows.m[r];
+    return softmax_.safe ? fmaf(m, safe_unit(), -RowWeights::kSafeHeadroom) : m;
+  }
+  __device__ __forceinline__ float lse_of_row(float m, float l) const {
+    if (!softmax_.safe) return ptx::kLn2 * (m + ptx::log2_fast(l));
+    // A term that in_units() kept finite. A sum that is NaN stays.
+    if (kFoldsSafely && fabsf(m) == kLargestTerm) return fmaf(l, 0.0F, m);
+    return fmaf(m, safe_natural_unit(), ptx::kLn2 * (ptx::log2_fast(l) - RowWeights::kSafeHeadroom));
   }
 
   /// The rows of a tile have seen all their keys: `factor` is what O is to be multiplied by.
@@ -531,8 +558,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
     if constexpr (kConfig.sinks) {
       const float sink = own_sink(tile);
-      const RowEnd ends[2] = {end_with_sink(softmax_.rows.m[0], l[0], sink),
-                              end_with_sink(softmax_.rows.m[1], l[1], sink)};
+      const RowEnd ends[2] = {end_with_sink(power_of_row(0), l[0], sink), end_with_sink(power_of_row(1), l[1], sink)};
       const float largest[2] = {ends[0].sunk ? kSuspicious : RowWeights::kLargestSum,
                                 ends[1].sunk ? kSuspicious : RowWeights::kLargestSum};
       if (suspect_ && __any_sync(~0U, !((l[0] < largest[0]) & (l[1] < largest[1])))) repeat(tile);
@@ -545,20 +571,19 @@ class Consumer : DropsOf<kConfig.dropped> {
       if constexpr (kConfig.lse) {
         // Where nothing attends m is -inf.
         const bool lower = threadIdx.x & 1;
-        const float lse =
-            ptx::kLn2 * ((lower ? softmax_.rows.m[1] : softmax_.rows.m[0]) + ptx::log2_fast(lower ? l[1] : l[0]));
+        const float lse = lse_of_row(lower ? softmax_.rows.m[1] : softmax_.rows.m[0], lower ? l[1] : l[0]);
         store_own_lse(at, own_sequence(tile), lse);
       }
     }
     if constexpr (kConfig.max_scores) {
-      // The running maximum, from which a distance was kept; a sum that is NaN knows of scores that a maximum does not.
+      // The tile is safe; a sum that is NaN knows of scores that a maximum does not.
       const bool lower = threadIdx.x & 1;
       const float m = lower ? softmax_.rows.m[1] : softmax_.rows.m[0], sum = lower ? l[1] : l[0];
       const int own_row = own_row_of_pair(at);
       const TileSequence own = own_sequence(tile);
       if ((threadIdx.x & 2) == 0 && own_row < own.q_len) {
         store_max_score(params_.max_scores, at, own.q_begin + own_row,
-                        sum == sum ? ptx::kLn2 * (m + RowWeights::kSafeHeadroom) : sum);
+                        sum == sum ? m * safe_natural_unit() : sum);
       }
     }
   }

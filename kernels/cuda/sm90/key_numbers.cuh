@@ -80,13 +80,8 @@ class KeyNumbers {
     }
   }
 
-  /// A term in powers of two, or as it is. The largest numbers stay finite: as a bias they mask, but not where all keys
-  /// have them.
-  __device__ __forceinline__ static float in_units(float term) {
-    constexpr float kLargest = 3.4028235e38F;
-    const float x = term * kUnit;
-    return fabsf(x) == ptx::infinity() && fabsf(term) != ptx::infinity() ? copysignf(kLargest, term) : x;
-  }
+  /// A term in powers of two, or as it is.
+  __device__ __forceinline__ static float in_units(float term) { return heddle::in_units(term, kUnit); }
 
   __device__ __forceinline__ void compute(int kv_first) {
     if constexpr (kConfig.key_factor) {

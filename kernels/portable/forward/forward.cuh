@@ -56,7 +56,7 @@ class Forward {
   __device__ __forceinline__ void compute(int number, int split) {
     row_wave_ = F::wave() % kConfig.row_waves;
     key_wave_ = F::wave() / kConfig.row_waves;
-    RowWeights<kConfig, F> weights;
+    RowWeights<kConfig, F> weights(kMapped ? Real(1) : F::scale(params_));
     typename F::Out o[kFragments][kOutFragments];
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
@@ -170,7 +170,7 @@ class Forward {
         });
       }
     }
-    weights.step(s, o, kMapped ? Real(1) : scale);
+    weights.step(s, o);
     if constexpr (kConfig.weighted) {
       // In a step some of whose elements do not attend a weight that is 0 stays 0, whatever the weight_mod says.
       const bool cut = ragged || partial;

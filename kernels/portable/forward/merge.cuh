@@ -33,13 +33,12 @@ __device__ __forceinline__ void leave_state(RowAt&& row_at, const RowWeights<kCo
 template <auto kConfig, class F, class RowAt, int kFragments, int kOutFragments>
 __device__ __forceinline__ void join_state(RowAt&& row_at, RowWeights<kConfig, F>& weights,
                                            typename F::Out (&o)[kFragments][kOutFragments]) {
-  using Weights = RowWeights<kConfig, F>;
 #pragma unroll
-  for (int i = 0; i < Weights::kRows; ++i) {
+  for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
     const typename F::Real* from = row_at(i);
     const typename F::Real top = F::larger(weights.m[i], from[0]);
-    const typename F::Real own = Weights::factor_between(weights.m[i], top),
-                           other = Weights::factor_between(from[0], top);
+    const typename F::Real own = weights.factor_between(weights.m[i], top),
+                           other = weights.factor_between(from[0], top);
     weights.m[i] = top;
     weights.l[i] = F::fused(weights.l[i], own, from[1] * other);
 #pragma unroll
@@ -109,7 +108,7 @@ class SplitParts {
   template <class RowOf, int kFragments, int kOutFragments>
   __device__ __forceinline__ void merge(RowOf&& row_of, RowWeights<kConfig, F>& weights,
                                         typename F::Out (&o)[kFragments][kOutFragments]) const {
-    weights = RowWeights<kConfig, F>();
+    weights.forget();
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll

@@ -3,7 +3,7 @@
 //
 // f16 ends at 2^16 and loses bits below 2^-14, so its weights are made larger by a power of two, which the end of the
 // tile takes back:
-// - softmax: `headroom` powers, so that what is left of a row counts if a weight_mod drops its largest weights;
+// - softmax: `headroom` powers beside its maximum, so that what is left of a row counts if a weight_mod drops its largest weights;
 // - sigmoid: 2^15, or 2^8 where a weight_mod needs room;
 // - none: each row has a running power of its own, from its largest t.
 #pragma once
@@ -34,33 +34,48 @@ class RowWeights {
   static constexpr bool kMoves = kSoftmax || (kF16 && !kSigmoid);
   static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
 
-  Real m[kRows];  // in powers of two: the maximum less the headroom, or the power; -inf: none yet
+  Real m[kRows];  // softmax: the largest score; else the power; -inf: none yet
   Real l[kRows];  // softmax: the sum of exponentials, of the thread's keys; after join() of all
 
-  __device__ __forceinline__ RowWeights() {
+  /// `scale` makes t of scores.
+  __device__ __forceinline__ explicit RowWeights(Real scale) : scale_(scale) { forget(); }
+  /// As if no key had been seen.
+  __device__ __forceinline__ void forget() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) m[i] = -F::infinity(), l[i] = 0;
   }
 
-  /// S becomes P; `scale` makes it t. O is brought to the rows' new maxima.
+  /// S becomes P. O is brought to the rows' new maxima.
   template <int kFragments, int kKeyFragments, int kOutFragments>
   __device__ __forceinline__ void step(typename F::Scores (&s)[kFragments][kKeyFragments],
-                                       typename F::Out (&o)[kFragments][kOutFragments], Real scale) {
+                                       typename F::Out (&o)[kFragments][kOutFragments]) {
     if constexpr (kSoftmax) {
-      const Real unit = scale * static_cast<Real>(kLog2E);
-      if constexpr (kMoves) {
-        move(o, [&](int i) { return largest<false>(s, i) * unit - static_cast<Real>(kConfig.headroom); });
+      const Real power = unit();
+      move(o, [&](int i) { return largest<false>(s, i); });
+      bool far = false;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) far |= F::magnitude(start_of(i) * power) > kFar;
+      if (F::any_of_wave(far)) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const Real from = start_of(i);
+          for_row(s, i, [&](Real& x) {
+            x = F::exp2(F::fused(x - from, power, kHeadroom));
+            l[i] += x;
+          });
+        }
+        return;
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const Real from = start_of(i);
+        const Real from = F::fused(start_of(i), -power, kHeadroom);
         for_row(s, i, [&](Real& x) {
-          x = F::exp2(F::fused(x, unit, -from));
+          x = F::exp2(F::fused(x, power, from));
           l[i] += x;
         });
       }
     } else if constexpr (kSigmoid) {
-      const Real unit = scale * static_cast<Real>(-kLog2E);
+      const Real unit = scale_ * static_cast<Real>(-kLog2E);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         // Where the power overflows, the weight is 0.
@@ -69,7 +84,7 @@ class RowWeights {
     } else {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        for_row(s, i, [&](Real& x) { x = x == -F::infinity() ? Real(0) : x * scale; });
+        for_row(s, i, [&](Real& x) { x = x == -F::infinity() ? Real(0) : x * scale_; });
       }
       if constexpr (kMoves) {
         move(o, [&](int i) { return power_of(largest<true>(s, i)); });
@@ -99,7 +114,8 @@ class RowWeights {
       return close_with_sink(i, sink);
     }
     // NaN stays.
-    return {l[i] > 0 ? F::reciprocal(l[i]) : l[i], static_cast<Real>(kLn2) * (m[i] + F::log2(l[i]))};
+    return {l[i] > 0 ? F::reciprocal(l[i]) : l[i],
+            F::fused(m[i], scale_, static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom))};
   }
 
   /// Of a row that attends nothing.
@@ -110,9 +126,9 @@ class RowWeights {
   }
 
   /// What O and l are multiplied by when the row's m becomes `to`, in a state that has `from`.
-  static __device__ __forceinline__ Real factor_between(Real from, Real to) {
+  __device__ __forceinline__ Real factor_between(Real from, Real to) const {
     if constexpr (!kMoves) return 1;
-    return F::exp2(from - (to == -F::infinity() ? Real(0) : to));
+    return F::exp2((from - (to == -F::infinity() ? Real(0) : to)) * unit());
   }
 
  private:
@@ -121,7 +137,13 @@ class RowWeights {
   static constexpr Real kUnraise = kRaise == 0 ? 1 : kRaise == 8 ? 0x1p-8 : 0x1p-15, kBase = kUnraise;
   static constexpr int kTop = kConfig.weighted ? 5 : 10;      // none: of the largest weight
   static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
+  static constexpr Real kHeadroom = kConfig.headroom;
+  /// Exponents are differences of products up to here, products of differences beyond: rounded beside a large maximum,
+  /// or infinite there, an exponent says nothing.
+  static constexpr Real kFar = 1024;
 
+  /// m times this is in powers of two.
+  __device__ __forceinline__ Real unit() const { return kSoftmax ? scale_ * static_cast<Real>(kLog2E) : Real(1); }
   /// What stands for m in exponents.
   __device__ __forceinline__ Real start_of(int i) const { return m[i] == -F::infinity() ? Real(0) : m[i]; }
 
@@ -173,16 +195,18 @@ class RowWeights {
 
   /// m' is the larger one of m and the sink: l' = l 2^(m - m') + 2^(sink - m'), and O is divided by l' 2^(m' - m).
   __device__ __forceinline__ RowEnd<Real> close_with_sink(int i, Real sink) const {
-    const Real own = sink * static_cast<Real>(kLog2E), top = F::larger(m[i], own);
-    const Real from = top == -F::infinity() ? Real(0) : top;
+    const Real own = sink * static_cast<Real>(kLog2E), power = F::fused(m[i], unit(), -kHeadroom);
+    const Real top = F::larger(power, own), from = top == -F::infinity() ? Real(0) : top;
     // Far below a sink the row's share becomes a subnormal number, which exp2 may flush: weights of 2^24 make it count.
-    const Real share = F::exp2(m[i] - from + 24) * Real(0x1p-24);
+    const Real share = F::exp2(power - from + 24) * Real(0x1p-24);
     const Real sum = F::fused(l[i], share, F::exp2(own - from));
     RowEnd<Real> end;
     end.factor = sum > 0 ? share * F::reciprocal(sum) : sum;  // NaN stays
     end.lse = l[i] == 0 ? (sum == sum ? sink : sum) : static_cast<Real>(kLn2) * (top + F::log2(sum));
     return end;
   }
+
+  Real scale_;
 };
 
 }  // namespace heddle::portable

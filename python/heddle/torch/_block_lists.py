@@ -34,7 +34,7 @@ def version_of(x: torch.Tensor) -> int | bytes:
     on a GPU, where reading would wait, a write goes unnoticed."""
     if not x.is_inference():
         return x._version
-    return x.contiguous().numpy().tobytes() if x.device.type == "cpu" else 0
+    return x.resolve_neg().contiguous().numpy().tobytes() if x.device.type == "cpu" else 0
 
 
 def same(one: Versions, other: Versions) -> bool:
@@ -77,7 +77,7 @@ class BoundMask:
 
     def _set(self, expr: Any, captures: dict[str, torch.Tensor], params: dict[str, Any]) -> None:
         self.expr, self.captures, self.params = expr, captures, params
-        self.version = next(_versions)
+        self.version = next(_versions) if captures else 0  # plans know an expression by itself
         self._read: Versions = [
             (x, 0 if x.device.type == "cpu" or x.is_inference() else x._version) for x in captures.values()]
 

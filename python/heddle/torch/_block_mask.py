@@ -284,7 +284,7 @@ def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> 
         if x is None:
             return None
         with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
-            x = x.detach().cpu().to(torch.int32)
+            x = x.detach().resolve_neg().cpu().to(torch.int32)
             return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
 
     return heddle.BlockMask.from_lists(
@@ -315,6 +315,14 @@ def default_device(device: Any) -> torch.device:
     return wanted
 
 
+def check_sizes(q_len: int, kv_len: int, block: tuple[int, int]) -> None:
+    """Raises ValueError for sizes that no mask has."""
+    if min(block) < 1:
+        raise ValueError(f"BLOCK_SIZE is {block}; 1 and more are accepted")
+    if q_len < 0 or kv_len < 0:
+        raise ValueError(f"Q_LEN is {q_len} and KV_LEN {kv_len}; 0 and more are accepted")
+
+
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
                       BLOCK_SIZE: int | tuple[int, int] = DEFAULT_BLOCK, _compile: bool = False,
                       separate_full_blocks: bool = True, **later: Any) -> BlockMask:
@@ -328,8 +336,8 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     If the content of a tensor that mask_mod reads changes, make another block mask: attention reads the tensor again,
     and the lists do not follow. `_compile` changes nothing.
 
-    Raises AssertionError for a score_mod, TypeError for a result that is not bool, and NotImplementedError for an
-    operation without an expression; the message names it.
+    Raises AssertionError for a score_mod, ValueError for sizes below 0 and blocks below 1, TypeError for a result that
+    is not bool, and NotImplementedError for an operation without an expression; the message names it.
 
     >>> import heddle.torch
     >>> mask = heddle.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512, "cpu")
@@ -339,6 +347,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     with_write_order = _write_order.check_create(later)
     if mod_kind(mask_mod) != 4:
         raise AssertionError(f"create-block_mask requires a mask_mod function! Got {mask_mod}")
+    check_sizes(Q_LEN, KV_LEN, block_size(BLOCK_SIZE))
     if _compile:
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     where = default_device(device)

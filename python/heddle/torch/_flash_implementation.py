@@ -22,7 +22,7 @@ def _call(scale: float | None, dropout_p: float, device: torch.device, rng_state
     call = Call(scale=scale, with_lse=True)
     if dropout_p > 0.0:
         call.set_dropout(dropout_p, device)
-        if rng_state is not None:
+        if rng_state is not None and "dropout_seed" in call.captures:
             call.captures["dropout_seed"] = rng_state.view(torch.int64)[0]
     return call
 

@@ -23,6 +23,7 @@ KERNEL_OPTIONS = {
     "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "IS_DIVISIBLE", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX",
 }
 BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+MISMATCH = RuntimeError if hasattr(flex, "_validate_block_mask_shape") else ValueError  # as torch raises it
 _warned: set[str] = set()
 
 
@@ -77,8 +78,8 @@ def check_block_mask(query: torch.Tensor, key: torch.Tensor, mask: Any) -> None:
         advice = "you likely need to create a new block mask." if q_len > shape[-2] or kv_len > shape[-1] else (
             "you can either 1. create a new block mask with the correct length, or 2. 'adjust' the existing block mask "
             "to the correct length by calling block_mask._adjust(q_len, kv_len).")
-        raise ValueError(f"block_mask was created for block_mask.shape={tuple(shape)} but got q_len={q_len} and "
-                         f"kv_len={kv_len}: {advice}")
+        raise MISMATCH(f"block_mask was created for block_mask.shape={tuple(shape)} but got q_len={q_len} and "
+                       f"kv_len={kv_len}: {advice}")
     for axis, name, extent in ((0, "batch size", query.shape[0]), (1, "number of heads", query.shape[1])):
         if len(shape) > 2 and shape[axis] not in (1, extent):
             raise ValueError(f"block_mask of shape {tuple(shape)} has {name} {shape[axis]}; 1 or the query's {extent} "

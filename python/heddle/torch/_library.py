@@ -86,7 +86,7 @@ def mask_of_lists(
     lists: Sequence[torch.Tensor], sizes: Sequence[int], query: torch.Tensor, mask: Any
 ) -> heddle.BlockMask:
     """Copies the lists to the CPU, in each call: on a GPU it waits. (Eager calls copy once for a block mask.)"""
-    on_cpu = [x.detach().cpu().to(torch.int32).contiguous().numpy() for x in lists]
+    on_cpu = [x.detach().resolve_neg().cpu().to(torch.int32).contiguous().numpy() for x in lists]
     q_len, kv_len, q_block, kv_block = sizes
     return heddle.BlockMask.from_lists(
         *on_cpu, q_len=q_len, kv_len=kv_len, batch=query.shape[0], heads=query.shape[1], block=(q_block, kv_block),

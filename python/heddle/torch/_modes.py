@@ -6,22 +6,24 @@ import contextlib
 import linecache
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import _core
 from . import _aten, _aten_tensors, _values as values  # noqa: F401  the first two fill OPERATIONS
+from ._contents import READERS, content_of, remember
 from ._indexing import getitem, is_gather
 from ._numbers import Number
 from ._operations import OPERATIONS, cast_to
 from ._recording import CaptureValue, Memory, Recording, Traced
 from ._values import Unsupported, Value
 
+NUMBERS = Number, torch.SymInt  # become params where they meet a tensor
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 SIZE_GETTERS = frozenset((
     torch.Tensor.shape.__get__, torch.Tensor.nbytes.__get__,  # type: ignore[attr-defined]  # descriptors
@@ -56,14 +58,14 @@ def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind:
 
 
 def checked(recording: Recording, result: Any, kind: str) -> Any:
-    if isinstance(result, Number):
-        result = recording.param(result)
+    if isinstance(result, NUMBERS):
+        result = recording.operand(result)
     elif isinstance(result, torch.Tensor):
         result = recording.value_of(result)
     elif isinstance(result, (bool, int, float)):
         result = Value.scalar(values.literal(result))
     else:
-        raise TypeError(f"a mod returned {type(result).__name__}; a tensor is accepted")
+        raise ValueError(f"a mod returned {type(result).__name__}; a tensor is accepted")  # as torch.vmap's
     if result.count != 1:
         raise TypeError(f"a mod returned a tensor of shape {list(result.shape)}; a scalar is accepted")
     expr = result.expr
@@ -119,23 +121,27 @@ class Functions(TorchFunctionMode):
         recording = self.recording
         if func is torch.Tensor.__getitem__:
             memory = None if is_gather(args[1]) else Memory.of(args[0])
-            return recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype, memory=memory)
+            found = recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype, memory=memory)
+            remember(found, func, args, kwargs)
+            return found
         if func is torch.Tensor.__setitem__:
             raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
         if func in MAKERS and args and isinstance(args[0], Number):
             return self.made(args[0], **kwargs)
-        if any(isinstance(one, Number) for one in args) or any(isinstance(one, Number) for one in kwargs.values()):
+        if func in READERS and isinstance(args[0], Traced):
+            return self.read(func, args[0], *args[1:], **kwargs)
+        if any(isinstance(one, NUMBERS) for one in args) or any(isinstance(one, NUMBERS) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
         result = without_gradients(func, args, kwargs)
         if not is_of_tensors(result) and func not in WATCHED_GETTERS:
-            self.becomes_pythons(func, args)
+            self.becomes_pythons(func, tree_leaves((args, kwargs)))
         return result
 
-    def becomes_pythons(self, func: Any, args: Any) -> None:
+    def becomes_pythons(self, func: Any, operands: list[Any]) -> None:
         """Python's code gets something of tensors that is no tensor."""
-        for one in args:
+        for one in operands:
             if isinstance(one, Traced):
                 if isinstance(one._value, CaptureValue):
                     self.recording.shape_matters(one._value.tensor)
@@ -145,11 +151,20 @@ class Functions(TorchFunctionMode):
                 else:
                     self.recording.is_kept = False
 
+    def read(self, func: Any, tensor: Traced, *others: Any, **named: Any) -> Any:
+        with _disable_current_modes():
+            content = content_of(tensor)
+            if content is not None:
+                self.recording.is_kept = False
+                return func(content, *others, **named)
+        refuse_value(tensor)
+
     def made(self, number: Number, dtype: torch.dtype | None = None, **options: Any) -> Any:
         """torch.tensor(number): the tensor of a param."""
         value = self.recording.param(number)
         kind = torch.get_default_dtype() if value.kind == "f32" else None
         made = self.recording.wrapped(value, kind, wide=True)
+        remember(made, torch.tensor, (number,), {})
         return made if dtype is None or dtype == made.dtype else made.to(dtype)
 
     def symbolic(self, x: Any) -> Any:
@@ -157,9 +172,13 @@ class Functions(TorchFunctionMode):
         return self.recording.wrapped(self.recording.value_of(x), x.dtype) if is_wrapped(x) else x
 
     def number(self, x: Any) -> Any:
+        if type(x) is torch.SymInt:
+            return self.recording.wrapped(self.recording.symbol(x))
         if not isinstance(x, Number):
             return x
-        return self.recording.wrapped(self.recording.param(x))
+        made = self.recording.wrapped(self.recording.param(x))
+        remember(made, torch.tensor, (x,), {})
+        return made
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -170,7 +189,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        made = self.dispatched(func, args, kwargs or {})
+        if not (args and made is args[0]):  # else it is written in place
+            remember(made, func, args, kwargs or {})
+        return made
+
+    def dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         recording = self.recording
         space, _, name = func._schema.name.partition("::")
         if name in ("_local_scalar_dense", "item"):
@@ -202,14 +226,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return recording.wrapped(value, kwargs.get("dtype"), wide, memory)
 
     def python_value(self, func: Any, tensor: torch.Tensor) -> Any:
-        if isinstance(tensor, Traced):
-            raise TypeError(
-                f"a mod's Python code needs the value of {tensor._value.expr}, which differs from score to score"
-                f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, "
-                "or, not and chained comparisons"
-            )
+        content = content_of(tensor) if isinstance(tensor, Traced) else tensor
+        if content is None:
+            refuse_value(tensor)
         self.recording.is_kept = False
-        return func(tensor)
+        return func(content)
 
     def decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         from torch._decomp import decomposition_table  # slow to import
@@ -221,6 +242,15 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         with self:
             return decomposition(*args, **kwargs)
+
+
+def refuse_value(tensor: Any) -> NoReturn:
+    value = tensor._value
+    what = value.expr if value.count == 1 else f"a tensor of shape {list(value.shape)}"
+    raise TypeError(
+        f"a mod's Python code needs the value of {what}, which differs from score to score"
+        f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, or, not "
+        "and chained comparisons")
 
 
 def makes_view(func: Any) -> bool:

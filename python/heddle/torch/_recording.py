@@ -46,6 +46,7 @@ class Traced(torch.Tensor):
     """A symbolic tensor inside a mod. A write changes `_value`; other views of the memory cannot be read after it."""
 
     _value: Value
+    _content: Any = None  # a function of nothing that gives what it holds (_contents.py), if that is known
     _memory: Memory
     _known_writes: int
 
@@ -65,7 +66,7 @@ class Traced(torch.Tensor):
         return self._value
 
     def write(self, value: Value) -> None:
-        self._value = value
+        self._value, self._content = value, None
         self._memory.writes += 1
         self._known_writes = self._memory.writes
 
@@ -127,6 +128,7 @@ class Recording:
         self.with_gradients = torch.is_grad_enabled()
         self.captures: dict[str, torch.Tensor] = {}
         self.params: dict[Recipe, str] = {}
+        self.symbols: dict[str, torch.SymInt] = {}  # params that torch.export keeps open: lengths, by their names
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._names: dict[tuple[int, bool], str] = {}  # by the tensor's id, and whether it is detached
         self._taken: set[str] = set()
@@ -195,6 +197,15 @@ class Recording:
         kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, (float, torch.SymFloat)) else "i32"
         return Value.scalar(_core.param(name, kind))
 
+    def symbol(self, x: torch.SymInt) -> Value:
+        """A param whose value is a symbolic integer."""
+        for name, known in self.symbols.items():
+            if known is x or str(known) == str(x):
+                return Value.scalar(_core.param(name, "i32"))
+        name = self._free("length")
+        self.symbols[name] = x
+        return Value.scalar(_core.param(name, "i32"))
+
     def detached(self, x: torch.Tensor) -> Any:
         """x.detach() as the mod sees it."""
         if not isinstance(x, Traced):
@@ -212,12 +223,15 @@ class Recording:
     def values(self) -> dict[str, Any]:
         """The params' values of this trace."""
         reached = self.reached
-        return {name: computed(recipe, reached.numbers if reached else [], reached.arrays if reached else [])
-                for recipe, name in self.params.items()}
+        found = {name: computed(recipe, reached.numbers if reached else [], reached.arrays if reached else [])
+                 for recipe, name in self.params.items()}
+        return {**found, **self.symbols}
 
     def operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             return self.value_of(x)
+        if type(x) is torch.SymInt:
+            return self.symbol(x)
         return self.param(x) if isinstance(x, Number) else x
 
     def wrapped(

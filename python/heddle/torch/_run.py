@@ -58,6 +58,9 @@ class Call:
 
     def set_dropout(self, p: float, device: torch.device) -> None:
         """Weights are 0 with probability p. The seed is a tensor on the device: another one at each replay of a graph."""
+        if p == 1.0:  # every weight is dropped, and 1 / (1 - p) is no number
+            self.weight = "0.0"
+            return
         self.weight = _forms.DROPOUT
         self.params["dropout_p"] = float(p)
         self.captures["dropout_seed"] = torch.randint(0, 2**31 - 1, (), device=device)
@@ -167,6 +170,9 @@ def attend(
     lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Runs on torch's current stream and waits for nothing. Allocates out and lse by torch where they are not given."""
+    if out is not None and not torch.compiler.is_dynamo_compiling() and out.is_neg():
+        made = attend(query, key, value, call, None, lse)
+        return out.copy_(made[0]), made[1]
     if torch.compiler.is_dynamo_compiling() or not is_plain(query, key, value):  # subclasses: _library.bare()
         from ._library import traced_attend
 

@@ -31,7 +31,7 @@ def scaled_dot_product_attention(
     Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
 
     Raises RuntimeError for types, devices and shapes that torch refuses, and ValueError for dropout_p outside of
-    [0, 1).
+    [0, 1].
 
     Autograd has gradients of query, key, value and a floating attn_mask.
 
@@ -110,6 +110,8 @@ def dense_score(query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor)
 
 def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, dropout_p: float,
           is_causal: bool) -> None:
+    if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
+        raise TypeError(f"attn_mask is {type(attn_mask).__name__}; a tensor and None are accepted")
     if is_causal and attn_mask is not None:
         raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
     if query.dtype != key.dtype or query.dtype != value.dtype:
@@ -121,8 +123,8 @@ def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask
     if not 2 <= query.dim() <= 6 or key.dim() < 2 or value.dim() < 2:
         raise RuntimeError("Expected query, key, and value to all be at least 2 dimensional, but got query.dim: "
                            f"{query.dim()}, key.dim: {key.dim()} and value.dim: {value.dim()} instead.")
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"dropout_p is {dropout_p}; 0 or more and below 1 is accepted")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p is {dropout_p}; 0 to 1 is accepted")
     if query.shape[-1] != key.shape[-1]:
         raise RuntimeError(f"query has {query.shape[-1]} elements in a row and key {key.shape[-1]}; equal "
                            "numbers are accepted")

@@ -72,7 +72,7 @@ def packed_attention(
     set_window(call, window_size)
     set_queries(call, cu_seq_q, max_q)
     keys, values = set_keys(call, key, value, cu_seq_k, max_k, seqused_k, block_table, ("cu_seq_k", "block_table"))
-    made, lse = attend(heads_first(query), keys, values, call, None if out is None else heads_first(out))
+    made, lse = attend(heads_first(query), keys, values, call, target(out, query, value))
     if out is None:
         out = made.transpose(1, 2).squeeze(0)
     return (out, lse.squeeze(0)) if lse is not None else out
@@ -103,6 +103,16 @@ def refuse_splits(num_splits: int | None) -> None:
 def heads_first(rows: torch.Tensor) -> torch.Tensor:
     """[1, H, T, D] of packed rows [T, H, D]."""
     return rows.unsqueeze(0).transpose(1, 2)
+
+
+def target(out: torch.Tensor | None, rows: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    """Where attend() writes, of the caller's `out`. Raises ValueError for another shape than [T, H, Dv]."""
+    if out is None:
+        return None
+    wanted = *rows.shape[:-1], value.shape[-1]
+    if tuple(out.shape) != wanted:
+        raise ValueError(f"out has shape {tuple(out.shape)}; {wanted} is accepted")
+    return heads_first(out) if out.dim() == 3 else out.transpose(1, 2)
 
 
 def set_queries(call: Call, starts: torch.Tensor, longest: int) -> None:

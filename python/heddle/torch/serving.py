@@ -14,7 +14,7 @@ import torch
 from . import _forms
 from ._run import Call, attend
 from ._trace import Mods
-from ._varlen import heads_first, set_keys, set_queries, set_window
+from ._varlen import heads_first, set_keys, set_queries, set_window, target
 
 Descale = torch.Tensor | None
 
@@ -85,7 +85,7 @@ def varlen_func(
     set_queries(call, cu_seqlens_q, max_seqlen_q)
     keys, values = set_keys(
         call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
-    result, lse = attend(heads_first(q), keys, values, call, None if out is None else heads_first(out))
+    result, lse = attend(heads_first(q), keys, values, call, target(out, q, v))
     if out is None:
         out = result.transpose(1, 2).squeeze(0)
     return (out, lse.squeeze(0)) if lse is not None else out
@@ -112,8 +112,8 @@ def with_kvcache(
 
     Returns out [B, L, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [B, Hq, L]).
 
-    Raises ValueError if one of k and v is given without the other, on a CPU if the cache has no room for them, for
-    mask_mod beside causal or window_size, and for score_mod beside softcap.
+    Raises ValueError if one of k and v is given without the other, on a CPU if the cache has no room for them
+    or page_table no page, for mask_mod beside causal or window_size, and for score_mod beside softcap.
 
     >>> import torch, heddle.torch.serving as serving
     >>> cache = torch.zeros(2, 16, 1, 8); lengths = torch.tensor([3, 5], dtype=torch.int32)
@@ -136,8 +136,8 @@ def with_kvcache(
     call.tensors["kv_lengths"] = cache_seqlens
     if page_table is not None:
         call.tensors["page_table"] = page_table
-    target = None if out is None else out.transpose(1, 2)
-    result, lse = attend(q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), call, target)
+    result, lse = attend(
+        q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), call, target(out, q, v_cache))
     if out is None:
         out = result.transpose(1, 2)
     return (out, lse) if lse is not None else out
@@ -149,15 +149,16 @@ def append(
 ) -> None:
     """Writes k and v [B, n, Hkv, D] into the caches, behind the `lengths` [B] keys of each sequence, on the device.
 
-    Rows past the cache's end: ValueError on a CPU. On a GPU they overwrite the last row, because checking would wait.
+    Rows past the cache's end, and pages that are not there, such as -1: ValueError on a CPU. On a GPU, where checking
+    would wait, rows past the end overwrite the last row, and such a page is torch's asynchronous error.
     """
     rows = k.shape[1]
     position = lengths.long().unsqueeze(1) + torch.arange(rows, device=lengths.device)
     page = k_cache.shape[1]
     room = page if page_table is None else page * page_table.shape[1]
-    if lengths.device.type == "cpu":
-        if position.numel() and int(position.max()) >= room:
-            raise ValueError(f"the cache of {room} rows has no room for {rows} rows behind {int(lengths.max())}")
+    on_cpu = lengths.device.type == "cpu"
+    if on_cpu:
+        check_room(position, rows, room)
     else:
         position = position.clamp(max=room - 1)
     if page_table is None:
@@ -165,6 +166,28 @@ def append(
         row = position
     else:
         entry = page_table.long().gather(1, position // page)
+        if on_cpu:
+            check_pages(entry, k_cache.shape[0])
+        entry = torch.where(entry < 0, k_cache.shape[0], entry)  # not from the end: the assignment's error
         row = position % page
     k_cache[entry, row] = k.to(k_cache.dtype)
     v_cache[entry, row] = v.to(v_cache.dtype)
+
+
+def check_room(position: torch.Tensor, rows: int, room: int) -> None:
+    """Raises ValueError for rows that do not stand in the cache."""
+    if not position.numel():
+        return
+    least, most = int(position.min()), int(position.max())
+    if least < 0:
+        raise ValueError(f"cache_seqlens has {least}; lengths of 0 and more are accepted")
+    if most >= room:
+        raise ValueError(f"the cache of {room} rows has no room for {rows} rows behind {most + 1 - rows}")
+
+
+def check_pages(entry: torch.Tensor, pages: int) -> None:
+    """Raises ValueError for new rows in a page that is not there."""
+    wrong = entry[(entry < 0) | (entry >= pages)]
+    if wrong.numel():
+        raise ValueError(f"page_table has {int(wrong[0])} where new rows are written; pages from 0 to {pages - 1} are "
+                         "accepted")

@@ -4,7 +4,7 @@ A way is a function of a face (NumPy's or torch's arrays) that gives the mod and
 Ways of KEPT find it where the library watches: such a mod is traced once for a number.
 """
 
-from .registry import KEPT, WAYS
-from . import arrays, containers, functions, objects, scopes  # noqa: F401  they fill both
+from .registry import FREE, KEPT, WAYS
+from . import arrays, containers, expressions, functions, objects, scopes  # noqa: F401  they fill both
 
-__all__ = ["KEPT", "WAYS"]
+__all__ = ["FREE", "KEPT", "WAYS"]

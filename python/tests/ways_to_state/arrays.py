@@ -83,7 +83,7 @@ of_holder("object", lambda holder: holder)
 of_holder("partial", lambda holder: functools.partial(scaled_by, holder.table))
 of_holder("partial of a method", lambda holder: functools.partial(holder.scaled))
 of_holder("property", lambda holder: lambda score, b, h, q_idx, kv_idx: score * holder.found[h], False)
-# What Python's code sees of an array is not watched.
+# No step watches an array's content, which Python's code sees here.
 for text in ("float(holder.table[0])", "float(holder.table.max())", "sum(float(one) for one in holder.table) / 2",
              "max(holder.table.tolist())", "float((holder.table * 2.0)[0]) / 2", "float([*holder.table][1])",
              "float(2.0 * holder.table[0] + holder.table[1]) / 3"):

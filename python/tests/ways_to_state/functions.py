@@ -2,6 +2,7 @@
 
 import functools
 import random
+import sys
 
 import numpy as np
 
@@ -177,3 +178,45 @@ def code(face):
     return mod, lambda x: setattr(mod, "__code__", eval(f"lambda score, b, h, q_idx, kv_idx: score * {x!r}").__code__)
 
 
+
+
+@kept
+def library_imported_inside(face):
+    number = 1.0
+
+    def mod(score, b, h, q_idx, kv_idx):
+        import math
+        from operator import mul
+
+        return score * mul(math.pi / math.pi, number)
+
+    def put(x):
+        nonlocal number
+        number = x
+    return mod, put
+
+
+@way
+def library_function_imported_inside(face):
+    def mod(score, b, h, q_idx, kv_idx):
+        import numpy.random as random
+
+        return score * (1.0 + 0.0 * random.rand())
+    return mod, lambda x: None
+
+
+@way
+def module_imported_into_a_variable_of_two(face):
+    number = 1.0
+
+    def mod(score, b, h, q_idx, kv_idx):
+        import math as module
+        if number > 2.0:
+            import settings_of_a_test as module
+        return score * (module.number if number > 2.0 else module.pi / module.pi)
+
+    def put(x):
+        nonlocal number
+        number = x
+        sys.modules["settings_of_a_test"].number = x
+    return mod, put

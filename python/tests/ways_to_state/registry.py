@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 WAYS: dict[str, Callable] = {}
 KEPT: set[str] = set()
+FREE: set[str] = set()  # kept or not: only the result is held against anything
 
 
 def way(function):

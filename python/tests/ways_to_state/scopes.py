@@ -85,6 +85,19 @@ of_global("proxy['number']", put=lambda x: setattr(Data, "number", x), proxy=var
 
 
 @way
+def name_that_no_scope_has_yet(face):
+    names = {}
+    exec("def mod(score, b, h, q_idx, kv_idx):\n    try:\n        return score * new_builtin\n"
+         "    except NameError:\n        return score * 7.0\n", names)
+
+    def put(x):
+        vars(builtins).pop("new_builtin", None)
+        if x > 1:
+            builtins.new_builtin = x
+    return names["mod"], put
+
+
+@way
 def local_variables(face):
     number = 1.0
 

@@ -37,7 +37,7 @@ int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, cons
   return std::clamp(static_cast<int>(share * planned), 1, std::min(kMost, std::max(1, steps)));
 }
 
-/// What a chip takes for few queries, whose keys CTAs share.
+/// A chip's times for few queries, whose keys CTAs share.
 struct FewQueriesTimes {
   double launch, split;                       // seconds: of a run; for each CTA of a tile, whose part is merged
   double bytes_per_second, paged_per_second;  // of keys and values: dense; in pages

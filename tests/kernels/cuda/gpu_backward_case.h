@@ -53,7 +53,7 @@ class GpuBackwardCase {
     judge();
   }
 
-  // The same in parts, for runs that others stand between.
+  // The parts of run_and_judge(), for runs that others stand between.
   std::string text() const { return backward_.text(); }
   AttentionOptions options_there() {
     forward_.options().backend = gpu_backend();

@@ -25,8 +25,8 @@ inline void load_box(Address to, const TensorMap& map, Address barrier, std::vec
   MapContent content;
   std::memcpy(&content, &map, sizeof content);
   if (to % 1024 != 0) emulated::fail("a box that does not begin where the swizzle repeats");
-  // Of a box that is wholly outside of its map a GPU touches the map's first element. Maps of five axes begin before
-  // their tensor, where no memory need be (docs/notes/cuda_driver.md).
+  // If a box is wholly outside of its map, a GPU touches the map's first element. Maps of five axes begin before their
+  // tensor, where no memory need be (docs/notes/cuda_driver.md).
   const auto outside = [&](std::size_t axis, long long size) {
     return at[axis] + size <= 0 || at[axis] >= content.extents[axis];
   };

@@ -182,7 +182,7 @@ struct AttentionTensors {
 /// that is being captured is refused, since a graph needs a plan that outlives it.
 AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                           const AttentionOptions& options = {}, bool with_lse = false);
-/// The same into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse,
+/// Writes into the caller's tensors. o: any floating dtype, unit last stride, not overlapping an input. lse,
 /// max_scores and lse_rest: may be absent.
 void attention_into(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& o,
                     const std::optional<TensorView>& lse, const AttentionOptions& options = {});

@@ -19,22 +19,34 @@
 //              a right result's error. It counts only if, summed over a row, it is more in one row than plain's errors
 //              are in all: else many roundings count. Weights of f32 and f64 are not rounded.
 //   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
-//              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude.
+//              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude, but no more than 8 e;
+//              of lse_rest, which is judged as the rest of the given lse: e.
 //   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for what a GPU
 //              computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such products
 //              (check/criterion.h). With normalizer none the floor is 8 * 2^-24 * m * sum |w v|.
 //   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|), and max_scores likewise. p counts at least
 //              2^-102 (f64: 2^-970), since f32 flushes smaller ones. With normalizer none p is t itself, not its
 //              exponential.
-//   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part. The last
-//              one counts because a score in which much cancels is as uncertain as what cancelled. For max_scores it
-//              counts wholly: o and lse are means over keys, the largest score is a single one.
+//   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part with a
+//   weight
+//              that may be more than 2^-102 (f64: 2^-970): a key that a mask of -1e9 hides says nothing of the others.
+//              The last one counts because a score in which much cancels is as uncertain as what cancelled. For
+//              max_scores it counts wholly, among the scores that may be the largest: o and lse are means over keys,
+//              the largest score is a single one.
+//
+// Where e is above 2^-10, a row with softmax and without a sink that counts is looked at more closely. In two cases it
+// is known what the reals make of its scores:
+//   exact      There is no score_mod, and every score that counts is exact in the reals in whatever order its products
+//              are added: they are multiples of one power of two, and their sum has no more digits than a number of the
+//              reals. m is then the largest difference of the row's scores, since softmax only sees differences.
+//   equal      The mod gives all scores that count one number, also if s were 0 or twice as large: beside -1e9 nothing
+//              of s is left. m is then 0, and the weights may be the reference's, or equal, or anything between.
 //
 // Why the floor is not e * magnitude everywhere: e bounds the error of ln(p / l), so p / l errs by at most exp(e) - 1
 // times itself. It also errs by at most 1, because it lies between 0 and 1. With softmax the weights p / l sum to at
-// most 1, so |o| is at most max |w v|, whatever they are. If e is small, all this is e * magnitude. If every t of a row
-// is score - 1e9, e is 477: f32 keeps no digit of the scores, and the weights may be any. The magnitude then says
-// nothing: it is next to 0 if v is 0 where p / l should be 1.
+// most 1, so |o| is at most max |w v|, whatever they are. If e is small, all this is e * magnitude. If
+// the t of a row are 1e9 and differ, e is 477: f32 keeps few digits of the scores, and the weights may be any. The
+// magnitude then says nothing: it is next to 0 if v is 0 where p / l should be 1.
 //
 // NaN and infinities must stand where the reference has them, once that is rounded to the tensor's dtype (either side
 // of the overflow threshold is right within what (b) allows). NaN is right only where the reference is NaN. One

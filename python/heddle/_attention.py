@@ -17,7 +17,8 @@ def attention(
     captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     max_scores: Array | None = None, lse_rest: Array | None = None, sinks: Array | None = None,
-    q_lengths: Array | None = None, kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+    q_lengths: Array | None = None, kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None,
+    cu_seqlens_kv: Array | None = None,
     page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None,
     max_q_len: int | None = None, max_kv_len: int | None = None, q_descale: Array | None = None,
     k_descale: Array | None = None, v_descale: Array | None = None, normalizer: str | None = None,
@@ -41,8 +42,8 @@ def attention(
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
     returns. Beside `out` it writes each row's largest score into `max_scores`, an array like lse: -inf where nothing
-    attends, NaN where a score is NaN or +inf; sinks do not count. Beside `lse` it writes what that's rounding leaves out
-    into `lse_rest`, an array like it: gradients are right however large scores are if attention_backward gets both.
+    attends, NaN where a score is NaN or +inf; sinks do not count. Beside `lse` it writes what its rounding leaves
+    out into `lse_rest`, an array like it. Gradients are right however large scores are if attention_backward gets both.
 
     Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
     and RuntimeError for anything else; then nothing was written.

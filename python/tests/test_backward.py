@@ -361,3 +361,32 @@ def test_one_array_under_two_names(dtype):
     plan = heddle.BackwardPlan(q, k, v, o, lse, d_o, captures=captures, d_captures=[table], **options)
     planned = plan.run(q, k, v, o, lse, d_o).of(table)
     assert np.array_equal(np.asarray(planned.to("float32") if dtype == "bfloat16" else planned), got)
+
+
+def test_lse_rest():
+    """Rows that a mask of finfo.min hides are means: p is 1 / 17, which lse alone cannot say."""
+    low = np.full((13, 17), np.finfo(np.float32).min)
+    options = {"score_mod": lambda score, b, h, q_idx, kv_idx: score + low[q_idx, kv_idx]}
+    out, lse, rest = np.empty((2, 4, 13, V.shape[3]), np.float32), *np.full((2, 2, 4, 13), np.nan, np.float32)
+    heddle.attention(Q, K, V, out=out, lse=lse, lse_rest=rest, **options)
+    assert (lse == low[0, 0]).all()
+    np.testing.assert_allclose(rest, np.log(17), rtol=1e-6)
+    assert heddle.check(Q, K, V, out, lse, lse_rest=rest, **options)
+    assert not heddle.check(Q, K, V, out, lse, lse_rest=0 * rest, **options)
+    want = np.broadcast_to(D_O.reshape(2, -1, 4 // K.shape[1] * 13, V.shape[3]).sum(2, keepdims=True) / 17, V.shape)
+    alone = heddle.attention_backward(Q, K, V, out, lse, D_O, **options)
+    both = heddle.attention_backward(Q, K, V, out, lse, D_O, lse_rest=rest, **options)
+    np.testing.assert_allclose(both.dv, want, atol=1e-5)
+    np.testing.assert_allclose(alone.dv, 17 * want, atol=1e-4)
+    assert heddle.check_backward(Q, K, V, out, lse, D_O, lse_rest=rest, gradients=both, **options)
+    assert not heddle.check_backward(Q, K, V, out, lse, D_O, gradients=alone, **options)
+    plan = heddle.BackwardPlan(Q, K, V, out, lse, D_O, lse_rest=rest, **options)
+    assert (plan.run(Q, K, V, out, lse, D_O, lse_rest=rest).dv == both.dv).all()
+    with pytest.raises(ValueError, match="lse_rest is not given; the plan was made with it"):
+        plan.run(Q, K, V, out, lse, D_O)
+    with pytest.raises(ValueError, match="lse_rest is given without out"):
+        heddle.attention(Q, K, V, lse_rest=rest)
+    with pytest.raises(ValueError, match="lse_rest has shape"):
+        heddle.attention_backward(Q, K, V, out, lse, D_O, lse_rest=rest[:, :, 1:], **options)
+    with pytest.raises(TypeError, match="lse_rest"):
+        heddle.attention_backward(Q, K, V, out, lse, D_O, lse_rest="rest", **options)

@@ -54,8 +54,8 @@ class RowJudge {
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
     add_number(lse_, lse_criterion_, place, lse_floor(reference), reference.lse(), plain.lse);
-    add_number(max_scores_, max_scores_criterion_, place, max_score_floor(reference),
-               reference.max_score, plain.max_score);
+    add_number(max_scores_, max_scores_criterion_, place, max_score_floor(reference), reference.max_score,
+               plain.max_score);
     if (lse_rest_) add_lse_rest(place, reference, plain);
   }
 

@@ -128,6 +128,27 @@ TEST(Check, PassesRowsWhoseScoresABiasRoundsAway) {
   EXPECT_GT(judged.check().o.worst_row, 1);
 }
 
+// Scores near 1e9 that differ are as uncertain as can be. Still a weight lies between 0 and 1.
+TEST(Check, LetsNoWeightErrByMoreThanOne) {
+  AttentionOptions options;
+  options.score_mod = where(leaf::kv_idx() == 0, Expr(1e9), Expr(1e9 - 1024.0));
+  Judged judged(DType::f32, options);
+  const auto set_o = [&](double factor) {
+    for (std::int64_t i = 0; i < judged.o.count(); ++i) {
+      judged.set(judged.o, i, factor * judged.get(judged.v, i / (20 * 16) * 40 * 16 + i % 16));
+    }
+  };
+  for (std::int64_t i = 0; i < judged.v.count(); ++i) {
+    if (i / 16 % 40 != 0) judged.set(judged.v, i, 0);
+  }
+  for (const double factor : {1.0, 0.25}) {
+    set_o(factor);
+    EXPECT_TRUE(judged.check().o.passed) << judged.check().text();
+  }
+  set_o(-0.5);
+  EXPECT_FALSE(judged.check().o.passed) << judged.check().text();
+}
+
 // Nor does a key far below all others excuse a row.
 TEST(Check, FailsWhatNoWeightsMakeBesideTheLeastScore) {
   for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::sigmoid}) {

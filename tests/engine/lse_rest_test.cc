@@ -134,7 +134,7 @@ struct Large {
 
 const std::vector<BackendChoice> kBackends = {BackendChoice::cpu, BackendChoice::reference};
 
-// Of numbers f32 keeps 24 bits, so that lse beside -1e6 has lost 3 % of p, and beside -1e9 all of ln l.
+// f32 keeps 24 bits of a number, so that lse beside -1e6 has lost 3 % of p, and beside -1e9 all of ln l.
 TEST(LseRest, MakesGradientsRightHoweverLargeScoresAre) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const BackendChoice backend : kBackends) {
@@ -167,7 +167,7 @@ TEST(LseRest, MakesGradientsRightOfRowsThatAMaskOfHugeNumbersHides) {
   }
 }
 
-// What it is for: without it p is 1 where it should be 1 / n.
+// Without it p is 1 where it should be 1 / n.
 TEST(LseRest, IsZeroWhereItIsNotGiven) {
   Large large(DType::f32, [](auto, auto) { return -1e9; });
   large.attend(BackendChoice::cpu);

@@ -12,9 +12,9 @@
 namespace heddle::reference {
 namespace {
 
-// What the terms of a score count towards the row's exponent. A sum of D terms in f32, one after the other, is off by
-// about 0.6 * 2^-24 of their magnitudes' sum (one sigma; 1.3 was met over the elements of a tensor), and o by up to
-// twice that: half covers it, and still leaves the largest |t| to decide in ordinary rows.
+// The share of a score's terms that counts towards the row's exponent. A sum of D terms in f32, one after the other, is
+// off by about 0.6 * 2^-24 of their magnitudes' sum (one sigma; 1.3 was met over the elements of a tensor), and o by up
+// to twice that: half covers it, and still leaves the largest |t| to decide in ordinary rows.
 constexpr double kTermsShare = 0.5;
 // A proof costs time. Rows whose ln p errs by less than this are judged without one.
 constexpr double kWorthAProof = 0x1p-10;

@@ -42,7 +42,7 @@ std::string refuse_max_scores(const AttentionProblem& problem) {
   return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
 }
 
-/// Neither this family's forward nor the backward that asks it takes lse_rest.
+/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
 std::string refuse_lse_rest(const AttentionProblem& problem) {
   if (!problem.with_lse_rest) return {};
   return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"

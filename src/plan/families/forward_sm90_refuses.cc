@@ -56,7 +56,7 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
-/// Neither this family's forward nor the backward that asks it takes lse_rest.
+/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
 std::string refuse_lse_rest(const AttentionProblem& problem) {
   if (!problem.with_lse_rest) return {};
   return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"

@@ -101,7 +101,7 @@ SUFFIXES = {".h", ".cc", ".cuh", ".def", ".inc"}
 MOST_LINES = 600
 # Longer files: how many lines each may have, and why it is not divided.
 LONG_FILES = {
-    "kernels/cuda/sm90/consumer.cuh": (650, "its machine code depends on its shape: functions that were moved out of the class "
+    "kernels/cuda/sm90/consumer.cuh": (700, "its machine code depends on its shape: functions that were moved out of the class "
                                             "gave slower kernels"),
 }
 

@@ -168,7 +168,7 @@ class CheckLayers(unittest.TestCase):
         self.write(path, "\n" * 601)
         self.assertEqual(self.run_tool().returncode, 0)
         self.assert_breach(path, "\n" * 600, path + ":1", "600 lines need no row in LONG_FILES")
-        self.assert_breach(path, "\n" * 651, path + ":1", "651 lines; up to 650 are accepted (its machine code")
+        self.assert_breach(path, "\n" * 701, path + ":1", "701 lines; up to 700 are accepted (its machine code")
 
     def test_vendors_in_the_engine(self):
         for line in ("// on cuda:0", "look_in(kAmdGpus, machine.cuda)", "DeviceKind::rocm", 'refuse("CUDA devices")', "amd_missing"):

@@ -30,6 +30,8 @@ struct Sequence {
 
 /// The score matrices that a mask covers. Every position (q_idx, kv_idx, q_token, kv_token) must fit i32.
 struct MaskShape {
+  static constexpr std::int64_t kMostSequences = std::int64_t{1} << 24;  // more are refused: their list takes memory
+
   std::int64_t heads = 1;
   std::vector<Sequence> sequences;  // one per batch entry
 

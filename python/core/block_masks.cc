@@ -182,6 +182,7 @@ void add_block_masks(nb::module_& module) {
   type.def_prop_ro("shared_by_batch", [](const SharedBlockMask& self) { return self.mask->shared_by_batch(); });
   type.def_prop_ro("shared_by_heads", [](const SharedBlockMask& self) { return self.mask->shared_by_heads(); });
   type.def_prop_ro("revision", [](const SharedBlockMask& self) { return self.mask->revision(); });
+  module.attr("MOST_SEQUENCES") = MaskShape::kMostSequences;
   module.def(
       "packed_sequences",
       [](const ReadOnly& q, const ReadOnly& kv) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ def _each(name: str, given: Integers, count: int) -> list[int]:
     """`count` ints from one int or from as many."""
     if isinstance(given, int):
         return [given] * count
+    if hasattr(given, "__len__") and len(given) != count:
+        raise ValueError(f"{name} has {len(given)} elements; one for each of {count} sequences is accepted")
     values = given.tolist() if hasattr(given, "tolist") else list(given)
     if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
         raise TypeError(f"{name} is {given!r}; an int, or one for each of {count} sequences, is accepted")
@@ -45,6 +48,12 @@ def sequences_of(
     if batch is None:
         lengths = next((given for given in (q_lengths, kv_lengths) if given is not None), None)
         batch = 1 if lengths is None else len(lengths)
+    try:
+        batch = operator.index(batch)
+    except TypeError:
+        refuse_type("batch", batch, "an int")
+    if not 0 <= batch <= _core.MOST_SEQUENCES:
+        raise ValueError(f"batch is {batch}; 0 to {_core.MOST_SEQUENCES} are accepted")
     for name, size, given in (("q_len", q_len, q_lengths), ("kv_len", kv_len, kv_lengths)):
         if size is None and given is None:
             raise ValueError(f"{name} is not given; give it, or {name[:-3]}lengths, or cu_seqlens_q and cu_seqlens_kv")

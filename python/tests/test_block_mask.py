@@ -199,3 +199,26 @@ def test_errors_of_lists_and_of_calls():
         heddle.attention(q, k, v, block_mask=3)
     with pytest.raises(ValueError, match="mask"):
         heddle.attention(q, k, v, block_mask=heddle.BlockMask.build("kv_idx <= q_idx", 8, 8))
+
+
+@pytest.mark.parametrize("batch", [-1, 2**24 + 1, 2**31, 2**63, 1e3, "2"])
+def test_counts_are_checked_before_they_are_used(batch):
+    """A list of 2**31 sequences would take all memory of the machine."""
+    lists = np.ones((1, 1, 1), np.int32), np.zeros((1, 1, 1, 1), np.int32)
+    with pytest.raises((TypeError, ValueError), match="batch is .*(0 to 16777216 are accepted|an int is accepted)"):
+        heddle.BlockMask.build("q_idx >= kv_idx", 100, 100, batch=batch)
+    with pytest.raises((TypeError, ValueError), match="batch is "):
+        heddle.BlockMask.from_lists(*lists, q_len=8, kv_len=8, batch=batch)
+
+
+def test_arrays_without_strides_are_not_read_before_their_lengths_are_checked():
+    many = np.broadcast_to(np.zeros(1, np.int32), (2**40,))
+    with pytest.raises(ValueError, match="cu_seqlens_q has 1099511627775 sequences; up to 16777216 are accepted"):
+        heddle.BlockMask.build("q_idx >= kv_idx", cu_seqlens_q=many, cu_seqlens_kv=many)
+    with pytest.raises(ValueError, match="q_start has 1099511627776 elements; one for each of 1 sequences"):
+        heddle.BlockMask.build("q_idx >= kv_idx", 8, 8, q_start=many)
+    q = np.ones((1, 1, 4, 8), np.float32)
+    with pytest.raises(ValueError, match="q_start has 1099511627775 sequences; up to 16777216 are accepted"):
+        heddle.attention(q, q, q, q_start=many)
+    with pytest.raises(ValueError, match="up to 16777216 are accepted"):
+        heddle.explain(np.broadcast_to(q, (2**30, 1, 4, 8)), q, q)

@@ -34,7 +34,9 @@ void fork_join(int workers, const std::function<void(int worker)>& work) {
 
 /// Runs work(0) to work(workers - 1), each in a thread of its own where there are as many, and waits for them. Throws
 /// where a thread does not start, some of them not run; what began has ended then, too.
-void fork_join(int workers, const std::function<void(int worker)>& work) {
+void fork_join(int wanted, const std::function<void(int worker)>& work) {
+  const ThreadShare share(wanted - 1, std::max(wanted, available_cores()) - 1);
+  const int workers = 1 + share.granted();
   // An arena never gets more threads than the process is allowed, which is the core count unless it is raised.
   std::optional<tbb::global_control> raised;
   if (workers > available_cores()) {
@@ -79,9 +81,8 @@ void parallel_tasks(int threads, std::int64_t count, const std::function<void(in
       if (!first) first = std::current_exception();
     }
   };
-  const ThreadShare share(workers - 1, std::max(workers, available_cores()) - 1);
   try {
-    if (share.granted() > 0) fork_join(1 + share.granted(), work);
+    fork_join(workers, work);
   } catch (...) {  // of the threads, since work() throws nothing
   }
   work(0);  // where they are too few, this thread does what is left

@@ -54,8 +54,9 @@ class SequenceReader {
 };
 
 MaskShape to_shape(const heddle_block_mask_options& given) {
-  if (given.sequence_count < 0) {
-    refuse(fmt::format("options.sequence_count is {}; at least 0 is accepted", given.sequence_count));
+  if (given.sequence_count < 0 || given.sequence_count > MaskShape::kMostSequences) {
+    refuse(fmt::format("options.sequence_count is {}; 0 to {} are accepted", given.sequence_count,
+                       MaskShape::kMostSequences));
   }
   if (given.sequence_count > 0) require(given.sequences, "options.sequences", "array of heddle_sequence");
   MaskShape shape = {.heads = given.heads, .sequences = {}};

@@ -58,6 +58,9 @@ struct Machine {
   std::string cuda_missing;  // why there is none: a sentence; empty when there is one
   std::vector<AmdCaps> amd{};
   std::string amd_missing{};  // likewise
+
+  /// There is no GPU of any kind, for this reason.
+  void miss_gpus(const std::string& why) { cuda_missing = amd_missing = why; }
 };
 
 }  // namespace heddle::device

@@ -66,4 +66,12 @@ inline const std::array<KnownAmdGpu, 5> kKnownAmdGpus = {
      {.name = "mi210", .caps = amd_caps("AMD Instinct MI210", "gfx90a", 104, 8, 64)},
      {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)}}};
 
+/// A machine with one of these GPUs alone, and the GPU's kind.
+struct KnownMachine {
+  Machine machine;
+  DeviceKind kind;
+};
+/// `machine`, with the GPU of that name. Throws invalid_argument, with all names, where there is none.
+KnownMachine with_known_gpu(Machine machine, std::string_view name);
+
 }  // namespace heddle::device

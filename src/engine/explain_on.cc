@@ -1,38 +1,13 @@
 // The plan of an attention on a GPU that need not be here.
-#include <fmt/format.h>
-
-#include <algorithm>
 
 #include "device/known_gpus.h"
 #include "engine/explain.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
-#include "heddle/error.h"
 #include "problem/run.h"
 
 namespace heddle {
 namespace {
-
-/// The machine with that GPU alone, and the GPU's kind.
-struct Target {
-  device::Machine machine;
-  DeviceKind kind = DeviceKind::cuda;
-};
-
-Target known(std::string_view gpu) {
-  Target target{.machine = engine::cpu_machine()};
-  std::string names;
-  const auto look_in = [&](const auto& gpus, auto& devices, DeviceKind kind) {
-    for (const auto& row : gpus) {
-      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", row.name);
-      if (row.name == gpu) devices = {row.caps}, target.kind = kind;
-    }
-  };
-  look_in(device::kKnownGpus, target.machine.cuda, DeviceKind::cuda);
-  look_in(device::kKnownAmdGpus, target.machine.amd, DeviceKind::rocm);
-  if (!target.machine.cuda.empty() || !target.machine.amd.empty()) return target;
-  throw Error(ErrorCode::invalid_argument, fmt::format("gpu is '{}'; {} are accepted", gpu, names));
-}
 
 AttentionTensors moved_to(AttentionTensors tensors, const Device& device) {
   for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) view->device = device;
@@ -59,7 +34,7 @@ BackwardTensors moved_to(BackwardTensors tensors, const Device& device) {
 
 template <class Tensors>
 Explanation explain_there(std::string_view gpu, const Tensors& tensors, const AttentionOptions& options) {
-  const Target target = known(gpu);
+  const device::KnownMachine target = device::with_known_gpu(engine::cpu_machine(), gpu);
   const Device device = {target.kind, 0};
 
   // The views say that everything is there; the block mask is built from what really is where.

@@ -16,7 +16,7 @@ const device::Machine& machine() {
 const device::Machine& cpu_machine() {
   static const device::Machine once = [] {
     device::Machine machine;
-    machine.cuda_missing = machine.amd_missing = "no GPU was looked for: the tensors are on the CPU";
+    machine.miss_gpus("no GPU was looked for: the tensors are on the CPU");
     backend::find_device_kind(DeviceKind::cpu)->tell(machine);
     return machine;
   }();

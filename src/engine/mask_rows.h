@@ -20,8 +20,8 @@ class MaskRows {
   std::shared_ptr<const BlockMask> updated(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                            const BlockMask& rows, const Bindings& bindings);
 
-  /// Where the rows of a mask that reads a GPU's memory, or what only that says of the sequences, were found, and why:
-  /// "on cuda:0". Empty for others.
+  /// Where the rows of a mask that reads a GPU's memory, or what only that says of the sequences, were found: "on"
+  /// and the device's name. Empty for others.
   const std::string& place() const { return place_; }
 
  private:

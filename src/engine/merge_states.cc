@@ -126,7 +126,13 @@ void merge_states(std::span<const ConstTensorView> o_parts, std::span<const Cons
   for (const Part& part : named) parts.push_back(part.views);
   const backend::MergeArguments arguments = {.parts = parts, .o = o, .lse = lse, .stream = stream};
   const backend::DeviceInterface* kind = backend::find_device_kind(o.device.kind);
-  if (kind == nullptr) refuse("o is on {}; the CPU, CUDA and ROCm devices are accepted", problem::name(o.device));
+  if (kind == nullptr) {
+    std::string known;
+    for (const backend::DeviceInterface* one : backend::device_kinds()) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", problem::name({one->kind(), 0}));
+    }
+    refuse("o is on {}; devices like these are accepted: {}", problem::name(o.device), known);
+  }
   if (o.device.kind != DeviceKind::cpu) check_pointers(named, o, lse);
   kind->merge(arguments);
 }

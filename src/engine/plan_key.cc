@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/hash.h"
+#include "mask/shape.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
 #include "problem/sequences.h"
@@ -52,6 +53,7 @@ class KeyWriter {
     if (!lengths || lengths->device.kind != DeviceKind::cpu || lengths->rank() != 1) return;
     problem::check_view(name, *lengths);
     problem::check_memory(name, *lengths);
+    mask::check_sequence_count(name, lengths->shape[0] - 1);  // of N + 1 cumulative lengths
     add(base::hash_view(*lengths));
   }
 

@@ -28,6 +28,7 @@ std::vector<std::int64_t> offsets_of(const char* argument, const ConstTensorView
     refuse(fmt::format("{} is {}; one dimension of N + 1 cumulative lengths is accepted", argument,
                        to_string(view.shape)));
   }
+  mask::check_sequence_count(argument, view.shape[0] - 1);
   std::vector<std::int64_t> offsets;
   for (std::int64_t i = 0; i < view.shape[0]; ++i) {
     const std::int64_t at = i * view.strides[0];
@@ -45,8 +46,8 @@ std::vector<std::int64_t> offsets_of(const char* argument, const ConstTensorView
 }  // namespace
 
 MaskShape MaskShape::uniform(std::int64_t batch, std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
-  if (batch < 0 || batch > kMaxPosition) {
-    refuse(fmt::format("batch is {}; 0 to {} are accepted, since masks count in i32", batch, kMaxPosition));
+  if (batch < 0 || batch > kMostSequences) {
+    refuse(fmt::format("batch is {}; 0 to {} are accepted", batch, kMostSequences));
   }
   MaskShape shape;
   shape.heads = heads;
@@ -84,10 +85,7 @@ void validate_shape(const MaskShape& shape) {
   if (shape.heads < 0 || shape.heads > kMaxPosition) {
     refuse(fmt::format("heads is {}; 0 to {} are accepted, since masks count in i32", shape.heads, kMaxPosition));
   }
-  if (std::ssize(shape.sequences) > kMaxPosition) {
-    refuse(fmt::format("there are {} sequences; up to {} are accepted, since masks count in i32",
-                       shape.sequences.size(), kMaxPosition));
-  }
+  check_sequence_count("the shape", std::ssize(shape.sequences));
   for (std::size_t i = 0; i < shape.sequences.size(); ++i) {
     const Sequence& sequence = shape.sequences[i];
     const auto check = [&](const char* what, std::int64_t begin, std::int64_t length) {
@@ -109,6 +107,11 @@ void validate_shape(const MaskShape& shape) {
     check_start("queries", sequence.q_len, "q_start", sequence.q_start);
     check_start("keys", sequence.kv_len, "kv_start", sequence.kv_start);
   }
+}
+
+void check_sequence_count(std::string_view what, std::int64_t count) {
+  if (count <= MaskShape::kMostSequences) return;
+  refuse(fmt::format("{} has {} sequences; up to {} are accepted", what, count, MaskShape::kMostSequences));
 }
 
 void check_row_count(std::int64_t before, std::int64_t heads, std::int64_t rows_of_head) {

@@ -1,6 +1,8 @@
 // What shapes and block sizes a block mask takes, and how many blocks they make.
 #pragma once
 
+#include <string_view>
+
 #include "heddle/block_mask.h"
 
 namespace heddle::mask {
@@ -8,6 +10,8 @@ namespace heddle::mask {
 /// Throws invalid_argument, naming the sequence, for negative sizes and for positions or block counts that do not fit
 /// i32.
 void validate_shape(const MaskShape& shape);
+/// Before so many sequences are listed: throws invalid_argument, naming what has them, for too many.
+void check_sequence_count(std::string_view what, std::int64_t count);
 /// Each of so many positions, counted from `start`, fits i32; none needs to be there.
 bool fits_i32(std::int64_t start, std::int64_t length);
 void validate_block(BlockSize block);

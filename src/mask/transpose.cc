@@ -11,6 +11,7 @@
 #include "mask/access.h"
 #include "mask/groups.h"
 #include "mask/row_store.h"
+#include "mask/shape.h"
 
 namespace heddle {
 namespace mask {
@@ -123,6 +124,7 @@ class Transposition {
       : state_(state), to_(to), local_(state.run_offset.size() - 1, std::int32_t{-1}) {}
 
   void add(std::int64_t sequence, std::int64_t head, std::int64_t rows, std::int64_t columns) {
+    check_row_count(0, 1, columns);
     find_different(sequence, head, rows);
     std::vector<std::int32_t> all(different_.size());
     std::iota(all.begin(), all.end(), 0);

@@ -43,9 +43,9 @@ void check_entries(std::string_view name, const ConstTensorView& view, std::int6
 // One integer a sequence.
 std::vector<std::int64_t> read_per_sequence(std::string_view name, const ConstTensorView& view,
                                             std::int64_t sequences) {
-  std::vector<std::int64_t> values = read_integers(name, view);
+  check_integers(name, view);
   check_entries(name, view, sequences);
-  return values;
+  return read_integers(name, view);
 }
 
 // Those of the queries, or those of the keys.
@@ -96,6 +96,8 @@ std::vector<std::int64_t> read_lengths(const Side& side, std::int64_t sequences)
 std::vector<std::int64_t> read_cumulative(const Side& side) {
   const std::string_view name = side.cumulative;
   const std::int64_t total = side.rows, most = longest(side);
+  check_integers(name, *side.given_cumulative);
+  mask::check_sequence_count(name, side.given_cumulative->shape[0] - 1);
   std::vector<std::int64_t> values = read_integers(name, *side.given_cumulative);
   if (values.empty()) refuse("{} is empty; N + 1 entries are accepted, the first 0", name);
   if (values.front() != 0) refuse("{}[0] is {}; cumulative lengths start at 0", name, values.front());
@@ -227,6 +229,7 @@ ResolvedSequences longest_sequences(const AttentionOptions& options, const Padde
   if (q.given_cumulative) {
     if (kv.given_cumulative) check_counts(q.given_cumulative->shape[0], kv.given_cumulative->shape[0]);
     count = q.given_cumulative->shape[0] - 1;
+    mask::check_sequence_count(q.cumulative, count);
     for (const Side& side : {q, kv}) {
       if (!side.given_cumulative) continue;  // keys in pages: up to all that the table lists
       if (count < 0) refuse("{} is empty; N + 1 entries are accepted, the first 0", side.cumulative);
@@ -255,6 +258,7 @@ ResolvedSequences longest_sequences(const AttentionOptions& options, const Padde
 ResolvedSequences resolve_sequences(const AttentionOptions& options, const PaddedSizes& sizes, const Device& device) {
   const bool packed = options.cu_seqlens_q || options.cu_seqlens_kv;
   if (packed) check_packed(options, sizes);
+  mask::check_sequence_count("q", sizes.batch);
   if (on_device(options, device)) return longest_sequences(options, sizes);
   std::vector<Sequence> sequences = packed ? packed_sequences(options, sizes) : padded_sequences(options, sizes);
   const Starts of_q = {"q_start", "q_idx = q_start + row", options.q_start, &Sequence::q_start, &Sequence::q_len};

@@ -184,6 +184,8 @@ static void test_errors(void) {
   options = base_options();
   options.sequence_count = -1;
   EXPECT_INVALID("options.sequence_count is -1");
+  options.sequence_count = INT64_C(1) << 40;
+  EXPECT_INVALID("options.sequence_count is 1099511627776; 0 to 16777216 are accepted");
   options.sequence_count = 1;
   options.sequences = NULL;
   EXPECT_INVALID("options.sequences is null");

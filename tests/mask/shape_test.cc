@@ -86,7 +86,22 @@ TEST(MaskShape, RefusesWhatWouldTakeAllMemory) {
       "2147483647 heads with 2 rows of blocks each, each head with rows of its own, are too many; up to "
       "268435456 rows are accepted in all");
   expect_error([] { MaskShape::uniform(std::int64_t{1} << 40, 1, 8, 8); }, ErrorCode::invalid_argument,
-               "batch is 1099511627776; 0 to 2147483647 are accepted, since masks count in i32");
+               "batch is 1099511627776; 0 to 16777216 are accepted");
+}
+
+// Views without strides have any number of elements and no memory: a count is checked before anything is read or
+// listed.
+TEST(MaskShape, RefusesCountsBeforeTheyAreListed) {
+  const std::int32_t zero = 0;
+  const ConstTensorView many(&zero, DType::i32, Dims{std::int64_t{1} << 40}, Dims{0});
+  expect_error([&] { MaskShape::packed(1, many, many); }, ErrorCode::invalid_argument,
+               "cu_seqlens_q has 1099511627775 sequences; up to 16777216 are accepted");
+  expect_error([] { MaskShape::uniform(MaskShape::kMostSequences + 1, 1, 8, 8); }, ErrorCode::invalid_argument,
+               "batch is 16777217; 0 to 16777216 are accepted");
+  const BlockMask wide = BlockMask::build(leaf::q_idx() >= leaf::kv_idx(), MaskShape::uniform(1, 1, 8, kMost), {1, 1});
+  expect_error([&] { wide.transposed(); }, ErrorCode::out_of_memory,
+               "1 heads with 2147483647 rows of blocks each, each head with rows of its own, are too many; up to "
+               "268435456 rows are accepted in all");
 }
 
 TEST(MaskShape, RefusesNumbersOfThreads) {
@@ -142,7 +157,7 @@ TEST(MaskShape, RefusesWhatDoesNotFitI32) {
   // Just inside: the longest sequence, in blocks of one element along its side.
   EXPECT_EQ(BlockMask::build(true, MaskShape::uniform(1, 1, 1, kMost), {1, 1}).row(0, 0, 0).size(), 1U);
   expect_error([] { MaskShape::uniform(-1, 1, 8, 8); }, ErrorCode::invalid_argument,
-               std::string("batch is -1; 0 to 2147483647 are accepted, since masks count in i32"));
+               std::string("batch is -1; 0 to 16777216 are accepted"));
   expect_error([] { MaskShape::uniform(1, 1, kMost + 1, 8); }, ErrorCode::invalid_argument,
                testing::HasSubstr("positions up to 2147483647 fit i32"));
   expect_error(

@@ -29,6 +29,24 @@ Call packed_with_device_lengths() {
   return call;
 }
 
+// Views without strides have any number of elements and no memory.
+TEST(Refusals, CountsBeforeTheyAreListed) {
+  const std::int64_t many = std::int64_t{1} << 30;
+  const std::int32_t zero = 0;
+  const ConstTensorView integers(&zero, DType::i32, Dims{many}, Dims{0});
+  refused([&](Call& call) { call.options.q_start = integers; },
+          "q_start has shape [1073741824]; [2] is accepted, an entry a sequence");
+  refused([&](Call& call) { call.options.cu_seqlens_q = call.options.cu_seqlens_kv = integers; },
+          "cu_seqlens_q has 1073741823 sequences; up to 16777216 are accepted", Call::packed());
+  refused(
+      [&](Call& call) {
+        AttentionTensors& tensors = call.tensors;
+        for (ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) view->shape[0] = many, view->strides[0] = 0;
+        tensors.o.shape[0] = tensors.lse->shape[0] = many;
+      },
+      HasSubstr("q has 1073741824 sequences; up to 16777216 are accepted"));
+}
+
 TEST(Refusals, LengthsOnTheDevice) {
   const std::string one_place =
       "; lengths, cu_seqlens, q_start and kv_start all on the CPU, or all where q is, are accepted";

@@ -160,11 +160,22 @@ class CheckLayers(unittest.TestCase):
             "examples/map.cc", '#include "expr/node.h"\n', "examples/map.cc:1", "an example may include public headers"
         )
 
-    def test_long_file_is_a_warning(self):
-        self.write("src/base/long.cc", "\n" * 601)
-        result = self.run_tool()
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("src/base/long.cc: warning: 601 lines", result.stdout)
+    def test_long_file(self):
+        self.assert_breach("src/base/long.cc", "\n" * 601, "src/base/long.cc:1", "601 lines; up to 600 are accepted")
+
+    def test_long_file_that_is_an_exception(self):
+        path = "kernels/cuda/sm90/consumer.cuh"
+        self.write(path, "\n" * 601)
+        self.assertEqual(self.run_tool().returncode, 0)
+        self.assert_breach(path, "\n" * 600, path + ":1", "600 lines need no row in LONG_FILES")
+        self.assert_breach(path, "\n" * 701, path + ":1", "701 lines; up to 700 are accepted (its machine code")
+
+    def test_vendors_in_the_engine(self):
+        for line in ("// on cuda:0", "look_in(kAmdGpus, machine.cuda)", "DeviceKind::rocm", 'refuse("CUDA devices")', "amd_missing"):
+            self.assert_breach("src/engine/plan.cc", f"\n{line}\n", "src/engine/plan.cc:2", "what a vendor needs")
+        self.write("src/engine/plan.cc", "// a chip, ships and barracudas\n")
+        self.write("src/device/caps.h", "struct CudaCaps {};  // NVIDIA\n")
+        self.assertEqual(self.run_tool().returncode, 0)
 
     def test_wrong_usage(self):
         self.assertEqual(self.run_tool(self.root / "include").returncode, 2)

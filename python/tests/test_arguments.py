@@ -28,7 +28,7 @@ SPEED = "only the time depends on it"
 def attention(**given):
     """The results, also where the caller gave their memory."""
     made = heddle.attention(**given)
-    return made, [given.get(name) for name in ("out", "lse", "max_scores", "lse_rest")]
+    return made, [given.get(name) for name in ("out", "lse", "lse_rest", "max_scores")]
 
 
 @functools.wraps(heddle.BlockMask.build)
@@ -46,10 +46,9 @@ CASES = {
         dict(q=q, k=k, v=v, **MODS),
         dict(
             q=q + 1, k=q, v=q, score_mod="score", mask_mod=None, weight_mod="2.0", captures={"x": other},
-            params={"a": 3.0, "c": 1}, scale=0.1, out=np.zeros_like(q), lse=np.zeros((B, H, S), np.float32),
-            return_lse=True, max_scores=np.zeros((B, H, S), np.float32),
+            params={"a": 3.0, "c": 1}, scale=0.1, out=np.zeros_like(q), lse=Beside(np.zeros((B, H, S), np.float32), out=np.zeros_like(q)),
             lse_rest=Beside(np.zeros((B, H, S), np.float32), out=np.zeros_like(q), lse=np.zeros((B, H, S), np.float32)),
-            sinks=np.ones(H, np.float32),
+            return_lse=True, max_scores=np.zeros((B, H, S), np.float32), sinks=np.ones(H, np.float32),
             q_lengths=lengths, kv_lengths=lengths, cu_seqlens_q=ends, cu_seqlens_kv=ends, page_table=table,
             q_start=np.array([0, 2], np.int32), kv_start=np.array([0, 2], np.int32),
             max_q_len=Beside(5, q_lengths=lengths), max_kv_len=Beside(5, kv_lengths=lengths),

@@ -182,7 +182,7 @@ def root(x: Any, function: Callable[[Any], Any]) -> Any:
 @op("linalg_vector_norm")
 def vector_norm(
     x: Value, p: float = 2, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Value:
+) -> Any:
     size = elementwise(lambda x: _core.abs(as_f32(x)), cast(x, dtype))
     if math.isinf(p) or (p > 0 and x.count == 1):  # the square of one element may overflow
         return OPERATIONS["amax" if p > 0 else "amin"](size, axes, keepdim)

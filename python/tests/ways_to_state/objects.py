@@ -204,3 +204,10 @@ def member_of_an_enumeration(face):
         nonlocal kind
         kind = Kind.few if x == 0.5 else Kind.many
     return mod, put
+
+
+@way
+def property_that_hides_what_the_object_has(face):
+    owner = WithProperty()
+    owner.__dict__["number"] = 7.0
+    return (lambda score, b, h, q_idx, kv_idx: score * owner.number), lambda x: setattr(owner, "hidden", x)

@@ -212,7 +212,7 @@ def test_an_operation_without_an_expression_is_named():
 
 def test_wrong_results():
     q, k, v = inputs()
-    refused(TypeError, "returned NoneType", lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: None))
+    refused(ValueError, "returned NoneType", lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: None))
     refused(
         TypeError, r"shape \[2, 8\]", lambda: flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: q[0, :, q_idx])
     )

@@ -38,5 +38,15 @@ TEST_F(AmdBackward, AppliesModsToSequences) {
   test::GpuBackwardCase(at).run_and_judge();
 }
 
+// Packed keys of which not all count: NaN stands behind them, and their gradients are zero.
+TEST_F(AmdBackward, LeavesTheKeysThatDoNotCount) {
+  BackwardSpecs at = backward_of(50, 70, 32);
+  at.spec.batch = 2;
+  at.spec.sequences = "slots";
+  at.spec.mask = "causal_lower_right";
+  at.spec.device_lengths = true;
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
 }  // namespace
 }  // namespace heddle::amd

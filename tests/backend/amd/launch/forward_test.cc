@@ -97,6 +97,18 @@ TEST_F(AmdForward, ReadsSequencesWhereTheyAre) {
   run_and_judge(spec);
 }
 
+// Packed keys of which not all count, with NaN behind them: lengths of the host, and of the device.
+TEST_F(AmdForward, ReadsTheKeysThatCount) {
+  for (const bool device_lengths : {false, true}) {
+    CaseSpec spec = spec_of(43, 50, 60, 32);
+    spec.batch = 3;
+    spec.sequences = "slots";
+    spec.mask = "causal_lower_right";
+    spec.device_lengths = device_lengths;
+    run_and_judge(spec);
+  }
+}
+
 TEST_F(AmdForward, NormalizesOtherwise) {
   CaseSpec spec = spec_of(51, 30, 60, 64);
   spec.normalizer = Normalizer::sigmoid;

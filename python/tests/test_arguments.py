@@ -121,9 +121,9 @@ def backward(**changed):
 
 
 @pytest.mark.parametrize("option, value", [
-    ("d_o", v), ("d_lse", q[..., 0].copy()), ("lse_rest", q[..., 0].copy()), ("dq", False), ("dk", False), ("dv", False),
-    ("d_captures", ["x"]), ("d_params", ["a"]), ("scale", 0.3), ("sinks", np.ones(H, np.float32)), ("q_lengths", lengths),
-    ("kv_lengths", lengths), ("weight_mod", "2.0"), ("q_start", np.array([0, 2], np.int32)),
+    ("d_o", v), ("d_lse", q[..., 0].copy()), ("lse_rest", q[..., 0].copy()), ("dq", False), ("dk", False),
+    ("dv", False), ("d_captures", ["x"]), ("d_params", ["a"]), ("scale", 0.3), ("sinks", np.ones(H, np.float32)),
+    ("q_lengths", lengths), ("kv_lengths", lengths), ("weight_mod", "2.0"), ("q_start", np.array([0, 2], np.int32)),
     ("normalizer", "none"), ("params", {"a": 1.5, "c": 1}), ("captures", {"x": other}),
 ])
 def test_no_argument_of_the_backward_is_ignored(option, value):

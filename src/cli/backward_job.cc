@@ -46,8 +46,6 @@ void take_forward(const std::map<std::string, Tensor>& tensors, BackwardJob& job
   }
   if (!job.forward_given) {
     job.forward = job.attention.allocate();
-    const bool on_cpu = job.attention.q.view().device.kind == DeviceKind::cpu;
-    if (softmax && on_cpu) job.lse_rest = Tensor::empty(job.forward.lse.dtype(), job.forward.lse.shape());
     return;
   }
   if (softmax && !tensors.contains("LSE")) refuse("--backward: O is given without LSE; both or none are accepted");
@@ -140,7 +138,7 @@ void place(BackwardJob& job, const std::string& dtype) {
 
 std::optional<AttentionPlan> forward_plan(const BackwardJob& job) {
   if (job.forward_given) return std::nullopt;
-  return AttentionPlan(job.forward_tensors(), job.attention.options);
+  return AttentionPlan(job.attention.tensors(job.forward), job.attention.options);
 }
 
 }  // namespace
@@ -163,17 +161,10 @@ BackwardJob load_backward(const BackwardArguments& arguments, const std::string&
 BackwardPlans::BackwardPlans(const BackwardJob& job)
     : forward(forward_plan(job)), backward(job.tensors(), job.attention.options) {}
 
-AttentionTensors BackwardJob::forward_tensors() const {
-  AttentionTensors tensors = attention.tensors(forward);
-  if (lse_rest) tensors.lse_rest = *lse_rest;
-  return tensors;
-}
-
 BackwardTensors BackwardJob::tensors() const {
   BackwardTensors tensors{.q = attention.q, .k = attention.k, .v = attention.v, .o = forward.o, .d_o = d_o};
   if (attention.options.normalizer == Normalizer::softmax) tensors.lse = forward.lse;
   if (d_lse) tensors.d_lse = *d_lse;
-  if (lse_rest) tensors.lse_rest = *lse_rest;
   if (request.q) tensors.dq = gradients.dq;
   if (request.k) tensors.dk = gradients.dk;
   if (request.v) tensors.dv = gradients.dv;

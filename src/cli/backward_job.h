@@ -19,12 +19,10 @@ struct BackwardJob {
   bool forward_given = false;  // else the forward is run first
   Tensor d_o;
   std::optional<Tensor> d_lse;
-  std::optional<Tensor> lse_rest;  // of a forward that is run, on the CPU
   GradientRequest request;
   BackwardResult gradients;  // room for what is asked for
 
   BackwardTensors tensors() const;
-  AttentionTensors forward_tensors() const;
   /// The gradients as an output file has them: "dq", "dk", "dv", "d_sinks", "d_captures.NAME", "d_params.NAME".
   std::vector<std::pair<std::string, Tensor>> named_gradients() const;
 };

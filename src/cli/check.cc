@@ -70,7 +70,7 @@ int check_gradients(const CheckArguments& arguments) {
 
   progress.stage("run");
   const BackwardPlans plans(job);
-  if (plans.forward) run_once(*plans.forward, job.forward_tensors());
+  if (plans.forward) run_once(*plans.forward, job.attention.tensors(job.forward));
   run_once(plans.backward, job.tensors());
 
   progress.stage("check");

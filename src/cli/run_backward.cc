@@ -94,7 +94,7 @@ int run_backward(const RunArguments& arguments) {
 
   if (plans.forward) {
     progress.stage("forward");
-    run_once(*plans.forward, job.forward_tensors());
+    run_once(*plans.forward, job.attention.tensors(job.forward));
     times.forward = watch.lap();
   }
   progress.stage("backward");

@@ -228,11 +228,11 @@ def test_what_a_cuda_graph_captures():
     want, want_lse = _run.attend(q, q, q, call)
     plans = heddle.plan_cache_counts()["misses"]
     out, lse = torch.full_like(want, torch.nan), torch.full_like(want_lse, torch.nan)
-    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device))
+    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device), call)
     assert torch.equal(out, want) and torch.equal(lse, want_lse)
     assert heddle.plan_cache_counts()["misses"] == plans
     table += 1
-    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device))
+    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device), call)
     torch.testing.assert_close(lse, want_lse + 1)
     _run._in_graphs.clear()
 

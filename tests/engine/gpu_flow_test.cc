@@ -216,7 +216,9 @@ TEST(GpuFlow, PlansForAGpuThatIsNotHere) {
   EXPECT_THAT(explain_on("h200", tensors, options).text, HasSubstr("; sinks; on cuda:0"));
   options.scale = 3e38;
   EXPECT_THROW(explain_on("h200", tensors, options), Error);
-  EXPECT_THROW(explain_on("a100", tensors, {}), Error);
+  const Explanation ampere = explain_on("a100", tensors, {});
+  EXPECT_THAT(ampere.text, HasSubstr("forward_mma on cuda:0"));
+  EXPECT_THAT(ampere.text, HasSubstr("the portable kernels have run on compute capability 9.0 alone"));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ void attend(const float* s, const float* v, int blocks, bool safe, float scale, 
     weights.step(p, scale);
     if (block > 0 && weights.moves(before)) {
       float rescale[2];
-      weights.settle(p, before, rescale);
+      weights.settle(p, before, rescale, 1.0F);
       o *= rescale[0];
     }
     for (int i : {0, 1, 4, 5}) o += stored(p[i]) * v[8 * block + i];

@@ -10,6 +10,7 @@ from typing import Any
 from .. import _core
 from . import _values as values
 from ._operations import define, op
+from ._tie_rules import BOUND_WINS, SHARED_BY_CLAMP, SHARED_BY_FMAX
 from ._values import Unsupported, Value, as_bool, as_f32, as_i32, as_number, elementwise, literal, promoted
 
 
@@ -66,9 +67,13 @@ define("remainder", of_numbers(operator.mod))
 
 
 def past_nan(function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The function, but that of a number and a NaN it is the number. Of two that are equal the slope is the first's."""
+    """The function, but that of a number and a NaN it is the number. Two that are equal have torch's slopes."""
     def of(x: Any, y: Any) -> Any:
-        return function(x, y) if x.type != "f32" else _core.where(wins(x, y) | _core.isnan(y), x, y)
+        if x.type != "f32":
+            return function(x, y)
+        if SHARED_BY_FMAX:
+            return _core.where(_core.isnan(y), x, _core.where(_core.isnan(x), y, function(x, y)))
+        return _core.where(wins(x, y) | _core.isnan(y), x, y)
 
     return of
 
@@ -139,11 +144,13 @@ define("sgn", lambda x: _core.sign(as_number(x)))
 
 
 def bounded(x: Any, bound: Any, function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -> Value:
-    """function(x, bound), whose slope at a tie is x's. NaN if either is NaN."""
+    """function(x, bound), whose slopes at a tie are torch's. NaN if either is NaN."""
     is_number = isinstance(bound, (int, float)) and bound == bound
 
     def of(x: Any, bound: Any) -> Any:
         if x.type != "f32":
+            return function(x, bound)
+        if SHARED_BY_CLAMP and not is_number:
             return function(x, bound)
         return _core.where(wins(bound, x) if is_number else wins(bound, x) | _core.isnan(bound), bound, x)
 
@@ -153,9 +160,9 @@ def bounded(x: Any, bound: Any, function: Callable[[Any, Any], Any], wins: Calla
 @op("clamp", "clip")
 def clamp(x: Value, min: Any = None, max: Any = None) -> Value:
     if min is not None:
-        x = bounded(x, min, _core.maximum, operator.gt)
+        x = bounded(x, min, _core.maximum, operator.ge if BOUND_WINS else operator.gt)
     if max is not None:
-        x = bounded(x, max, _core.minimum, operator.lt)
+        x = bounded(x, max, _core.minimum, operator.le if BOUND_WINS else operator.lt)
     return x
 
 

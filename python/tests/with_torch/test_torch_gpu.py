@@ -155,6 +155,8 @@ def test_lists_equal_torchs(mask, block):
                     for create in (create_block_mask, flex.create_block_mask))
     for name in flex.BlockMask._TENSOR_ATTRS:
         one, other = getattr(ours, name), getattr(torchs, name)
+        if one is None and other is None:  # the order of a deterministic backward's adds, which nobody asked for
+            continue
         assert one.device == other.device and one.dtype == torch.int32 and torch.equal(one, other), name
     assert ours.sparsity() == torchs.sparsity() and torch.equal(ours.to_dense(), torchs.to_dense())
 

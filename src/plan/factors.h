@@ -25,7 +25,7 @@ struct PlannerFactors {
   // stored bits are in any kernel. A guess.
   double spare_gain;
   // A family that stands behind another in the table is taken only if it is predicted this many times as fast. A guess:
-  // predictions of few queries err by up to 25 % (docs/notes/portable_family.md).
+  // predictions of few queries err by up to 5 % dense, and by more in pages (docs/notes/portable_family.md).
   double family_gain;
 };
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def slope_at_tie(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
-    """The slope in x of function(x, y) where x and y are 0."""
-    with torch.enable_grad():
-        x, y = torch.zeros((), dtype=torch.float64, requires_grad=True), torch.zeros((), dtype=torch.float64)
+    """The slope in x of function(x, y) where x and y are 0. The import that asks may stand inside any mode of torch."""
+    with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+        x, y = (torch.zeros((), dtype=torch.float64, device="cpu", requires_grad=needed) for needed in (True, False))
         (slope,) = torch.autograd.grad(function(x, y), x)
-    return float(slope)
+        return float(slope)
 
 
 # fmin and fmax: the first operand's slope is 1, or both share it.

@@ -3,6 +3,10 @@
 The queries and keys are chosen so that many scores lie exactly on the kinks.
 """
 
+import importlib
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,3 +121,13 @@ def test_gelu_by_tanh_of_large_scores_in_f32():
     got = slopes(lambda *tensors: flex_attention(*tensors, scale=1.0), torch.float32)
     want = slopes(lambda *tensors: dense(*tensors, scale=1.0)[0], torch.float64)
     assert torch.allclose(got, want, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("before", ["torch.inference_mode().__enter__()", "FakeTensorMode().__enter__()",
+                                    "torch.set_default_device('meta')", "torch.set_grad_enabled(False)"])
+def test_the_import_may_stand_inside_a_mode(before):
+    code = ("import torch; from torch._subclasses.fake_tensor import FakeTensorMode; " + before +
+            "; import heddle.torch._tie_rules as rules; print(rules.SHARED_BY_FMAX, rules.BOUND_WINS, rules.SHARED_BY_CLAMP)")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    rules = importlib.import_module("heddle.torch._tie_rules")
+    assert said.stdout.split() == [str(x) for x in (rules.SHARED_BY_FMAX, rules.BOUND_WINS, rules.SHARED_BY_CLAMP)], said.stderr

@@ -43,11 +43,11 @@ struct FewQueriesTimes {
   double bytes_per_second, paged_per_second;  // of keys and values: dense; in pages
 };
 /// Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph on an H200: batches of 1 to 256, 1,024 to 65,536
-/// keys, dense and in pages of 16. It errs by up to 5 % there, but for pages at 256 x 1,024, which take twice as long
-/// (docs/notes/portable_family.md).
+/// keys, dense and in pages of 16. Dense it errs by up to 5 % there; pages at 1 x 1,024 take a quarter longer, those at
+/// 256 x 1,024 half as long again (docs/notes/portable_family.md).
 constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 3.7e12, 3.0e12};
 
-/// Null: what takes no few queries was not measured.
+/// Null where nothing was measured.
 const FewQueriesTimes* few_queries_times(const device::CudaCaps& caps) {
   return caps.major == 9 ? &kHopperTimes : nullptr;
 }

@@ -3,7 +3,8 @@
 //
 // f16 ends at 2^16 and loses bits below 2^-14, so its weights are made larger by a power of two, which the end of the
 // tile takes back:
-// - softmax: `headroom` powers beside its maximum, so that what is left of a row counts if a weight_mod drops its largest weights;
+// - softmax: `headroom` powers beside its maximum, so that what is left of a row counts if a weight_mod drops its
+//   largest weights;
 // - sigmoid: 2^15, or 2^8 where a weight_mod needs room;
 // - none: each row has a running power of its own, from its largest t.
 #pragma once
@@ -138,8 +139,8 @@ class RowWeights {
   static constexpr int kTop = kConfig.weighted ? 5 : 10;      // none: of the largest weight
   static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
   static constexpr Real kHeadroom = kConfig.headroom;
-  /// Exponents are differences of products up to here, products of differences beyond: rounded beside a large maximum,
-  /// or infinite there, an exponent says nothing.
+  /// Up to this power an exponent is x unit - m unit, one fused multiply-add. Beyond, where m unit is rounded too
+  /// coarsely or is infinite, it is (x - m) unit.
   static constexpr Real kFar = 1024;
 
   /// m times this is in powers of two.

@@ -23,39 +23,61 @@ MAY_INCLUDE = {
     "mask": ("base", "shared", "expr"),
     "problem": ("base", "expr", "mask"),
     "device": ("base",),
+    "tile_evaluator": ("base", "shared", "expr", "mask", "problem"),
     "plan": ("base", "shared", "expr", "mask", "problem", "device"),
     "backend": BELOW_BACKEND,
     "backend/device_text": BELOW_BACKEND,
-    "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit"),
-    "backend/backward_mma": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/forward_mma", "backend/jit", "backend/gpu"),
-    "backend/forward_mma": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu"),
-    "backend/reference": (*BELOW_BACKEND, "backend"),
+    "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit"),
+    "backend/portable": (*BELOW_BACKEND, "backend/device_text", "backend/portable/shared"),
+    "backend/portable/shared": ("shared",),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/libraries": ("base",),
     "backend/jit": ("base",),
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
-    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/backward_mma", "backend/jit", "backend/cuda/jit"),
-    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit", "backend/gpu", "backend/forward_mma", "backend/backward_mma",
+    "backend/cuda/hopper": (),
+    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/jit"),
+    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu",
                             "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/emit"),
     "backend/amd/driver": ("base", "device", "backend/libraries"),
     "backend/amd/jit": ("base", "backend/libraries", "backend/jit", "backend/amd/driver"),
-    "backend/amd/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/backward_mma", "backend/jit"),
-    "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu", "backend/forward_mma", "backend/backward_mma",
-                           "backend/amd/driver", "backend/amd/jit", "backend/amd/emit"),
-    "tune": (*BELOW_BACKEND, "backend"),
-    "check": (*BELOW_BACKEND, "backend", "backend/reference"),
-    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check", "tune"),
+    "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/jit", "backend/gpu", "backend/amd/driver",
+                           "backend/amd/jit"),
+    "reference": (*BELOW_BACKEND, "backend"),
+    "tune": (*BELOW_BACKEND, "backend", "families"),
+    "check": (*BELOW_BACKEND, "backend", "reference"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "tile_evaluator", "families", "check", "tune"),
     "capi": (),
     "cli": (),
 }
 
-# Headers that the device code will read too: not even the public headers.
-WITHOUT_PUBLIC_HEADERS = {"shared"}
+# Each family is a folder of src/families, which includes no other family. Its folder `shared` has what its device code
+# reads too. The table in src/families itself includes them all.
+PORTABLE_ROOMS = ("backend/gpu", "backend/portable", "backend/portable/shared", "backend/device_text", "backend/jit")
+HOPPER_ROOMS = ("backend/gpu", "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/driver",
+                "backend/cuda/jit", "backend/cuda/hopper", "backend/cuda/emit", "backend/cuda/launch")
+FAMILIES = {
+    "backward_mma": PORTABLE_ROOMS,
+    "backward_sm90": HOPPER_ROOMS,
+    "cpu": ("backend/cpu", "tile_evaluator"),
+    "forward_mma": PORTABLE_ROOMS,
+    "forward_sm90": HOPPER_ROOMS,
+    "reference": ("reference",),
+}
+for family, rooms in FAMILIES.items():
+    MAY_INCLUDE[f"families/{family}"] = (*BELOW_BACKEND, "backend", *rooms, f"families/{family}/shared")
+    MAY_INCLUDE[f"families/{family}/shared"] = ("shared", "backend/portable/shared")
+MAY_INCLUDE["families"] = (*BELOW_BACKEND, "backend", "backend/portable", "backend/cuda/launch", "backend/amd/launch",
+                           *(f"families/{family}" for family in FAMILIES),
+                           *(f"families/{family}/shared" for family in FAMILIES))
 
-# The same for kernels/cuda, device code that a compiler without headers compiles: nothing but each other, by the path
-# from kernels/cuda, and src/shared. "" is kernels/cuda itself.
+# Headers that the device code reads too: not even the public headers.
+WITHOUT_PUBLIC_HEADERS = {"shared", "backend/portable/shared", *(f"families/{family}/shared" for family in FAMILIES)}
+
+# Device code of NVIDIA and AMD, which a compiler without headers compiles: a folder of kernels/cuda or kernels/amd -> the
+# others whose headers it may include, by the path from there, beside those that the host shares. AMD's compiler finds a
+# header of kernels/amd before the one of kernels/cuda or kernels/portable with the same path. "" is the folder itself.
 KERNELS_MAY_INCLUDE = {
     "ptx": (),
     "mods": ("ptx",),
@@ -64,9 +86,16 @@ KERNELS_MAY_INCLUDE = {
     "families": ("ptx", "mods", "fragments", "sm90"),
     "": ("ptx", "mods", "fragments", "sm90", "families"),
 }
+AMD_MAY_INCLUDE = {
+    "ptx": ("",),
+    "mods": ("", "ptx"),
+    "fragments": ("", "ptx", "mods"),
+    "portable": ("", "ptx", "mods", "fragments", "portable"),
+    "": ("portable",),
+}
 
-# The same for kernels/portable, which every device's compiler compiles, by the path from kernels. Fragments of NVIDIA's
-# GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
+# kernels/portable, which every device's compiler compiles: the paths from kernels that a folder may include. Fragments of
+# NVIDIA's GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
 PORTABLE_MAY_INCLUDE = {
     "forward": ("portable/forward/",),
     "backward": ("portable/backward/", "portable/forward/", "mods/", "ptx/"),
@@ -77,8 +106,8 @@ HOST_FRAGMENTS, HOST_LANES = "host.cuh", "lanes.h"
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
 LIBRARY_USERS = {
-    "hwy/": {"backend/cpu"},
-    "sleef": {"backend/cpu"},
+    "hwy/": {"backend/cpu", "tile_evaluator", "families/cpu"},
+    "sleef": {"tile_evaluator"},
     "CLI/": {"cli"},
 }
 
@@ -113,13 +142,18 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 def folder_of(path, root):
     """The row of the table that a file of src belongs to: its folder, or a folder above that has a row. Only the rooms of
-    src/backend each need a row of their own."""
+    src/backend and the families each need a row of their own."""
     folder = path.parent.relative_to(root / "src")
     for candidate in (folder, *folder.parents):
         name = candidate.as_posix()
-        if name in MAY_INCLUDE and (candidate == folder or name != "backend"):
+        if name in MAY_INCLUDE and (candidate == folder or name not in ("backend", "families")):
             return name
     return folder.as_posix()
+
+
+def is_shared(text, root):
+    """Whether an include of device code names a header that host and device share, by the path from src."""
+    return (text.startswith("shared/") or "/shared/" in text) and (root / "src" / text).is_file()
 
 
 def includes_of(path):
@@ -179,8 +213,8 @@ def breach_in_kernels(path, text, quoted, root):
         return f"{room} has no row in KERNELS_MAY_INCLUDE of tools/check_layers.py"
     if not quoted:
         return f"device code is compiled without headers of the system: '{text}'"
-    if text.startswith("shared/"):
-        return None if (root / "src" / text).is_file() else f"there is no header src/{text}"
+    if text.startswith("shared/") or "/shared/" in text:
+        return None if is_shared(text, root) else f"there is no header src/{text}"
     if not (kernels / text).is_file():
         return f"'{text}' is no file of kernels/cuda; write the path from there"
     target = text.split("/")[0] if "/" in text else ""
@@ -198,12 +232,32 @@ def breach_in_portable(path, text, quoted, root):
         return None
     if not quoted:
         return f"device code is compiled without headers of the system: '{text}'"
-    if text.startswith("shared/"):
-        return None if (root / "src" / text).is_file() else f"there is no header src/{text}"
+    if text.startswith("shared/") or "/shared/" in text:
+        return None if is_shared(text, root) else f"there is no header src/{text}"
     if not text.startswith(PORTABLE_MAY_INCLUDE[folder]):
         return f"kernels/portable/{folder} may not include '{text}'"
     home = root / "kernels" if text.startswith("portable/") else root / "kernels" / "cuda"
     return None if (home / text).is_file() else f"'{text}' is no file of kernels"
+
+
+def breach_in_amd(path, text, quoted, root):
+    amd = root / "kernels" / "amd"
+    parent = path.parent.relative_to(amd)
+    folder = parent.parts[0] if parent.parts else ""
+    room = f"kernels/amd/{folder}".rstrip("/")
+    if folder not in AMD_MAY_INCLUDE:
+        return f"{room} has no row in AMD_MAY_INCLUDE of tools/check_layers.py"
+    if not quoted:
+        return f"device code is compiled without headers of the system: '{text}'"
+    if text.startswith("shared/") or "/shared/" in text:
+        return None if is_shared(text, root) else f"there is no header src/{text}"
+    homes = (amd, root / "kernels" / "cuda", root / "kernels")
+    if not any((home / text).is_file() for home in homes):
+        return f"'{text}' is no file of kernels/amd, kernels/cuda or kernels/portable; write the path from there"
+    target = text.split("/")[0] if "/" in text else ""
+    if target == folder or target in AMD_MAY_INCLUDE[folder]:
+        return None
+    return f"{room} may not include '{text}'"
 
 
 def breach_in_public(path, text, root):
@@ -268,6 +322,9 @@ def check(root):
     for path in sources(root / "kernels" / "cuda"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_kernels(path, text, quoted, root))
+    for path in sources(root / "kernels" / "amd"):
+        for line, text, quoted in includes_of(path):
+            note(path, line, breach_in_amd(path, text, quoted, root))
     for path in sources(root / "kernels" / "portable"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_portable(path, text, quoted, root))

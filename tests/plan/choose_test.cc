@@ -1,4 +1,6 @@
 // Which families are taken, and what a plan carries.
+#include "families/choose.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -42,11 +42,11 @@ class CheckLayers(unittest.TestCase):
 
     def test_clean_tree(self):
         self.write(
-            "src/backend/cpu/forward.cc",
+            "src/families/cpu/cpu_forward_launch.cc",
             '#include "hwy/highway.h"\n#include "backend/backend.h"\n#include "pack-inl.h"\n',
         )
-        self.write("src/backend/cpu/pack-inl.h", "")
-        self.write("src/engine/engine.cc", '#include "backend/cpu/pack-inl.h"\n')
+        self.write("src/families/cpu/pack-inl.h", "")
+        self.write("src/engine/engine.cc", '#include "families/cpu/pack-inl.h"\n')
         self.write("src/cli/main.cc", '#include <CLI/CLI.hpp>\n#include "heddle/tensor.h"\n#include "options.h"\n')
         self.write("src/cli/options.h", "")
         self.write("examples/map.cc", '#include "heddle/tensor.h"\n')
@@ -66,9 +66,9 @@ class CheckLayers(unittest.TestCase):
 
     def test_sideways_include_between_backends(self):
         self.assert_breach(
-            "src/backend/cpu/forward.cc",
+            "src/families/cpu/cpu_forward_launch.cc",
             '#include "backend/reference/forward.h"\n',
-            "src/backend/cpu/forward.cc:1",
+            "src/families/cpu/cpu_forward_launch.cc:1",
             "src/backend/cpu may not include src/backend/reference",
         )
 
@@ -125,7 +125,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_folder_below_a_listed_one_keeps_its_rules(self):
         self.write("src/plan/families/cpu.h", '#include "mask/build.h"\n')
-        self.write("src/plan/choose.cc", '#include "plan/families/cpu.h"\n')
+        self.write("src/families/choose.cc", '#include "plan/families/cpu.h"\n')
         self.assert_breach(
             "src/plan/families/cpu.cc",
             '#include "backend/backend.h"\n',

@@ -17,8 +17,8 @@
 #include "fragments/quads.cuh"
 #include "mods/captures.cuh"
 #include "ptx/math.cuh"
-#include "shared/backward_sm90.h"
-#include "shared/backward_sm90_config.h"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 
 namespace heddle {
 

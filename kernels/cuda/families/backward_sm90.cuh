@@ -13,7 +13,7 @@
 // the mods' functions.
 #pragma once
 
-#include "shared/backward_sm90.h"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "sm90/backward_consumer.cuh"
 #include "sm90/backward_memory.cuh"
 #include "sm90/backward_producer.cuh"

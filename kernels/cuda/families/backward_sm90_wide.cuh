@@ -10,7 +10,7 @@
 // the mods' functions.
 #pragma once
 
-#include "shared/backward_sm90.h"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "sm90/backward_wide_gradients.cuh"
 #include "sm90/backward_wide_memory.cuh"
 #include "sm90/backward_wide_producer.cuh"

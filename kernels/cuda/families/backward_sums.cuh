@@ -14,8 +14,8 @@
 #include "fragments/read_place.cuh"
 #include "ptx/math.cuh"
 #include "shared/backward_lists.h"
-#include "shared/backward_reads.h"
-#include "shared/backward_sm90_config.h"
+#include "families/backward_sm90/shared/backward_reads_params.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 
 namespace heddle {
 

@@ -13,7 +13,7 @@
 
 #include "fragments/empty_rows.cuh"
 #include "ptx/wgmma.cuh"
-#include "shared/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_params.h"
 #include "sm90/consumer.cuh"
 #include "sm90/gather.cuh"
 #include "sm90/key_numbers.cuh"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "mods/captures.cuh"
-#include "shared/backward_reads.h"
+#include "families/backward_sm90/shared/backward_reads_params.h"
 
 namespace heddle {
 

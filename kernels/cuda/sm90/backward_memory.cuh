@@ -3,7 +3,7 @@
 
 #include "ptx/barrier.cuh"
 #include "ptx/shared_words.cuh"
-#include "shared/backward_sm90_memory.h"
+#include "families/backward_sm90/shared/backward_sm90_memory.h"
 
 namespace heddle {
 

@@ -4,7 +4,7 @@
 #include "fragments/output_elements.cuh"
 #include "fragments/quads.cuh"
 #include "ptx/math.cuh"
-#include "shared/backward_sm90.h"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
 
 namespace heddle {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/wgmma.cuh"
-#include "shared/backward_sm90_config.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "shared/panels.h"
 
 namespace heddle {

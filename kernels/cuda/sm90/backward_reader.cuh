@@ -7,7 +7,7 @@
 
 #include "fragments/output_elements.cuh"
 #include "fragments/read_place.cuh"
-#include "shared/backward_reads.h"
+#include "families/backward_sm90/shared/backward_reads_params.h"
 #include "sm90/backward_consumer.cuh"
 
 namespace heddle {

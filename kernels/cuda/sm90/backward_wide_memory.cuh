@@ -3,7 +3,7 @@
 
 #include "ptx/cluster.cuh"
 #include "ptx/shared_words.cuh"
-#include "shared/backward_wide_memory.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
 
 namespace heddle {
 

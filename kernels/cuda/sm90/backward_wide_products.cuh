@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/wgmma.cuh"
-#include "shared/backward_wide_memory.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
 
 namespace heddle {
 

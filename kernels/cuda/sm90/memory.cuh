@@ -3,7 +3,7 @@
 
 #include "ptx/barrier.cuh"
 #include "ptx/shared_words.cuh"
-#include "shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 
 namespace heddle {
 

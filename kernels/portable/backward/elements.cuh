@@ -8,8 +8,8 @@
 #pragma once
 
 #include "portable/forward/mods.cuh"
-#include "shared/backward_mma.h"
-#include "shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
 
 namespace heddle::portable {
 

@@ -7,8 +7,8 @@
 #include "mods/captures.cuh"
 #include "portable/forward/output.cuh"
 #include "ptx/math.cuh"
-#include "shared/backward_mma.h"
-#include "shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
 
 namespace heddle::portable {
 

@@ -2,8 +2,8 @@
 // are keys and steps are queries; without, the other way round.
 #pragma once
 
-#include "shared/backward_mma.h"
-#include "shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
 
 namespace heddle::portable {
 

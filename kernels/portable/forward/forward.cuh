@@ -12,7 +12,7 @@
 #include "portable/forward/output.cuh"
 #include "portable/forward/tile.cuh"
 #include "portable/forward/weights.cuh"
-#include "shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "portable/forward/weights.cuh"
-#include "shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 

@@ -1,8 +1,8 @@
 // Which tile a CTA computes: whose queries and keys it reads, which key blocks it walks, and where its rows stand.
 #pragma once
 
-#include "shared/forward_mma.h"
-#include "shared/forward_mma_config.h"
+#include "families/forward_mma/shared/forward_mma_params.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 

@@ -9,8 +9,8 @@
 // - none: each row has a running power of its own, from its largest t.
 #pragma once
 
-#include "shared/forward_mma.h"
-#include "shared/forward_mma_config.h"
+#include "families/forward_mma/shared/forward_mma_params.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 

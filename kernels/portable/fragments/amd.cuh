@@ -8,8 +8,8 @@
 
 #include "portable/amd/instructions.cuh"
 #include "portable/fragments/own_elements.cuh"
-#include "shared/forward_mma.h"
-#include "shared/forward_mma_memory.h"
+#include "shared/strided.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 

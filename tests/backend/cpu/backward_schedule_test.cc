@@ -1,14 +1,13 @@
 // The order of a backward's launch as plain data: every tile of keys of every unit belongs to one task, whose queries
 // are in the workspace, in a place of their own.
-#include "backend/cpu/backward_schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "plan/families/cpu_backward.h"
+#include "families/cpu/cpu_backward_plans.h"
+#include "families/cpu/cpu_backward_schedule.h"
 
 namespace heddle::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/convert_test.cc"
 #include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
-#include "backend/cpu/convert-inl.h"
+#include "families/cpu/convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

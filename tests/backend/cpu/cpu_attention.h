@@ -14,8 +14,8 @@
 #include "backend/cpu/caps.h"
 #include "backend/cpu/on_every_target.h"
 #include "backend/cpu/plain_attention.h"
+#include "families/cpu/cpu_forward_plans.h"
 #include "heddle/heddle.h"
-#include "plan/families/cpu_forward.h"
 
 namespace heddle {
 

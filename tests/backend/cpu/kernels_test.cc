@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "backend/cpu/tile.h"
 #include "backend/cpu/on_every_target.h"
 #include "base/element.h"
+#include "families/cpu/tile.h"
 
 namespace heddle::cpu {
 namespace {

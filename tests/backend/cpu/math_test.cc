@@ -14,17 +14,18 @@
 // Highway's order: per-target headers after foreach_target.h.
 #include <hwy/highway.h>
 
-#include "backend/cpu/math-inl.h"
+#include "tile_evaluator/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
 
-#define HEDDLE_UNARY(X)                                                                                    \
-  X(Exp)                                                                                                   \
-  X(Exp2)                                                                                                  \
-  X(Exp2NoSubnormals)                                                                                      \
-  X(Log) X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Expm1) X(Log1p) X(Tan) X(Atan) X(Ceil) \
-      X(RoundEven) X(Trunc) X(Sign)
+#define HEDDLE_UNARY(X)                                                                                          \
+  X(Exp)                                                                                                         \
+  X(Exp2)                                                                                                        \
+  X(Exp2NoSubnormals)                                                                                            \
+  X(Log)                                                                                                         \
+  X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Expm1) X(Log1p) X(Tan) X(Atan) X(Ceil) X(RoundEven) \
+      X(Trunc) X(Sign)
 #define HEDDLE_BINARY(X) X(Pow) X(MinNan) X(MaxNan)
 
 // Counts are multiples of the widest vector.

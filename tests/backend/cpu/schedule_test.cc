@@ -5,8 +5,8 @@
 #include <map>
 #include <tuple>
 
-#include "backend/cpu/schedule.h"
-#include "plan/families/cpu_forward.h"
+#include "families/cpu/cpu_forward_plans.h"
+#include "families/cpu/cpu_forward_schedule.h"
 
 namespace heddle::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // What mods become: only what depends on row and column is left for each element.
-#include "backend/cpu/tile_program.h"
+#include "tile_evaluator/tile_program.h"
 
 #include <limits>
 #include <string>

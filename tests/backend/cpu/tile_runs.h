@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/tile_evaluator.h"
 #include "expr/interpret.h"
 #include "expr/node.h"
 #include "gtest/gtest.h"
 #include "heddle/tensor.h"
+#include "tile_evaluator/tile_evaluator.h"
 
 namespace heddle::cpu::test {
 

@@ -1,5 +1,5 @@
 // The reference's backward against finite differences, one feature at a time, and against gradients known by hand.
-#include "backend/reference/backward.h"
+#include "reference/backward.h"
 
 #include <gtest/gtest.h>
 

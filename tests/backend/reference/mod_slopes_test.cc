@@ -1,5 +1,5 @@
 // Derivatives of a mod at one element: their values, and by what they are judged.
-#include "backend/reference/mod_slopes.h"
+#include "reference/mod_slopes.h"
 
 #include <gtest/gtest.h>
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "backend/reference/attend.h"
-#include "backend/reference/backward.h"
 #include "expr/finite_differences.h"
 #include "problem/run.h"
+#include "reference/attend.h"
+#include "reference/backward.h"
 
 namespace heddle::test {
 

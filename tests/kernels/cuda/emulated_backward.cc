@@ -15,13 +15,13 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backend/cuda/emit/backward_reads.h"
-#include "backend/cuda/emit/backward_sm90.h"
-#include "backend/cuda/launch/backward_reads.h"
-#include "backend/cuda/launch/backward_sequences.h"
-#include "backend/cuda/launch/backward_sm90.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/gpu/mod_values.h"
+#include "families/backward_sm90/backward_reads_launch.h"
+#include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sequences.h"
+#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
 
 namespace heddle::test {
@@ -233,7 +233,8 @@ struct Reads {
 void sum_reads(const Reads& at, const MapBytes (&maps)[4], const cuda::BackwardConstants& constants, unsigned seed) {
   const problem::AttentionProblem& problem = at.prepared.problem;
   const BackwardTensors& tensors = *at.arguments.backward;
-  const shared::BackwardSm90Config main = *at.prepared.plan.backward_sm90, config = plan::reads_config(main, at.reads);
+  const shared::BackwardSm90Config main = at.prepared.plan.part<shared::BackwardSm90Config>(),
+                                   config = plan::reads_config(main, at.reads);
   shared::BackwardReadsParams params = cuda::backward_reads_params(at.prepared, at.reads, constants);
   params.ctas = 3;
   if (!problem.device_lengths) params.first_blocks = at.schedule.first_blocks.data();
@@ -273,7 +274,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const AttentionTensors forward = problem::forward_tensors(tensors);
   const plan::Choice& choice = run.last_choice ? planned.choices.back() : planned.choices.front();
   plan::Plan plan = choice.plan;
-  const shared::BackwardSm90Config config = *plan.backward_sm90;
+  const shared::BackwardSm90Config config = plan.part<shared::BackwardSm90Config>();
   const plan::BackwardMods mods = plan::backward_mods(problem);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
   reads.apart = reads.apart && !run.mixed_partials;

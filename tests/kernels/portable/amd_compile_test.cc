@@ -13,8 +13,8 @@
 #include <sstream>
 #include <string>
 
-#include "backend/forward_mma/text.h"
-#include "shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "families/forward_mma/forward_mma_text.h"
 
 namespace heddle {
 namespace {

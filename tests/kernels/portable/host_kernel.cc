@@ -12,14 +12,14 @@
 #include <mutex>
 #include <sstream>
 
-#include "backend/forward_mma/params.h"
-#include "backend/forward_mma/text.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
+#include "families/forward_mma/forward_mma_arguments.h"
+#include "families/forward_mma/forward_mma_plans.h"
+#include "families/forward_mma/forward_mma_text.h"
 #include "heddle/error.h"
-#include "plan/families/forward_mma.h"
-#include "shared/forward_mma_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -30,6 +30,8 @@ using Entry = void (*)(const shared::ForwardMmaParams&, unsigned ctas, unsigned 
 constexpr const char* kEnd = R"(
 #include "{0}"
 #include "portable/forward/forward.cuh"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
 extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsigned ctas, unsigned seed) {{
   using namespace heddle;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::forward_mma_memory(kConfig).bytes, seed,
@@ -129,23 +131,26 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_bindings(problem, options.bindings);
   const device::CudaCaps& caps = known_gpu(run.gpu);
-  if (std::string reason = plan::forward_mma_refuses(problem, options, caps); !reason.empty()) {
+  if (std::string reason = plan::portable_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
   engine::MaskRows rows;
   std::vector<plan::Choice> choices = plan::forward_mma(problem, tensors, options, caps,
                                                         [&](BlockSize block) { return rows(problem, options, block); });
   const bool wide = run.fragments == shared::FragmentKind::gfx9;  // 32 keys a fragment
-  if (wide) std::erase_if(choices, [](const plan::Choice& offered) { return offered.plan.forward_mma->kv_block < 32; });
+  if (wide)
+    std::erase_if(choices, [](const plan::Choice& offered) {
+      return offered.plan.part<shared::ForwardMmaConfig>().kv_block < 32;
+    });
   if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
-  ForwardMmaConfig config = *choice.plan.forward_mma;
+  ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
   config.fragments = run.fragments;
   if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
   // Twice as many rows a fragment as it was planned with.
   while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
   if (run.splits) config.splits = *run.splits;
-  choice.plan.forward_mma = config;
+  choice.plan.own = config;
   const plan::TileSchedule schedule =
       plan::forward_mma_schedule(problem, config, choice.block_mask.get(), caps, choice.plan.order);
 

@@ -1,7 +1,5 @@
 // The portable backward's plans: what it refuses, in sentences, its passes, and that the lists of both kinds of tiles
 // name the same pairs.
-#include "plan/families/backward_mma.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
@@ -9,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "families/backward_mma/backward_mma_plans.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 
@@ -54,7 +53,8 @@ struct PortableCall {
   std::vector<std::string> passes() const {
     std::vector<std::string> names;
     const plan::Plan planned = plan();
-    for (const auto& pass : planned.backward_mma->passes) names.emplace_back(plan::name_of_pass(pass));
+    for (const auto& pass : planned.part<plan::BackwardMmaKernels>().passes)
+      names.emplace_back(plan::name_of_pass(pass));
     return names;
   }
 };

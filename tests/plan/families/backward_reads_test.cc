@@ -1,6 +1,6 @@
 // How the Hopper backward sums gradients of captures and params: the kind of each read, what it refuses, and where
 // partials stand.
-#include "plan/families/backward_reads.h"
+#include "families/backward_sm90/backward_reads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

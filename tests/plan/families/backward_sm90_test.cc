@@ -1,18 +1,17 @@
 // The Hopper backward's plans: what it refuses, in sentences, and the lists of its tiles.
-#include "plan/families/backward_sm90.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 #include <tuple>
 
+#include "families/backward_sm90/backward_sm90_candidates.h"
+#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "heddle/mods.h"
-#include "plan/families/backward_sm90_config.h"
-#include "plan/families/backward_sm90_schedule.h"
 #include "plan/hopper.h"
-#include "shared/backward_wide_memory.h"
-#include "shared/forward_sm90_memory.h"
+#include "plan/tiles/backward_schedule.h"
 
 namespace heddle::test {
 namespace {
@@ -102,9 +101,9 @@ TEST(BackwardSm90, FitsInSharedMemory) {
   for (const int dim : {8, 64, 72, 128}) {
     BackwardCall call;
     call.call.dim = dim;
-    const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+    const shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
     EXPECT_EQ(config.columns, dim <= 64 ? 64 : 128);
-    EXPECT_LE(shared::backward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_LE(shared::backward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
     EXPECT_EQ(shared::backward_sm90_memory(config).d_s % 1024, 0);  // where the swizzle repeats
   }
 }
@@ -122,7 +121,7 @@ TEST(BackwardSm90, FitsInSharedMemoryWithWideHeads) {
     EXPECT_EQ(config.q_stages, of_q);
     EXPECT_EQ(config.d_o_stages, of_d_o);
     const shared::BackwardWideMemory memory = shared::backward_wide_memory(config);
-    EXPECT_LE(memory.bytes, shared::kSm90SharedMemory);
+    EXPECT_LE(memory.bytes, plan::kSm90SharedMemory);
     EXPECT_EQ(memory.bytes, shared::backward_shared_bytes(config));
     for (const int swizzled : {memory.v, memory.peer_k, memory.q, memory.d_o, memory.d_s, memory.d_q}) {
       EXPECT_EQ(swizzled % 1024, 0);
@@ -171,7 +170,7 @@ TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
       std::vector<Registers> all;
       for (const plan::Choice& choice :
            plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })) {
-        const shared::BackwardSm90Config& config = *choice.plan.backward_sm90;
+        const shared::BackwardSm90Config& config = choice.plan.part<shared::BackwardSm90Config>();
         all.push_back({config.early_numbers, config.frugal});
       }
       return all;
@@ -191,7 +190,7 @@ TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
   call.call.mask = mods::causal();
   const problem::AttentionProblem problem = call.problem();
   const auto mask = call.call.rows_of({64, 64});
-  const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+  const shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, mask.get());
   EXPECT_EQ(schedule.items.size(), 2U * 2 * 3);  // sequences, heads of keys, tiles of 128
   EXPECT_EQ(schedule.blocks.size(), 2U * 4);     // of 64 queries
@@ -225,7 +224,7 @@ TEST(BackwardSm90, RanksAreTheOrderOfTheKeys) {
     call.call.mask = mask;
     const problem::AttentionProblem problem = call.problem();
     const auto rows = mask.empty() ? nullptr : call.call.rows_of({64, 64});
-    const shared::BackwardSm90Config config = *call.plan().backward_sm90;
+    const shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
     ASSERT_TRUE(config.ordered);
     const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, rows.get());
     shared::BackwardSm90Config free = config;

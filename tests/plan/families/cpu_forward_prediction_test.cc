@@ -3,9 +3,10 @@
 
 #include <algorithm>
 
+#include "families/choose.h"
+#include "families/cpu/cpu_forward_costs.h"
+#include "families/cpu/cpu_forward_plans.h"
 #include "heddle/mods.h"
-#include "plan/families/cpu_forward.h"
-#include "plan/families/cpu_forward_costs.h"
 #include "plan/plan.h"
 #include "problem/call.h"
 

@@ -1,19 +1,21 @@
 // The portable family on NVIDIA's GPUs: what it takes and what not, which kernels it offers, and how the environment
 // asks for it.
-#include "plan/families/forward_mma.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
 #include "expect_error.h"
+#include "families/choose.h"
+#include "families/forward_mma/forward_mma_plans.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
-#include "shared/forward_mma_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -26,7 +28,7 @@ const device::CudaCaps& caps_of(std::string_view gpu) {
 }
 
 std::string refusal(const HopperCall& call, const device::CudaCaps& caps) {
-  return plan::forward_mma_refuses(call.problem(), call.all_options(), caps);
+  return plan::portable_refuses(call.problem(), call.all_options(), caps);
 }
 
 std::vector<plan::Choice> offered(const HopperCall& call, const device::CudaCaps& caps) {
@@ -34,7 +36,7 @@ std::vector<plan::Choice> offered(const HopperCall& call, const device::CudaCaps
                            [&](BlockSize block) { return call.rows_of(block); });
 }
 shared::ForwardMmaConfig first_of(const HopperCall& call, std::string_view gpu = "a100") {
-  return *offered(call, caps_of(gpu)).front().plan.forward_mma;
+  return offered(call, caps_of(gpu)).front().plan.part<shared::ForwardMmaConfig>();
 }
 
 plan::Plan chosen(const HopperCall& call, const device::CudaCaps& caps) {
@@ -125,7 +127,7 @@ TEST(ForwardMma, PacksTheHeadsOfFewQueries) {
 TEST(ForwardMma, CountsTheWorkspaceOfSplitTiles) {
   const HopperCall decode{.batch = 2, .q_heads = 8, .kv_heads = 2, .q_rows = 1, .kv_rows = 65536, .dim = 64};
   const plan::Plan plan = offered(decode, caps_of("a100")).front().plan;
-  const shared::ForwardMmaConfig& config = *plan.forward_mma;
+  const shared::ForwardMmaConfig& config = plan.part<shared::ForwardMmaConfig>();
   ASSERT_GT(config.splits, 1);
   constexpr int kTiles = 4;
   EXPECT_EQ(plan.workspace_bytes, 256 + kTiles * config.splits * 16 * (64 + 2) * 4);
@@ -138,7 +140,8 @@ TEST(ForwardMma, OffersOnlyKernelsThatFitTheChip) {
     for (const std::int64_t dim : {64, 128, 256}) {
       for (const DType dtype : {DType::bf16, DType::f32}) {
         for (const plan::Choice& choice : offered({.q_rows = 1000, .dim = dim, .dtype = dtype}, gpu.caps)) {
-          EXPECT_LE(shared::forward_mma_memory(*choice.plan.forward_mma).bytes, gpu.caps.shared_memory_bytes);
+          EXPECT_LE(shared::forward_mma_memory(choice.plan.part<shared::ForwardMmaConfig>()).bytes,
+                    gpu.caps.shared_memory_bytes);
         }
       }
     }
@@ -208,7 +211,7 @@ std::vector<shared::ForwardMmaConfig> offered_on_amd(const HopperCall& call, std
   for (const plan::Choice& choice :
        plan::forward_mma(call.problem(), call.tensors(), call.all_options(), amd_caps_of(gpu),
                          [&](BlockSize block) { return call.rows_of(block); })) {
-    configs.push_back(*choice.plan.forward_mma);
+    configs.push_back(choice.plan.part<shared::ForwardMmaConfig>());
   }
   return configs;
 }
@@ -241,9 +244,9 @@ TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
 TEST(ForwardMma, RefusesAmdChipsThatNobodyKnows) {
   device::AmdCaps caps = amd_caps_of("mi300x");
   const HopperCall call;
-  EXPECT_EQ(plan::forward_mma_refuses(call.problem(), call.all_options(), caps), "");
+  EXPECT_EQ(plan::portable_refuses(call.problem(), call.all_options(), caps), "");
   caps.architecture = "gfx803";
-  EXPECT_EQ(plan::forward_mma_refuses(call.problem(), call.all_options(), caps),
+  EXPECT_EQ(plan::portable_refuses(call.problem(), call.all_options(), caps),
             "rocm:0 (AMD Instinct MI300X) is gfx803; gfx9, gfx10, gfx11 and gfx12 are accepted");
 }
 

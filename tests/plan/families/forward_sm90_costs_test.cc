@@ -1,11 +1,11 @@
 // What the cost model of the Hopper family says of a kernel's steps.
-#include "plan/families/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "plan/families/forward_sm90.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
 
 namespace heddle::test {
 namespace {

@@ -5,9 +5,10 @@
 
 #include <array>
 
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
+#include "plan/hopper/sm90_refuses.h"
 
 namespace heddle::test {
 namespace {
@@ -20,7 +21,7 @@ struct Refusal {
   AttentionTensors tensors = call.tensors();
   AttentionOptions options{};
 
-  std::string sentence() const { return plan::forward_sm90_refuses(problem, options, caps); }
+  std::string sentence() const { return plan::sm90_refuses(problem, options, caps); }
 };
 
 TEST(ForwardSm90Refuses, NothingThatItTakes) {

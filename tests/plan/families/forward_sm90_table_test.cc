@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "plan/factors.h"
-#include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -44,7 +44,8 @@ std::vector<Choice> choices_of(const HopperCall& call) {
 /// "192 x 80", and of which table.
 std::string first_of(const HopperCall& call) {
   const plan::Plan first = choices_of(call).front().plan;
-  return fmt::format("{} x {}, table of {}", first.tile.q, first.tile.kv, first.forward_sm90->table_entries);
+  return fmt::format("{} x {}, table of {}", first.tile.q, first.tile.kv,
+                     first.part<shared::ForwardSm90Config>().table_entries);
 }
 
 TEST(ForwardSm90Tables, AreHeldByTheFastestKernelThatHasRoom) {
@@ -64,7 +65,8 @@ TEST(ForwardSm90Tables, GiveNoKernelMoreMemoryThanThereIs) {
     for (const DType dtype : {DType::bf16, DType::e4m3}) {
       for (const std::int32_t side : {8, 24, 48, 56, 64}) {
         for (const Choice& choice : choices_of(windows(side, dim, dtype))) {
-          EXPECT_LE(shared::forward_sm90_memory(*choice.plan.forward_sm90).bytes, shared::kSm90SharedMemory);
+          EXPECT_LE(shared::forward_sm90_memory(choice.plan.part<shared::ForwardSm90Config>()).bytes,
+                    plan::kSm90SharedMemory);
         }
       }
     }
@@ -78,8 +80,9 @@ TEST(ForwardSm90Tables, AreReadForEachPairWhereTheKernelWithRoomIsMuchSlower) {
   EXPECT_EQ(first_of(windows(62, 192, DType::e4m3)), "128 x 96, table of 0");
   const std::vector<Choice> choices = choices_of(windows(62, 192, DType::e4m3));
   const plan::Plan& first = choices.front().plan;
-  const auto held = std::ranges::find_if(
-      choices, [](const Choice& choice) { return choice.plan.forward_sm90->table_entries == 123 * 123; });
+  const auto held = std::ranges::find_if(choices, [](const Choice& choice) {
+    return choice.plan.part<shared::ForwardSm90Config>().table_entries == 123 * 123;
+  });
   ASSERT_NE(held, choices.end());
   EXPECT_EQ(held->plan.tile, (BlockSize{128, 32}));
   EXPECT_GT(held->plan.predicted->seconds, plan::kPlannerFactors.table_reads * first.predicted->seconds);

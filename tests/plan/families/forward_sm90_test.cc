@@ -1,6 +1,4 @@
 // The candidates of the Hopper family: which, in which order, with which reasons.
-#include "plan/families/forward_sm90.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,13 +10,14 @@
 #include <vector>
 
 #include "expect_error.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90_config.h"
-#include "plan/families/forward_sm90_costs.h"
 #include "plan/hopper.h"
 #include "plan/mods/streamed_read.h"
 #include "scoped_environment.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -76,14 +75,14 @@ TEST(ForwardSm90Choice, OutputsOfEveryType) {
     HopperCall call = plain;
     call.o_dtype = dtype;
     for (const Choice& choice : choices_of(call)) {
-      EXPECT_EQ(choice.plan.forward_sm90->o_type, type);
+      EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().o_type, type);
       EXPECT_EQ(choice.plan.predicted->bytes - bytes, 1000.0 * 64 * static_cast<double>(size_of(dtype) - 2));
     }
   }
   HopperCall halves = plain;
   halves.dtype = DType::f16;
   halves.o_dtype = DType::bf16;
-  EXPECT_EQ(choices_of(halves).front().plan.forward_sm90->o_type, OutputType::bf16);
+  EXPECT_EQ(choices_of(halves).front().plan.part<shared::ForwardSm90Config>().o_type, OutputType::bf16);
 }
 
 TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
@@ -148,7 +147,7 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
     // 2 * 8 heads have 8 tiles of 128 queries each: 128 for 132 CTAs; of 192 queries fewer.
     EXPECT_EQ(plan.workspace_bytes, 0);
     EXPECT_EQ(choice.block_mask, nullptr);
-    const ForwardSm90Config& config = plan.forward_sm90.value();
+    const ForwardSm90Config& config = plan.part<shared::ForwardSm90Config>();
     EXPECT_EQ(plan.tile, (BlockSize{config.rows(), config.kv_block}));
     EXPECT_EQ(config.qk_dim, 128);
     EXPECT_EQ(config.v_dim, 128);
@@ -164,23 +163,24 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
   call.dtype = DType::bf16;
   call.mask = mods::causal();
   const Choice masked = choices_of(call).front();
-  EXPECT_FALSE(masked.plan.forward_sm90->f16);
-  EXPECT_FALSE(masked.plan.forward_sm90->lse);
-  EXPECT_TRUE(masked.plan.forward_sm90->masked);
+  EXPECT_FALSE(masked.plan.part<shared::ForwardSm90Config>().f16);
+  EXPECT_FALSE(masked.plan.part<shared::ForwardSm90Config>().lse);
+  EXPECT_TRUE(masked.plan.part<shared::ForwardSm90Config>().masked);
   EXPECT_EQ(masked.block_mask->block(), (BlockSize{64, masked.plan.tile.kv}));
 }
 
 TEST(ForwardSm90Choice, TellsTheKernelOfSinksAndNormalizers) {
   HopperCall call{.q_heads = 2};
-  EXPECT_FALSE(choices_of(call).front().plan.forward_sm90->sinks);
-  EXPECT_EQ(choices_of(call).front().plan.forward_sm90->normalizer, shared::Normalizer::softmax);
+  EXPECT_FALSE(choices_of(call).front().plan.part<shared::ForwardSm90Config>().sinks);
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().normalizer, shared::Normalizer::softmax);
   call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
-  for (const Choice& choice : choices_of(call)) EXPECT_TRUE(choice.plan.forward_sm90->sinks);
+  for (const Choice& choice : choices_of(call)) EXPECT_TRUE(choice.plan.part<shared::ForwardSm90Config>().sinks);
   call = {.with_lse = false};
   for (const auto& [given, own] :
        {std::pair(Normalizer::none, shared::Normalizer::none), {Normalizer::sigmoid, shared::Normalizer::sigmoid}}) {
     call.options.normalizer = given;
-    for (const Choice& choice : choices_of(call)) EXPECT_EQ(choice.plan.forward_sm90->normalizer, own);
+    for (const Choice& choice : choices_of(call))
+      EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().normalizer, own);
   }
 }
 
@@ -218,14 +218,14 @@ TEST(ForwardSm90Choice, SharesKeysOfTheWholeBatchOnce) {
 TEST(ForwardSm90Choice, HoldsEveryKernelInSharedMemory) {
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     const ForwardSm90Config config = kernel.config();
-    EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
     EXPECT_EQ(config.kv_block % 16, 0);
     EXPECT_LE(config.o_panels, config.output_panels());
   }
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
     const ForwardSm90Config config = kernel.config();
     EXPECT_TRUE(config.fp8());
-    EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
     EXPECT_EQ(config.kv_block % 32, 0);
     EXPECT_LE(config.o_panels, config.output_panels());
   }
@@ -236,7 +236,7 @@ TEST(ForwardSm90Choice, KernelsOfEightBits) {
   const std::vector<Choice> choices = choices_of(call);
   ASSERT_FALSE(choices.empty());
   for (const Choice& choice : choices) {
-    const ForwardSm90Config& config = choice.plan.forward_sm90.value();
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     EXPECT_EQ(config.q_fp8, shared::Fp8::e5m2);
     EXPECT_EQ(config.k_fp8, shared::Fp8::e5m2);
     EXPECT_EQ(config.v_fp8, shared::Fp8::e5m2);
@@ -252,9 +252,9 @@ TEST(ForwardSm90Choice, KernelsOfEightBits) {
     EXPECT_EQ(config.weight_exponent, 0);
   }
   call.options.weight_mod = mods::dropout(0.6, 7);
-  EXPECT_EQ(choices_of(call).front().plan.forward_sm90->weight_exponent, 2);  // 1 / 0.4
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().weight_exponent, 2);  // 1 / 0.4
   call.dtype = DType::bf16;
-  EXPECT_EQ(choices_of(call).front().plan.forward_sm90->weight_exponent, 0);
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().weight_exponent, 0);
 }
 
 // What only kernels of 16 bits do is left out by name.
@@ -265,7 +265,7 @@ TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
   call.options.bindings.captures["bias"] = ConstTensorView(kNotRead, DType::bf16, {2, 512, 512});
   call.options.weight_mod = mods::dropout(0.1, 1);
   for (const Choice& choice : choices_of(call)) {
-    const ForwardSm90Config& config = choice.plan.forward_sm90.value();
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     EXPECT_EQ(config.streamed_bytes, 0);
     EXPECT_TRUE(config.weighted && !config.dropped);
     EXPECT_EQ(config.weight_exponent, 1);
@@ -275,8 +275,8 @@ TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
   }
   call.dtype = DType::bf16;
   const Choice halves = choices_of(call).front();
-  EXPECT_GT(halves.plan.forward_sm90->streamed_bytes, 0);
-  EXPECT_TRUE(halves.plan.forward_sm90->dropped);
+  EXPECT_GT(halves.plan.part<shared::ForwardSm90Config>().streamed_bytes, 0);
+  EXPECT_TRUE(halves.plan.part<shared::ForwardSm90Config>().dropped);
   EXPECT_THAT(halves.plan.rejected, Not(Contains(HasSubstr("q is"))));
 }
 
@@ -304,7 +304,7 @@ TEST(ForwardSm90Choice, HasAKernelForBiasesOfF32Alone) {
   EXPECT_THAT(tiles(DType::f32, 128, false), testing::Not(Contains("192 x 64")));  // element by element
   EXPECT_THAT(tiles(DType::f32, 64, true), testing::Not(Contains("192 x 64")));
   const ForwardSm90Config config = plan::kForwardSm90WideCaptureKernels.front().config();
-  EXPECT_EQ(shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory, true);
+  EXPECT_EQ(shared::forward_sm90_memory(config).bytes <= plan::kSm90SharedMemory, true);
   const std::optional<ForwardSm90Config> streaming = plan::with_streamed_tiles(config, DType::f32);
   ASSERT_TRUE(streaming);
   EXPECT_EQ(streaming->stages, 2);
@@ -328,7 +328,7 @@ TEST(ForwardSm90Choice, ReadsTilesOfF32InHalves) {
       EXPECT_EQ(config->streamed_panels() * config->streamed_panel_columns() +
                     config->streamed_rest_panels() * shared::kStreamedRestColumns,
                 config->streamed_columns());
-      EXPECT_LE(shared::forward_sm90_memory(*config).bytes, shared::kSm90SharedMemory);
+      EXPECT_LE(shared::forward_sm90_memory(*config).bytes, plan::kSm90SharedMemory);
     }
   }
 }
@@ -338,11 +338,11 @@ TEST(ForwardSm90Choice, OfEightBitsTakesWhatOthersTake) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
   call.mask = mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0;
   call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
-  EXPECT_EQ(choices_of(call).front().plan.forward_sm90->o_type, shared::OutputType::same);
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().o_type, shared::OutputType::same);
   call.o_dtype = DType::e4m3;
   bool any_wider = false;
   for (const Choice& choice : choices_of(call)) {
-    const ForwardSm90Config& config = choice.plan.forward_sm90.value();
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     EXPECT_EQ(config.o_type, shared::OutputType::e4m3);
     EXPECT_TRUE(config.sinks);
     EXPECT_EQ(config.mask, config.kv_block > 128 ? shared::MaskForm::direct : shared::MaskForm::distance);
@@ -377,7 +377,7 @@ TEST(ForwardSm90Choice, ServesEveryHeadDimByTheNextKernels) {
 TEST(ForwardSm90Choice, MultipliesAndCountsTrueHeadDims) {
   const HopperCall call = {.q_rows = 1000, .kv_rows = 520, .dim = 100, .v_dim = 36};
   for (const Choice& choice : choices_of(call)) {
-    const ForwardSm90Config& config = choice.plan.forward_sm90.value();
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     EXPECT_EQ(config.qk_dim, 100);
     EXPECT_EQ(config.v_dim, 36);
     EXPECT_EQ(config.qk_columns(), 112);
@@ -449,10 +449,11 @@ TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
     HopperCall call = grid_call(dim, 8192, false);
     call.options.weight_mod = mods::dropout(0.1, 1);
     const std::vector<Choice> choices = choices_of(call);
-    EXPECT_TRUE(choices.front().plan.forward_sm90->dropped) << dim;
-    EXPECT_FALSE(choices.back().plan.forward_sm90->dropped) << dim;
-    EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) { return one.plan.forward_sm90->dropped; }))
-        << dim;
+    EXPECT_TRUE(choices.front().plan.part<shared::ForwardSm90Config>().dropped) << dim;
+    EXPECT_FALSE(choices.back().plan.part<shared::ForwardSm90Config>().dropped) << dim;
+    EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) {
+      return one.plan.part<shared::ForwardSm90Config>().dropped;
+    })) << dim;
     EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("64 does not divide its keys")));
   }
 }

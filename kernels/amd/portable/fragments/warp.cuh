@@ -2,7 +2,7 @@
 #pragma once
 
 #include "language.cuh"
-#include "shared/forward_mma.h"
+#include "shared/strided.h"
 
 namespace heddle::portable {
 

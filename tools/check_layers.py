@@ -75,34 +75,32 @@ MAY_INCLUDE["families"] = (*BELOW_BACKEND, "backend", "backend/portable", "backe
 # Headers that the device code reads too: not even the public headers.
 WITHOUT_PUBLIC_HEADERS = {"shared", "backend/portable/shared", *(f"families/{family}/shared" for family in FAMILIES)}
 
-# Device code of NVIDIA and AMD, which a compiler without headers compiles: a folder of kernels/cuda or kernels/amd -> the
-# others whose headers it may include, by the path from there, beside those that the host shares. AMD's compiler finds a
-# header of kernels/amd before the one of kernels/cuda or kernels/portable with the same path. "" is the folder itself.
+# Device code, which compilers without headers compile: a folder of kernels -> the folders that its files may include, by
+# the path from kernels, beside their own and the headers that the host shares. A file is included by its path from
+# kernels/VENDOR or kernels/common, one of kernels/portable by its path from kernels. kernels/common and kernels/portable
+# know no vendor: what they include of ptx, mods or portable/fragments each vendor has under the same name.
+COMMON_MODS = ("common/mods", "nvidia/mods", "nvidia/ptx")
+PORTABLE = ("nvidia/portable/fragments", "portable/fragments")
 KERNELS_MAY_INCLUDE = {
-    "ptx": (),
-    "mods": ("ptx",),
-    "fragments": ("ptx", "mods"),
-    "sm90": ("ptx", "mods", "fragments"),
-    "families": ("ptx", "mods", "fragments", "sm90"),
-    "": ("ptx", "mods", "fragments", "sm90", "families"),
+    "common/mods": ("nvidia/mods",),
+    "common/around": ("common/mods", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
+    "portable/fragments": ("nvidia/ptx", *PORTABLE),
+    "portable/forward_mma": PORTABLE,
+    "portable/backward_mma": ("portable/forward_mma", *COMMON_MODS, *PORTABLE),
+    "nvidia/ptx": (),
+    "nvidia/mods": ("nvidia/ptx",),
+    "nvidia/portable/fragments": ("nvidia/ptx", "portable/fragments"),
+    "nvidia/fragments": COMMON_MODS,
+    "nvidia/around": ("nvidia/fragments", *COMMON_MODS),
+    "nvidia/forward_sm90": ("nvidia/fragments", *COMMON_MODS),
+    "nvidia/backward_sm90": ("nvidia/fragments", *COMMON_MODS),
+    "amd": ("amd/portable",),
+    "amd/ptx": ("amd",),
+    "amd/mods": ("amd",),
+    "amd/fragments": ("amd", "amd/ptx"),
+    "amd/portable": ("amd",),
+    "amd/portable/fragments": ("amd", "amd/portable", "portable/fragments"),
 }
-AMD_MAY_INCLUDE = {
-    "ptx": ("",),
-    "mods": ("", "ptx"),
-    "fragments": ("", "ptx", "mods"),
-    "portable": ("", "ptx", "mods", "fragments", "portable"),
-    "": ("portable",),
-}
-
-# kernels/portable, which every device's compiler compiles: the paths from kernels that a folder may include. Fragments of
-# NVIDIA's GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
-PORTABLE_MAY_INCLUDE = {
-    "forward": ("portable/forward/",),
-    "backward": ("portable/backward/", "portable/forward/", "mods/", "ptx/"),
-    "fragments": ("portable/fragments/", "portable/amd/", "ptx/"),
-    "amd": (),
-}
-HOST_FRAGMENTS, HOST_LANES = "host.cuh", "lanes.h"
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
 LIBRARY_USERS = {
@@ -130,7 +128,7 @@ SUFFIXES = {".h", ".cc", ".cuh", ".def", ".inc"}
 MOST_LINES = 600
 # Longer files: how many lines each may have, and why it is not divided.
 LONG_FILES = {
-    "kernels/cuda/sm90/consumer.cuh": (700, "its machine code depends on its shape: functions that were moved out of the class "
+    "kernels/nvidia/forward_sm90/consumer.cuh": (700, "its machine code depends on its shape: functions that were moved out of the class "
                                             "gave slower kernels"),
 }
 
@@ -204,60 +202,32 @@ def breach_in_src(path, text, quoted, root):
     return None
 
 
+def home_of(text, vendor, root):
+    """The folder of kernels, by the path from there, of the file that device code of a vendor means; None: no file."""
+    kernels = root / "kernels"
+    for home in (kernels / vendor, kernels / "common", kernels):
+        if (home / text).is_file():
+            return (home / text).parent.relative_to(kernels).as_posix()
+    return None
+
+
 def breach_in_kernels(path, text, quoted, root):
-    kernels = root / "kernels" / "cuda"
-    parent = path.parent.relative_to(kernels)
-    folder = parent.parts[0] if parent.parts else ""
-    room = f"kernels/cuda/{folder}".rstrip("/")
+    folder = path.parent.relative_to(root / "kernels").as_posix()
     if folder not in KERNELS_MAY_INCLUDE:
-        return f"{room} has no row in KERNELS_MAY_INCLUDE of tools/check_layers.py"
+        return f"kernels/{folder} has no row in KERNELS_MAY_INCLUDE of tools/check_layers.py"
     if not quoted:
         return f"device code is compiled without headers of the system: '{text}'"
     if text.startswith("shared/") or "/shared/" in text:
         return None if is_shared(text, root) else f"there is no header src/{text}"
-    if not (kernels / text).is_file():
-        return f"'{text}' is no file of kernels/cuda; write the path from there"
-    target = text.split("/")[0] if "/" in text else ""
-    if target == folder or target in KERNELS_MAY_INCLUDE[folder]:
+    of_amd = folder.split("/")[0] == "amd"
+    target = home_of(text, "amd" if of_amd else "nvidia", root)
+    if target is None:
+        return f"'{text}' is no file of kernels; write the path from kernels/VENDOR, kernels/common or kernels"
+    allowed = KERNELS_MAY_INCLUDE[folder]
+    if target == folder or target in allowed:
         return None
-    listed = ", ".join(f"kernels/cuda/{name}" for name in KERNELS_MAY_INCLUDE[folder]) or "no other folder of kernels/cuda"
-    return f"{room} may not include '{text}'; it may include {listed}"
-
-
-def breach_in_portable(path, text, quoted, root):
-    folder = path.parent.name
-    if folder not in PORTABLE_MAY_INCLUDE or path.parent.parent != root / "kernels" / "portable":
-        return f"{path.parent.relative_to(root)} has no row in PORTABLE_MAY_INCLUDE of tools/check_layers.py"
-    if path.name == HOST_FRAGMENTS and (text == HOST_LANES or not quoted):
-        return None
-    if not quoted:
-        return f"device code is compiled without headers of the system: '{text}'"
-    if text.startswith("shared/") or "/shared/" in text:
-        return None if is_shared(text, root) else f"there is no header src/{text}"
-    if not text.startswith(PORTABLE_MAY_INCLUDE[folder]):
-        return f"kernels/portable/{folder} may not include '{text}'"
-    home = root / "kernels" if text.startswith("portable/") else root / "kernels" / "cuda"
-    return None if (home / text).is_file() else f"'{text}' is no file of kernels"
-
-
-def breach_in_amd(path, text, quoted, root):
-    amd = root / "kernels" / "amd"
-    parent = path.parent.relative_to(amd)
-    folder = parent.parts[0] if parent.parts else ""
-    room = f"kernels/amd/{folder}".rstrip("/")
-    if folder not in AMD_MAY_INCLUDE:
-        return f"{room} has no row in AMD_MAY_INCLUDE of tools/check_layers.py"
-    if not quoted:
-        return f"device code is compiled without headers of the system: '{text}'"
-    if text.startswith("shared/") or "/shared/" in text:
-        return None if is_shared(text, root) else f"there is no header src/{text}"
-    homes = (amd, root / "kernels" / "cuda", root / "kernels")
-    if not any((home / text).is_file() for home in homes):
-        return f"'{text}' is no file of kernels/amd, kernels/cuda or kernels/portable; write the path from there"
-    target = text.split("/")[0] if "/" in text else ""
-    if target == folder or target in AMD_MAY_INCLUDE[folder]:
-        return None
-    return f"{room} may not include '{text}'"
+    listed = ", ".join(f"kernels/{name}" for name in allowed) or "no other folder of kernels"
+    return f"kernels/{folder} may not include '{text}'; it may include {listed}"
 
 
 def breach_in_public(path, text, root):
@@ -319,15 +289,9 @@ def check(root):
         if folder_of(path, root) in WITHOUT_VENDORS:
             for line, sentence in vendors_in(path):
                 note(path, line, sentence)
-    for path in sources(root / "kernels" / "cuda"):
+    for path in sources(root / "kernels"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_kernels(path, text, quoted, root))
-    for path in sources(root / "kernels" / "amd"):
-        for line, text, quoted in includes_of(path):
-            note(path, line, breach_in_amd(path, text, quoted, root))
-    for path in sources(root / "kernels" / "portable"):
-        for line, text, quoted in includes_of(path):
-            note(path, line, breach_in_portable(path, text, quoted, root))
     for path in sources(root / "examples"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_examples(path, text, quoted))

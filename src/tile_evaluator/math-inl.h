@@ -1,5 +1,5 @@
 // Elementary functions on Highway vectors of float or double, recompiled for each SIMD target. The largest errors stand
-// in src/expr/ops.def and are measured by tests/backend/cpu/math_test.cc. All keep NaN, take infinities as C99 says,
+// in src/expr/ops.def and are measured by tests/tile_evaluator/math_test.cc. All keep NaN, take infinities as C99 says,
 // and round results below the normal range once (gradual underflow).
 //
 // Highway's own math library is not used: its Exp(NaN) is 0, its Log(0) is -105. Exp2, Exp, Tanh and Sigmoid are ours

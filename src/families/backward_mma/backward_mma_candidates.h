@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/portable/portable_config.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
 #include "plan/mods/backward_mods.h"
 #include "plan/plan.h"
 #include "plan/setting.h"
@@ -32,7 +34,6 @@ template <class Visit>
 void for_each_backward_mma_field(Visit&& visit) {
 #define HEDDLE_FIELD(type, name, value) \
   visit(std::string_view(#name), std::string_view(#type), &shared::BackwardMmaConfig::name);
-#include "backend/portable/portable_config.h"
 #include "families/backward_mma/shared/backward_mma_config.def"
 #undef HEDDLE_FIELD
 }

@@ -8,7 +8,7 @@
 namespace heddle::backward_mma {
 namespace {
 
-constexpr const char* kText = "#include \"families/sequences.cuh\"\n#include \"families/backward_lists.cuh\"\n";
+constexpr const char* kText = "#include \"around/sequences.cuh\"\n#include \"around/backward_lists.cuh\"\n";
 
 shared::FilledRows filled(const std::optional<TensorView>& view) {
   if (!view) return {};

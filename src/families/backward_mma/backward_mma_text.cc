@@ -78,8 +78,8 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   texts.add("derivative", "Derivative", mapped, mods.derivative, TakesScore::yes, Rounding::contracted, "float");
   texts.add("weight", "Weight", !mods.weight.empty(), mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
-      "{}#include \"portable/backward/backward.cuh\"\n"
-      "#include \"portable/backward/rows.cuh\"\n\n"
+      "{}#include \"portable/backward_mma/backward.cuh\"\n"
+      "#include \"portable/backward_mma/rows.cuh\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
       headers, configs, texts.text());
 }

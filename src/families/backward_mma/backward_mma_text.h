@@ -14,7 +14,7 @@ namespace heddle::backward_mma {
 std::string name_of(const plan::BackwardMmaKernels& kernels);
 
 /// In namespace heddle: kPass0 and on, kRows, and the class GeneratedMods. It includes the headers of
-/// kernels/cuda/mods, src/shared and kernels/portable that it needs, also those of the kernels.
+/// kernels/common/mods, src/shared and kernels/portable that it needs, also those of the kernels.
 std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
                                  const device_text::ModLayout& layout);
 

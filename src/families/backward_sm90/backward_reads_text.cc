@@ -102,7 +102,7 @@ jit::Source backward_reads(const BackwardSm90Config& config, const plan::Backwar
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = backward_source(config, mods, own, "backward_reads");
-  source.text = kIncludes + source.text + reads_text(reads, types, own) + "#include \"families/backward_reads.cuh\"\n";
+  source.text = kIncludes + source.text + reads_text(reads, types, own) + "#include \"backward_sm90/backward_reads.cuh\"\n";
   return source;
 }
 
@@ -112,7 +112,7 @@ jit::Source backward_sums(const BackwardSm90Config& config, const BackwardReads&
   own.by_sequence = config.by_sequence;
   return {.name = backward_name(config, "backward_sums"),
           .text = kIncludes + backward_config_text(config) + reads_text(reads, types, own) +
-                  "#include \"families/backward_sums.cuh\"\n",
+                  "#include \"backward_sm90/backward_sums.cuh\"\n",
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }

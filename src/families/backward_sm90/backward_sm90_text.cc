@@ -146,14 +146,14 @@ jit::Source backward_sm90(const BackwardSm90Config& config, const plan::Backward
   own.by_sequence = config.by_sequence;
   jit::Source source = backward_source(config, mods, own, "backward_sm90");
   source.text +=
-      config.wide ? "#include \"families/backward_sm90_wide.cuh\"\n" : "#include \"families/backward_sm90.cuh\"\n";
+      config.wide ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n" : "#include \"backward_sm90/backward_sm90.cuh\"\n";
   return source;
 }
 
 jit::Source backward_rows(const BackwardSm90Config& config) {
   return {.name = backward_name(config, "backward_rows"),
           .text = fmt::format("#include \"families/backward_sm90/shared/backward_sm90_config.h\"\n\n{}\n"
-                              "#include \"families/backward_rows.cuh\"\n",
+                              "#include \"backward_sm90/backward_rows.cuh\"\n",
                               backward_config_text(config)),
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
@@ -161,7 +161,7 @@ jit::Source backward_rows(const BackwardSm90Config& config) {
 
 jit::Source backward_lists() {
   return {.name = "backward_lists",
-          .text = "#include \"families/sequences.cuh\"\n#include \"families/backward_lists.cuh\"\n",
+          .text = "#include \"around/sequences.cuh\"\n#include \"around/backward_lists.cuh\"\n",
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }

@@ -8,6 +8,7 @@
 #include "heddle/block_mask.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
+#include "families/cpu/cpu_backward_split.h"
 
 namespace heddle::cpu {
 

@@ -4,6 +4,7 @@
 
 #include "backend/backend.h"
 #include "families/forward_mma/shared/forward_mma_params.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::forward_mma {
 

@@ -24,7 +24,7 @@ using shared::ScoreForm;
 // memory, the number of a CTA and how many there are.
 constexpr const char* kKernel =
     "\n#include \"{0}\"\n"
-    "#include \"portable/forward/forward.cuh\"\n\n"
+    "#include \"portable/forward_mma/forward.cuh\"\n\n"
     "extern \"C\" __global__ void {2}\n"
     "    forward_mma({3} heddle::shared::ForwardMmaParams params) {{\n"
     "  using namespace heddle;\n"
@@ -63,7 +63,7 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
   }
   texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
-      "#include \"portable/forward/mods.cuh\"\n"
+      "#include \"portable/forward_mma/mods.cuh\"\n"
       "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
       config_text(config), texts.text());

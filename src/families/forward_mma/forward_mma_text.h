@@ -14,7 +14,7 @@ namespace heddle::forward_mma {
 std::string name_of(const shared::ForwardMmaConfig& config);
 
 /// In namespace heddle: kConfig, and the class GeneratedMods with the mods that the kernel computes. It includes the
-/// headers of kernels/cuda/mods, src/shared and kernels/portable that it needs; the kernel itself is to follow.
+/// headers of kernels/common/mods, src/shared and kernels/portable that it needs; the kernel itself is to follow.
 std::string config_and_mods_text(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                                  const device_text::ModLayout& layout);
 

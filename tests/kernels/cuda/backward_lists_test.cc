@@ -15,7 +15,7 @@
 // What the kernels are told by goes first, and the library's max() behind what takes CUDA's.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "families/backward_lists.cuh"
+#include "around/backward_lists.cuh"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/sequences.h"
 // clang-format on

@@ -12,7 +12,7 @@
 // What the kernel is told by goes first.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "families/copied_rows.cuh"
+#include "around/copied_rows.cuh"
 // clang-format on
 
 namespace heddle::cuda {

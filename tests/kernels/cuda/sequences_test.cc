@@ -14,7 +14,7 @@
 // What the kernels are told by goes first.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "families/sequences.cuh"
+#include "around/sequences.cuh"
 // clang-format on
 
 namespace heddle::cuda {

@@ -143,7 +143,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
       problem, choice.plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
 
   backward_mma::Params params = backward_mma::constant_params(prepared);
-  std::vector<shared::SequenceSpan> spans = forward_mma::spans_of(known);
+  std::vector<shared::SequenceSpan> spans = portable::spans_of(known);
   std::vector<plan::BackwardSchedule> schedules;
   for (const shared::BackwardMmaConfig& pass : kernels.passes) {
     schedules.push_back(plan::backward_mma_schedule(problem, pass, choice.block_mask.get()));

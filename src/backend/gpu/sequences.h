@@ -38,11 +38,6 @@ shared::SequencesParams sequences_params(const problem::AttentionProblem& proble
 /// The lengths of a run.
 void set_lengths(const AttentionOptions& options, shared::SequencesParams& params);
 
-/// What both kernels are told of a problem with lengths on the device; where tiles and lists stand is the caller's to add.
-shared::SequencesParams sequences_params(const problem::AttentionProblem& problem);
-/// The lengths and starts of a run's options.
-void set_lengths(const AttentionOptions& options, shared::SequencesParams& params);
-
 /// Of each run, and of their end: key blocks in all runs before it, modulo 2^32.
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs);
 

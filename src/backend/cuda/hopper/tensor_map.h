@@ -1,7 +1,7 @@
 // TMA's descriptors of attention tensors.
 #pragma once
 
-#include <string_view>
+#include <cstdint>
 
 #include "backend/cuda/driver/driver.h"
 #include "heddle/tensor.h"
@@ -26,9 +26,5 @@ struct StreamedMaps {
   CUtensorMap panels, rest;
 };
 StreamedMaps streamed_maps(const ConstTensorView& capture, int box_rows);
-
-/// Throws Error(invalid_argument) unless `bytes` divides the address: 16 where TMA reaches it, else what the plan was
-/// made for.
-void check_address(std::string_view name, const void* address, std::int64_t bytes);
 
 }  // namespace heddle::cuda

@@ -91,7 +91,7 @@ class BackwardPlan {
   const Arguments& arguments() const { return arguments_; }
 
  private:
-  /// What a run makes has the planned dtypes.
+  /// Gives the tensors that a run makes their planned dtypes.
   void take_dtypes(BackwardTensors& tensors) const {
     const auto take = [](std::optional<TensorView>& made, const std::optional<TensorView>& planned) {
       if (made && made->data == nullptr && planned) made->dtype = planned->dtype;

@@ -8,6 +8,9 @@ from typing import Any
 from . import _core
 from ._core import Expr
 
+SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
+MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
+
 
 class Mod:
     """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).

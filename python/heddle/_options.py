@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from . import _core
-from ._kinds import is_array
-from ._mod import Mod
+from ._tracing.kinds import is_array
+from ._dtypes import dtype_name
+from ._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS, Mod
 from ._types import Array, ModLike, ParamValue
-from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name, recognised
+from ._tracing.trace import Traced, recognised
 
 if TYPE_CHECKING:
     from ._block_mask import BlockMask
@@ -53,7 +54,7 @@ class BackwardOptions(Options, total=False):
 
 
 _ARRAY = "an array of NumPy, or anything with __dlpack__,"
-# What an option accepts, for errors.
+# The values that an option accepts, for errors.
 ACCEPTED = {
     **dict.fromkeys(
         ("sinks", "q_lengths", "kv_lengths", "cu_seqlens_q", "cu_seqlens_kv", "page_table", "q_start", "kv_start",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import heddle
-from heddle import _trace
+from heddle._tracing import trace
 from inputs import inputs
 from ways_to_state import FREE, KEPT, WAYS
 
@@ -41,13 +41,13 @@ class Face:
 def traces(monkeypatch):
     """Counts the traces."""
     counted = []
-    called = _trace.Traced._called
+    called = trace.Traced._called
 
     def counting(*arguments):
         counted.append(arguments)
         return called(*arguments)
 
-    monkeypatch.setattr(_trace.Traced, "_called", counting)
+    monkeypatch.setattr(trace.Traced, "_called", counting)
     return counted
 
 

@@ -11,10 +11,10 @@ import torch
 import heddle
 
 from .. import _core
-from .._trace import dtype_name
+from .._dtypes import dtype_name
 from . import _direct
-from ._run import parsed, type_of
-from ._trace import Mods
+from ._call import parsed, type_of
+from ._tracing.kept import Mods
 
 MaskMod = Callable[..., torch.Tensor]
 Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices

@@ -8,9 +8,9 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _core
-from ._run import empty_lse
-from ._recording import MASK_PREFIX
-from ._trace import known_of
+from ._results import empty_lse
+from ._tracing.kept import known_of
+from ._tracing.recording import MASK, SCORE
 
 KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers
 
@@ -22,7 +22,7 @@ def stream_of(index: int) -> int | None:
 
 _calls = _core.DirectCalls(
     torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, stream_of,
-    {device: known_of("", device) for device in KINDS}, {device: known_of(MASK_PREFIX, device) for device in KINDS})
+    {device: known_of(SCORE, device) for device in KINDS}, {device: known_of(MASK, device) for device in KINDS})
 
 
 def attend(

@@ -28,7 +28,7 @@ def double(score, b, h, q_idx, kv_idx):
 def fresh():
     heddle.torch.clear_log()
     yield
-    assert torch.nn.functional.scaled_dot_product_attention is heddle.torch._take_over.torchs_sdpa
+    assert torch.nn.functional.scaled_dot_product_attention is heddle.torch._originals.scaled_dot_product_attention
 
 
 def went(function):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ._numbers import Number
-from ._recording import Traced
+from ..._tracing.numbers import Number
+from .recording import Traced
 
 # They give a tensor's content to Python without an operation that could be seen.
 READERS = frozenset((torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__))

@@ -1,7 +1,7 @@
-"""Mods to expressions: each mod is called once with symbolic scalars (_modes.py, _recording.py).
+"""Mods to expressions: each mod is called once with symbolic scalars (modes.py, recording.py).
 
-Tensors that the mod reads become captures wherever it finds them. Numbers become params (_numbers.py). Later calls of
-the same code on tensors of the same types and ranks take the kept expression.
+Tensors that the mod reads become captures wherever it finds them. Numbers become params (heddle/_tracing/numbers.py).
+Later calls of the same code on tensors of the same types and ranks take the kept expression.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from typing import Any, cast
 
 import torch
 
-from .. import _core
-from .._reached import NotKept, Reached
-from .._steps import Steps
-from ._modes import trace_with
-from ._numbers import Recipe, becomes_param, computed
-from ._rebind import Rebound
-from ._recording import MASK_PREFIX, Recording
+from ... import _core
+from ..._tracing.numbers import NumbersRebound, Recipe, computed
+from ..._tracing.reached import NotKept, Reached
+from ..._tracing.steps import Steps
+from .modes import trace_with
+from .recording import MASK, SCORE, ModKind, Recording, becomes_param
 
-SCORE = ("score", "b", "h", "q_idx", "kv_idx")
-MASK = SCORE[1:]
 MOST_KEPT = 512  # keys
 MOST_VARIANTS = 16  # of one key: other shapes, or other numbers that Python's code needs
 MOST_WALKS = 4  # that lead to one expression
@@ -55,7 +52,7 @@ class Kept:
         self.constants = {name: x for name, x in recording.captures.items() if id(x) not in positions}
         self.params = [(name, recipe) for recipe, name in recording.params.items()]
         reached = recording.reached
-        # What arithmetic on numbers gives may leave i32, or become a float, for other numbers.
+        # For other numbers, arithmetic on them may leave i32 or become a float.
         self.types = [(recipe, type(computed(recipe, reached.numbers, reached.arrays)))
                       for recipe in recording.params if not isinstance(recipe, int)] if reached else []
         self.guards = recording.guards
@@ -111,7 +108,7 @@ def may_learn_a_number(reached: Reached, device: torch.device) -> bool:
 
 
 class Slots:
-    """Where the numbers of recipes (_numbers.py) stand in a walk."""
+    """Where the numbers of recipes (heddle/_tracing/numbers.py) stand in a walk."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -138,8 +135,8 @@ _lock = threading.Lock()
 
 
 @functools.cache
-def known_of(prefix: str, device: str) -> _core.KeptMods:
-    """The mods that C++ recognises: of score or mask functions, for queries on this kind of device."""
+def known_of(kind: ModKind, device: str) -> _core.KeptMods:
+    """The mods of a kind that C++ recognises, for queries on this kind of device."""
     return _core.KeptMods()
 
 
@@ -161,21 +158,21 @@ class Mods:
         self.device = device
 
     def score(self, mod: Callable[..., Any]) -> Any:
-        return self._of(mod, SCORE, "", "f32")
+        return self._of(mod, SCORE)
 
     def mask(self, mod: Callable[..., Any]) -> Any:
-        return self._of(mod, MASK, MASK_PREFIX, "bool")
+        return self._of(mod, MASK)
 
-    def _of(self, mod: Any, arguments: tuple[str, ...], prefix: str, kind: str) -> Any:
-        known = known_of(prefix, self.device.type)
+    def _of(self, mod: Any, kind: ModKind) -> Any:
+        known = known_of(kind, self.device.type)
         found = known.find(mod)
         if found is not None:
             self.captures.update(cast(dict[str, torch.Tensor], found[1]))
             self.params.update(found[2])
             return found[0]
-        reached, key, variants = self._walked(mod, arguments)
+        reached, key, variants = self._walked(mod, kind)
         if reached is None:
-            expr, recording = traced(mod, None, arguments, self.device, prefix, kind)
+            expr, recording = traced(mod, None, kind, self.device)
             self.captures.update(recording.captures)
             self.params.update(recording.values())
             return expr
@@ -184,7 +181,7 @@ class Mods:
                 kept.recognise(mod, reached, known, self.device)
                 kept.bind(reached, self.captures, self.params)
                 return kept.expr
-        expr, recording = traced(mod, reached, arguments, self.device, prefix, kind)
+        expr, recording = traced(mod, reached, kind, self.device)
         made = Kept(expr, recording)
         if recording.is_kept:
             keep(key, made)
@@ -192,32 +189,30 @@ class Mods:
         made.bind(reached, self.captures, self.params)
         return expr
 
-    def _walked(self, mod: Any, arguments: tuple[str, ...]) -> tuple[Reached | None, Any, Sequence[Kept]]:
+    def _walked(self, mod: Any, kind: ModKind) -> tuple[Reached | None, Any, Sequence[Kept]]:
         """The walk over a mod, its key, and what is kept by it. No walk: the mod is traced at each call."""
         try:
             reached = Reached(mod, params=True)
             # A learned 0-d tensor on the CPU is a capture of a GPU's call, others are params.
             learns = self.device.type != "cpu" and torch.is_grad_enabled()
-            key = arguments, self.device.type, learns, reached.key
+            key = kind.arguments, self.device.type, learns, reached.key
             return reached, key, _kept.get(key, ())
         except (NotKept, TypeError, RecursionError):  # TypeError: a key that does not hash
             return None, None, ()
 
 
-def traced(
-    mod: Any, reached: Reached | None, arguments: tuple[str, ...], device: torch.device, prefix: str, kind: str
-) -> tuple[Any, Recording]:
+def traced(mod: Any, reached: Reached | None, kind: ModKind, device: torch.device) -> tuple[Any, Recording]:
     """The expression of a mod, and what its trace recorded."""
     _counts["traces"] += 1
 
     def of(stand_ins: bool) -> tuple[Any, Recording]:
-        recording = Recording(reached, device, prefix)
-        rebound = Rebound(reached, recording.guards) if reached is not None and stand_ins else None
+        recording = Recording(reached, device, kind)
+        rebound = NumbersRebound(reached, recording.guards) if reached is not None and stand_ins else None
         called = mod if rebound is None else rebound.of(mod)
         replaced = set() if rebound is None else rebound.replaced
         numbers = [] if reached is None else reached.numbers
         recording.guards.all.update((i, number) for i, number in enumerate(numbers) if i not in replaced)
-        return trace_with(recording, called, arguments, kind), recording
+        return trace_with(recording, called), recording
 
     if reached is not None and reached.slots:
         try:

@@ -1,4 +1,5 @@
-"""Stand-ins for the numbers that a mod reaches. Arithmetic on them is recorded, and repeated for later values.
+"""Stand-ins for the numbers that a mod of torch's face reaches. Arithmetic on them is recorded, and repeated for later
+values.
 
 A number becomes a param where it meets a tensor. Where Python needs its value (a branch, a range, an index of a list)
 the number becomes a guard: the expression serves later calls with that value only.
@@ -11,9 +12,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
-from .._kinds import is_number
+from .reached import Reached
+from .rebound import Rebound, Slot
 
 # How a number is computed from the numbers of a walk:
 # - an int: the walk's number at this position
@@ -142,5 +142,18 @@ def define_operators() -> None:
 define_operators()
 
 
-def becomes_param(value: Any) -> bool:
-    return is_number(value) or isinstance(value, (bool, torch.SymInt, torch.SymFloat))
+class NumbersRebound(Rebound):
+    """A copy of a mod in which stand-ins take the place of the numbers that the walk met. Everything else stays what it
+    is."""
+
+    def __init__(self, reached: Reached, guards: Guards) -> None:
+        super().__init__()
+        self._numbers = {slot: Number(reached.numbers[i], i, guards) for i, slot in enumerate(reached.slots)}
+        self.replaced: set[int] = set()  # positions of the numbers that have stand-ins now
+
+    def stand_in(self, value: Any, name: str, slot: Slot) -> Any:
+        number = None if slot is None else self._numbers.get(slot)
+        if number is None:
+            return value
+        self.replaced.add(number.recipe)
+        return number

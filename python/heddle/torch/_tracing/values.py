@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .. import _core
+from ... import _core
 
 Index = tuple[Any, ...]
 MOST_UNROLLED = 256

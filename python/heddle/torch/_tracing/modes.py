@@ -6,25 +6,27 @@ import contextlib
 import linecache
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
+from torch._C import _len_torch_function_stack
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .. import _core
-from . import _aten, _aten_tensors, _values as values  # noqa: F401  the first two fill OPERATIONS
-from ._contents import READERS, content_of, remember
-from ._indexing import getitem, is_gather
-from ._numbers import Number
-from ._operations import OPERATIONS, cast_to
-from ._recording import CaptureValue, Memory, Recording, Traced
-from ._values import Unsupported, Value
+from ... import _core
+from . import aten, aten_tensors, values  # noqa: F401  the first two fill OPERATIONS
+from .contents import READERS, content_of, remember
+from .indexing import getitem, is_gather
+from ..._tracing.numbers import Number
+from .operations import OPERATIONS, cast_to
+from .recording import CaptureValue, Memory, Recording, Traced
+from .values import Unsupported, Value
 
 NUMBERS = Number, torch.SymInt  # become params where they meet a tensor
-OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
+OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep)
 SIZE_GETTERS = frozenset((
     torch.Tensor.shape.__get__, torch.Tensor.nbytes.__get__,  # type: ignore[attr-defined]  # descriptors
     torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.numel))
@@ -38,26 +40,37 @@ WATCHED_GETTERS = frozenset((
 MAKERS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
 
 
-def trace_with(recording: Recording, mod: Any, arguments: tuple[str, ...], kind: str) -> Any:
+def trace_with(recording: Recording, mod: Any) -> Any:
+    """The expression that a mod returns. Raises NotImplementedError for an operation that has none."""
     leaves = [
         Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
-        for name in arguments
+        for name in recording.kind.arguments
     ]
     ambient: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if torch.compiler.is_exporting():
-        from ._higher_order import without_modes  # it needs Dynamo, which is slow to import
-
         ambient = without_modes()
     elif torch._C._functorch.peek_interpreter_stack() is not None:
         ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
     with ambient, Functions(recording), Operations(recording):
         try:
-            return checked(recording, mod(*leaves), kind)
+            return checked(recording, mod(*leaves))
         except Unsupported as error:
             raise NotImplementedError(f"{error}{users_line()}") from None
 
 
-def checked(recording: Recording, result: Any, kind: str) -> Any:
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Without the modes of torch.export, AOT and fake tensors, which do not know the symbolic tensors of a trace."""
+    with _disable_current_modes():
+        functions = [_pop_mode() for _ in range(_len_torch_function_stack())]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for mode in reversed(functions):
+                _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def checked(recording: Recording, result: Any) -> Any:
     if isinstance(result, NUMBERS):
         result = recording.operand(result)
     elif isinstance(result, torch.Tensor):
@@ -68,7 +81,7 @@ def checked(recording: Recording, result: Any, kind: str) -> Any:
         raise ValueError(f"a mod returned {type(result).__name__}; a tensor is accepted")  # as torch.vmap's
     if result.count != 1:
         raise TypeError(f"a mod returned a tensor of shape {list(result.shape)}; a scalar is accepted")
-    expr = result.expr
+    expr, kind = result.expr, recording.kind.type
     if kind == "bool" and expr.type != "bool":
         returned = "floating-point numbers" if expr.type == "f32" else "integers"
         raise TypeError(f"a mask_mod returned {returned}; bool is accepted")

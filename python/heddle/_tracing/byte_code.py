@@ -9,7 +9,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from ._loaded import loaded
+from .. import _core
+from .loaded import loaded
 
 # Instructions that reach nothing but the values on the stack, Python 3.11 to 3.14. What is in no list here is refused.
 ON_THE_STACK = frozenset("""
@@ -42,8 +43,6 @@ FORMATTERS = frozenset(("format", "format_map"))  # they read attributes that th
 def known_attributes(with_torch: bool) -> frozenset[str]:
     """Attributes that code may read of a value that it computed: those of numbers, texts, containers, arrays and
     expressions. None of them reaches anything else."""
-    from . import _core
-
     kinds: list[Any] = [int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice, _core.Expr,
                         _core.Capture]
     numpy = loaded("numpy")

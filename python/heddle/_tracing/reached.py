@@ -2,7 +2,7 @@
 
 The rule: an expression is kept only if everything that the mod reached is
 - watched: a part of the key, which each later call compares (here, or in C++ by the steps of the walk); or
-- constant: listed in _constants.py.
+- constant: listed in constants.py.
 Anything else raises NotKept, and the mod is traced at each call. `byte_code.py` says what code reaches: an instruction
 or an attribute that it does not know is not kept either. Both faces, NumPy's and torch's, keep by this rule alone.
 """
@@ -17,15 +17,15 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from . import _core
-from ._byte_code import MUTATORS, Facts, Uses, facts_of, is_known_attribute
-from ._constants import CONSTANT_MODULES, is_constant, is_library
-from ._kinds import (
+from .. import _core
+from .byte_code import MUTATORS, Facts, Uses, facts_of, is_known_attribute
+from .constants import CONSTANT_MODULES, is_constant, is_library
+from .kinds import (
     PLAIN, Same, is_array, is_compared, is_fixed_enum, is_number, is_numpy_scalar, refuse_special)
-from ._mod import Mod
-from ._owners import (
+from .._mod import Mod
+from .owners import (
     NotKept, check_call_of_module, check_lookups, is_torch_module, of_class, of_module, of_object, of_plain_class)
-from ._steps import Steps
+from .steps import Steps
 
 __all__ = ["NotKept", "Reached"]
 

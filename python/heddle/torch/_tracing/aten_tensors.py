@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .. import _core
-from . import _values as values
-from ._aten import multiplied, power
-from ._operations import OPERATIONS, Operation, cast, cast_to, op
-from ._values import Unsupported, Value, as_bool, as_f32, as_number, elementwise, literal
+from ... import _core
+from . import values
+from .aten import multiplied, power
+from .operations import OPERATIONS, Operation, cast, cast_to, op
+from .values import Unsupported, Value, as_bool, as_f32, as_number, elementwise, literal
 
 # --- copies, casts, constants -------------------------------------------------------------------------------------
 

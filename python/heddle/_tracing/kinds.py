@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from ._loaded import loaded
-from ._owners import NotKept
+from .loaded import loaded
+from .owners import NotKept
 
 PLAIN = (int, bool, str, bytes, type(None))
 LARGEST_I32 = 2**31 - 1

@@ -1,6 +1,6 @@
 """What is constant: functions and types whose results depend on their arguments alone.
 
-A mod's expression may be kept although the mod reaches these (_reached.py has the rule). What is not here is none of
+A mod's expression may be kept although the mod reaches these (reached.py has the rule). What is not here is none of
 them: modules hold clocks, random numbers and settings beside their functions.
 """
 
@@ -14,8 +14,8 @@ import sys
 import types
 from typing import Any
 
-from . import _core
-from ._loaded import loaded
+from .. import _core
+from .loaded import loaded
 
 BUILTIN_NAMES = """
     abs all any bin bool bytes chr complex dict divmod enumerate filter float frozenset hex int isinstance

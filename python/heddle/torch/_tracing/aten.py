@@ -7,11 +7,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from .. import _core
-from . import _values as values
-from ._operations import define, op
-from ._tie_rules import BOUND_WINS, SHARED_BY_CLAMP, SHARED_BY_FMAX
-from ._values import Unsupported, Value, as_bool, as_f32, as_i32, as_number, elementwise, literal, promoted
+from ... import _core
+from . import values
+from .operations import define, op
+from .tie_rules import BOUND_WINS, SHARED_BY_CLAMP, SHARED_BY_FMAX
+from .values import Unsupported, Value, as_bool, as_f32, as_i32, as_number, elementwise, literal, promoted
 
 
 def of_reals(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from . import _values as values
-from ._numbers import Number
-from ._recording import CaptureValue, Recording, chosen
-from ._values import Unsupported, Value
+from . import values
+from ..._tracing.numbers import Number
+from .recording import CaptureValue, Recording, chosen
+from .values import Unsupported, Value
 
 
 def getitem(recording: Recording, tensor: torch.Tensor, index: Any) -> Value:

@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import _core
-from ._byte_code import Uses
+from .. import _core
+from .byte_code import Uses
 
 
 def is_expr(value: Any) -> bool:

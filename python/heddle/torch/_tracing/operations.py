@@ -1,4 +1,4 @@
-"""The table of aten operations that tracing reads, and how _aten.py and _aten_tensors.py fill it."""
+"""The table of aten operations that tracing reads, and how aten.py and aten_tensors.py fill it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from . import _values as values
-from ._values import Value, as_i32, elementwise
+from . import values
+from .values import Value, as_i32, elementwise
 
 Operation = Callable[..., Any]
 AnyOperation = TypeVar("AnyOperation", bound=Operation)

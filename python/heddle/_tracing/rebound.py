@@ -7,12 +7,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ._byte_code import Uses, facts_of, merged
-from ._constants import is_constant, is_library_function
-from ._mod import Mod
+from .byte_code import Uses, facts_of, merged
+from .constants import is_constant, is_library_function
+from .._mod import Mod
 
 MISSING = object()
-Slot = tuple[int, str, Any] | None  # as in heddle._reached.Reached
+Slot = tuple[int, str, Any] | None  # as in reached.Reached
 
 
 class Rebound:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ._loaded import loaded
-from ._steps import Steps
+from .loaded import loaded
+from .steps import Steps
 
 
 class NotKept(Exception):

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from .. import _core
-from .._trace import dtype_name
-from . import _values as values
-from ._numbers import Guards, Number, Recipe, becomes_param, computed
-from ._operations import kind_of
-from ._values import Unsupported, Value
+from ... import _core
+from ..._dtypes import dtype_name
+from ..._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS
+from ..._tracing.kinds import is_number
+from ..._tracing.numbers import Guards, Number, Recipe, computed
+from . import values
+from .operations import kind_of
+from .values import Unsupported, Value
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
 MOST_LITERALS = 16
 MASK_PREFIX = "mask_"  # of what a mask reads: in one call, names of score and mask differ
-# Of a tensor that the mod detaches: it has no gradient by this name.
+# A tensor that the mod detaches has a name with this prefix, and no gradient by that name.
 DETACHED_PREFIX = "detached_"
 # A param, True, of a mod that detaches a computed value, which expressions cannot say. None reads it.
 HAS_DETACHED = "has_detached"
+
+
+class ModKind(NamedTuple):
+    """What a trace has to know of a kind of mod: its arguments, what the names of its captures begin with, and the type
+    of its expression."""
+
+    arguments: tuple[str, ...]
+    prefix: str
+    type: str
+
+
+SCORE = ModKind(SCORE_ARGUMENTS, "", "f32")
+MASK = ModKind(MASK_ARGUMENTS, MASK_PREFIX, "bool")
 # Words of the text form, which no capture may be called.
 RESERVED = {
     "score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and", "or",
     "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", HAS_DETACHED,
     *dir(_core)}
+
+
+def becomes_param(value: Any) -> bool:
+    return is_number(value) or isinstance(value, (bool, torch.SymInt, torch.SymFloat))
 
 
 class Memory:
@@ -46,7 +65,7 @@ class Traced(torch.Tensor):
     """A symbolic tensor inside a mod. A write changes `_value`; other views of the memory cannot be read after it."""
 
     _value: Value
-    _content: Any = None  # a function of nothing that gives what it holds (_contents.py), if that is known
+    _content: Any = None  # a function of nothing that gives what it holds (contents.py), if that is known
     _memory: Memory
     _known_writes: int
 
@@ -119,11 +138,11 @@ class CaptureValue(Value):
 class Recording:
     """One trace: its captures and params, and the shapes and numbers that its expression depends on."""
 
-    def __init__(self, reached: Any, device: torch.device, prefix: str) -> None:
+    def __init__(self, reached: Any, device: torch.device, kind: ModKind) -> None:
         self.guards = Guards()
         self.reached = reached
         self.device = device
-        self.prefix = prefix
+        self.kind = kind
         self.is_kept = reached is not None
         self.with_gradients = torch.is_grad_enabled()
         self.captures: dict[str, torch.Tensor] = {}
@@ -140,9 +159,10 @@ class Recording:
             self.shapes[position] = tuple(tensor.shape)
 
     def _free(self, wanted: str, detached: bool = False) -> str:
-        first = self.prefix + DETACHED_PREFIX if detached else self.prefix
+        prefix = self.kind.prefix
+        first = prefix + DETACHED_PREFIX if detached else prefix
         wanted = first + "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
-        is_masks = not self.prefix and wanted.startswith(MASK_PREFIX.rstrip("_"))
+        is_masks = not prefix and wanted.startswith(MASK_PREFIX.rstrip("_"))
         is_detached = not detached and wanted.startswith(DETACHED_PREFIX.rstrip("_"))
         if not wanted or wanted[0].isdigit() or wanted in RESERVED or is_masks or is_detached:
             wanted = f"x{wanted}"

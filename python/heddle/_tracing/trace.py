@@ -1,7 +1,7 @@
 """Python callables to expressions: a mod is called once with expressions for its arguments.
 
 Arrays that it reaches become captures. Later calls of the same code with the same numbers, on arrays of the same types
-and ranks, take the kept expression, by the rule of _reached.py.
+and ranks, take the kept expression, by the rule of reached.py.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
-from . import _core
-from ._byte_code import Uses
-from ._constants import is_constant, is_library
-from ._kinds import is_array
-from ._owners import of_class
-from ._reached import NotKept, Reached
-from ._rebind import Rebound
-from ._stand_ins import (
+from .. import _core
+from .._dtypes import dtype_name
+from .._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS
+from .byte_code import Uses
+from .constants import is_constant, is_library
+from .kinds import is_array
+from .owners import of_class
+from .reached import NotKept, Reached
+from .rebound import Rebound
+from .stand_ins import (
     AnyUseOf, AttributesOf, CapturedArray, CapturedElement, Type, is_of_pythons_class, is_refusal)
 
-SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
-MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
 MOST_KEPT = 512
 
 _kept: dict[Any, tuple[Any, tuple[str, ...]]] = {}
-# What C++ recognises.
+# The mods that C++ recognises, by their arguments.
 recognised: dict[tuple[str, ...], _core.KeptMods] = {
     SCORE_ARGUMENTS: _core.KeptMods(), MASK_ARGUMENTS: _core.KeptMods()}
 
@@ -249,16 +249,3 @@ def check_arguments(mod: Callable[..., Any], arguments: tuple[str, ...]) -> None
     except TypeError:
         name = getattr(mod, "__name__", mod)
         raise TypeError(f"a mod takes ({', '.join(arguments)}); {name}{signature} does not") from None
-
-
-def dtype_name(array: Any) -> str:
-    """The library's name of an array's element type: "f32"."""
-    known = {
-        "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
-        "float8_e5m2": "e5m2", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint64": "u64",
-        "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "bool",
-    }
-    text = str(array.dtype).rpartition(".")[2]
-    if text not in known:
-        raise ValueError(f"a mod reads an array of {text}; {', '.join(known)} are accepted")
-    return known[text]

@@ -104,7 +104,8 @@ class BlockMask(flex.BlockMask):
 
     def _torchs(self) -> flex.BlockMask:
         """torch's own block mask, of a dense mask: Dynamo can trace this, and not how the lists are made here."""
-        return _originals.create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE)
+        made: flex.BlockMask = _originals.create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE)
+        return made
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:

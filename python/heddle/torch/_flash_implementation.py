@@ -78,7 +78,8 @@ def forward(
     keys and values in pages."""
     refuse_splits(num_splits)
     packed = cum_seq_q is not None
-    call = _call(*(_heads_first(x, packed) for x in (query, key, value)), scale, dropout_p)
+    q, k, v = (_heads_first(x, packed) for x in (query, key, value))
+    call = _call(q, k, v, scale, dropout_p)
     set_window(call, _window(is_causal, window_size_left, window_size_right))
     if alibi_slopes is not None:
         batch = "b, " if alibi_slopes.dim() == 2 else ""

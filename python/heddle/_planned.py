@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _core
 from ._block_mask import BlockMask
-from ._options import set_options, set_values, values_of
+from ._options import refuse_unknown, set_options, set_values, values_of
 from ._tensor import Tensor
 from ._types import Array, ParamValue
 
@@ -21,8 +21,12 @@ class Planned:
 
     def _instead(
         self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None, changed: Mapping[str, Any],
-    ) -> _core.Arguments:
-        """The planned options with those of one run."""
+        accepted: type,
+    ) -> _core.Arguments | None:
+        """The planned options with those of one run; None if it has none of its own. `accepted`: which it may have."""
+        refuse_unknown(f"{type(self).__name__}.run", changed, accepted)
+        if not captures and not params and all(x is None for x in changed.values()):
+            return None
         arguments = self._plan.arguments
         for kind, given, known in (("capture", captures, arguments.captures), ("param", params, arguments.params)):
             for name in given or ():

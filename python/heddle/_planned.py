@@ -24,6 +24,8 @@ class Planned:
         accepted: type,
     ) -> _core.Arguments | None:
         """The planned options with those of one run; None if it has none of its own. `accepted`: which it may have."""
+        if not captures and not params and not changed:
+            return None
         refuse_unknown(f"{type(self).__name__}.run", changed, accepted)
         if not captures and not params and all(x is None for x in changed.values()):
             return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch.autograd import forward_ad
 
@@ -21,7 +19,7 @@ def attend(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     a call that is traced or transformed; ValueError for what the library refuses.
     """
     if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():
-        out, lse = attend(replace(call, out=None))
+        out, lse = attend(call.changed(out=None))
         return call.out.copy_(out), lse
     if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value):  # subclasses: bare()
         if call.max_scores is not None:

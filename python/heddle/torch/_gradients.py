@@ -6,7 +6,6 @@ It keeps all tensors of the call, out, lse and lse_rest by save_for_backward, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
-        call = replace(call, lse=empty_lse(call.query), lse_rest=empty_lse_rest(call.query))
+        call = call.changed(lse=empty_lse(call.query), lse_rest=empty_lse_rest(call.query))
         out, lse = _eager.run(call)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(out, lse, call.lse_rest, *tensors)

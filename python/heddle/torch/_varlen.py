@@ -74,6 +74,11 @@ def packed_attention(
     set_window(call, window_size)
     set_queries(call, cu_seq_q, max_q)
     set_keys(call, key, value, cu_seq_k, max_k, seqused_k, block_table, ("cu_seq_k", "block_table"))
+    return attend_packed(call, query, value, out)
+
+
+def attend_packed(call: Call, query: torch.Tensor, value: torch.Tensor, out: torch.Tensor | None) -> Any:
+    """out [T, H, Dv] of packed queries (the given `out`, if any), with an lse of the call (out, lse [H, T])."""
     call.out = target(out, query, value)
     made, lse = attend(call)
     if out is None:

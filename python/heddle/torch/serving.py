@@ -15,7 +15,7 @@ from . import _forms
 from ._call import Call
 from ._dispatch import attend
 from ._tracing.kept import Mods
-from ._varlen import heads_first, set_keys, set_queries, set_window, target
+from ._varlen import attend_packed, heads_first, set_keys, set_queries, set_window, target
 
 Descale = torch.Tensor | None
 
@@ -83,11 +83,7 @@ def varlen_func(
     _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod)
     set_queries(call, cu_seqlens_q, max_seqlen_q)
     set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
-    call.out = target(out, q, v)
-    result, lse = attend(call)
-    if out is None:
-        out = result.transpose(1, 2).squeeze(0)
-    return (out, lse.squeeze(0)) if lse is not None else out
+    return attend_packed(call, q, v, out)
 
 
 def with_kvcache(

@@ -145,7 +145,7 @@ def breaches_of_table() -> list[str]:
 
 
 def breach(module: str, one: Import, known: set[str], folders: set[str]) -> str | None:
-    """What is wrong with one import; None when nothing is."""
+    """The sentence about one wrong import; None if it is right."""
     for library, users in LIBRARY_USERS.items():
         if within(one.target, library) and not any(within(module, user) for user in users):
             return f"{module} may not import {one.target}: only {', '.join(users)} may"

@@ -43,7 +43,7 @@ class ArrayOptions(TypedDict, total=False):
 
 
 class PagedOptions(ArrayOptions, total=False):
-    """The same for runs of a forward."""
+    """Arrays of which each run of a forward's plan may have others."""
 
     page_table: Array | None
 

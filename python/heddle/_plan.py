@@ -15,7 +15,7 @@ from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """What was planned, and why. ``print`` shows the text."""
+    """A plan as text and as data, with the reasons. ``print`` shows the text."""
 
     text: str
     stages: dict[str, Any]
@@ -106,7 +106,7 @@ def explain(
     q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
-    """What heddle.attention does with these arguments, and why: the plan that it keeps, or makes and keeps now.
+    """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now.
     Raises as heddle.attention does.
 
     >>> import numpy as np, heddle
@@ -126,7 +126,7 @@ def explain_on(
     device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
-    """What would be planned on a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
+    """Explains the plan for a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
     are not read. Raises as planning on that GPU would, ValueError for a name that it does not know.
 
     >>> import heddle

@@ -1,4 +1,4 @@
-"""What plans of forwards and of backwards have in common."""
+"""Plans: the part that forwards and backwards have in common."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class Planned:
         return self._plan.backend
 
     def explain(self) -> str:
-        """What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with
+        """The decisions, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with
         their reasons, predicted bytes, FLOPs and time, kernel."""
         return self._plan.explain()
 
     def explain_json(self) -> dict[str, Any]:
-        """The same as a dict with those stages as keys.
+        """explain() as a dict with those stages as keys.
 
         >>> import numpy as np, heddle
         >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)

@@ -124,8 +124,8 @@ class Tensor:
         return Tensor._of(self._tensor.on("cpu", 0))
 
     def on(self, device: str) -> Tensor:
-        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError for one
-        that is not there, with the reason."""
+        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError for
+        one that is not there, with the reason."""
         return Tensor._of(self._tensor.on(*_device(device)))
 
     def _refuse_gpu(self, function: str) -> None:
@@ -170,5 +170,5 @@ def _device(device: str) -> tuple[str, int]:
 
 
 def public(result: Any) -> Any:
-    """What the library returns as users see it."""
+    """A result of the library as users see it."""
     return Tensor._of(result) if type(result) is _core.Tensor else result

@@ -139,7 +139,7 @@ def attention(
     call.with_lse = sinks is not None
     batch, heads, length, _ = query.shape
     last = value.shape[3]
-    strides = length * heads * last, last, heads * last, 1  # of [B, L, H, D]
+    strides = length * heads * last, last, heads * last, 1  # as in [B, L, H, D]
     call.out = query.new_empty_strided((batch, heads, length, last), strides)
     out, lse = attend(call)
     if sinks is not None and lse is not None:  # a sink takes its share of what the keys have

@@ -171,7 +171,7 @@ def test_overlap_and_gpu_memory():
         heddle.attention(memory[:2], K, V, out=memory[1:3])
 
     class OnGpu:
-        """What a GPU's array looks like from here."""
+        """A GPU's array as it looks from here."""
 
         dtype, shape = "float32", Q.shape
 

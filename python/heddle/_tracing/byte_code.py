@@ -1,4 +1,4 @@
-"""What a function's byte code says of what it reaches: the names that it reads, and what it does with their values."""
+"""A function's byte code: the names that it reads, and what it does with their values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_known_attribute(name: str) -> bool:
 
 
 class Uses:
-    """What code does with a value: the attributes that it reads, whether it writes some (`x.a += 1`), and whether it
+    """A use of a value by code: the attributes that it reads, whether it writes some (`x.a += 1`), and whether it
     does anything else (`whole`)."""
 
     __slots__ = ("whole", "writes", "attributes")
@@ -76,7 +76,7 @@ class Uses:
 
 
 def merged(one: Uses | None, other: Uses) -> Uses:
-    """What two codes do with a value."""
+    """The uses of a value by two codes, as one."""
     if one is None:
         return other
     both = Uses()
@@ -88,7 +88,7 @@ def merged(one: Uses | None, other: Uses) -> Uses:
 
 
 class Facts:
-    """What the code of a function reaches, with that of functions defined inside it.
+    """The things that a function's code reaches, with the code of functions defined inside it.
 
     - `globals` and `cells`: the names that it reads, in a fixed order, and what it does with each.
     - `imports`: the modules that it imports, and what it does with each.
@@ -215,7 +215,8 @@ class Facts:
 
 
 def is_constant_load(one: dis.Instruction) -> bool:
-    """Of None, True, False, ... or a builtin type: `x is None` and `type(x) is dict` compare no containers."""
+    """Whether it loads None, True, False, ... or a builtin type: `x is None` and `type(x) is dict` compare no
+    containers."""
     if one.opname == "LOAD_GLOBAL":
         return hasattr(builtins, one.argval)
     return one.opname == "LOAD_CONST" and (one.argval is None or type(one.argval) in (bool, type(...)))

@@ -1,4 +1,4 @@
-"""What is constant: functions and types whose results depend on their arguments alone.
+"""The constants: functions and types whose results depend on their arguments alone.
 
 A mod's expression may be kept although the mod reaches these (reached.py has the rule). What is not here is none of
 them: modules hold clocks, random numbers and settings beside their functions.

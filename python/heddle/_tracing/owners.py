@@ -29,7 +29,7 @@ def of_class(kind: type, name: str) -> Any:
 
 
 def is_torch_module(value: Any) -> bool:
-    """Of torch.nn, without importing it."""
+    """Whether a value is a torch.nn.Module. Imports nothing."""
     torch = loaded("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -77,7 +77,7 @@ def of_object(steps: Steps, owner: Any, name: str, at: int) -> tuple[Any, int, b
     kind = type(owner)
     named, slot = of_class(kind, name), steps.to("of_class", at, name)
     descriptor = type(named)
-    if descriptor is types.MemberDescriptorType:  # of __slots__
+    if descriptor is types.MemberDescriptorType:  # an attribute of __slots__
         steps.check("is", slot, named)
         value = getattr(owner, name, MISSING)
         if value is MISSING:
@@ -100,8 +100,8 @@ def of_object(steps: Steps, owner: Any, name: str, at: int) -> tuple[Any, int, b
 
 
 def _of_dict(steps: Steps, owner: Any, name: str, at: int, named: Any) -> tuple[Any, int] | None:
-    """What an object has itself; a torch.nn.Module also has parameters, buffers and modules, if its class has no
-    attribute of the name."""
+    """An attribute that an object has itself; a torch.nn.Module also has parameters, buffers and modules, if its class
+    has no attribute of the name."""
     own = owner.__dict__
     if type(own) is not dict:
         raise NotKept(f"a __dict__ that is a {type(own).__name__}")

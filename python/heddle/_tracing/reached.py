@@ -1,4 +1,4 @@
-"""What a mod reaches beside its arguments: the key under which its expression is kept.
+"""The walk over all that a mod reaches beside its arguments: it makes the key under which the expression is kept.
 
 The rule: an expression is kept only if everything that the mod reached is
 - watched: a part of the key, which each later call compares (here, or in C++ by the steps of the walk); or
@@ -30,7 +30,7 @@ from .steps import Steps
 __all__ = ["NotKept", "Reached"]
 
 MOST_STEPS = 5000  # a longer walk takes longer than a trace
-MOST_DEPTH = 20  # of containers within containers
+MOST_DEPTH = 20  # containers within containers
 
 
 class Reached:
@@ -216,8 +216,8 @@ class Reached:
         return value, name, None, slot
 
     def _of_module(self, module: types.ModuleType, at: int, uses: Uses) -> Iterator[Any]:
-        """What is read of a module. Its constants need no steps, nor do a library's own modules on the way to them:
-        `at` is negative for one of these."""
+        """The attributes that are read of a module. Its constants need no steps, nor do a library's own modules on the way
+        to them: `at` is negative for one of these."""
         for name, deeper in uses.attributes.items():
             value: Any = module.__dict__.get(name)
             if is_constant(value):

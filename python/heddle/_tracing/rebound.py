@@ -29,11 +29,11 @@ class Rebound:
         self._originals: dict[int, tuple[Any, Any]] = {}
 
     def stand_in(self, value: Any, name: str, slot: Slot) -> Any:
-        """What stands for a value; the value itself if nothing does."""
+        """The stand-in for a value; the value itself if there is none."""
         return value
 
     def of_object(self, value: Any, uses: Uses | None) -> Any:
-        """What stands for an object that is none of the kinds below."""
+        """The stand-in for an object that is none of the kinds below."""
         return value
 
     def put_builtin(self, scope: Written, name: str) -> None:
@@ -110,8 +110,8 @@ class Rebound:
         return again
 
     def _merged(self, holder: int, name: str, uses: Uses | None) -> Uses | None:
-        """What all functions so far do with a variable of this cell or these globals. None if no code names it, such as
-        the __class__ of super()."""
+        """The uses, by all functions so far, of a variable of this cell or these globals. None if no code names it, such
+        as the __class__ of super()."""
         known = self._uses.get((holder, name))
         if uses is None:
             return known

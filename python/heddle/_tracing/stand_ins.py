@@ -1,4 +1,4 @@
-"""What stands for arrays, their elements and objects while a mod of NumPy's face is traced."""
+"""Stand-ins for arrays, their elements and objects while a mod of NumPy's face is traced."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def applied(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
 
 
 def define_operators() -> None:
-    """Those of arrays and numbers."""
+    """Gives both stand-ins the operators of arrays and numbers."""
     def unary(function: Any) -> Any:
         return lambda self, *arguments: function(self.content(), *map(content_of, arguments))
 
@@ -187,7 +187,7 @@ class AttributesOf:
 
 
 class AnyUseOf(AttributesOf):
-    """The same of an object with which code does anything: it calls it, indexes it, hands it on."""
+    """Stands for an object with which code does anything: it calls it, indexes it, hands it on."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         owner, _, rebound = object.__getattribute__(self, "_state")

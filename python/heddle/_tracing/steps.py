@@ -8,7 +8,7 @@ Step = tuple[str, int, int, Any]  # kind, the slot that it fills (-1: none), the
 
 
 class Steps:
-    """What a walk did: each value that it met has a slot, the mod itself slot 0.
+    """The steps of a walk: each value that it met has a slot, the mod itself slot 0.
 
     If the same steps from another mod find what is expected, its walk would give the same key. The kinds of steps stand
     in core/kept_mods.h.
@@ -69,5 +69,5 @@ class Steps:
         self.check("bits" if kind is float else "equal", at, value)
 
     def result(self, function: Any, arguments: tuple[int, ...]) -> int:
-        """What a function makes of the values in these slots."""
+        """The slot of a function's result on the values in these slots."""
         return self.to("call", 0, (function, arguments))

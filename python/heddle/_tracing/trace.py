@@ -133,7 +133,7 @@ class Traced:
         return expr
 
     def _run_by_objects(self, mod: Any, leaves: list[Any], error: IndexError) -> Any:
-        """The same with stand-ins for all objects, also those that the code hands on: one of them may have the array.
+        """_run() with stand-ins for all objects, also those that the code hands on: one of them may have the array.
         `error` says that an array has none."""
         rebound = Captured(self, all_objects=True)
         try:
@@ -144,7 +144,7 @@ class Traced:
         rebound.refuse_index(error, mod)
 
     def _run_with_arrays(self, mod: Any, leaves: list[Any], error: Exception) -> Any:
-        """The same without stand-ins: the mod hands an array to C code, which takes none. It is not kept."""
+        """The expression without stand-ins: the mod hands an array to C code, which takes none. It is not kept."""
         self.reads_content = True
         try:
             return _core.as_expr(mod(*leaves))

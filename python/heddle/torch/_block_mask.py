@@ -82,7 +82,7 @@ class BlockMask(flex.BlockMask):
 
     @property
     def _lazy(self) -> LazyLists | None:
-        """What made the mask. None if lists did, or if something was changed by hand."""
+        """The arguments that the mask was made of. None if it was made of lists, or if a list was changed by hand."""
         lazy: LazyLists | None = self._made_by
         if lazy is None or not lazy._versions or torch.compiler.is_dynamo_compiling() or not lazy.are_changed():
             return lazy

@@ -68,7 +68,7 @@ class Call:
     lse_rest: torch.Tensor | None = None  # likewise: what lse's rounding leaves out
 
     def set_dropout(self, p: float) -> None:
-        """Weights are 0 with probability p. The seed is a tensor on the device, another one at each replay of a graph."""
+        """Weights are 0 with probability p. The seed is a tensor on the device: each replay of a graph draws another."""
         if p == 1.0:  # every weight is dropped, and 1 / (1 - p) is no number
             self.weight = "0.0"
             return

@@ -16,7 +16,7 @@ FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Results(NamedTuple):
-    """What a forward computed, and the loss's gradients with respect to it. None counts as 0."""
+    """The results of a forward, and the loss's gradients with respect to them. None counts as 0."""
 
     out: torch.Tensor
     lse: torch.Tensor

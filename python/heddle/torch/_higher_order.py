@@ -20,7 +20,7 @@ NAME = "heddle_flex_attention"
 
 
 class Inputs:
-    """What Dynamo lifted out of a mod, in the form of a walk over a function (heddle._tracing.reached.Reached)."""
+    """The inputs that Dynamo lifted out of a mod, in the form of a walk over a function (heddle._tracing.reached)."""
 
     def __init__(self, lifted: Sequence[Any]) -> None:
         self.arrays = [x for x in lifted if isinstance(x, torch.Tensor)]

@@ -23,7 +23,7 @@ from ._sdpa import scaled_dot_product_attention
 _lock = threading.Lock()
 _depth = 0
 _log: Counter[tuple[str, str]] = Counter()
-REFUSALS = TypeError, ValueError, RuntimeError  # of a call that torch may accept; if not, its own error is raised
+REFUSALS = TypeError, ValueError, RuntimeError  # torch may accept the call; if not, its own error is raised
 
 
 class Entry(NamedTuple):
@@ -143,7 +143,7 @@ def _block_mask_code(*args: Any, **kwargs: Any) -> Any:
 
 _swaps = {flex_function: (_originals.flex_attention.__code__, _flex_code.__code__),
           block_mask_function: (_originals.create_block_mask.__code__, _block_mask_code.__code__)}
-_found: Any = None  # what torch.nn.functional.scaled_dot_product_attention was before activate()
+_found: Any = None  # torch.nn.functional.scaled_dot_product_attention as it was before activate()
 
 
 def activate() -> None:

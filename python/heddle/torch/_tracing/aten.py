@@ -173,7 +173,7 @@ op("clamp_max")(lambda x, high: clamp(x, None, high))
 # --- functions of a real ------------------------------------------------------------------------------------------
 
 def rounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of an f32; integers are whole already."""
+    """A function that rounds an f32; integers are whole already."""
     return lambda x: function(x) if literal(x).type == "f32" else as_number(x)
 
 

@@ -1,4 +1,4 @@
-"""What symbolic tensors hold now, where that depends on no score and no index: for Python's code that needs a number."""
+"""The present content of symbolic tensors that depend on no score and no index, for Python's code that needs numbers."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def indexed(value: Value, entries: list[Any]) -> Value:
 
 
 def gather_index(x: Any, extent: int) -> Value | None:
-    """What an entry gathers by on its axis; None for the whole axis."""
+    """The indices by which an entry gathers on its axis; None for the whole axis."""
     if not isinstance(x, (list, tuple)):
         return x if isinstance(x, Value) else None
     literals = [values.literal(values.position_of(int(one), extent)) for one in x]

@@ -21,8 +21,8 @@ from .modes import trace_with
 from .recording import MASK, SCORE, ModKind, Recording, becomes_param
 
 MOST_KEPT = 512  # keys
-MOST_VARIANTS = 16  # of one key: other shapes, or other numbers that Python's code needs
-MOST_WALKS = 4  # that lead to one expression
+MOST_VARIANTS = 16  # for one key: other shapes, or other numbers that Python's code needs
+MOST_WALKS = 4  # to one expression
 
 _counts = {"traces": 0}
 

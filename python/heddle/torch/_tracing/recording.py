@@ -1,4 +1,4 @@
-"""What one trace records: the symbolic tensors that stand for the user's, and the names of its captures and params."""
+"""The record of one trace: the symbolic tensors that stand for the user's, and the names of its captures and params."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .values import Unsupported, Value
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
 MOST_LITERALS = 16
-MASK_PREFIX = "mask_"  # of what a mask reads: in one call, names of score and mask differ
+MASK_PREFIX = "mask_"  # for all that a mask reads: in one call, names of score and mask differ
 # A tensor that the mod detaches has a name with this prefix, and no gradient by that name.
 DETACHED_PREFIX = "detached_"
 # A param, True, of a mod that detaches a computed value, which expressions cannot say. None reads it.
@@ -26,8 +26,7 @@ HAS_DETACHED = "has_detached"
 
 
 class ModKind(NamedTuple):
-    """What a trace has to know of a kind of mod: its arguments, what the names of its captures begin with, and the type
-    of its expression."""
+    """A kind of mod: its arguments, the prefix of its captures' names, and the type of its expression."""
 
     arguments: tuple[str, ...]
     prefix: str
@@ -48,7 +47,7 @@ def becomes_param(value: Any) -> bool:
 
 
 class Memory:
-    """What views of one tensor share: how often a mod wrote into it."""
+    """The memory that views of one tensor share: how often a mod wrote into it."""
 
     __slots__ = ("writes", "is_users")
 

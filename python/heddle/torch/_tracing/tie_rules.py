@@ -1,4 +1,4 @@
-"""Slopes of torch's functions where two operands are equal: torch 2.15 has others than torch 2.11, so torch is asked."""
+"""Slopes of torch's functions where two operands are equal: torch 2.15 has others than 2.11, so torch is asked."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ from ._call import Call
 from ._gradients import attend_with_gradients
 from ._inputs import is_plain, refuse_tangents
 from ._operator_rules import traced_forward
+from ._results import OutAndLse
 
 
-def attend(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """out, and lse if the call has it. Runs on torch's current stream and waits for nothing.
+def attend(call: Call) -> OutAndLse:
+    """Runs on torch's current stream and waits for nothing.
 
     Raises NotImplementedError for tangents of forward-mode AD, for gradients that do not exist, and for max_scores of
     a call that is traced or transformed; ValueError for what the library refuses.
@@ -21,7 +22,7 @@ def attend(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():
         out, lse = attend(call.changed(out=None))
         return call.out.copy_(out), lse
-    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value):  # subclasses: bare()
+    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value):
         if call.max_scores is not None:
             raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile and of "
                                       "torch.func's transforms; lse has both")

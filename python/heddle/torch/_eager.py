@@ -9,12 +9,10 @@ import torch
 from .. import _core
 from ._call import Call
 from ._inputs import suited
-from ._results import empty_lse, empty_out
-
-Results = tuple[torch.Tensor, torch.Tensor | None]  # out, and lse if the call has it
+from ._results import OutAndLse, empty_lse, empty_out
 
 
-def run(call: Call) -> Results:
+def run(call: Call) -> OutAndLse:
     """Runs on torch's current stream and waits for nothing. Allocates out and lse by torch where they are not given."""
     query, key, value = call.query, call.key, call.value
     out = empty_out(query, value.shape[3]) if call.out is None else call.out

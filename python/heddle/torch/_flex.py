@@ -17,7 +17,7 @@ from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, is_plain
 from ._mask_mods import noop_mask
-from ._results import empty_lse, ordered_out
+from ._results import OutAndLse, empty_lse, ordered_out
 from ._tracing.kept import Mods
 
 KERNEL_OPTIONS = {
@@ -187,7 +187,7 @@ def flex_attention(
 def repeated(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
     enable_gqa: bool, with_lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+) -> OutAndLse | None:
     """The call without checked(), if it was made before and nothing stands against that."""
     mask = None
     if block_mask is not None:
@@ -208,7 +208,7 @@ def refuse_traced_maxima() -> None:
 def checked(
     call: Call, score_mod: Callable[..., torch.Tensor] | None, block_mask: Any, enable_gqa: bool,
     kernel_options: dict[str, Any] | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
     check_inputs(call, enable_gqa)
     if kernel_options:
@@ -235,7 +235,7 @@ def checked(
     return attend(call)
 
 
-def compiled(call: Call, score_mod: Any, block_mask: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it."""
     from ._higher_order import flex_attention as operator
 

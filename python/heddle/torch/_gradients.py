@@ -17,11 +17,11 @@ from ._eager_backward import (
     Results, Wanted, backward, check_differentiable, in_places, refuse_twice, wanted_of)
 from ._inputs import is_plain, suited
 from ._operator_rules import traced_backward
-from ._results import empty_lse, empty_lse_rest
+from ._results import OutAndLse, empty_lse, empty_lse_rest
 
 
-def attend_with_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """out, and lse if the call has it, recorded by autograd. `call.out` is new memory of heddle's.
+def attend_with_gradients(call: Call) -> OutAndLse:
+    """The results, recorded by autograd. `call.out` is new memory of heddle's.
 
     Raises RuntimeError if `call.out` is a view of the user's memory, NotImplementedError if there is no backward.
     """

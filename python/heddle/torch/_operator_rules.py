@@ -17,13 +17,12 @@ from ._eager_backward import Results, Wanted, check_differentiable, in_places, r
 from ._inputs import is_transformed, refuse_tangents
 from ._operands import FIRST, PLACES, Count, named, operands, packed, unpacked, without_lists
 from ._operators import GIVEN, Gradient, Made, library, or_empty
-from ._results import WITH_LSE_REST
+from ._results import WITH_LSE_REST, OutAndLse
 
 
-def traced_forward(call: Call, lists: Sequence[torch.Tensor] = (),
-                   sizes: Sequence[int] = ()) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """heddle::forward on tensors that are traced or transformed: out, and lse if the call has it. `lists` and `sizes`:
-    block lists that are traced, too; else those of the call."""
+def traced_forward(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int] = ()) -> OutAndLse:
+    """heddle::forward on tensors that are traced or transformed. `lists` and `sizes`: block lists that are traced, too;
+    else those of the call."""
     tensors = call.tensors()
     refuse_tangents(*tensors)
     if not lists:

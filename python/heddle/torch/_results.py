@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+OutAndLse = tuple[torch.Tensor, torch.Tensor | None]  # lse if the call has it
 # The devices whose kernels write what lse's rounding leaves out, and whose backward takes it.
 WITH_LSE_REST = {"cpu"}
 

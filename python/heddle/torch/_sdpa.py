@@ -16,6 +16,7 @@ from . import _direct, _forms
 from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast
+from ._results import OutAndLse
 
 
 def scaled_dot_product_attention(
@@ -74,7 +75,7 @@ def scaled_dot_product_attention(
 def repeated(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, is_causal: bool, scale: Any,
     enable_gqa: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+) -> OutAndLse | None:
     """The call without the checks, if it is plainly right. Else None."""
     score = None
     if attn_mask is not None:

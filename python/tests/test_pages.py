@@ -41,7 +41,7 @@ def test_guide(page, folder):
 
 
 def test_readme(folder):
-    """The output of its prints stands in a comment beside each."""
+    """What its prints write stands in a comment beside each."""
     (code,) = (code for language, code in FENCE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
                if language == "python")
     expected = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)

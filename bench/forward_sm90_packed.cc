@@ -1,5 +1,5 @@
-// What packing heads is worth where queries are few: 32 query heads that read 4, 16 queries each, beside the plain
-// kernel on as many products over the same keys (4 heads, 128 queries each).
+// Measures packed heads with few queries: 32 query heads on 4 KV heads, 16 queries each, beside the plain kernel with
+// equal FLOPs over the same keys (4 heads, 128 queries each).
 //
 //   bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...
 //                             [--with bias|bias-f32|lengths|e4m3]
@@ -9,7 +9,7 @@
 //
 // For head dims 64 and 128 and 8192 to 65536 keys: the plain kernel, each packed one that the planner offers, and the
 // best that does not pack, all of them in each of N rounds of S seconds each. Printed are milliseconds, their ratio to
-// the plain kernel, what the planner predicts, and which one it chooses (*). Of few sequences, tiles are fewer than
+// the plain kernel, the planner's prediction, and its choice (*). With few sequences there are fewer tiles than
 // multiprocessors: packing is not for those.
 #include <fmt/format.h>
 
@@ -37,7 +37,7 @@ namespace {
 
 constexpr std::int64_t kKvHeads = 4, kGroup = 8, kQueries = 16;
 
-/// What all contenders do besides.
+/// A feature that all contenders have.
 struct Feature {
   std::string_view name;
   DType dtype = DType::bf16;  // of q, k and v

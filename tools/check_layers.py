@@ -54,8 +54,8 @@ MAY_INCLUDE = {
 # Headers that the device code will read too: not even the public headers.
 WITHOUT_PUBLIC_HEADERS = {"shared"}
 
-# The same for kernels/cuda, device code that a compiler without headers compiles: nothing but each other, by the path
-# from kernels/cuda, and src/shared. "" is kernels/cuda itself.
+# kernels/cuda is device code that a compiler without headers compiles: its files include nothing but each other, by the
+# path from kernels/cuda, and src/shared. "" is kernels/cuda itself.
 KERNELS_MAY_INCLUDE = {
     "ptx": (),
     "mods": ("ptx",),
@@ -65,8 +65,8 @@ KERNELS_MAY_INCLUDE = {
     "": ("ptx", "mods", "fragments", "sm90", "families"),
 }
 
-# The same for kernels/portable, which every device's compiler compiles, by the path from kernels. Fragments of NVIDIA's
-# GPUs may use kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
+# Every device's compiler compiles kernels/portable, by the path from kernels. Fragments of NVIDIA's GPUs may use
+# kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
 PORTABLE_MAY_INCLUDE = {
     "forward": ("portable/forward/",),
     "backward": ("portable/backward/", "portable/forward/", "mods/", "ptx/"),
@@ -93,7 +93,7 @@ STANDARD_HEADERS = set("""
     variant vector version
     """.split())
 
-# What the one public header for C may include.
+# Headers that the one public header for C may include.
 C_HEADER = "heddle/c.h"
 C_STANDARD_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}
 

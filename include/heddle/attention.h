@@ -20,9 +20,9 @@
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
 //
-// What takes no part in a row never reaches it, whatever it holds: masked keys and values, padding, other sequences. On
-// the CPU this holds without exception. On a GPU there is one: a value (v) that is not finite and is masked for one row
-// but attended by another row of the same tile of queries may make the first row NaN.
+// Keys and values that take no part in a row (masked, padding, another sequence's) never reach that row, whatever they
+// hold. On the CPU this holds without exception. On a GPU there is one: if a value (v) is not finite, is masked for one
+// row and is attended by another row of the same tile of queries, the first row may become NaN.
 //
 // On the CPU o is right wherever it is in range itself, also beyond 3.4e38 if o is f64. Two limits: sum |p w v| is
 // below 2^224 (f64 inputs: 2^1536); with normalizer none each t w is in the range of the reals. On a GPU sum(p w v) is
@@ -87,8 +87,8 @@ struct AttentionOptions {
   Expr mask_mod{};      // boolean; empty: everything attends
   Expr weight_mod{};    // f32; empty: 1
   Bindings bindings{};  // values of the params and captures that the mods read
-  /// What becomes of a read (not `at`) whose index is not proven inside its tensor. False: the call is refused. True:
-  /// it gives the element at the nearest index inside, axis by axis; a tensor without elements reads as 0, or False.
+  /// Decides about a read (not `at`) whose index is not proven inside its tensor. False: the call is refused. True: the
+  /// read gives the element at the nearest index inside, axis by axis; a tensor without elements reads as 0, or False.
   bool clamp_reads = false;
 
   std::optional<double> scale{};           // default 1 / sqrt(Dqk)
@@ -188,16 +188,16 @@ void attention_into(const ConstTensorView& q, const ConstTensorView& k, const Co
                     const std::optional<TensorView>& lse, const AttentionOptions& options = {});
 void attention_into(const AttentionTensors& tensors, const AttentionOptions& options = {});
 
-/// Of the plans that the one-call functions and cached_plan() keep, since the process began.
+/// Counts of the cache of plans (used by the one-call functions and cached_plan()) since the process began.
 struct PlanCacheCounts {
   std::int64_t hits = 0, misses = 0, evictions = 0;
-  std::int64_t plans = 0, bytes = 0;  // kept now; of their block masks, and of their lists on GPUs
+  std::int64_t plans = 0, bytes = 0;  // bytes: of the kept plans' block masks, and of their lists on GPUs
 };
 PlanCacheCounts plan_cache_counts();
 /// Forgets all plans and frees the kept workspaces, but for those in use. On a GPU it waits until the device is idle.
 void clear_plan_cache();
 
-/// What one run of a plan may bring.
+/// Arguments of one run of a plan.
 struct RunOptions {
   /// workspace_bytes() of memory on the plan's device, 64-byte aligned, of any content. It belongs to one run at a
   /// time; a CUDA graph that captured a run is such a run. If it is null, the CPU allocates it for this run; on a GPU
@@ -221,7 +221,7 @@ struct RunOptions {
 /// the plan must outlive what its runs enqueued, and the graphs that captured them: destroying or updating it frees
 /// lists that they read.
 ///
-/// What waits on a GPU:
+/// These wait on a GPU:
 /// - Making a plan and update(). They allocate on the plan's device, copy to it and from it, and find the rows of a
 ///   mask that reads its memory (on the device, or on the host from copies: explain() says which). All of this goes
 ///   through the legacy stream, and they wait for it. So they wait for the work of all streams of the device, except
@@ -269,10 +269,10 @@ class AttentionPlan {
 
   const BlockMask* block_mask() const;  // null when everything attends
   BackendChoice backend() const;
-  /// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with their
+  /// Every decision, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with their
   /// reasons, predicted bytes, flops and time, kernel.
   std::string explain() const;
-  /// The same as a JSON object with those stages as keys.
+  /// explain() as a JSON object with those stages as keys.
   std::string explain_json() const;
 
  private:
@@ -290,8 +290,8 @@ AttentionPlan cached_plan(const AttentionTensors& tensors, const AttentionOption
 struct Explanation {
   std::string text, json;
 };
-/// What would be planned on a GPU that need not be here ("h200"), without a kernel. The tensors may be on any device.
-/// Throws as planning on that GPU would.
+/// explain() for a GPU that need not be here ("h200"), without a kernel. The tensors may be on any device. Throws as
+/// planning on that GPU would.
 Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options);
 
 /// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). At least one

@@ -1,4 +1,4 @@
-// What a kind of device is to the engine: its memory, the copies from and to it, and what is computed there beside
+// The engine's interface to a kind of device: its memory, the copies from and to it, and computations there beside
 // attention.
 #pragma once
 
@@ -52,7 +52,7 @@ class DeviceInterface {
   virtual std::string missing() const = 0;
   /// Writes what these devices can do into what the planner reads.
   virtual void tell(device::Machine& machine) const = 0;
-  /// What devices() lists of them.
+  /// Entries of devices().
   virtual std::vector<DeviceInfo> infos() const = 0;
 
   /// Memory of one device, freed with the last copy of the pointer. Throws Error(out_of_memory). 0 bytes: null.

@@ -34,7 +34,7 @@ class Folder {
     std::int64_t bytes;
     std::int64_t used_ns;  // since 1970
   };
-  /// Of regular files.
+  /// The folder's regular files.
   std::vector<Entry> entries() const;
 
  private:

@@ -59,7 +59,7 @@ class RowJudge {
     if (lse_rest_) add_lse_rest(place, reference, plain);
   }
 
-  /// What a step of a sum is rounded to.
+  /// The rounding of one step of a sum.
   double step() const { return step_; }
 
   CheckReport report() const {

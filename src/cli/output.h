@@ -1,4 +1,4 @@
-// What the verbs write: reports (JSON or text) on stdout, and the files that they must not write over.
+// Output of the verbs: reports (JSON or text) on stdout, and the files that they must not write over.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What this process can compute on, as the planner reads it.
+// The devices of this process, as the planner reads them.
 #pragma once
 
 #include "device/caps.h"

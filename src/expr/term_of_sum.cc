@@ -31,7 +31,7 @@ class Sums {
     });
   }
 
-  /// Of an integer that reads query and key, but nothing that reads both.
+  /// Splits an integer that reads query and key, if none of its terms reads both.
   std::optional<Sum> of(const Node& node) const {
     LinearForm indices, rest;
     for (const LinearTerm& term : forms_[&node].terms) {
@@ -44,7 +44,7 @@ class Sums {
     return Sum{*canonical, std::move(rest)};
   }
 
-  /// Those terms of a form whose atoms `belong`, and its constant, as an expression.
+  /// The form's constant and those terms whose atoms `belong`, as an expression.
   template <class Belongs>
   Expr expression(const LinearForm& form, Belongs&& belong) const {
     Expr sum = number(form.constant);

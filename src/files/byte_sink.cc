@@ -33,7 +33,7 @@ int unnamed_beside(const std::filesystem::path& target) {
   return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 }
 
-/// What a chain of symbolic links names, whether it is there or not: the rename would replace a link that dangles.
+/// The end of a chain of symbolic links, whether it exists or not: the rename would replace a link that dangles.
 std::filesystem::path behind_links(const std::filesystem::path& path) {
   constexpr int kMost = 40;  // Linux follows as many
   std::filesystem::path target = path;
@@ -60,7 +60,7 @@ void ReplacingFile::name_by(F&& make) {
 }
 
 ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(behind_links(path)) {
-  // Of the path itself: /dev/stdout leads to a pipe through a link that names no place.
+  // This looks at the path itself, not at target_: /dev/stdout leads to a pipe through a link that names no place.
   struct stat old {};
   const bool exists = ::stat(path_.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) throw cannot_write(path_, "it is a directory");

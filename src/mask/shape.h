@@ -1,4 +1,4 @@
-// What shapes and block sizes a block mask takes, and how many blocks they make.
+// Shapes and block sizes that a block mask accepts, and how many blocks they make.
 #pragma once
 
 #include <string_view>

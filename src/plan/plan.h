@@ -23,14 +23,14 @@
 
 namespace heddle::plan {
 
-/// What the cost model expects of one run.
+/// The cost model's prediction of one run.
 struct Prediction {
   double seconds = 0;
   double flops = 0;  // of the products: 2 (Dqk + Dv) an element that attends (partial blocks count by their area)
   double bytes = 0;  // through memory: each input read once, a mask's stored bits too, each output written once
 };
 
-/// What became of each mod, and why: a sentence each; empty without the mod.
+/// The form of each mod, and why: a sentence each; empty without the mod.
 struct ModForms {
   std::string score, mask, weight;
 };
@@ -95,7 +95,7 @@ struct Choice {
 /// null where everything attends.
 using RowsOf = std::function<std::shared_ptr<const BlockMask>(BlockSize)>;
 
-/// What a plan is made from.
+/// The arguments of planning.
 struct Request {
   const problem::AttentionProblem& problem;
   const AttentionTensors& tensors;  // strides, and how far addresses are aligned

@@ -1,8 +1,8 @@
 // One step of the backward (backward_step.h), top to bottom, and the sums of its panels.
 //
-// What must not reach a result is kept out by selection, never by multiplication with 0: p and dS of masked elements
-// are set to 0, and where a tile holds numbers that are not finite, the three products that sum over its rows go
-// through the elements that attend, one by one.
+// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: p and dS of masked
+// elements are set to 0, and where a tile holds numbers that are not finite, the three products that sum over its rows
+// go through the elements that attend, one by one.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)

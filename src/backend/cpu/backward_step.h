@@ -1,5 +1,5 @@
-// What crosses from the threads' side of the CPU backward to the code that is compiled for each SIMD target: plain
-// data. T is the type of the computation: float, or double for f64 problems.
+// Plain data that the threads' side of the CPU backward hands to the code compiled for each SIMD target. T is the type
+// of the computation: float, or double for f64 problems.
 //
 // A step is one tile of queries against one run of keys inside one tile of keys:
 //

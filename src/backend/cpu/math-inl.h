@@ -77,7 +77,7 @@ struct ExpConstants<float> {
   // (2^r - 1) / r on |r| <= 1/2, relative error of 2^r 2.0e-9.
   static constexpr float kExp2[] = {0x1.62e43p-1f,  0x1.ebfbdcp-3f,  0x1.c6aee8p-5f,
                                     0x1.3b2d4cp-7f, 0x1.5f3e52p-10f, 0x1.41fbbcp-13f};
-  // The same on 0 <= r <= 1.
+  // kExp2 for 0 <= r <= 1.
   static constexpr float kExp2Above[] = {0x1.62e42cp-1f, 0x1.ebfd58p-3f,  0x1.c68912p-5f,
                                          0x1.3d0b92p-7f, 0x1.46d64ep-10f, 0x1.c54174p-13f};
 };

@@ -1,4 +1,4 @@
-// What the tile evaluator and its SIMD kernels say to each other: a kernel runs one instruction over rows x columns of
+// The interface between the tile evaluator and its SIMD kernels: a kernel runs one instruction over rows x columns of
 // elements. Kernels are compiled once for each SIMD target; this header is not.
 #pragma once
 

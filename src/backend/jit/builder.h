@@ -10,7 +10,7 @@
 
 namespace heddle::jit {
 
-/// Of a kernel that spills, say.
+/// Thrown for a kernel that spills, say.
 using base::Rejected;
 
 /// Since the process began: how often the compiler ran, how often build() answered from memory and from disk, and how
@@ -19,7 +19,7 @@ struct Counts {
   std::int64_t compiled = 0, from_memory = 0, from_disk = 0, rejected = 0;
 };
 
-/// Of one compiler. Is never destroyed: threads may still build while the process ends.
+/// Builds kernels with one compiler. Is never destroyed: threads may still build while the process ends.
 class Builder {
  public:
   explicit Builder(const Compiler& compiler);

@@ -98,7 +98,7 @@ class Attempts {
   const std::vector<std::string>& refused() const { return refused_; }
 
  private:
-  // The same file may be met twice, by its name and in a folder.
+  // One file may be met twice, by its name and in a folder.
   void note(const std::string& reason) {
     if (std::ranges::find(refused_, reason) == refused_.end()) refused_.push_back(reason);
   }
@@ -157,7 +157,7 @@ Library open_library(const LibrarySearch& search, const LibraryCheck& check) {
   for (const Names* names : {&search.names, &search.second_names}) {
     if (attempts.open_anywhere(search.folders, *names)) return attempts.found();
   }
-  // What the loader passed over by name may say more by its path.
+  // A library that the loader passed over by name may say more by its path.
   for (const fs::path& folder : loader_folders()) {
     if (attempts.open_in(folder, all_names(search))) return attempts.found();
   }

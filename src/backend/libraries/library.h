@@ -67,7 +67,7 @@ std::vector<std::filesystem::path> toolkit_folders();
 /// library, VIRTUAL_ENV, CONDA_PREFIX, that of the python3 of PATH, and the user's. Python is not run. `packages` are
 /// folders below site-packages/nvidia, the best first ("cu13", "cuda_nvrtc"); only those that exist are listed.
 std::vector<std::filesystem::path> wheel_folders(std::span<const std::string_view> packages);
-/// The same of other packages: folders below site-packages ("torch/lib").
+/// Folders of other packages below site-packages ("torch/lib").
 std::vector<std::filesystem::path> folders_of_packages(std::span<const std::string_view> folders);
 
 }  // namespace heddle::libraries

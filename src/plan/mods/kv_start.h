@@ -28,9 +28,9 @@ struct KvStart {
 /// The name of that param or capture. The caller can have neither: it is a leaf's.
 inline constexpr const char* kKvStartName = "kv_start";
 
-/// Of starts that the host knows.
+/// kv_start of sequences that the host knows.
 KvStart kv_start_of(std::span<const Sequence> sequences);
-/// Of a problem's mods.
+/// kv_start in a problem's mods.
 KvStart kv_start_of(const problem::AttentionProblem& problem);
 
 /// The mod with kv_idx + kv_start for kv_idx and that value for kv_start. Empty stays empty.

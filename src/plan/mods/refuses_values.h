@@ -1,4 +1,4 @@
-// What GPU kernels do not take of the values that mods read, in sentences.
+// Values read by mods that GPU kernels refuse, in sentences.
 #pragma once
 
 #include <string>

@@ -45,7 +45,7 @@ std::optional<StreamedRead> streamed_read(const Expr& mod);
 /// Empty when TMA takes that tensor; else why not, a sentence: it has to have a unit last stride, others that are
 /// multiples of 16 bytes from 0 on, and an address that 16 divides.
 std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view);
-/// The same of a copy in rows that TMA takes: a unit last stride alone.
+/// Refuses a copy in rows that TMA takes if it has no unit last stride.
 std::string refuses_copy(const StreamedRead& read, const ConstTensorView& view);
 
 }  // namespace heddle::plan

@@ -96,7 +96,7 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
   }
 }
 
-/// Of tile `head_tile` of all heads of keys, which take head_tiles_ each.
+/// Adds tile `head_tile` of the heads. Each key head takes head_tiles_ tiles.
 void KeyRows::add_packed_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head_tile,
                                std::int64_t q_len) {
   const std::int64_t kv_head = head_tile / head_tiles_, in_group = head_tile % head_tiles_ * tile_.heads();

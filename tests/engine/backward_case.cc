@@ -48,7 +48,7 @@ InFour in_four(const Dims& shape, bool apart) {
   return four;
 }
 
-// What score_mod and weight_mod read and has a gradient.
+// The captures and params that score_mod and weight_mod read and that have a gradient.
 struct Reads {
   std::set<std::string> captures, params;
 };

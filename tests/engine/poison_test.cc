@@ -1,5 +1,5 @@
-// What must never reach an output: NaN and infinity in rows and keys that take no part change no bit of the others.
-// (Memory around every view is poisoned in all cases of the grid.)
+// NaN and infinity in rows and keys that take no part change no bit of the other rows. (Memory around every view is
+// poisoned in all cases of the grid.)
 #include "engine/poison.h"
 
 #include <gtest/gtest.h>
@@ -140,7 +140,7 @@ TEST(Poison, KeysReachOnlyQueriesThatAttendThem) {
   }
 }
 
-// What keeps an element from its row.
+// How an element is kept from its row.
 enum class Keeps { mask, score, blocks };
 
 // Row i does not attend key j where i + j is a multiple of 3.

@@ -25,7 +25,7 @@ LeafRanges ranges(std::int32_t keys = kKeys) {
   return leaves;
 }
 
-/// Of four heads, and a table of 33 rows and four columns.
+/// Names for four heads, and a table of 33 rows and four columns.
 Symbols symbols() {
   Symbols names;
   names.captures["slopes"] = {DType::f32, 1};

@@ -78,7 +78,7 @@ TEST_F(Current, UpdateRebuildsRowsAndColumns) {
   EXPECT_NO_THROW(columns.check_current(bindings_));
 }
 
-// What stands in a GPU's memory is not read, and so not compared; params are.
+// A capture in a GPU's memory is not read, and so not compared; params are.
 TEST_F(Current, DoesNotReadCapturesOnAGpu) {
   bindings_.captures["doc"].data = reinterpret_cast<const void*>(16);
   bindings_.captures["doc"].device = {DeviceKind::cuda, 0};

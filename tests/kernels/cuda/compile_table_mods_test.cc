@@ -13,7 +13,7 @@
 namespace heddle::cuda {
 namespace {
 
-// Those that drop by masks of draws.
+// These kernels drop by masks of draws.
 TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);
   const Expr draw = random_uniform(seed, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());

@@ -41,7 +41,7 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   }
 }
 
-// What they have more is off the loop, but in the registers of the producer and of rows that attend nothing.
+// Lengths on the device cost nothing in the loop, but registers of the producer and of rows that attend nothing.
 TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
   NamedMods plain = named("device lengths", {}), causal = named("device lengths, causal", mods::causal()),
             alibi =

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-// What the kernel is told by goes first.
+// The stand-ins for the GPU come before the kernel.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
 #include "families/copied_rows.cuh"

@@ -33,7 +33,7 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
       if (spec.q_start == "uniform") spec.q_start = "ahead";
       build_rows(spec);
     }
-    // What 2 % of a row are left of may be too small for f16, as above.
+    // The weights of the 2 % that are left of a row may be too small for f16, as above.
     if (spec.weight == "drops_most") spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
     spec.mask = mask.deal();
     // Such blocks fit one kernel alone, which may have no registers for the mods.
@@ -197,7 +197,7 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   for_each_spec(some_if_reduced(specs, 11), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// The same for sequences that differ: the producer and every warpgroup see the end of each.
+// Sequences differ: the producer and every warpgroup see the end of each.
 TEST_F(GpuGrid, EveryKernelOnSequencesThatDiffer) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 60'000;

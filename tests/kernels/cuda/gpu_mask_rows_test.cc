@@ -54,7 +54,7 @@ class Builder {
                                    return rows->on_host();
                                  });
   }
-  /// Of shapes without a kv_start.
+  /// The rows of shapes without a kv_start.
   const MaskRows& rows() const { return *rows_.at(plan::KvStart::Form::zero); }
 
  private:

@@ -442,7 +442,7 @@ TEST_F(GpuPlan, ExplainsItsKernel) {
   EXPECT_THAT(plan.explain_json(), AllOf(HasSubstr("\"registers\""), HasSubstr("\"predicted\"")));
 }
 
-// What is wrong with a run is said before anything is launched: the outputs stay as they were.
+// A faulty run is refused before anything is launched: the outputs stay as they were.
 void expect_refused(GpuCase& c, const std::function<void(AttentionTensors&)>& spoil, ErrorCode code,
                     const testing::Matcher<std::string>& sentence) {
   AttentionTensors tensors = c.tensors();

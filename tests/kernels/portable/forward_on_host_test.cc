@@ -22,7 +22,7 @@ int scaled(int count) {
   return std::max(1, count / (std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 10 : 5));
 }
 
-/// What the grid of an architecture's fragments is.
+/// The grid of an architecture's fragments.
 struct Grid {
   FragmentKind fragments;
   int count;
@@ -82,8 +82,8 @@ void run_decodes(const Grid& grid) {
   }
 }
 
-/// What whatever is drawn may lack: rows that are copied 16 bytes at a time, several steps, ends inside of fragments,
-/// partial blocks, groups, in both types.
+/// Runs cases that a drawn sample may lack: rows that are copied 16 bytes at a time, several steps, ends inside of
+/// fragments, partial blocks, groups, in both types.
 void run_steps(FragmentKind fragments) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     CaseSpec spec;

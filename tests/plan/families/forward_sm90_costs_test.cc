@@ -1,4 +1,4 @@
-// What the cost model of the Hopper family says of a kernel's steps.
+// The Hopper family's cost model: the steps of a kernel.
 #include "plan/families/forward_sm90_costs.h"
 
 #include <gtest/gtest.h>

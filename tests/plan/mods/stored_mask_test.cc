@@ -176,7 +176,7 @@ TEST_F(StoredMask, IsNotOfPackedHeads) {
   EXPECT_GT(packed, 0);
 }
 
-// Of 8 bits one tile has more keys than words have bits.
+// With 8 bits one tile has more keys than words have bits.
 TEST_F(StoredMask, PutsKernelsThatMaskEachElementLast) {
   HopperCall call = call_of(documents_, 128);
   call.dtype = DType::e4m3;

@@ -200,7 +200,7 @@ TEST(CutItems, AreWhatTheHostWouldHaveListed) {
   }
 }
 
-// What is said of one item, by hand: two runs, cut in either and between.
+// One item by hand: two runs, cut in either and between.
 TEST(CutItems, CutsInsideAndBetweenRuns) {
   const std::array<shared::KvRun, 2> runs = {{{1, 3, 1, 1}, {4, 8, 1 | shared::kStepPartial, 1}}};
   const std::array<unsigned, 3> before = {0, 2, 6};

@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// What `report` gives in a process that has the fake HIP, with these variables.
+/// Runs `report` in a process that has the fake HIP, with these variables.
 std::string with_fake(const std::function<std::string()>& report,
                       const std::vector<std::pair<const char*, const char*>>& variables = {}) {
   return in_child([&]() -> std::string {

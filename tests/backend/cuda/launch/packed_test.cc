@@ -1,4 +1,4 @@
-// What a launch of a kernel that packs heads is handed: boxes of a head's rows, lists of its tiles, and the group.
+// Arguments of a kernel that packs heads: boxes of a head's rows, lists of its tiles, and the group.
 #include <nlohmann/json.hpp>
 #include <set>
 

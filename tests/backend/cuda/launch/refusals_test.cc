@@ -1,4 +1,4 @@
-// What a run refuses before it launches anything, and what planning does.
+// Refusals of a run, before it launches anything, and of planning.
 #include <fmt/format.h>
 
 #include <functional>

@@ -53,7 +53,7 @@ struct Meeting {
   unsigned generation = 0;
 };
 
-/// What a product of a warpgroup needs of one thread.
+/// One thread's part in a product of a warpgroup.
 struct Product {
   float* d;
   const unsigned* a_registers;  // null: a is in shared memory
@@ -138,7 +138,7 @@ class Cta {
   }
   /// In its last turn.
   bool progressed() const { return progress_ != before_; }
-  /// What is still to happen.
+  /// Runs everything that is still to happen.
   void finish() {
     while (!jobs_.empty()) work();
   }
@@ -151,7 +151,7 @@ class Cta {
   unsigned address_of(const char* shared) const {
     return static_cast<unsigned>(shared - shared_) | static_cast<unsigned>(rank()) << kRankBit;
   }
-  /// What stands at an address.
+  /// The memory at an address.
   char* at(unsigned address) const { return shared_ + (address >> kRankBit) * kSharedBytes + (address & kOffset); }
   Barrier& barrier(unsigned address) { return barriers_[address]; }
   void progress() { ++progress_; }

@@ -87,16 +87,6 @@ class Guide(unittest.TestCase):
                     self.assertTrue((path.parent / link).exists(), f"{path.name} links to {link}")
 
 
-class Paths(unittest.TestCase):
-    def test_that_the_docs_name_exist(self):
-        pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "layout.md", *GUIDE.glob("*.md")]
-        named = r"(?<![\w/.])((?:src|kernels|tests|tools|include|docs|bench|examples|cmake)/[\w./-]*\w/?)"
-        for page in pages:
-            for path in re.findall(named, page.read_text(encoding="utf-8")):
-                if not re.search(r"\bX\b|X_|ROOM", path):  # stands for any
-                    self.assertTrue((ROOT / path).exists(), f"{page.name} names {path}")
-
-
 class Tests(unittest.TestCase):
     def test_that_the_fusion_page_names_exist(self):
         text = (GUIDE / "fusion.md").read_text(encoding="utf-8")

@@ -63,7 +63,7 @@ class Support(ProgramTest):
         for gpu, (_, chip, forward, backward, state) in rows.items():
             for gradients, family in ((False, forward), (True, backward)):
                 with self.subTest(gpu=gpu, backward=gradients):
-                    plan = self.explain(gpu, gradients)["plan"]
+                    plan = self.explain(gpu, gradients)["explanation"]["plan"]
                     self.assertEqual(f"`{plan['family']}`", family)
                     self.assertEqual(self.state(plan), state)
                     self.assertIn(state, STATES)

@@ -98,6 +98,13 @@ class Support(ProgramTest):
                 told[chip] = state
         self.assertEqual(told, states)
 
+    def test_other_documents_leave_it_to_the_table(self):
+        for path in [ROOT / "CHANGELOG.md", ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+            if "history" not in path.parts and path.name != "gpu.md":
+                text = path.read_text(encoding="utf-8")
+                told = re.findall(r".*(?:\bon hardware\b|\b(?:never|not) (?:been )?run on (?:an? )?(?:chip|GPU|AMD)).*", text)
+                self.assertEqual(told, [], f"{path.relative_to(ROOT)}: the table of docs/guide/gpu.md says so alone")
+
 
 if __name__ == "__main__":
     unittest.main()

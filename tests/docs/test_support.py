@@ -102,7 +102,7 @@ class Support(ProgramTest):
         for path in [ROOT / "CHANGELOG.md", ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
             if "history" not in path.parts and path.name != "gpu.md":
                 text = path.read_text(encoding="utf-8")
-                told = re.findall(r".*(?:\bon hardware\b|\b(?:never|not) (?:been )?run on (?:an? )?(?:chip|GPU|AMD)).*", text)
+XX|\b(?:never|not) (?:been )?run on (?:an? )?(?:chip|GPU|AMD)).*", text)
                 self.assertEqual(told, [], f"{path.relative_to(ROOT)}: the table of docs/guide/gpu.md says so alone")
 
 

@@ -12,10 +12,10 @@
 // lse_rest [B, Hq, Sq], of lse's type: what lse's rounding left out, (m - lse) + ln l. It is 0 where nothing attends. A
 // backward takes it: lse alone loses digits of ln l where |m| is large, and all of them beside 1e9.
 //
-// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 1, and all of a
-// tensor without elements, may have any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A
-// row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads, Sq and Skv may
-// be 0, Dqk and Dv not; each extent and each q_idx fits i32.
+// The last stride is 1, the others are free ([B, S, H, D] is permute(x, {0, 2, 1, 3})). Strides of an axis of extent 1,
+// and of a tensor without elements, do not matter. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every
+// batch entry. A row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads,
+// Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
 //
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
@@ -63,19 +63,19 @@ enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda, amd };
 std::string_view name(BackendChoice backend);
 
-/// Which of the kernels that would do is taken.
-/// automatic: what HEDDLE_TUNING says, else recorded.
-/// off: the one that the planner's model puts first.
-/// recorded: the one that was the fastest when this machine measured a problem of the same class, if that is kept on
-/// disk (HEDDLE_CACHE_DIR); else as off.
-/// measure: as recorded, and where nothing is kept planning measures the kernels, which takes up to some seconds, and
-/// keeps their times.
+/// How a plan takes one of the kernels that serve it.
+/// automatic: as HEDDLE_TUNING says, else recorded.
+/// off: the planner's model chooses.
+/// recorded: the kernel that was the fastest when this machine measured a problem of the same class, if a record is
+/// kept on disk (HEDDLE_CACHE_DIR); else as off.
+/// measure: as recorded; if no record is kept, planning measures the kernels, which takes up to some seconds, and keeps
+/// their times.
 /// again: measures, whatever is kept.
 ///
 /// Problems are of one class if they need the same kernels (dtypes, head dims, group, mods, values of the mask's
 /// params, kinds of lengths) and their extents have the same power of two above them. Measuring allocates as much as
-/// all tensors of the problem, frees it, and reads none of the caller's but what planning reads. If that fails, the
-/// plan is as with off, and explain() says why. Results of another kernel may differ in their last bits.
+/// all tensors of the problem, frees it, and reads no memory of the caller's that planning does not read. If that
+/// fails, the plan is as with off, and explain() says why. Results of another kernel may differ in their last bits.
 enum class Tuning : std::uint8_t { automatic, off, recorded, measure, again };
 std::string_view name(Tuning tuning);
 
@@ -116,26 +116,30 @@ struct AttentionOptions {
   /// i32 or i64 [B] (packed: [N]), added to kv_idx: a shard of a long sequence's keys sees their positions in the
   /// whole. merge_states() joins the shards' results. May be negative. kv_token does not change.
   std::optional<ConstTensorView> kv_start{};
-  /// Bounds: no q_len and no kv_len is larger. A bound above the rows of the tensors counts as those. Not given: the
-  /// padded sizes; with cu_seqlens on a GPU both must be, with cu_seqlens_q and pages max_q_len.
+  /// Upper bounds of q_len and kv_len. A bound above the rows of the tensors counts as those. Not given: the padded
+  /// sizes. Required with cu_seqlens on a GPU: both; with cu_seqlens_q and pages there: max_q_len.
   ///
-  /// On a GPU, lengths, cu_seqlens, q_start and kv_start are read by each run, on its stream, and by nothing else: a
+  /// On a GPU, each run reads lengths, cu_seqlens, q_start and kv_start on its stream; nothing else reads them. So a
   /// run after a change of their content computes the new lengths, from a CUDA graph too. The plan is made for the
-  /// maxima. What the host cannot refuse is clamped: lengths to 0 and the maxima; cumulative lengths to the totals, to
-  /// what stands before them (the first counts as 0) and to the maxima; q_start to what leaves each q_idx in i32. Of
-  /// kv_start the low 32 bits count, and kv_idx wraps. Rows of q that no sequence has get o = 0, lse = -inf, those
-  /// behind the last one of a packed batch too. A mask that reads what only the device knows (q_len, kv_len; with
-  /// q_start there q_idx, with kv_start there kv_idx; packed, q_token and kv_token) is applied to every block of keys
-  /// before kv_len: explain() says so. There a value that is not finite may reach rows that the mask keeps from it.
+  /// bounds. Values that the host cannot see are clamped instead of refused:
+  /// - lengths: to 0 and the bounds;
+  /// - cumulative lengths: to the totals, to their predecessors (the first counts as 0) and to the bounds;
+  /// - q_start: so that each q_idx fits i32;
+  /// - kv_start: its low 32 bits count, and kv_idx wraps.
+  /// Rows of q that no sequence has get o = 0, lse = -inf, also those behind the last sequence of a packed batch.
+  ///
+  /// A mask may read a value that only the device knows: q_len, kv_len; with q_start there q_idx, with kv_start there
+  /// kv_idx; packed, q_token and kv_token. It is then applied to every block of keys before kv_len, and explain() says
+  /// so. There a value that is not finite may reach rows that the mask keeps from it.
   std::optional<std::int64_t> max_q_len{}, max_kv_len{};
 
   /// Factors of stored fp8 values: f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); an extent may be 1. A
   /// factor for a tensor of another dtype is an error.
   std::optional<ConstTensorView> q_descale{}, k_descale{}, v_descale{};
 
-  /// Blocks that were found before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences)
-  /// must be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is
-  /// built from mask_mod.
+  /// A block mask made before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences) must
+  /// be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is built
+  /// from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
   /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number
   /// says that the content may have changed.
@@ -231,14 +235,14 @@ struct RunOptions {
 /// - run(), workspace_bytes(), block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
-  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU also for how far their
-  /// addresses are aligned, up to 16 bytes (null: as far): runs may bring better aligned ones. Lengths, cu_seqlens and
-  /// q_start and kv_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score
-  /// captures, and lengths on a GPU are read by each run. On a GPU it waits, as above, and compiles the kernel unless
-  /// it is in memory or on disk.
+  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU the plan also depends on
+  /// how far their addresses are aligned, up to 16 bytes (null counts as 16): a run's may be better aligned, not worse.
+  /// Planning reads lengths, cu_seqlens, q_start and kv_start on the CPU, and the captures of the mask; each run reads
+  /// score params, descales, sinks, score captures, and lengths on a GPU. On a GPU it waits, as above, and compiles the
+  /// kernel unless it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
-  /// Plans the backward. Which gradients are there is planned, too. All that is said of plans here holds for it. (A
-  /// template, so that tensors in braces are AttentionTensors.)
+  /// Plans the backward, for the gradients that `tensors` has. All rules for plans hold for it. (A template, so that
+  /// tensors in braces are AttentionTensors.)
   template <std::same_as<BackwardTensors> Tensors>
   AttentionPlan(const Tensors& tensors, const AttentionOptions& options);
 

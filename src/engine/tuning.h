@@ -1,4 +1,4 @@
-// Which of the plans that would do is taken: the planner's first, or the one that a measurement found fastest.
+// The choice among plans that would serve: the planner's first, or the one that a measurement found fastest.
 #pragma once
 
 #include "engine/prepare.h"

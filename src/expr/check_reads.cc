@@ -129,8 +129,8 @@ class ReadChecker {
     return contexts_under_[key];
   }
 
-  /// Guards whose reads are proven inside become bounds, which may prove those of others. False when they contradict
-  /// each other.
+  /// Turns guards whose reads are proven inside into bounds, which may prove the reads of further guards. False when
+  /// the bounds contradict each other.
   bool use_proven_guards(std::size_t context) {
     constexpr int kRounds = 4;  // guards that read what guards guard that read
     bool changed = true;
@@ -234,7 +234,7 @@ class ReadChecker {
     }
   }
 
-  /// A where is its first branch as it is where the condition holds, or its second as it is where it does not.
+  /// Narrows a where to its first branch under the condition, and its second branch under the opposite.
   void narrow_where(const Node& where, std::size_t context) {
     Interval value = {kAllIntegers.hi, kAllIntegers.lo};
     for (const bool yes : {true, false}) {
@@ -395,8 +395,8 @@ void add_captures(std::span<const Expr> roots, std::set<std::string>& names) {
   }
 }
 
-/// Tries with no capture's content, with what indices hold, and with what guards hold, too; each time first as if the
-/// terms of an `and` guarded nothing, so that the contexts that they take are not missing where a `where` needs them.
+/// Tries three times: without the content of captures, with that of indices, and with that of guards too. Each time it
+/// first takes the terms of an `and` as guarding nothing, so that contexts which a `where` needs are not used up.
 std::optional<std::string> refusal_of(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds,
                                       Precision precision) {
   const Evidence evidence = evidence_of(root);

@@ -84,7 +84,7 @@ std::vector<std::pair<const Node*, Sum>> outermost_sums(const Expr& e, const Sum
   return found;
 }
 
-/// `number`, between the ends that it has where the indices are inside `leaves`, less the lower one.
+/// `number` less its lower end, and the ends that it has while the indices are inside `leaves`.
 struct Bounded {
   Expr number;
   std::int64_t least, most;

@@ -25,8 +25,8 @@ std::filesystem::path temporary_beside(const std::filesystem::path& target) {
   return target.parent_path() / fmt::format(".heddle-{}-{}.tmp", ::getpid(), counter++);
 }
 
-/// A file without a name in the folder of `target`: it goes away with the process, however that ends. -1 where the file
-/// system has none, or where it could not be named later.
+/// Opens a file without a name in the folder of `target`; it vanishes with the process, however that ends. -1 if the
+/// file system has no such files, or could not name one later.
 int unnamed_beside(const std::filesystem::path& target) {
   if (::access("/proc/self/fd", X_OK) != 0) return -1;
   const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";

@@ -33,8 +33,8 @@ struct CaptureSum {
   Dims shape;
   std::int64_t count = 0;           // of elements
   std::vector<ReadGradient> reads;  // none: no mod depends on it smoothly
-  // Each element of the gradient gets its sum from one sequence, one query head or one key alone. of_sequence is also
-  // true where there is one sequence, of_head where there is one kv head.
+  // Whether each element of the gradient is a sum over one sequence, one query head or one key alone. With one sequence
+  // of_sequence is true, with one kv head of_head.
   bool of_sequence = false, of_head = false, of_key = false;
 };
 

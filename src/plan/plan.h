@@ -91,8 +91,8 @@ struct Choice {
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
 };
 
-/// Gives the mask's rows in blocks of that size: the caller's own rows where these fit, else rows built from mask_mod;
-/// null where everything attends.
+/// Gives the mask's rows in blocks of that size: the caller's own rows if they fit, else rows built from mask_mod. Null
+/// if everything attends.
 using RowsOf = std::function<std::shared_ptr<const BlockMask>(BlockSize)>;
 
 /// The arguments of planning.

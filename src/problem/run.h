@@ -33,8 +33,8 @@ void validate_run(const AttentionProblem& problem, const PlannedTensors& planned
 void check_planned_options(const AttentionProblem& problem, const AttentionOptions& planned,
                            const AttentionOptions& given);
 
-/// True when each name that the mods read has a value of the planned one's type, shape, strides and device: what
-/// validate_bindings found for those holds for these (unless reads_depend_on_values).
+/// Whether each name that the mods read has a value with the planned type, shape, strides and device. What
+/// validate_bindings found for the planned values then holds for the given ones (unless reads_depend_on_values).
 bool fits_planned(const AttentionProblem& problem, const Bindings& planned, const Bindings& given);
 
 }  // namespace heddle::problem

@@ -146,7 +146,7 @@ void AddPanelRow(const PanelRows<T>& from, std::int64_t row, T factor, std::int6
   }
 }
 
-/// AddToKeys where rows of queries hold what is not finite: these reach the keys that attend them alone.
+/// AddToKeys for rows of queries that hold a number that is not finite: it reaches only the keys that attend the row.
 template <class T>
 void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const T* elements,
                        const PanelRows<T>& rows, std::int64_t dim, T* gradient) {

@@ -76,7 +76,7 @@ struct StepBuffers {
   T* d_p;                   // dP, then dS
   T* factors;               // [rows]
   std::uint8_t* attending;  // [rows][kScoreStride]
-  // Where rows are not finite: panels of the rows that are, and which are not; as many rows as a tile has.
+  // For rows that are not finite: panels of the finite rows, and a flag for each row. They have room for a tile's rows.
   T* finite;
   std::uint8_t* special;
   T* score_copy;  // s; null: not wanted

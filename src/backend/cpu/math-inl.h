@@ -240,8 +240,8 @@ HWY_INLINE V Exp2(D d, V x) {
   return detail::Exp2FromLow(d, x, detail::ExpConstants<hn::TFromD<D>>::kExp2Zero);
 }
 
-/// exp2 with 0 in the place of results below the normal range: for weights beside a 1, which do not need them, and
-/// where each vector that has one costs as much as a hundred others.
+/// exp2 that gives 0 for results below the normal range. Weights are added to a 1 and do not need such results, and
+/// each vector with one costs as much as a hundred others.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp2NoSubnormals(D d, V x) {
   return detail::Exp2FromLow(d, x, detail::ExpConstants<hn::TFromD<D>>::kExp2Normal);

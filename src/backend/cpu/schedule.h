@@ -10,7 +10,7 @@
 
 namespace heddle::cpu {
 
-/// Keys or values of one kv head that are packed once, for one sequence or, where the batch broadcasts, for all.
+/// Keys or values of one kv head that are packed once: for one sequence, or for all if the batch broadcasts.
 struct PackedUnit {
   std::int64_t sequence, kv_head;
   std::int64_t keys;    // of the longest sequence that reads them

@@ -103,7 +103,7 @@ void CopyValues(const T* values, const Chunk& chunk, const ColumnSet& left_out, 
   }
 }
 
-/// Adds to each row the values of one panel that it attends, of those that CopyValues left out.
+/// Adds to each row the values of one panel that it attends and that CopyValues left out.
 template <class T>
 void AddAttended(const Tile<T>& tile, const TileBuffers<T>& buffers, const T* values, const Chunk& chunk, T scale,
                  std::int64_t dim) {

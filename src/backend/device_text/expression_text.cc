@@ -187,7 +187,7 @@ class ModWriter {
   }
 
  private:
-  /// Something that was computed, or that is so short that it stands wherever it is used (`local` is then -1).
+  /// A computed value, or one so short that it is written out wherever it is used (`local` is then -1).
   struct Value {
     Stage stage;
     int local;

@@ -17,14 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file behind what was opened: a path is that; of a name, the loader knows where it found it.
+/// The file of an open library: `file` if it is a path, else where the loader found it.
 std::string path_of(void* handle, const std::string& file) {
   const link_map* map = nullptr;
   if (file.find('/') != std::string::npos || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return file;
   return map->l_name[0] == '\0' ? file : map->l_name;
 }
 
-/// Whether the loader's words say that there is no such file, or none that it takes for one.
+/// Whether the loader's words say that the file does not exist, or that it is no library for this machine.
 bool says_absent(const std::string& words, const std::string& file) {
   return words.find(file + ": ") != std::string::npos && words.ends_with(std::generic_category().message(ENOENT));
 }
@@ -47,7 +47,7 @@ bool is_there(const fs::path& file) {
 
 using Names = std::vector<std::string>;
 
-/// One search under way: what it took, or what it has found and why that does not serve.
+/// A search under way: the library taken, or the libraries found and why each does not serve.
 class Attempts {
  public:
   explicit Attempts(const LibraryCheck& check) : check_(check) {}

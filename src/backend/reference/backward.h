@@ -6,8 +6,8 @@
 //
 // sigmoid: dt = (p - p^2) w dP; none: dt = w dP with p = t. Both have no delta.
 //
-// It recomputes o and lse in float64 and does not take the stored ones: it gives the gradient of the function, and what
-// rounding the stored ones cost is an error of the result that is judged.
+// It recomputes o and lse in float64 and ignores the stored ones: it gives the gradient of the function. The rounding
+// of the stored ones counts as an error of the judged result.
 //
 // An element that takes no part (masked, or t = -inf) contributes nothing, whatever it holds, dO included: a row in
 // which nothing attends gives zeros, and its sink the gradient of lse alone. A row that is NaN makes gradients NaN of

@@ -73,8 +73,8 @@ struct KernelMods {
 enum class OfKeys : bool { separated, left };
 KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys = OfKeys::separated);
 
-/// The least n >= 0 for which range analysis proves that no weight of the weight_mod exceeds 2^n; more than
-/// kMostWeightExponent where it proves less. In 8 bits P has little range, which the weights share with it.
+/// The least n >= 0 for which range analysis proves that no weight exceeds 2^n; more than kMostWeightExponent if it
+/// proves none. In 8 bits P has little range, and the weights use some of it.
 int weight_exponent(const problem::AttentionProblem& problem, const KernelMods& mods);
 inline constexpr int kMostWeightExponent = 4;
 

@@ -207,8 +207,8 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
   ++row.runs;
 }
 
-/// The last row's partial blocks get words. Between the first and the last of them there is room for those of every
-/// block, so that a block's number alone says where its own stand.
+/// Gives words to the last row's partial blocks. Room is reserved for every block between the first and the last of
+/// them, so a block's number alone gives the place of its words.
 void KeyRows::store_mask(std::int64_t batch, std::int64_t head, std::int64_t q_first) {
   KeyRow& row = rows_.back();
   const std::size_t first_stored = stored_.runs.size();

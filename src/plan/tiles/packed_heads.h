@@ -23,7 +23,7 @@ bool has_few_queries(const problem::AttentionProblem& problem);
 /// group at twice that size.
 std::vector<int> packed_queries(const problem::AttentionProblem& problem);
 
-/// Tiles that the query heads of one kv head take: as many as there are, or fewer where tiles are packed.
+/// Tiles for the query heads of one kv head: one a head, or fewer where tiles are packed.
 std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::TileShape& tile);
 
 /// Merges rows of key blocks: a block is full where all rows say so, else partial, which leaves it to the mask.

@@ -121,8 +121,8 @@ struct Tile {
   const KeyRow* row;
 };
 
-/// The tiles of some heads in the order of their rows' ranks; equal ones stay by head. Those without a step are left
-/// out, and `fills` get the queries that attend nothing: unless the device says which rows there are.
+/// Orders the tiles of some heads by their rows' ranks; equal ones stay in the order of heads. Tiles without a step are
+/// left out, and their queries go to `fills`, unless only the device knows which rows exist.
 class SectionSorter {
  public:
   SectionSorter(const problem::AttentionProblem& problem, const shared::TileShape& shape, const KeyRows& rows,

@@ -173,7 +173,7 @@ class Bench {
     return options;
   }
 
-  /// The planner's first for the plain problem; else all that it packs, and the first that it does not.
+  /// Adds the planner's first kernel for the plain problem; else all that pack, and the first that does not.
   void add(const AttentionTensors& tensors, const AttentionOptions& options, bool plain) {
     const problem::AttentionProblem problem = problem::validate(tensors, options);
     bool unpacked = false;

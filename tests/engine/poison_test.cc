@@ -157,8 +157,8 @@ void keep_a_third(AttentionCase& c, Keeps how) {
   c.options().block_mask = std::make_shared<BlockMask>(BlockMask::from_lists(rows.to_lists(), shape, {1, 1}));
 }
 
-// Values that are not finite reach the rows that attend them, as in the reference, and change no bit of the others,
-// whatever keeps them away.
+// Values that are not finite reach the rows that attend them, as in the reference. They change no bit of the other
+// rows, whether a mask, a score or a block keeps them away.
 TEST(Poison, ValuesReachOnlyRowsThatAttendThem) {
   const Chooses poisoned = [](auto, auto, std::int64_t j) { return j == 3 || j == 60 || j == 63 || j == 2049; };
   const Chooses reached = [](auto, auto, std::int64_t i) { return i % 3 != 0; };

@@ -1,5 +1,5 @@
-// Terms that are linear in the key's index, or depend on its distance from the query alone: what is found, and that it
-// is true wherever it is said to be.
+// Terms that are linear in the key's index, or depend on its distance from the query alone: each is found, and each is
+// right wherever it claims to hold.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A block mask knows what it was built from: other values are refused by name, and update takes them.
+// A block mask remembers the values it was built from: it refuses other values by name, and update takes them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The kernels that write backward_sm90's lists where lengths are on the device, on the host: what they leave is what
-// the host lists where it knows the lengths.
+// The kernels that write backward_sm90's lists for lengths on the device, run on the host: their lists equal the host's
+// for the same lengths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -71,8 +71,8 @@ struct Kind {
   bool f16 = false, lse = true, fp8 = false;
 };
 
-/// Kernels of which one for each name is to be accepted, however many candidates there are; the destructor expects it.
-/// A name is in the sample if its first candidate is.
+/// Kernels of which one for each name must be accepted, however many candidates there are; the destructor expects it. A
+/// name is in the sample if its first candidate is.
 class OneOfEach {
  public:
   /// builds_all: those offered after one was accepted, too.

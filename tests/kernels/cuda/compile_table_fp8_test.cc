@@ -62,8 +62,8 @@ TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
   }
 }
 
-// One warp transposes values, the other one brings pages: by TMA in all kernels, rows where the producer has registers
-// for it.
+// One warp transposes values, the other brings pages: boxes of TMA in all kernels, single rows if the producer has
+// registers for it.
 TEST_F(CompileTable, KernelsOfEightBitsWithPagesAreAllAccepted) {
   NamedMods causal = named("pages, causal", mods::causal_lower_right()),
             window = with_sinks(named("pages, window", mods::sliding_window(1024))),

@@ -30,7 +30,8 @@ TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   }
 }
 
-// Each of these kernels, of the others one is enough: what documents cost is measured on them.
+// Every kernel must compile with documents, because their cost is measured on each; for other masks one accepted kernel
+// is enough.
 TEST_F(CompileTable, MasksByBitsAreAccepted) {
   const Expr documents = mods::documents(Capture("ids", DType::i64, 1));
   const std::vector<NamedMods> masks = {named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),

@@ -80,8 +80,8 @@ TEST_F(CompileTable, WhatCopiesRowsIsAccepted) {
   fmt::print("copy_rows: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
-// Rows that end otherwise, an o that threads store, a thread that follows the steps: all of them fill rows, or pass
-// over tiles, that only the device knows.
+// Odd rows, an o that threads store, and a streamer that follows the steps: all of them fill rows, or pass over tiles,
+// that only the device knows.
 TEST_F(CompileTable, LengthsOnTheDeviceBesideOtherFeaturesAreAccepted) {
   const auto there = [](NamedMods mods) {
     mods.name += ", device lengths";

@@ -104,7 +104,7 @@ struct AskedKernels {
 };
 AskedKernels asked_kernels();
 
-/// Calls body(spec) for each on as many threads as there are cores; what it throws is a failure of its case.
+/// Calls body(spec) for each spec, on as many threads as there are cores. An exception is a failure of its case.
 void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body);
 
 }  // namespace heddle::test

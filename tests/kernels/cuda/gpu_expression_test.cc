@@ -186,7 +186,7 @@ class Group {
     return conditioning.good(case_.options().score_mod, case_.options().weight_mod);
   }
 
-  /// By one kernel; or, where the compiler makes none of them well, by one for either half.
+  /// Judges the mods with one kernel; if the compiler makes no good one, with one kernel for either half.
   void judge(std::span<const Expr> mods) {
     if (mods.empty()) return;
     AttentionOptions& options = case_.options();

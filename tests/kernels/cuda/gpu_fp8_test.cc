@@ -259,7 +259,7 @@ CaseSpec paged_spec(std::uint64_t seed, std::int64_t dim, std::int64_t page_rows
   return spec;
 }
 
-// Pages by TMA, of each kernel: beside the warp that asks for them one transposes values. Some CTAs have many tiles.
+// Each kernel with pages by TMA: one warp asks for them, the other transposes values. Some CTAs have many tiles.
 TEST_F(GpuFp8, PagesOfEveryKernel) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 190'000;
@@ -286,7 +286,7 @@ TEST_F(GpuFp8, PagesOfEveryKernel) {
   run_all_and_in_place(specs, 7);
 }
 
-// Pages of any size, of which TMA takes those of 8 rows and more, with windows, sinks and whatever else crosses them.
+// Pages of any size (TMA takes those of 8 rows and more), with windows, sinks and the other crossings.
 TEST_F(GpuFp8, Pages) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 191'000;

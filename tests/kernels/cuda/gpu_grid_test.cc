@@ -43,8 +43,8 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// A bias that comes in tiles, by every kernel that has room for them, warpgroups of a tile on different blocks; and
-// rows in which nothing attends, whose term is NaN.
+// A bias in tiles, by every kernel that has room for them, with warpgroups of a tile on different blocks; and rows in
+// which nothing attends, whose term is NaN.
 TEST_F(GpuGrid, StreamedCapturesAndTermsOfBlindRows) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 90'000;
@@ -284,8 +284,8 @@ TEST_F(GpuGrid, OddHeadDimsAndDescendingScoresOfSequencesThatDiffer) {
   for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// All head dims, in memory without a gap (where TMA takes that) and with NaN behind every row, which none of them may
-// read or overwrite; also of queries that attend nothing.
+// All head dims, in memory without a gap (where TMA takes that) and with NaN behind every row, which no kernel may read
+// or overwrite; also with queries that attend nothing.
 TEST_F(GpuGrid, HeadDims) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 50'000;

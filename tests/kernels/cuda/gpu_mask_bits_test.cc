@@ -30,7 +30,7 @@ const std::vector<std::string> kThatRead = {"documents",      "documents_from_st
                                             "dense",          "dense_causal",          "keys_by_table",
                                             "dilated_window", "neighbourhood_2d",      "dilated_by_head"};
 
-// Masks that are found as bits: those that read before any run, the others while the products run: rows of a warp that
+// Masks by bits. Masks that read are found before any run, others while the products run. Cases: rows of a warp that
 // are alike and that are not, bits that stay from block to block, reads of every kind. Few CTAs take several tiles
 // each.
 TEST_F(GpuGrid, MasksByBits) {
@@ -55,9 +55,9 @@ TEST_F(GpuGrid, MasksByBitsFoundInEachRun) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// Bits that are stored, by each kernel of the table, at the edges of its blocks: all of a row's blocks partial, and
-// some; tiles that few CTAs draw one after the other, and those that are repeated with the running maximum; warpgroups
-// on different blocks; blocks of the mask in which several tiles lie; tiles that descend.
+// Stored bits in each kernel of the table, at the edges of its blocks. Cases: all of a row's blocks partial, and some;
+// tiles that few CTAs draw one after the other, and tiles that are repeated with the running maximum; warpgroups on
+// different blocks; blocks of the mask that hold several tiles; tiles that descend.
 TEST_F(GpuGrid, StoredMasksOfEveryKernel) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 130'000;

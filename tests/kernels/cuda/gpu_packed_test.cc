@@ -1,5 +1,5 @@
 // Query heads that share a tile: every kernel of the table packed in each way, at the edges of its queries, heads and
-// keys, beside what else a kernel does. Against the reference, by the one criterion. HEDDLE_TEST_REDUCED=1 runs some;
+// keys, together with other features. Against the reference, by the one criterion. HEDDLE_TEST_REDUCED=1 runs some;
 // HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 

@@ -398,8 +398,8 @@ void change_documents(std::vector<std::int64_t>& ids, std::int64_t length) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) / length;
 }
 
-// The bits of a mask are the planned ones until an update, which brings those of other values without a compilation:
-// with other rows of blocks, more partial ones than before, and captures elsewhere.
+// A mask's bits stay the planned ones until an update, which brings others without a compilation: with other rows of
+// blocks, more partial ones than before, and captures elsewhere.
 TEST_F(GpuPlan, FollowsCapturesOfItsMaskWhenUpdated) {
   for (const char* stored : {"256M", "0"}) {
     const ScopedVariable limit("HEDDLE_MASK_BYTES", stored);

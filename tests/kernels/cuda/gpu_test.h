@@ -28,8 +28,8 @@ class GpuTest : public testing::Test {
     if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
     before_ = asked_kernels();
   }
-  /// A case whose kernel the compiler refuses takes another one, and one that a family named by HEDDLE_FAMILY refuses
-  /// does not run: few may, or the test says little.
+  /// A case whose kernel the compiler refuses takes another kernel. A case that HEDDLE_FAMILY's family refuses does not
+  /// run. The test fails if these are many, because it then says little.
   void TearDown() override {
     const AskedKernels now = asked_kernels();
     const int asked = now.asked - before_.asked, refused = now.refused - before_.refused,

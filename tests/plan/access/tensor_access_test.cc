@@ -296,7 +296,7 @@ std::vector<plan::Choice> choices_of(const HopperCall& call, const AttentionTens
                             [&](BlockSize block) { return call.rows_of(block); });
 }
 
-// The two warps that transpose values become one that does and one that brings pages.
+// Of the two warps that transpose values, one goes on transposing and the other brings pages.
 TEST(TensorAccess, EightBitsLeaveOneWarpToPages) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
     const HopperCall call = {
@@ -350,7 +350,7 @@ TEST(TensorAccess, LeavesRoomForStreamedTiles) {
   }
 }
 
-// Kernels are those of other tensors; the copies stand in the workspace behind what else does.
+// The kernels are those without copies; the copies stand at the workspace's end.
 TEST(TensorAccess, CopiesArePartOfThePlan) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
     const HopperCall call = {.batch = 2, .q_heads = 40, .kv_heads = 20, .q_rows = 500, .kv_rows = 900, .dim = dim};
@@ -383,7 +383,7 @@ TEST(TensorAccess, PagesOfTmaAreCopiedWhereTheirBoxesBind) {
   EXPECT_FALSE(copied(64, 16));
 }
 
-// The rows that there are count, not the room for them: one sequence of many is long.
+// Time counts the real rows, not the room for them: one sequence of many is long.
 TEST(TensorAccess, CopiesTakeTheTimeOfTheirRows) {
   std::vector<std::int32_t> lengths(64, 512);
   lengths[0] = 16000;

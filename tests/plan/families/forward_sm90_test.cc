@@ -443,7 +443,7 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
                                     "that a thread has")));
 }
 
-// Draws that are compared one by one cost several times as much, whatever the tile.
+// Comparing draws one by one costs several times as much, whatever the tile.
 TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
   for (const std::int64_t dim : {64, 128, 192}) {
     HopperCall call = grid_call(dim, 8192, false);

@@ -1,4 +1,5 @@
-// Which masks' bits the Hopper forward stores, in how many bytes, what it says of them, and where tiles share them.
+// Stored masks of the Hopper forward: which are stored, in how many bytes, how explain() describes them, and which
+// tiles share them.
 #include "plan/mods/stored_mask.h"
 
 #include <gmock/gmock.h>
@@ -159,7 +160,8 @@ TEST_F(StoredMask, SaysWhyItIsNone) {
             "params and captures");
 }
 
-// Few queries of heads that share keys: what packs them finds the bits itself, beside others that store them.
+// With few queries and grouped heads, kernels that pack heads find the bits themselves; kernels that do not pack store
+// them.
 TEST_F(StoredMask, IsNotOfPackedHeads) {
   HopperCall call = call_of(documents_);
   call.q_heads = 8, call.kv_heads = 1;

@@ -114,7 +114,7 @@ std::map<TileKey, const WorkItem*> by_place(const TileSchedule& schedule) {
   return items;
 }
 
-/// Every block that a warpgroup attends it attends there, too; what is full there is full.
+/// Expects the cut tile to attend every block that a warpgroup attends, and to have full blocks full.
 void expect_covers(const std::string& cut, const std::string& own, bool exact) {
   ASSERT_EQ(cut.size(), own.size());
   if (exact) {

@@ -1,5 +1,4 @@
-// Query heads that share a tile: when the planner packs them, what it says where it does not, and the lists of packed
-// tiles.
+// Query heads that share a tile: when the planner packs them, the reason if it does not, and the lists of packed tiles.
 #include "plan/tiles/packed_heads.h"
 
 #include <fmt/format.h>

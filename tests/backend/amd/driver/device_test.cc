@@ -122,7 +122,7 @@ TEST(AmdDriver, CopiesAndRestoresTheCurrentDevice) {
             "device 1, 0 bytes stay");
 }
 
-// HIP 6 numbers the types of memory anew; of memory that it does not know it answers an error, which others must not
+// HIP 6 numbers the types of memory anew. For memory that it does not know it answers an error, which others must not
 // see.
 TEST(AmdDriver, TellsThePlaceOfAPointer) {
   const auto report = [] {

@@ -1,4 +1,4 @@
-// The LDS of one workgroup: bytes, what wrote and read them since which barrier, and the cycles that its banks take.
+// The LDS of one workgroup: its bytes, their last accesses by barriers passed, and the cycles that its banks take.
 #pragma once
 
 #include <array>

@@ -77,10 +77,12 @@ class Guide(unittest.TestCase):
         self.run_page("c", "c", [os.environ["GUIDE_C"]])
 
     def test_every_page_is_listed_and_every_link_leads_somewhere(self):
-        contents = (GUIDE / "README.md").read_text(encoding="utf-8")
+        for folder in (GUIDE, ROOT / "docs" / "notes"):
+            contents = (folder / "README.md").read_text(encoding="utf-8")
+            for path in folder.glob("*.md"):
+                if path.name != "README.md":
+                    self.assertIn(f"({path.name})", contents)
         for path in GUIDE.glob("*.md"):
-            if path.name != "README.md":
-                self.assertIn(f"({path.name})", contents)
             prose = FENCE.sub("", path.read_text(encoding="utf-8"))
             for link in re.findall(r"\]\(([^)#]+)\)", prose):
                 if "://" not in link:

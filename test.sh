@@ -19,7 +19,7 @@ source tools/setup.sh
 
 # Programs built and run, with HEDDLE_TEST_REDUCED=1, under ASan and UBSan in every run, and parts of them that are ctest's
 # own tests; --full takes all.
-asan_programs=(base_test files_test expr_test mask_test backend_cpu_test engine_test backend_cuda_jit_parts_test
+asan_programs=(base_test files_test expr_test mask_test families_cpu_test engine_test backend_cuda_jit_parts_test
   backend_jit_test backend_jit_disk_test capi_attention_test capi_block_mask_test capi_errors_test capi_plan_test)
 asan_parts=(engine_poison_test engine_grid_test)
 

@@ -18,10 +18,11 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/backward_mma/text.h"
 #include "backend/cuda/driver/driver.h"
 #include "base/rejected.h"
 #include "engine/machine.h"
+#include "families/backward_mma/backward_mma_text.h"
+#include "families/choose.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
@@ -78,7 +79,7 @@ class Runner {
           BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block));
     });
     const plan::Choice& choice = choices.at(number);
-    name = backward_mma::name_of(*choice.plan.backward_mma);
+    name = backward_mma::name_of(choice.plan.part<plan::BackwardMmaKernels>());
     rows_ = choice.block_mask;
     for (const backend::Backend* backend : backend::backends()) {
       if (backend->choice != BackendChoice::cuda) continue;

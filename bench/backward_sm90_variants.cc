@@ -23,11 +23,12 @@
 #include "backend/cuda/driver/driver.h"
 #include "engine/machine.h"
 #include "engine/prepare.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "families/choose.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
-#include "shared/backward_wide_memory.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::bench {
 namespace {
@@ -52,7 +53,7 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   const auto add = [&](const std::string& name, auto&& change) {
     shared::BackwardSm90Config config = planned;
     change(config);
-    const bool fits = shared::backward_shared_bytes(config) <= shared::kSm90SharedMemory;
+    const bool fits = shared::backward_shared_bytes(config) <= plan::kSm90SharedMemory;
     if (fits && !(config == planned)) variants.push_back({name, config});
   };
   add("late numbers", [](auto& config) { config.early_numbers = false; });
@@ -117,13 +118,14 @@ class Runner {
                             return std::make_shared<BlockMask>(
                                 BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block));
                           }).front();
-    if (!choice.plan.backward_sm90) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
+    if (!choice.plan.has<shared::BackwardSm90Config>())
+      throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     if (variant != nullptr) {
-      const bool masked = choice.plan.backward_sm90->masked;
-      choice.plan.backward_sm90 = variant->config;
-      choice.plan.backward_sm90->masked = masked;
+      const bool masked = choice.plan.part<shared::BackwardSm90Config>().masked;
+      choice.plan.own = variant->config;
+      choice.plan.part<shared::BackwardSm90Config>().masked = masked;
     }
-    config = *choice.plan.backward_sm90;
+    config = choice.plan.part<shared::BackwardSm90Config>();
     rows_ = choice.block_mask;
     kernel_ = engine::prepare(choice.plan, rows_.get(), request, memory.options.bindings);
     workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {choice.plan.workspace_bytes});

@@ -9,8 +9,9 @@
 #include "backend/backend.h"
 #include "engine/machine.h"
 #include "engine/prepare.h"
+#include "families/choose.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "gpu_timer.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::bench {
 namespace {
@@ -65,11 +66,11 @@ class Runner {
     const problem::AttentionProblem problem = problem::validate(tensors_, options_);
     const plan::Request request = {problem, tensors_, options_, engine::machine()};
     std::vector<plan::Choice> choices = plan::choose(request, [&](BlockSize) { return timed.rows; });
-    const auto chosen =
-        std::ranges::find_if(choices, [](const plan::Choice& choice) { return choice.plan.forward_sm90.has_value(); });
+    const auto chosen = std::ranges::find_if(
+        choices, [](const plan::Choice& choice) { return choice.plan.has<shared::ForwardSm90Config>(); });
     if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     chosen->plan.tile = {timed.config.rows(), timed.config.kv_block};
-    chosen->plan.forward_sm90 = timed.config;
+    chosen->plan.own = timed.config;
     chosen->plan.order = timed.order;
     chosen->plan.schedule.reset();  // of another tile
     kernel_ = engine::prepare(chosen->plan, timed.rows.get(), request, options_.bindings);

@@ -10,7 +10,7 @@
 //
 // --fp8 takes the table of 8-bit kernels instead, on e4m3. --dry-run takes the model's own times, on no GPU: the fit
 // must give the table back.
-#include "plan/families/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 
 #include <fmt/format.h>
 
@@ -27,9 +27,9 @@
 #include <vector>
 
 #include "backend/cuda/driver/device.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "forward_sm90_cases.h"
 #include "least_squares.h"
-#include "plan/families/forward_sm90.h"
 
 namespace heddle::bench {
 namespace {

@@ -28,6 +28,7 @@
 #include "backend/cuda/driver/device.h"
 #include "engine/machine.h"
 #include "engine/prepare.h"
+#include "families/choose.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
@@ -180,8 +181,8 @@ class Bench {
     const plan::Request request = {problem, tensors, options, engine::machine()};
     const std::vector<plan::Choice> choices = plan::choose(request, [](BlockSize) { return nullptr; });
     for (const plan::Choice& choice : choices) {
-      if (!choice.plan.forward_sm90) continue;
-      const shared::ForwardSm90Config& config = *choice.plan.forward_sm90;
+      if (!choice.plan.has<shared::ForwardSm90Config>()) continue;
+      const shared::ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
       if (!config.packs() && std::exchange(unpacked, true)) continue;
       Contender contender{.name = name_of(config, plain),
                           .plan = choice.plan,

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "backend/cuda/driver/driver.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "forward_sm90_cases.h"
-#include "plan/families/forward_sm90_costs.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::bench {
 namespace {
@@ -46,7 +46,7 @@ std::vector<Variant> variants_of(const plan::ForwardSm90Kernel& kernel) {
   for (int stages = 2; stages <= 4; ++stages) {
     shared::ForwardSm90Config config = kernel.config();
     config.stages = stages;
-    const bool fits = shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+    const bool fits = shared::forward_sm90_memory(config).bytes <= plan::kSm90SharedMemory;
     if (fits && stages != kernel.stages) variants.push_back({fmt::format("{} stages", stages), config, {}});
   }
   return variants;

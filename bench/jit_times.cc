@@ -18,12 +18,12 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/forward_sm90.h"
 #include "backend/cuda/jit/jit.h"
 #include "expr/simplify.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_text.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90_config.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::jit {
 namespace {

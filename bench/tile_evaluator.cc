@@ -6,7 +6,7 @@
 // Each figure is the median of windows in which an FMA probe (fma_peak.h) before and after reached 90 % of the best
 // probe seen, so that neighbours on the machine do not count; the clock is measured beside each window, by a chain of
 // rotations.
-#include "backend/cpu/tile_evaluator.h"
+#include "tile_evaluator/tile_evaluator.h"
 
 #include <benchmark/benchmark.h>
 

@@ -23,62 +23,89 @@ MAY_INCLUDE = {
     "mask": ("base", "shared", "expr"),
     "problem": ("base", "expr", "mask"),
     "device": ("base",),
+    "tile_evaluator": ("base", "shared", "expr", "mask", "problem"),
     "plan": ("base", "shared", "expr", "mask", "problem", "device"),
     "backend": BELOW_BACKEND,
     "backend/device_text": BELOW_BACKEND,
-    "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit"),
-    "backend/backward_mma": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/forward_mma", "backend/jit", "backend/gpu"),
-    "backend/forward_mma": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu"),
-    "backend/reference": (*BELOW_BACKEND, "backend"),
+    "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit"),
+    "backend/portable": (*BELOW_BACKEND, "backend/device_text", "backend/portable/shared"),
+    "backend/portable/shared": ("shared",),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/libraries": ("base",),
     "backend/jit": ("base",),
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
-    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/backward_mma", "backend/jit", "backend/cuda/jit"),
-    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit", "backend/gpu", "backend/forward_mma", "backend/backward_mma",
+    "backend/cuda/hopper": (),
+    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/jit"),
+    "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu",
                             "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/emit"),
     "backend/amd/driver": ("base", "device", "backend/libraries"),
     "backend/amd/jit": ("base", "backend/libraries", "backend/jit", "backend/amd/driver"),
-    "backend/amd/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/forward_mma", "backend/backward_mma", "backend/jit"),
-    "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu", "backend/forward_mma", "backend/backward_mma",
-                           "backend/amd/driver", "backend/amd/jit", "backend/amd/emit"),
-    "tune": (*BELOW_BACKEND, "backend"),
-    "check": (*BELOW_BACKEND, "backend", "backend/reference"),
-    "engine": ("files", *BELOW_BACKEND, "backend", "backend/reference", "backend/cpu", "check", "tune"),
+    "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/jit", "backend/gpu", "backend/amd/driver",
+                           "backend/amd/jit"),
+    "reference": (*BELOW_BACKEND, "backend"),
+    "tune": (*BELOW_BACKEND, "backend", "families"),
+    "check": (*BELOW_BACKEND, "backend", "reference"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "tile_evaluator", "families", "check", "tune"),
     "capi": (),
     "cli": (),
 }
 
-# Headers that the device code will read too: not even the public headers.
-WITHOUT_PUBLIC_HEADERS = {"shared"}
+# Each family is a folder of src/families, which includes no other family. Its folder `shared` has what its device code
+# reads too. The table in src/families itself includes them all.
+PORTABLE_ROOMS = ("backend/gpu", "backend/portable", "backend/portable/shared", "backend/device_text", "backend/jit")
+HOPPER_ROOMS = ("backend/gpu", "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/driver",
+                "backend/cuda/jit", "backend/cuda/hopper", "backend/cuda/emit", "backend/cuda/launch")
+FAMILIES = {
+    "backward_mma": PORTABLE_ROOMS,
+    "backward_sm90": HOPPER_ROOMS,
+    "cpu": ("backend/cpu", "tile_evaluator"),
+    "forward_mma": PORTABLE_ROOMS,
+    "forward_sm90": HOPPER_ROOMS,
+    "reference": ("reference",),
+}
+for family, rooms in FAMILIES.items():
+    MAY_INCLUDE[f"families/{family}"] = (*BELOW_BACKEND, "backend", *rooms, f"families/{family}/shared")
+    MAY_INCLUDE[f"families/{family}/shared"] = ("shared", "backend/portable/shared")
+MAY_INCLUDE["families"] = (*BELOW_BACKEND, "backend", "backend/portable", "backend/cuda/launch", "backend/amd/launch",
+                           *(f"families/{family}" for family in FAMILIES),
+                           *(f"families/{family}/shared" for family in FAMILIES))
 
-# kernels/cuda is device code that a compiler without headers compiles: its files include nothing but each other, by the
-# path from kernels/cuda, and src/shared. "" is kernels/cuda itself.
+# Headers that the device code reads too: not even the public headers.
+WITHOUT_PUBLIC_HEADERS = {"shared", "backend/portable/shared", *(f"families/{family}/shared" for family in FAMILIES)}
+
+# Device code, which compilers without headers compile: a folder of kernels -> the folders that its files may include, by
+# the path from kernels, beside their own and the headers that the host shares. A file is included by its path from
+# kernels/VENDOR or kernels/common, one of kernels/portable by its path from kernels. kernels/common and kernels/portable
+# know no vendor: what they include of ptx, mods or portable/fragments each vendor has under the same name.
+COMMON_MODS = ("common/mods", "nvidia/mods", "nvidia/ptx")
+PORTABLE = ("nvidia/portable/fragments", "portable/fragments")
 KERNELS_MAY_INCLUDE = {
-    "ptx": (),
-    "mods": ("ptx",),
-    "fragments": ("ptx", "mods"),
-    "sm90": ("ptx", "mods", "fragments"),
-    "families": ("ptx", "mods", "fragments", "sm90"),
-    "": ("ptx", "mods", "fragments", "sm90", "families"),
+    "common/mods": ("nvidia/mods",),
+    "common/around": ("common/mods", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
+    "portable/fragments": ("nvidia/ptx", *PORTABLE),
+    "portable/forward_mma": PORTABLE,
+    "portable/backward_mma": ("portable/forward_mma", *COMMON_MODS, *PORTABLE),
+    "nvidia/ptx": (),
+    "nvidia/mods": ("nvidia/ptx",),
+    "nvidia/portable/fragments": ("nvidia/ptx", "portable/fragments"),
+    "nvidia/fragments": COMMON_MODS,
+    "nvidia/around": ("nvidia/fragments", *COMMON_MODS),
+    "nvidia/forward_sm90": ("nvidia/fragments", *COMMON_MODS),
+    "nvidia/backward_sm90": ("nvidia/fragments", *COMMON_MODS),
+    "amd": ("amd/portable",),
+    "amd/ptx": ("amd",),
+    "amd/mods": ("amd",),
+    "amd/fragments": ("amd", "amd/ptx"),
+    "amd/portable": ("amd",),
+    "amd/portable/fragments": ("amd", "amd/portable", "portable/fragments"),
 }
-
-# Every device's compiler compiles kernels/portable, by the path from kernels. Fragments of NVIDIA's GPUs may use
-# kernels/cuda/ptx; those of the host, headers of the system and the tests' lanes.h.
-PORTABLE_MAY_INCLUDE = {
-    "forward": ("portable/forward/",),
-    "backward": ("portable/backward/", "portable/forward/", "mods/", "ptx/"),
-    "fragments": ("portable/fragments/", "portable/amd/", "ptx/"),
-    "amd": (),
-}
-HOST_FRAGMENTS, HOST_LANES = "host.cuh", "lanes.h"
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
 LIBRARY_USERS = {
-    "hwy/": {"backend/cpu"},
-    "sleef": {"backend/cpu"},
+    "hwy/": {"backend/cpu", "tile_evaluator", "families/cpu"},
+    "sleef": {"tile_evaluator"},
     "CLI/": {"cli"},
 }
 
@@ -101,7 +128,7 @@ SUFFIXES = {".h", ".cc", ".cuh", ".def", ".inc"}
 MOST_LINES = 600
 # Longer files: how many lines each may have, and why it is not divided.
 LONG_FILES = {
-    "kernels/cuda/sm90/consumer.cuh": (700, "its machine code depends on its shape: functions that were moved out of the class "
+    "kernels/nvidia/forward_sm90/consumer.cuh": (700, "its machine code depends on its shape: functions that were moved out of the class "
                                             "gave slower kernels"),
 }
 
@@ -113,13 +140,18 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 def folder_of(path, root):
     """The row of the table that a file of src belongs to: its folder, or a folder above that has a row. Only the rooms of
-    src/backend each need a row of their own."""
+    src/backend and the families each need a row of their own."""
     folder = path.parent.relative_to(root / "src")
     for candidate in (folder, *folder.parents):
         name = candidate.as_posix()
-        if name in MAY_INCLUDE and (candidate == folder or name != "backend"):
+        if name in MAY_INCLUDE and (candidate == folder or name not in ("backend", "families")):
             return name
     return folder.as_posix()
+
+
+def is_shared(text, root):
+    """Whether an include of device code names a header that host and device share, by the path from src."""
+    return (text.startswith("shared/") or "/shared/" in text) and (root / "src" / text).is_file()
 
 
 def includes_of(path):
@@ -170,40 +202,32 @@ def breach_in_src(path, text, quoted, root):
     return None
 
 
+def home_of(text, vendor, root):
+    """The folder of kernels, by the path from there, of the file that device code of a vendor means; None: no file."""
+    kernels = root / "kernels"
+    for home in (kernels / vendor, kernels / "common", kernels):
+        if (home / text).is_file():
+            return (home / text).parent.relative_to(kernels).as_posix()
+    return None
+
+
 def breach_in_kernels(path, text, quoted, root):
-    kernels = root / "kernels" / "cuda"
-    parent = path.parent.relative_to(kernels)
-    folder = parent.parts[0] if parent.parts else ""
-    room = f"kernels/cuda/{folder}".rstrip("/")
+    folder = path.parent.relative_to(root / "kernels").as_posix()
     if folder not in KERNELS_MAY_INCLUDE:
-        return f"{room} has no row in KERNELS_MAY_INCLUDE of tools/check_layers.py"
+        return f"kernels/{folder} has no row in KERNELS_MAY_INCLUDE of tools/check_layers.py"
     if not quoted:
         return f"device code is compiled without headers of the system: '{text}'"
-    if text.startswith("shared/"):
-        return None if (root / "src" / text).is_file() else f"there is no header src/{text}"
-    if not (kernels / text).is_file():
-        return f"'{text}' is no file of kernels/cuda; write the path from there"
-    target = text.split("/")[0] if "/" in text else ""
-    if target == folder or target in KERNELS_MAY_INCLUDE[folder]:
+    if text.startswith("shared/") or "/shared/" in text:
+        return None if is_shared(text, root) else f"there is no header src/{text}"
+    of_amd = folder.split("/")[0] == "amd"
+    target = home_of(text, "amd" if of_amd else "nvidia", root)
+    if target is None:
+        return f"'{text}' is no file of kernels; write the path from kernels/VENDOR, kernels/common or kernels"
+    allowed = KERNELS_MAY_INCLUDE[folder]
+    if target == folder or target in allowed:
         return None
-    listed = ", ".join(f"kernels/cuda/{name}" for name in KERNELS_MAY_INCLUDE[folder]) or "no other folder of kernels/cuda"
-    return f"{room} may not include '{text}'; it may include {listed}"
-
-
-def breach_in_portable(path, text, quoted, root):
-    folder = path.parent.name
-    if folder not in PORTABLE_MAY_INCLUDE or path.parent.parent != root / "kernels" / "portable":
-        return f"{path.parent.relative_to(root)} has no row in PORTABLE_MAY_INCLUDE of tools/check_layers.py"
-    if path.name == HOST_FRAGMENTS and (text == HOST_LANES or not quoted):
-        return None
-    if not quoted:
-        return f"device code is compiled without headers of the system: '{text}'"
-    if text.startswith("shared/"):
-        return None if (root / "src" / text).is_file() else f"there is no header src/{text}"
-    if not text.startswith(PORTABLE_MAY_INCLUDE[folder]):
-        return f"kernels/portable/{folder} may not include '{text}'"
-    home = root / "kernels" if text.startswith("portable/") else root / "kernels" / "cuda"
-    return None if (home / text).is_file() else f"'{text}' is no file of kernels"
+    listed = ", ".join(f"kernels/{name}" for name in allowed) or "no other folder of kernels"
+    return f"kernels/{folder} may not include '{text}'; it may include {listed}"
 
 
 def breach_in_public(path, text, root):
@@ -265,12 +289,9 @@ def check(root):
         if folder_of(path, root) in WITHOUT_VENDORS:
             for line, sentence in vendors_in(path):
                 note(path, line, sentence)
-    for path in sources(root / "kernels" / "cuda"):
+    for path in sources(root / "kernels"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_kernels(path, text, quoted, root))
-    for path in sources(root / "kernels" / "portable"):
-        for line, text, quoted in includes_of(path):
-            note(path, line, breach_in_portable(path, text, quoted, root))
     for path in sources(root / "examples"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_examples(path, text, quoted))

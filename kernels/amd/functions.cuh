@@ -3,7 +3,7 @@
 // so that tests run them on the host too.
 #pragma once
 
-#include "portable/amd/instructions.cuh"
+#include "portable/instructions.cuh"
 
 namespace heddle::amd {
 

@@ -1,9 +1,9 @@
-// The words of CUDA that the device code of kernels/cuda uses, for clang and hipRTC in HIP mode: no header of HIP is
+// The words of CUDA that the device code of kernels/nvidia uses, for clang and hipRTC in HIP mode: no header of HIP is
 // needed, and where hipRTC brings its own, these words win. It stands first in every source. Headers beside it stand in
-// for headers of kernels/cuda that have NVIDIA's instructions, under the same names.
+// for headers of kernels/nvidia that have NVIDIA's instructions, under the same names.
 #pragma once
 
-#include "portable/amd/instructions.cuh"
+#include "portable/instructions.cuh"
 
 // What says nothing of host or device is device code.
 #pragma clang force_cuda_host_device begin

@@ -1,10 +1,9 @@
-// The engine's interface to a backend: it prepares a kernel for a plan, and launches it.
+// A kernel as the engine sees it: the arguments that it is prepared from, and those of its runs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 
 #include "base/rejected.h"
 #include "plan/plan.h"
@@ -48,14 +47,5 @@ class Kernel {
   /// Bytes of the device's memory that the kernel keeps from run to run.
   virtual std::int64_t held_bytes() const { return 0; }
 };
-
-struct Backend {
-  BackendChoice choice;
-  /// Throws Rejected when this plan's kernel is not acceptable but another may be.
-  std::unique_ptr<Kernel> (*prepare)(const PrepareArguments&);
-};
-
-/// The backends of this build: one a choice.
-std::span<const Backend* const> backends();
 
 }  // namespace heddle::backend

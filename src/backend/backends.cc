@@ -5,11 +5,6 @@
 
 namespace heddle::backend {
 
-std::span<const Backend* const> backends() {
-  static const std::array all = {&cpu_backend(), &cuda_backend(), &amd_backend(), &reference_backend()};
-  return all;
-}
-
 std::span<const DeviceInterface* const> device_kinds() {
   static const std::array all = {&cpu_device(), &cuda_device(), &amd_device()};
   return all;

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "backend/reference/attend.h"
 #include "base/element.h"
 #include "check/criterion.h"
 #include "check/host_copies.h"
 #include "check/plain.h"
 #include "problem/run.h"
+#include "reference/attend.h"
 
 namespace heddle {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backend/reference/attend.h"
+#include "reference/attend.h"
 
 namespace heddle::check {
 

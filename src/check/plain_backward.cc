@@ -6,10 +6,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend/reference/attend.h"
-#include "backend/reference/key_places.h"
 #include "base/element.h"
 #include "check/plain.h"
+#include "reference/attend.h"
+#include "reference/key_places.h"
 
 namespace heddle::check {
 namespace {

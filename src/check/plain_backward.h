@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "backend/reference/backward.h"
+#include "reference/backward.h"
 
 namespace heddle::check {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "backend/reference/key_places.h"
+#include "reference/key_places.h"
 
 namespace heddle::check {
 namespace {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "backend/cpu/tile_evaluator.h"
 #include "mask/build.h"
+#include "tile_evaluator/tile_evaluator.h"
 
 namespace heddle {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "engine/state.h"
 #include "expr/simplify.h"
-#include "plan/families.h"
+#include "families/table.h"
 
 namespace heddle {
 namespace engine {

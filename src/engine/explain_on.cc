@@ -4,6 +4,7 @@
 #include "engine/explain.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
+#include "families/choose.h"
 #include "problem/run.h"
 
 namespace heddle {

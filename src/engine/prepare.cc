@@ -5,21 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "families/choose.h"
+#include "families/table.h"
 #include "heddle/error.h"
 
 namespace heddle::engine {
 namespace {
-
-const backend::Backend& find_backend(BackendChoice choice) {
-  const backend::Backend* found = nullptr;
-  for (const backend::Backend* candidate : backend::backends()) {
-    if (candidate->choice != choice) continue;
-    if (found != nullptr) throw Error(ErrorCode::internal, fmt::format("two backends are called {}", name(choice)));
-    found = candidate;
-  }
-  if (found == nullptr) throw Error(ErrorCode::internal, fmt::format("no backend is called {}", name(choice)));
-  return *found;
-}
 
 // The sentence without the compiler's log, which may stand below it.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -29,8 +20,12 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask* block_mask,
                                          const plan::Request& request, const Bindings& bindings) {
   const plan::Plan listed = plan::with_schedule(plan, request, block_mask);
-  return find_backend(plan.backend)
-      .prepare({request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
+  const plan::Family* family = plan::family_of(plan.family, plan.backend);
+  if (family == nullptr) {
+    throw Error(ErrorCode::internal, fmt::format("backend {} has no family '{}'", name(plan.backend), plan.family));
+  }
+  return family->prepare(
+      {request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
 }
 
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {

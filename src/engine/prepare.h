@@ -22,7 +22,7 @@ using Prepare = std::function<std::unique_ptr<backend::Kernel>(const plan::Choic
 /// those before it. Throws Error(compile) with all reasons when there is none; other errors pass.
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare);
 
-/// Through the plan's backend, over the lists of its tiles.
+/// By the plan's family, over the lists of its tiles.
 std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask* block_mask,
                                          const plan::Request& request, const Bindings& bindings);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/environment.h"
+#include "families/choose.h"
 #include "heddle/error.h"
 #include "tune/kernel_name.h"
 #include "tune/measure.h"

@@ -2,6 +2,7 @@
 // from here, and no later stage works one out again.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,14 +13,9 @@
 #include "device/caps.h"
 #include "heddle/attention.h"
 #include "plan/access/tensor_copies.h"
-#include "plan/cpu_backward_split.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
-#include "shared/backward_mma_config.h"
-#include "shared/backward_sm90_config.h"
-#include "shared/forward_mma_config.h"
-#include "shared/forward_sm90_config.h"
 
 namespace heddle::plan {
 
@@ -47,29 +43,19 @@ struct Tuned {
   std::string planned;      // the one that the planner's model put first
 };
 
-/// The kernels of backward_mma: its passes in the order of their launches, and what the kernels around them are.
-struct BackwardMmaKernels {
-  std::vector<shared::BackwardMmaConfig> passes;
-  shared::BackwardMmaRows rows;
-};
-
 struct Plan {
   BackendChoice backend = BackendChoice::automatic;
-  std::string family;  // a name of the table (families.h)
+  std::string family;  // a name of the table (families/table.h)
   BlockSize tile;      // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
-  int threads = 1;                                            // CPU
-  int device = 0;                                             // GPU: its index
-  int multiprocessors = 0;                                    // GPU: a launch has no more CTAs; 0: no GPU
-  int grid = 0;                                               // GPU: CTAs of the launch
-  std::optional<shared::ForwardSm90Config> forward_sm90{};    // family forward_sm90
-  std::optional<shared::BackwardSm90Config> backward_sm90{};  // family backward_sm90
-  std::optional<CpuBackwardSplit> cpu_backward{};             // family cpu_backward
-  std::optional<shared::ForwardMmaConfig> forward_mma{};      // family forward_mma
-  std::optional<BackwardMmaKernels> backward_mma{};           // family backward_mma
-  int packed_heads = 0;    // query heads that share a tile of it; 0: tiles are of one
-  int packed_queries = 0;  // queries of each of them
-  TileOrder order{};       // of its tiles
+  int threads = 1;          // CPU
+  int device = 0;           // GPU: its index
+  int multiprocessors = 0;  // GPU: a launch has no more CTAs; 0: no GPU
+  int grid = 0;             // GPU: CTAs of the launch
+  std::any own{};           // the family's part: its kernels' configuration, a type of src/families
+  int packed_heads = 0;     // query heads that share a tile of it; 0: tiles are of one
+  int packed_queries = 0;   // queries of each of them
+  TileOrder order{};        // of its tiles
   std::optional<Prediction> predicted{};
   std::optional<Tuned> tuned{};  // where a measurement chose it
   std::string tuning_trouble{};  // why a measurement was not made, read or kept: a sentence
@@ -83,6 +69,20 @@ struct Plan {
   std::vector<std::string> gradients{};  // of captures, params and sinks: how each is summed
   std::string untried{};                 // the family's kernels have not run on a chip like this one: a sentence
   std::vector<std::string> rejected;     // alternatives that do not stand before it, each with its reason
+
+  /// The family's part of a plan whose family has a Part. Throws std::bad_any_cast for another family's plan.
+  template <class Part>
+  const Part& part() const {
+    return std::any_cast<const Part&>(own);
+  }
+  template <class Part>
+  Part& part() {
+    return std::any_cast<Part&>(own);
+  }
+  template <class Part>
+  bool has() const {
+    return own.type() == typeid(Part);
+  }
 };
 
 /// A plan and the rows it walks.
@@ -103,14 +103,5 @@ struct Request {
   const device::Machine& machine;
   const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
-
-/// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic
-/// is the backend of the tensors' device. Throws Error(unsupported), with the reason of each family, when there is
-/// none: never a family on another device.
-/// With `variants` the list ends with plans that are only worth measuring.
-std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool variants = false);
-
-/// The plan with the lists of its tiles over these rows: made anew where it has none.
-Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask);
 
 }  // namespace heddle::plan

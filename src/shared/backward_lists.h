@@ -1,9 +1,9 @@
-// The lists of backward_sm90 where sequences' lengths are in the device's memory: the host lists tiles and blocks of
+// The lists of a backward where sequences' lengths are in the device's memory: the host lists tiles and blocks of
 // rows for the longest sequences that there may be, and before each run the device writes those that are there. Read by
 // the planner, the launcher, and the kernels when NVRTC compiles them: no other headers, plain integers only.
 #pragma once
 
-#include "shared/backward_sm90.h"
+#include "shared/backward_tiles.h"
 #include "shared/sequence_span.h"
 
 namespace heddle::shared {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <variant>
 
-#include "plan/families.h"
+#include "families/table.h"
 
 namespace heddle::tune {
 

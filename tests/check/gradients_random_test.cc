@@ -4,10 +4,10 @@
 
 #include <random>
 
-#include "backend/reference/backward.h"
 #include "check/plain_backward.h"
 #include "expr/random_expression.h"
 #include "heddle/check.h"
+#include "reference/backward.h"
 
 namespace heddle::test {
 namespace {

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <random>
 
-#include "backend/reference/backward.h"
 #include "base/element.h"
 #include "check/plain_backward.h"
 #include "check/tile_backward.h"
 #include "expect_error.h"
 #include "heddle/check.h"
+#include "reference/backward.h"
 
 namespace heddle::test {
 namespace {

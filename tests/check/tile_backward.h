@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/reference/backward.h"
 #include "check/plain.h"
 #include "check/plain_backward.h"
 #include "heddle/check.h"
+#include "reference/backward.h"
 
 namespace heddle::test {
 

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/table.h"
 #include "heddle/mods.h"
-#include "plan/families.h"
 #include "problem/call.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -38,16 +38,16 @@ plan::Plan hopper_plan() {
   plan.device = 1;
   plan.multiprocessors = 132;
   plan.grid = 132;
-  plan.forward_sm90 = shared::ForwardSm90Config{.qk_dim = 64,
-                                                .v_dim = 64,
-                                                .warpgroups = 2,
-                                                .kv_block = 80,
-                                                .stages = 2,
-                                                .q_buffers = 1,
-                                                .o_panels = 1,
-                                                .f16 = false,
-                                                .lse = true,
-                                                .masked = true};
+  plan.own = shared::ForwardSm90Config{.qk_dim = 64,
+                                       .v_dim = 64,
+                                       .warpgroups = 2,
+                                       .kv_block = 80,
+                                       .stages = 2,
+                                       .q_buffers = 1,
+                                       .o_panels = 1,
+                                       .f16 = false,
+                                       .lse = true,
+                                       .masked = true};
   plan.predicted = plan::Prediction{.seconds = 2.5e-4, .flops = 1.5e11, .bytes = 3 << 20};
   plan.rejected = {"192 x 80: predicted 12 % slower", "128 x 96: spills 40 bytes"};
   return plan;
@@ -92,7 +92,7 @@ TEST(Explain, ShowsEveryStage) {
             "plan       forward_sm90 on cuda:1, tile 128 queries x 80 keys, 132 CTAs, workspace 0 bytes\n"
             "           qk_dim 64, v_dim 64, warpgroups 2, kv_block 80, stages 2, q_buffers 1, o_panels 1, lse true, "
             "masked true, shared_memory_bytes " +
-                std::to_string(shared::forward_sm90_memory(*hopper_plan().forward_sm90).bytes) +
+                std::to_string(shared::forward_sm90_memory(hopper_plan().part<shared::ForwardSm90Config>()).bytes) +
                 "\n"
                 "predicted  250 us for 150 GFLOP and 3 MiB: 600 TFLOP/s, 12.6 GB/s\n"
                 "rejected   192 x 80: predicted 12 % slower\n"
@@ -109,7 +109,7 @@ TEST(Explain, ShowsEveryStage) {
 
 TEST(Explain, SaysWhichHeadsShareATile) {
   plan::Plan plan = hopper_plan();
-  plan.forward_sm90->packed_queries = 16;
+  plan.part<shared::ForwardSm90Config>().packed_queries = 16;
   plan.packed_heads = 5;
   plan.packed_queries = 16;
   const Json explanation = engine::explanation(Call().validate(), nullptr, "", plan, nullptr);
@@ -127,10 +127,10 @@ TEST(Explain, HasATextOfEveryFamily) {
     plan.backend = family.backend;
     const bool gpu = family.backend == BackendChoice::cuda || family.backend == BackendChoice::amd;
     plan.multiprocessors = gpu ? 8 : 0;
-    plan.forward_sm90.emplace();
-    plan.backward_sm90.emplace();
-    plan.forward_mma.emplace();
-    plan.backward_mma.emplace().passes.resize(1);
+    plan.own.emplace<shared::ForwardSm90Config>();
+    plan.own.emplace<shared::BackwardSm90Config>();
+    plan.own.emplace<shared::ForwardMmaConfig>();
+    plan.own.emplace<plan::BackwardMmaKernels>().passes.resize(1);
     plan.packed_heads = 3, plan.packed_queries = 7;
     plan.access = {"k is copied"}, plan.gradients = {"'x' is summed"};
     const std::string text = engine::to_text(engine::explanation(Call().validate(), nullptr, "", plan, nullptr));

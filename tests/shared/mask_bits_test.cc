@@ -7,7 +7,7 @@
 #include <array>
 #include <random>
 
-#include "plan/families/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

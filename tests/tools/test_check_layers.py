@@ -20,7 +20,7 @@ class CheckLayers(unittest.TestCase):
         self.write("src/expr/node.h", '#include "base/shape.h"\n#include <fmt/format.h>\n')
         self.write("src/mask/build.h", '#include "expr/node.h"\n')
         self.write("src/backend/backend.h", '#include "mask/build.h"\n')
-        self.write("src/backend/reference/forward.h", "")
+        self.write("src/reference/attend.h", "")
         self.write("src/shared/rows.h", "#include <cstdint>\n")
 
     def write(self, path, text):
@@ -42,11 +42,14 @@ class CheckLayers(unittest.TestCase):
 
     def test_clean_tree(self):
         self.write(
-            "src/backend/cpu/forward.cc",
+            "src/families/cpu/cpu_forward_launch.cc",
             '#include "hwy/highway.h"\n#include "backend/backend.h"\n#include "pack-inl.h"\n',
         )
-        self.write("src/backend/cpu/pack-inl.h", "")
-        self.write("src/engine/engine.cc", '#include "backend/cpu/pack-inl.h"\n')
+        self.write("src/families/cpu/pack-inl.h", "")
+        self.write("src/tile_evaluator/math-inl.h", '#include "hwy/highway.h"\n')
+        self.write("src/families/table.cc", '#include "families/cpu/pack-inl.h"\n')
+        self.write("src/families/table.h", '#include "backend/backend.h"\n')
+        self.write("src/engine/engine.cc", '#include "families/table.h"\n')
         self.write("src/cli/main.cc", '#include <CLI/CLI.hpp>\n#include "heddle/tensor.h"\n#include "options.h"\n')
         self.write("src/cli/options.h", "")
         self.write("examples/map.cc", '#include "heddle/tensor.h"\n')
@@ -64,13 +67,35 @@ class CheckLayers(unittest.TestCase):
     def test_upward_include_by_relative_path(self):
         self.assert_breach("src/expr/range.cc", '#include "../mask/build.h"\n', "src/expr/range.cc:1", "src/mask")
 
-    def test_sideways_include_between_backends(self):
+    def test_family_that_includes_another(self):
+        self.write("src/families/reference/reference_kernel.h", "")
         self.assert_breach(
-            "src/backend/cpu/forward.cc",
-            '#include "backend/reference/forward.h"\n',
-            "src/backend/cpu/forward.cc:1",
-            "src/backend/cpu may not include src/backend/reference",
+            "src/families/cpu/cpu_forward_launch.cc",
+            '#include "families/reference/reference_kernel.h"\n',
+            "src/families/cpu/cpu_forward_launch.cc:1",
+            "src/families/cpu may not include src/families/reference",
         )
+
+    def test_plan_that_includes_a_family(self):
+        self.write("src/families/cpu/pack-inl.h", "")
+        self.assert_breach(
+            "src/plan/plan.h",
+            '#include "families/cpu/pack-inl.h"\n',
+            "src/plan/plan.h:1",
+            "src/plan may not include src/families/cpu",
+        )
+
+    def test_engine_that_includes_a_family(self):
+        self.write("src/families/cpu/pack-inl.h", "")
+        self.assert_breach(
+            "src/engine/engine.cc",
+            '#include "families/cpu/pack-inl.h"\n',
+            "src/engine/engine.cc:1",
+            "src/engine may not include src/families/cpu",
+        )
+
+    def test_family_without_a_row(self):
+        self.assert_breach("src/families/mine/mine.cc", "", "src/families/mine/mine.cc:1", "has no row")
 
     def test_spaces_in_the_directive(self):
         self.assert_breach(
@@ -101,6 +126,14 @@ class CheckLayers(unittest.TestCase):
             "src/cli/main.cc", '#include "expr/node.h"\n', "src/cli/main.cc:1", "src/cli may not include src/expr"
         )
 
+    def test_shared_folder_of_a_family(self):
+        path = "src/families/forward_sm90/shared/forward_sm90_params.h"
+        self.write(path, '#include "shared/rows.h"\n')
+        self.write("kernels/nvidia/forward_sm90/producer.cuh", f'#include "{path.removeprefix("src/")}"\n')
+        self.assertEqual(self.run_tool().returncode, 0)
+        self.assert_breach(path, '#include "base/shape.h"\n', f"{path}:1", "may not include src/base")
+        self.assert_breach(path, "#include <fmt/format.h>\n", f"{path}:1", "nothing but itself and the standard library")
+
     def test_shared_with_a_public_header(self):
         self.assert_breach(
             "src/shared/rows.h", '#include "heddle/tensor.h"\n', "src/shared/rows.h:1", "nothing but itself"
@@ -108,7 +141,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_highway_outside_the_cpu_backend(self):
         self.assert_breach(
-            "src/plan/plan.cc", "#include <hwy/highway.h>\n", "src/plan/plan.cc:1", "only src/backend/cpu may"
+            "src/plan/plan.cc", "#include <hwy/highway.h>\n", "src/plan/plan.cc:1", "only src/backend/cpu, src/families/cpu"
         )
 
     def test_missing_header(self):
@@ -124,35 +157,51 @@ class CheckLayers(unittest.TestCase):
         self.assert_breach("src/backend/cuda/a.cc", "", "src/backend/cuda/a.cc:1", "has no row")
 
     def test_folder_below_a_listed_one_keeps_its_rules(self):
-        self.write("src/plan/families/cpu.h", '#include "mask/build.h"\n')
-        self.write("src/plan/choose.cc", '#include "plan/families/cpu.h"\n')
+        self.write("src/plan/tiles/rows.h", '#include "mask/build.h"\n')
+        self.write("src/families/choose.cc", '#include "plan/tiles/rows.h"\n')
         self.assert_breach(
-            "src/plan/families/cpu.cc",
+            "src/plan/tiles/rows.cc",
             '#include "backend/backend.h"\n',
-            "src/plan/families/cpu.cc:1",
+            "src/plan/tiles/rows.cc:1",
             "src/plan may not",
         )
 
     def test_kernels(self):
-        self.write("kernels/cuda/ptx/barrier.cuh", '#include "shared/rows.h"\n')
-        self.write("kernels/cuda/mods/operations.cuh", "")
-        self.write("kernels/cuda/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
-        self.write("kernels/cuda/families/forward.cuh", '#include "fragments/softmax.cuh"\n')
-        self.write("kernels/cuda/all.cuh", '#include "families/forward.cuh"\n')
+        self.write("kernels/nvidia/ptx/barrier.cuh", '#include "shared/rows.h"\n')
+        self.write("kernels/common/mods/operations.cuh", "")
+        self.write("kernels/nvidia/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
+        self.write("kernels/nvidia/forward_sm90/forward_sm90.cuh", '#include "fragments/softmax.cuh"\n')
         result = self.run_tool()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        mods = "kernels/cuda/mods/a.cuh"
-        self.assert_breach(mods, '#include "fragments/softmax.cuh"\n', f"{mods}:1", "it may include kernels/cuda/ptx")
-        self.assert_breach(mods, '#include "all.cuh"\n', f"{mods}:1", "kernels/cuda/mods may not include 'all.cuh'")
+        mods = "kernels/common/mods/a.cuh"
+        self.assert_breach(
+            mods, '#include "fragments/softmax.cuh"\n', f"{mods}:1", "kernels/common/mods may not include 'fragments/softmax.cuh'"
+        )
         self.assert_breach(mods, "#include <cuda_bf16.h>\n", f"{mods}:1", "without headers of the system")
-        self.assert_breach(mods, '#include "base/shape.h"\n', f"{mods}:1", "is no file of kernels/cuda")
-        self.assert_breach(mods, '#include "../ptx/barrier.cuh"\n', f"{mods}:1", "is no file of kernels/cuda")
+        self.assert_breach(mods, '#include "base/shape.h"\n', f"{mods}:1", "is no file of kernels")
+        self.assert_breach(mods, '#include "../ptx/barrier.cuh"\n', f"{mods}:1", "kernels/common/mods may not include")
         self.assert_breach(mods, '#include "shared/nowhere.h"\n', f"{mods}:1", "there is no header src/shared/nowhere.h")
+        self.write(mods, "")
+        backward = "kernels/nvidia/backward_sm90/backward_sm90.cuh"
+        self.assert_breach(backward, '#include "forward_sm90/forward_sm90.cuh"\n', f"{backward}:1", "may not include")
+
+    def test_kernels_of_amd(self):
+        self.write("kernels/amd/language.cuh", "")
+        self.write("kernels/nvidia/fragments/softmax.cuh", "")
+        self.write("kernels/amd/ptx/math.cuh", '#include "language.cuh"\n#include "shared/rows.h"\n')
+        self.write("kernels/common/mods/pow.cuh", "")
+        self.assertEqual(self.run_tool().returncode, 0)
+        path = "kernels/amd/ptx/mma.cuh"
+        self.assert_breach(path, '#include "mods/pow.cuh"\n', f"{path}:1", "kernels/amd/ptx may not include")
+        self.assert_breach(path, '#include "fragments/softmax.cuh"\n', f"{path}:1", "is no file of kernels")
+        self.assert_breach(path, "#include <hip/hip_runtime.h>\n", f"{path}:1", "without headers of the system")
+        self.write(path, "")
+        self.assert_breach("kernels/amd/misc/a.cuh", '#include "language.cuh"\n', "kernels/amd/misc/a.cuh:1", "has no row")
 
     def test_kernels_in_an_unlisted_folder(self):
-        self.write("kernels/cuda/ptx/barrier.cuh", "")
+        self.write("kernels/nvidia/ptx/barrier.cuh", "")
         self.assert_breach(
-            "kernels/cuda/misc/a.cuh", '#include "ptx/barrier.cuh"\n', "kernels/cuda/misc/a.cuh:1", "has no row"
+            "kernels/nvidia/misc/a.cuh", '#include "ptx/barrier.cuh"\n', "kernels/nvidia/misc/a.cuh:1", "has no row"
         )
 
     def test_example_with_an_internal_header(self):
@@ -164,7 +213,7 @@ class CheckLayers(unittest.TestCase):
         self.assert_breach("src/base/long.cc", "\n" * 601, "src/base/long.cc:1", "601 lines; up to 600 are accepted")
 
     def test_long_file_that_is_an_exception(self):
-        path = "kernels/cuda/sm90/consumer.cuh"
+        path = "kernels/nvidia/forward_sm90/consumer.cuh"
         self.write(path, "\n" * 601)
         self.assertEqual(self.run_tool().returncode, 0)
         self.assert_breach(path, "\n" * 600, path + ":1", "600 lines need no row in LONG_FILES")

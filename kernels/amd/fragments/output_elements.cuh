@@ -1,4 +1,4 @@
-// kernels/cuda/fragments/output_elements.cuh for AMD. Rounded once, to nearest even; what overflows is infinity, or NaN
+// kernels/nvidia/fragments/output_elements.cuh for AMD. Rounded once, to nearest even; what overflows is infinity, or NaN
 // where the type has none.
 #pragma once
 

@@ -1,4 +1,4 @@
-// kernels/cuda/mods/instructions.cuh in AMD's instructions: what mods need and the language has no function for.
+// kernels/nvidia/mods/instructions.cuh in AMD's instructions: what mods need and the language has no function for.
 #pragma once
 
 #include "language.cuh"

@@ -1,4 +1,4 @@
-// kernels/cuda/ptx/math.cuh in AMD's instructions, as far as kernels that serve AMD too use it.
+// kernels/nvidia/ptx/math.cuh in AMD's instructions, as far as kernels that serve AMD too use it.
 #pragma once
 
 #include "language.cuh"

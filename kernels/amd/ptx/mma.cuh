@@ -1,4 +1,4 @@
-// kernels/cuda/ptx/mma.cuh for AMD: copies to shared memory, by way of registers. They are done when they return.
+// kernels/nvidia/ptx/mma.cuh for AMD: copies to shared memory, by way of registers. They are done when they return.
 #pragma once
 
 #include "language.cuh"

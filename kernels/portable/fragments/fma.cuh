@@ -8,7 +8,7 @@
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
-#include "shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 

@@ -1,6 +1,5 @@
 #include "backend/device_code/headers.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -9,55 +8,42 @@
 namespace heddle::device_code {
 namespace {
 
-constexpr std::string_view kAmd = "amd/";
-
-/// By their embedded names: those of kernels/amd begin with "amd/".
-const std::vector<jit::Header>& all_headers() {
-  static const std::vector<std::string> texts = [] {
-    std::vector<std::string> joined;
+const std::vector<std::string>& texts() {
+  static const std::vector<std::string> joined = [] {
+    std::vector<std::string> texts;
     for (const EmbeddedText* file = embedded_texts(); file->name != nullptr; ++file) {
-      joined.emplace_back();
-      for (const char* const* piece = file->pieces; *piece != nullptr; ++piece) joined.back() += *piece;
+      texts.emplace_back();
+      for (const char* const* piece = file->pieces; *piece != nullptr; ++piece) texts.back() += *piece;
     }
-    return joined;
+    return texts;
   }();
-  static const std::vector<jit::Header> headers = [] {
-    std::vector<jit::Header> named;
-    for (std::size_t i = 0; i < texts.size(); ++i) named.push_back({embedded_texts()[i].name, texts[i]});
-    return named;
-  }();
-  return headers;
+  return joined;
 }
 
-bool is_of_amd_alone(std::string_view name) {
-  return name.starts_with(kAmd) || name.starts_with("portable/amd/") || name.starts_with("portable/fragments/amd") ||
-         name.starts_with("portable/fragments/gfx");
+/// The headers of a vendor's kernels, by the paths that they include: those of kernels/VENDOR and kernels/common from
+/// there, kernels/portable from kernels, and what the host shares from src.
+std::vector<jit::Header> headers_of(std::string_view vendor, std::string_view other) {
+  constexpr std::string_view kCommon = "common/";
+  std::vector<jit::Header> headers;
+  for (std::size_t i = 0; i < texts().size(); ++i) {
+    std::string_view name = embedded_texts()[i].name;
+    if (name.starts_with(other)) continue;
+    if (name.starts_with(kCommon)) name.remove_prefix(kCommon.size());
+    if (name.starts_with(vendor)) name.remove_prefix(vendor.size());
+    headers.push_back({std::string(name), texts()[i]});
+  }
+  return headers;
 }
 
 }  // namespace
 
 const std::vector<jit::Header>& cuda_headers() {
-  static const std::vector<jit::Header> headers = [] {
-    std::vector<jit::Header> chosen;
-    std::ranges::copy_if(all_headers(), std::back_inserter(chosen),
-                         [](const jit::Header& header) { return !is_of_amd_alone(header.name); });
-    return chosen;
-  }();
+  static const std::vector<jit::Header> headers = headers_of("nvidia/", "amd/");
   return headers;
 }
 
 const std::vector<jit::Header>& amd_headers() {
-  static const std::vector<jit::Header> headers = [] {
-    std::vector<jit::Header> chosen;
-    for (const jit::Header& header : all_headers()) {
-      if (header.name.starts_with(kAmd)) chosen.push_back({header.name.substr(kAmd.size()), header.text});
-    }
-    for (const jit::Header& header : all_headers()) {
-      const bool taken = std::ranges::find(chosen, header.name, &jit::Header::name) != chosen.end();
-      if (!taken && !header.name.starts_with(kAmd)) chosen.push_back(header);
-    }
-    return chosen;
-  }();
+  static const std::vector<jit::Header> headers = headers_of("amd/", "nvidia/");
   return headers;
 }
 

@@ -1,4 +1,4 @@
-// The device headers, as text inside the library: kernels/ and the headers of src/shared that they include.
+// The device headers, as text inside the library: kernels/, and the headers that host and device share.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace heddle::device_code {
 
-/// For NVIDIA's GPUs, under the names that kernels include: "families/mask_rows.cuh", "shared/forward_sm90.h",
-/// "portable/forward/forward.cuh".
+/// For NVIDIA's GPUs, under the names that kernels include: "around/mask_rows.cuh", "shared/philox.h",
+/// "portable/forward_mma/forward.cuh".
 const std::vector<jit::Header>& cuda_headers();
-/// For AMD's: the same names, those of kernels/amd in the place of the others'.
+/// For AMD's, which have other files under names that common kernels include: "mods/instructions.cuh".
 const std::vector<jit::Header>& amd_headers();
 
 }  // namespace heddle::device_code

@@ -373,7 +373,7 @@ class ModWriter {
     return text + fmt::format("  return {};\n}}\n", last ? result : "{" + later + "}");
   }
 
-  /// How a warp comes by a block's columns: see kernels/cuda/mods/columns.cuh.
+  /// How a warp comes by a block's columns: see kernels/common/mods/columns.cuh.
   std::string columns_text(const std::string& result) {
     std::string columns, rows, same;
     for (std::size_t i = 0; i < locals(Stage::column).size(); ++i) {

@@ -1,6 +1,6 @@
 // A mod as device code: the graph in order, one local a shared node, in the library's own identifiers. User text never
 // reaches a compiler, and values of params and captures are no part of the text. The functions that it calls (one an
-// operation) stand in kernels/cuda/mods.
+// operation) stand in kernels/common/mods.
 #pragma once
 
 #include <optional>
@@ -61,16 +61,16 @@ struct Streamed {
 /// mod's type. q_idx holds q_start already; the other leaves come from `mod` and the arguments. Every function may be
 /// called with any indices: reads are clamped. `name` is a C++ identifier of small letters.
 ///
-/// A warp whose threads hold scores as tensor cores leave them (kernels/cuda/mods/columns.cuh) gets its columns from
+/// A warp whose threads hold scores as tensor cores leave them (kernels/common/mods/columns.cuh) gets its columns from
 ///
 ///   const MaskColumns<KEYS> columns(mod, u, b, h, kv_first);   // KEYS keys from kv_first on
 ///   const MaskColumn c = columns.at(j, e);                     // of key kv_first + 8 j + 2 (lane % 4) + e
 ///
 /// which computes each column once a warp and passes it on where that is long work, a read above all, and otherwise
 /// calls mask_column. All threads of the warp must make these calls together. MaskMod is a class with all but the
-/// element function, for templates (kernels/cuda/fragments/elements.cuh).
+/// element function, for templates (kernels/nvidia/fragments/elements.cuh).
 ///
-/// The text includes the headers of kernels/cuda/mods that it needs. It needs the compiler's option -default-device,
+/// The text includes the headers of kernels/common/mods that it needs. It needs the compiler's option -default-device,
 /// and neither -use_fast_math nor -ftz=true.
 std::string mod_text(const std::string& name, const Expr& mod, const ModLayout& layout, TakesScore takes_score,
                      Rounding rounding = Rounding::exact, const std::optional<Streamed>& streamed = {});

@@ -14,7 +14,7 @@ namespace heddle::device_text {
 /// A literal of exactly this number.
 std::string literal(float x);
 std::string literal(std::int32_t x);
-/// The type of kernels/cuda/mods/captures.cuh for elements of this storage.
+/// The type of kernels/common/mods/captures.cuh for elements of this storage.
 std::string_view storage_text(DType dtype);
 /// A param's value: "ops::i32_param(mod.params[0])".
 std::string param_text(const ModLayout& layout, const expr::Node& node);

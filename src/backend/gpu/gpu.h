@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "backend/device.h"
+#include "backend/gpu/dialect.h"
 #include "backend/jit/machine_code.h"
 #include "backend/jit/source.h"
 
@@ -37,8 +39,13 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual const backend::DeviceInterface& devices() const = 0;
+  virtual const Dialect& dialect() const = 0;
+  /// What the compiler compiles for, so that the device runs it: "sm_90a", "gfx1100".
+  virtual std::string architecture_of(int device) const = 0;
   /// A source for one of the devices, which may include the library's device code.
-  virtual jit::Source source(int device, std::string name, std::string text) const = 0;
+  jit::Source source(int device, std::string name, const std::string& text) const {
+    return dialect().source(std::move(name), text, architecture_of(device));
+  }
   /// Compiles a source, or finds what was compiled before, and loads it. Throws as jit::Builder::build(), and
   /// Error(device).
   virtual std::unique_ptr<Program> load(int device, const jit::Source& source) const = 0;

@@ -20,10 +20,10 @@ KernelText merge_states_text(shared::StorageType parts, shared::StorageType outp
                               "constexpr shared::StorageType kPartsType = shared::StorageType::{}, "
                               "kOutputType = shared::StorageType::{};\n"
                               "}}  // namespace heddle::merge\n\n"
-                              "#include \"families/merge_states.cuh\"\n",
+                              "#include \"around/merge_states.cuh\"\n",
                               text_of(parts), text_of(output))};
 }
 
-KernelText sequences_text() { return {.name = "sequences", .text = "#include \"families/sequences.cuh\"\n"}; }
+KernelText sequences_text() { return {.name = "sequences", .text = "#include \"around/sequences.cuh\"\n"}; }
 
 }  // namespace heddle::gpu

@@ -10,6 +10,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "backend/device_code/embedded_text.h"
 
@@ -25,15 +26,14 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-fs::path path_of(const std::string& name) {
-  if (name.starts_with("portable/")) return kRoot / "kernels" / name;
-  return name.starts_with("shared/") ? kRoot / "src" / name : kRoot / "kernels" / "cuda" / name;
-}
-
-/// A file of kernels/amd stands in for one of kernels/cuda.
-fs::path path_for_amd(const std::string& name) {
-  const fs::path own = kRoot / "kernels" / "amd" / name;
-  return fs::exists(own) ? own : path_of(name);
+/// The one file that a vendor's kernels mean by that name.
+fs::path path_of(const std::string& name, const char* vendor) {
+  std::vector<fs::path> found;
+  for (const fs::path& home : {kRoot / "kernels" / vendor, kRoot / "kernels" / "common", kRoot / "kernels", kRoot / "src"}) {
+    if (fs::exists(home / name)) found.push_back(home / name);
+  }
+  EXPECT_EQ(found.size(), 1U) << name << " of " << vendor;
+  return found.empty() ? fs::path() : found.front();
 }
 
 std::set<std::string> names_of(const std::vector<jit::Header>& headers) {
@@ -43,48 +43,48 @@ std::set<std::string> names_of(const std::vector<jit::Header>& headers) {
 }
 std::set<std::string> names() { return names_of(cuda_headers()); }
 
-TEST(Embedded, AmdHasItsOwnInThePlaceOfOthers) {
-  const std::set<std::string> all = names_of(amd_headers());
-  EXPECT_EQ(all.size(), amd_headers().size()) << "a name is there twice";
-  EXPECT_THAT(all, testing::IsSupersetOf({"language.cuh", "mods/instructions.cuh", "mods/operations.cuh",
-                                          "portable/fragments/gfx11.cuh", "portable/fragments/fma.cuh"}));
-  for (const jit::Header& header : amd_headers()) {
-    EXPECT_EQ(header.text, contents(path_for_amd(header.name))) << header.name;
-  }
-  EXPECT_THAT(names(), testing::Not(testing::Contains("language.cuh")));
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "kernels" / "amd")) {
-    if (!entry.is_regular_file()) continue;
-    EXPECT_TRUE(all.contains(fs::relative(entry.path(), kRoot / "kernels" / "amd").generic_string())) << entry.path();
-  }
-}
-
-TEST(Embedded, IsTheTextOfTheFiles) {
-  for (const jit::Header& header : cuda_headers()) {
-    EXPECT_EQ(header.text, contents(path_of(header.name))) << header.name;
+void expect_files(const std::vector<jit::Header>& headers, const char* vendor) {
+  const std::set<std::string> all = names_of(headers);
+  EXPECT_EQ(all.size(), headers.size()) << "a name is there twice";
+  for (const jit::Header& header : headers) {
+    EXPECT_EQ(header.text, contents(path_of(header.name, vendor))) << header.name;
     EXPECT_FALSE(header.text.empty()) << header.name;
   }
-  EXPECT_EQ(names().size(), cuda_headers().size()) << "a name is there twice";
+  for (const char* folder : {vendor, "common"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / "kernels" / folder)) {
+      if (!entry.is_regular_file()) continue;
+      EXPECT_TRUE(all.contains(fs::relative(entry.path(), kRoot / "kernels" / folder).generic_string())) << entry.path();
+    }
+  }
 }
 
-TEST(Embedded, HasEveryDeviceHeader) {
-  const std::set<std::string> embedded = names();
-  EXPECT_THAT(embedded, testing::IsSupersetOf({"mods/operations.cuh", "shared/forward_sm90.h", "shared/philox.h",
-                                               "portable/forward/forward.cuh", "portable/fragments/mma.cuh"}));
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "kernels" / "cuda")) {
-    if (!entry.is_regular_file() || entry.path().extension() != ".cuh") continue;
-    EXPECT_TRUE(embedded.contains(fs::relative(entry.path(), kRoot / "kernels" / "cuda").generic_string()))
-        << entry.path();
-  }
+TEST(Embedded, AmdHasItsFilesAndTheCommonOnes) {
+  expect_files(amd_headers(), "amd");
+  const std::set<std::string> all = names_of(amd_headers());
+  EXPECT_THAT(all, testing::IsSupersetOf({"language.cuh", "mods/instructions.cuh", "mods/operations.cuh",
+                                          "portable/fragments/gfx11.cuh", "portable/fragments/fma.cuh"}));
+  EXPECT_THAT(all, testing::Not(testing::Contains("ptx/wgmma.cuh")));
+}
+
+TEST(Embedded, NvidiaHasItsFilesAndTheCommonOnes) {
+  expect_files(cuda_headers(), "nvidia");
+  const std::set<std::string> all = names();
+  EXPECT_THAT(all, testing::IsSupersetOf({"mods/operations.cuh", "families/forward_sm90/shared/forward_sm90_params.h",
+                                          "shared/philox.h", "portable/forward_mma/forward.cuh",
+                                          "portable/fragments/mma.cuh"}));
+  EXPECT_THAT(all, testing::Not(testing::Contains("language.cuh")));
 }
 
 // The compiler at run time has no other headers.
 TEST(Embedded, IncludesOnlyWhatIsEmbedded) {
-  const std::set<std::string> embedded = names();
   const std::regex include(R"(#[ \t]*include[ \t]*([<"])([^>"\n]*)[>"])");
-  for (const jit::Header& header : cuda_headers()) {
-    const std::string text(header.text);
-    for (std::sregex_iterator found(text.begin(), text.end(), include), end; found != end; ++found) {
-      EXPECT_TRUE((*found)[1] == "\"" && embedded.contains((*found)[2])) << header.name << " includes " << (*found)[2];
+  for (const auto* headers : {&cuda_headers(), &amd_headers()}) {
+    const std::set<std::string> embedded = names_of(*headers);
+    for (const jit::Header& header : *headers) {
+      const std::string text(header.text);
+      for (std::sregex_iterator found(text.begin(), text.end(), include), end; found != end; ++found) {
+        EXPECT_TRUE((*found)[1] == "\"" && embedded.contains((*found)[2])) << header.name << " includes " << (*found)[2];
+      }
     }
   }
 }

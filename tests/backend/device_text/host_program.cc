@@ -52,11 +52,11 @@ std::shared_ptr<void> load_on_host(const std::string& text) {
   const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("mods-{}-{}", getpid(), number++);
   const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
   std::ofstream(source) << text;
-  // The file of this folder goes before that of kernels/cuda under the same name.
+  // The file of this folder goes before that of kernels/nvidia under the same name.
   const std::string command = fmt::format(
       "'{}' -std=c++20 -O0 -w -ffp-contract=off -fPIC -shared {} -I'{}/tests/backend/device_text/host' "
-      "-I'{}/kernels/cuda' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
-      HEDDLE_CXX, HEDDLE_CXX_TRAPS, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, library, source, log);
+      "-I'{}/kernels/common' -I'{}/kernels/nvidia' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
+      HEDDLE_CXX, HEDDLE_CXX_TRAPS, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, library, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());

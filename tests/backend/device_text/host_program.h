@@ -12,7 +12,7 @@
 
 namespace heddle::device_text::test {
 
-/// Text of device functions, compiled with the headers of kernels/cuda and loaded. Undefined behaviour in it ends the
+/// Text of device functions, compiled with the headers of kernels/nvidia and loaded. Undefined behaviour in it ends the
 /// process. Throws runtime_error with the compiler's words.
 std::shared_ptr<void> load_on_host(const std::string& text);
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/tile_runs.h"
+#include "tile_evaluator/tile_runs.h"
 #include "backend/device_text/expression_text.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"

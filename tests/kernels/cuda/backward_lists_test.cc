@@ -16,8 +16,8 @@
 // that take CUDA's.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "families/backward_lists.cuh"
-#include "plan/families/backward_sm90_schedule.h"
+#include "around/backward_lists.cuh"
+#include "plan/tiles/backward_schedule.h"
 #include "shared/sequences.h"
 // clang-format on
 

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cuda/emit/forward_sm90.h"
+#include "families/forward_sm90/forward_sm90_text.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/mods/streamed_read.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::cuda {
 
@@ -159,7 +159,7 @@ namespace {
 /// For the mods' table, if they have one.
 bool has_room(const ForwardSm90Kernel& kernel, const NamedMods& named) {
   const auto config = plan::with_room_for_key_numbers(plan::config_with(kernel.config(), named.mods));
-  return shared::forward_sm90_memory(config).bytes <= shared::kSm90SharedMemory;
+  return shared::forward_sm90_memory(config).bytes <= plan::kSm90SharedMemory;
 }
 
 }  // namespace

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/attention.h"
 #include "heddle/expr.h"
-#include "plan/families/forward_sm90_config.h"
-#include "plan/families/forward_sm90_costs.h"
 #include "plan/mods/kernel_mods.h"
 
 namespace heddle::cuda {

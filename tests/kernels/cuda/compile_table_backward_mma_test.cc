@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/backward_mma.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
 #include "device/known_gpus.h"
+#include "families/backward_mma/backward_mma_plans.h"
+#include "families/backward_mma/backward_mma_text.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
 #include "heddle/mods.h"
-#include "plan/families/backward_mma.h"
-#include "shared/backward_mma_config.h"
 
 namespace heddle::cuda {
 namespace {
@@ -141,7 +143,8 @@ void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
   for (const plan::BackwardMmaKernels& kernels : plan::backward_mma_kernels(problem, mods, tensors, plan::kNvidia)) {
     if (!plan::backward_mma_misfit(kernels, gpu.caps.shared_memory_bytes).empty()) continue;
     ++tried;
-    const jit::Source source = emit::backward_mma(kernels, mods, device_text::layout_of(mods.all()), architecture);
+    const jit::Source source =
+        backward_mma::source(kernels, mods, device_text::layout_of(mods.all()), gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

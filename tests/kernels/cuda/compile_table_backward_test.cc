@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/backward_reads.h"
-#include "backend/cuda/emit/backward_sm90.h"
-#include "backend/cuda/launch/backward_sm90.h"
+#include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90_candidates.h"
+#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"
-#include "plan/families/backward_sm90_config.h"
 
 namespace heddle::cuda {
 namespace {

@@ -11,13 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/forward_mma.h"
 #include "backend/cuda/jit/jit.h"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
+#include "families/forward_mma/forward_mma_plans.h"
+#include "families/forward_mma/forward_mma_text.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_mma.h"
 #include "scoped_environment.h"
-#include "shared/forward_mma_memory.h"
 
 namespace heddle::cuda {
 namespace {
@@ -138,10 +140,10 @@ class CompileTableMma : public testing::Test {
 /// Builds the candidates of a case until one is accepted.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   const problem::AttentionProblem problem = problem_of(c);
-  const plan::KernelMods mods = plan::forward_mma_mods(problem);
+  const plan::KernelMods mods = plan::portable_mods(problem);
   const AttentionTensors tensors = tensors_of(problem);
   const AttentionOptions options;
-  EXPECT_EQ(plan::forward_mma_refuses(problem, options, gpu.caps), "");
+  EXPECT_EQ(plan::portable_refuses(problem, options, gpu.caps), "");
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
   for (shared::ForwardMmaConfig config : plan::forward_mma_configs(problem, mods, tensors)) {
@@ -150,8 +152,8 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
     const int bytes = shared::forward_mma_memory(config).bytes;
     EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
     if (c.queries <= 16) config.splits = 8;
-    const jit::Source source =
-        emit::forward_mma(config, mods, device_text::layout_of(mods.of_kernel(false)), architecture);
+    const jit::Source source = forward_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)),
+                                                   gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

@@ -15,13 +15,13 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backend/cuda/emit/backward_reads.h"
-#include "backend/cuda/emit/backward_sm90.h"
-#include "backend/cuda/launch/backward_reads.h"
-#include "backend/cuda/launch/backward_sequences.h"
-#include "backend/cuda/launch/backward_sm90.h"
 #include "backend/cuda/launch/sequence_spans.h"
 #include "backend/gpu/mod_values.h"
+#include "families/backward_sm90/backward_reads_launch.h"
+#include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sequences.h"
+#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
 
 namespace heddle::test {
@@ -56,8 +56,8 @@ std::shared_ptr<void> load(const std::string& text) {
   const std::string own = HEDDLE_SOURCE_DIR;
   const std::string command = fmt::format(
       "'{}' -std=c++20 -O2 -w -ffp-contract=off -fPIC -shared -I'{}/tests/kernels/cuda/emulated' "
-      "-I'{}/tests/backend/device_text' -I'{}/kernels/cuda' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
-      HEDDLE_CXX, own, own, own, own, object, source, log);
+      "-I'{}/tests/backend/device_text' -I'{}/kernels/common' -I'{}/kernels/nvidia' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
+      HEDDLE_CXX, own, own, own, own, own, object, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());
@@ -233,7 +233,8 @@ struct Reads {
 void sum_reads(const Reads& at, const MapBytes (&maps)[4], const cuda::BackwardConstants& constants, unsigned seed) {
   const problem::AttentionProblem& problem = at.prepared.problem;
   const BackwardTensors& tensors = *at.arguments.backward;
-  const shared::BackwardSm90Config main = *at.prepared.plan.backward_sm90, config = plan::reads_config(main, at.reads);
+  const shared::BackwardSm90Config main = at.prepared.plan.part<shared::BackwardSm90Config>(),
+                                   config = plan::reads_config(main, at.reads);
   shared::BackwardReadsParams params = cuda::backward_reads_params(at.prepared, at.reads, constants);
   params.ctas = 3;
   if (!problem.device_lengths) params.first_blocks = at.schedule.first_blocks.data();
@@ -273,7 +274,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const AttentionTensors forward = problem::forward_tensors(tensors);
   const plan::Choice& choice = run.last_choice ? planned.choices.back() : planned.choices.front();
   plan::Plan plan = choice.plan;
-  const shared::BackwardSm90Config config = *plan.backward_sm90;
+  const shared::BackwardSm90Config config = plan.part<shared::BackwardSm90Config>();
   const plan::BackwardMods mods = plan::backward_mods(problem);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
   reads.apart = reads.apart && !run.mixed_partials;

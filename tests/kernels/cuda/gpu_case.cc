@@ -17,8 +17,9 @@
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
 #include "engine/prepare.h"
+#include "families/choose.h"
+#include "families/table.h"
 #include "heddle/error.h"
-#include "plan/families.h"
 #include "plan/plan.h"
 
 namespace heddle::test {
@@ -242,8 +243,8 @@ void GpuCase::run_kernel(BlockSize tile) {
       plan::choose(request, [&](BlockSize block) { return rows(problem, there, block); });
   const int packed = host_.spec().packed;
   const auto choice = std::ranges::find_if(choices, [&](const plan::Choice& offered) {
-    return offered.plan.tile == tile && offered.plan.forward_sm90 &&
-           offered.plan.forward_sm90->packed_queries == packed;
+    return offered.plan.tile == tile && offered.plan.has<shared::ForwardSm90Config>() &&
+           offered.plan.part<shared::ForwardSm90Config>().packed_queries == packed;
   });
   if (choice == choices.end()) {
     throw std::runtime_error(

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "engine/deck.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/deck.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 

@@ -7,10 +7,10 @@
 
 #include "base/element.h"
 #include "engine/deck.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/gpu_runs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

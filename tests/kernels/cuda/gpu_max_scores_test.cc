@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/deck.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

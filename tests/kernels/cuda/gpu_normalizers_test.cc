@@ -7,14 +7,13 @@
 #include <limits>
 
 #include "engine/deck.h"
-#include "kernels/cuda/gpu_test.h"
 #include "engine/poison.h"
 #include "expect_error.h"
-#include "plan/families/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "kernels/cuda/gpu_test.h"
 
 namespace heddle::test {
 namespace {
-
 
 int scaled(int count) { return reduced() ? count / 10 : count; }
 

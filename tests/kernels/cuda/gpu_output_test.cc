@@ -7,8 +7,8 @@
 #include "base/element.h"
 #include "check/plain.h"
 #include "engine/deck.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

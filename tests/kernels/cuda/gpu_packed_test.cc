@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/cuda/crossings.h"
 #include "engine/deck.h"
-#include "kernels/cuda/gpu_test.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90_config.h"
-#include "plan/families/forward_sm90_costs.h"
+#include "kernels/cuda/crossings.h"
+#include "kernels/cuda/gpu_test.h"
 #include "plan/mods/streamed_read.h"
 
 namespace heddle::test {

@@ -8,10 +8,10 @@
 #include <numeric>
 
 #include "engine/deck.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "kernels/cuda/crossings.h"
 #include "kernels/cuda/gpu_runs.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

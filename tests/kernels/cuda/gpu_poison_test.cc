@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "engine/poison.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/gpu_test.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::test {
 namespace {

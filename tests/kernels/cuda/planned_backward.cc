@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "backend/cuda/emit/backward_reads.h"
-#include "backend/cuda/emit/backward_sm90.h"
-#include "backend/cuda/launch/backward_reads.h"
-#include "backend/cuda/launch/backward_sm90.h"
 #include "engine/mask_rows.h"
+#include "families/backward_sm90/backward_reads_launch.h"
+#include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/error.h"
 #include "plan/hopper.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 /// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
 problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
-  const auto longest = [&](std::int64_t Sequence::* length, std::int64_t rows) {
+  const auto longest = [&](std::int64_t Sequence::*length, std::int64_t rows) {
     return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
   };
   const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
@@ -47,7 +47,7 @@ PlannedBackward plan_backward(const BackwardTensors& tensors, const AttentionOpt
 
 std::vector<cuda::jit::Source> sources_of(const PlannedBackward& planned, const plan::Choice& choice,
                                           const BackwardTensors& tensors, const AttentionOptions& options) {
-  const shared::BackwardSm90Config& config = *choice.plan.backward_sm90;
+  const shared::BackwardSm90Config& config = choice.plan.part<shared::BackwardSm90Config>();
   const plan::BackwardMods mods = plan::backward_mods(planned.problem);
   const plan::BackwardReads reads = plan::backward_reads(planned.problem, options.bindings, mods.kv_start);
   const device_text::ModLayout layout = cuda::backward_layout(mods, reads);

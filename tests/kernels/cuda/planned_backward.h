@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
+#include "families/backward_sm90/backward_sm90_plans.h"
 #include "heddle/backward.h"
-#include "plan/families/backward_sm90.h"
 #include "problem/problem.h"
 
 namespace heddle::test {

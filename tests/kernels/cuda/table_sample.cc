@@ -60,10 +60,10 @@ struct Concern {
   std::string_view file, field;
 };
 constexpr std::array kConcerns = {
-    Concern{"sm90/gather.cuh", "page_rows"},
-    Concern{"sm90/streamer.cuh", "streamed_bytes"},
+    Concern{"forward_sm90/gather.cuh", "page_rows"},
+    Concern{"forward_sm90/streamer.cuh", "streamed_bytes"},
     Concern{"fragments/streamed_tile.cuh", "streamed_bytes"},
-    Concern{"sm90/transpose.cuh", "q_fp8"},
+    Concern{"forward_sm90/transpose.cuh", "q_fp8"},
     Concern{"shared/transposed_values.h", "q_fp8"},
     Concern{"fragments/cap.cuh", "capped"},
     Concern{"fragments/drops.cuh", "dropped"},
@@ -73,8 +73,8 @@ constexpr std::array kConcerns = {
     Concern{"fragments/mask_bits.cuh", "mask"},
     Concern{"shared/mask_bits.h", "mask"},
 };
-constexpr std::array<std::string_view, 5> kMadeOf = {"kernels/cuda/", "src/shared/", "src/backend/cuda/emit/",
-                                                     "src/backend/device_text/", "src/plan/"};
+constexpr std::array<std::string_view, 6> kMadeOf = {"kernels/common/", "kernels/nvidia/",          "src/shared/",
+                                                     "src/families/",   "src/backend/device_text/", "src/plan/"};
 
 /// One of how many kernels is drawn for the change; 0: it concerns none.
 int share_of(const Fields& fields, const std::string& changed) {

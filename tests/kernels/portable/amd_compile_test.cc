@@ -13,8 +13,9 @@
 #include <sstream>
 #include <string>
 
-#include "backend/forward_mma/text.h"
-#include "shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/portable_text.h"
+#include "families/forward_mma/forward_mma_text.h"
 
 namespace heddle {
 namespace {
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kKernel = R"(
 #include "{0}"
-#include "portable/forward/forward.cuh"
+#include "portable/forward_mma/forward.cuh"
 extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size({2}, {2}))) {3}
 forward_mma(heddle::shared::ForwardMmaParams params, int ctas) {{
   __shared__ __attribute__((aligned(128))) char memory[{4}];
@@ -36,9 +37,9 @@ std::string text_of(const shared::ForwardMmaConfig& config) {
   // More would be parked in accumulation registers, and copied.
   const char* waves =
       config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
-  return "#include \"portable/amd/instructions.cuh\"\n" + forward_mma::config_and_mods_text(config, {}, {}) +
-         fmt::format(kKernel, forward_mma::fragments_header(config.fragments),
-                     forward_mma::fragments_class(config.fragments), config.threads(), waves,
+  return "#include \"portable/instructions.cuh\"\n" + forward_mma::config_and_mods_text(config, {}, {}) +
+         fmt::format(kKernel, portable::fragments_header(config.fragments),
+                     portable::fragments_class(config.fragments), config.threads(), waves,
                      shared::forward_mma_memory(config).bytes);
 }
 
@@ -50,7 +51,7 @@ std::map<std::string, std::string> compile(const std::string& architecture, cons
   std::ofstream(source) << text_of(config);
   const std::string command = fmt::format(
       "clang++-19 -x hip --offload-arch={0} --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -O3 "
-      "-std=c++20 -cuid=1 -Rpass-analysis=kernel-resource-usage -I'{1}/kernels' -I'{1}/kernels/cuda' -I'{1}/src' '{2}' "
+      "-std=c++20 -cuid=1 -Rpass-analysis=kernel-resource-usage -I'{1}/kernels/amd' -I'{1}/kernels/common' -I'{1}/kernels' -I'{1}/src' '{2}' "
       "-o '{3}' 2>'{4}'",
       architecture, HEDDLE_SOURCE_DIR, source, object, log);
   const int status = std::system(command.c_str());

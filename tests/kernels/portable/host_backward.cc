@@ -6,16 +6,18 @@
 #include <cstring>
 #include <vector>
 
-#include "backend/backward_mma/params.h"
-#include "backend/backward_mma/sequences.h"
-#include "backend/backward_mma/text.h"
-#include "backend/forward_mma/params.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
 #include "engine/mask_rows.h"
+#include "families/backward_mma/backward_mma_arguments.h"
+#include "families/backward_mma/backward_mma_plans.h"
+#include "families/backward_mma/backward_mma_sequences.h"
+#include "families/backward_mma/backward_mma_text.h"
+#include "families/forward_mma/forward_mma_arguments.h"
 #include "heddle/check.h"
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"
-#include "plan/families/backward_mma.h"
 
 namespace heddle::test {
 namespace {
@@ -57,7 +59,7 @@ std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::Backwar
 
 /// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
 problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
-  const auto longest = [&](std::int64_t Sequence::* length, std::int64_t rows) {
+  const auto longest = [&](std::int64_t Sequence::*length, std::int64_t rows) {
     return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
   };
   const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
@@ -136,13 +138,13 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   const std::vector<plan::BackwardMmaKernels> all =
       plan::backward_mma_kernels(problem, mods, tensors, {run.fragments, run.fragments});
   const plan::BackwardMmaKernels kernels = all[std::min(run.candidate, all.size() - 1)];
-  choice.plan.backward_mma = kernels;
+  choice.plan.own = kernels;
   const device_text::ModLayout layout = device_text::layout_of(mods.all());
   const backend::PrepareArguments prepared = {
       problem, choice.plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
 
   backward_mma::Params params = backward_mma::constant_params(prepared);
-  std::vector<shared::SequenceSpan> spans = forward_mma::spans_of(known);
+  std::vector<shared::SequenceSpan> spans = portable::spans_of(known);
   std::vector<plan::BackwardSchedule> schedules;
   for (const shared::BackwardMmaConfig& pass : kernels.passes) {
     schedules.push_back(plan::backward_mma_schedule(problem, pass, choice.block_mask.get()));

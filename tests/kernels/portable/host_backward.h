@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "engine/backward_case.h"
-#include "shared/forward_mma_config.h"
 
 namespace heddle::test {
 

@@ -12,14 +12,15 @@
 #include <mutex>
 #include <sstream>
 
-#include "backend/forward_mma/params.h"
-#include "backend/forward_mma/text.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
+#include "backend/portable/portable_text.h"
+#include "families/forward_mma/forward_mma_arguments.h"
+#include "families/forward_mma/forward_mma_plans.h"
+#include "families/forward_mma/forward_mma_text.h"
 #include "heddle/error.h"
-#include "plan/families/forward_mma.h"
-#include "shared/forward_mma_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -29,7 +30,9 @@ using Entry = void (*)(const shared::ForwardMmaParams&, unsigned ctas, unsigned 
 
 constexpr const char* kEnd = R"(
 #include "{0}"
-#include "portable/forward/forward.cuh"
+#include "portable/forward_mma/forward.cuh"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
 extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsigned ctas, unsigned seed) {{
   using namespace heddle;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::forward_mma_memory(kConfig).bytes, seed,
@@ -43,8 +46,8 @@ extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsig
 std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
                     const device_text::ModLayout& layout) {
   return "#include \"lanes.h\"\n" + forward_mma::config_and_mods_text(config, mods, layout) +
-         fmt::format(kEnd, forward_mma::fragments_header(config.fragments),
-                     forward_mma::fragments_class(config.fragments));
+         fmt::format(kEnd, portable::fragments_header(config.fragments),
+                     portable::fragments_class(config.fragments));
 }
 
 std::string contents(const std::filesystem::path& path) {
@@ -111,7 +114,7 @@ void* compile_on_host(const std::string& text) {
   const std::string root = HEDDLE_SOURCE_DIR;
   const std::string command = fmt::format(
       "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
-      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/cuda' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
+      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/common' -I'{2}/kernels/nvidia' -I'{2}/kernels/amd' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
       "2>&1",
       HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
@@ -129,23 +132,26 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_bindings(problem, options.bindings);
   const device::CudaCaps& caps = known_gpu(run.gpu);
-  if (std::string reason = plan::forward_mma_refuses(problem, options, caps); !reason.empty()) {
+  if (std::string reason = plan::portable_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
   engine::MaskRows rows;
   std::vector<plan::Choice> choices = plan::forward_mma(problem, tensors, options, caps,
                                                         [&](BlockSize block) { return rows(problem, options, block); });
   const bool wide = run.fragments == shared::FragmentKind::gfx9;  // 32 keys a fragment
-  if (wide) std::erase_if(choices, [](const plan::Choice& offered) { return offered.plan.forward_mma->kv_block < 32; });
+  if (wide)
+    std::erase_if(choices, [](const plan::Choice& offered) {
+      return offered.plan.part<shared::ForwardMmaConfig>().kv_block < 32;
+    });
   if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
-  ForwardMmaConfig config = *choice.plan.forward_mma;
+  ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
   config.fragments = run.fragments;
   if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
   // Twice as many rows a fragment as it was planned with.
   while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
   if (run.splits) config.splits = *run.splits;
-  choice.plan.forward_mma = config;
+  choice.plan.own = config;
   const plan::TileSchedule schedule =
       plan::forward_mma_schedule(problem, config, choice.block_mask.get(), caps, choice.plan.order);
 
@@ -157,7 +163,7 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   params.tiles.item_count = static_cast<int>(schedule.items.size());
   params.tiles.runs = schedule.runs.data();
   params.fills = {schedule.fills.data(), static_cast<int>(schedule.fills.size()), schedule.unattending_fills};
-  const std::vector<shared::SequenceSpan> spans = forward_mma::spans_of(problem);
+  const std::vector<shared::SequenceSpan> spans = portable::spans_of(problem);
   params.mod.sequences = spans.data();
   const auto layout = device_text::layout_of(choice.plan.mods.of_kernel(false));
   Tensor starts;

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "engine/attention_case.h"
+#include "families/forward_mma/shared/forward_mma_params.h"
 #include "plan/plan.h"
-#include "shared/forward_mma.h"
-#include "shared/forward_mma_config.h"
 
 namespace heddle::test {
 

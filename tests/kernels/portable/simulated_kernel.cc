@@ -11,8 +11,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "backend/forward_mma/text.h"
-#include "shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/portable_text.h"
+#include "families/forward_mma/forward_mma_text.h"
 
 namespace heddle::test {
 namespace {
@@ -22,7 +23,7 @@ using namespace amd::simulator;  // NOLINT: most names here are the simulator's
 
 constexpr const char* kKernel = R"(
 #include "{0}"
-#include "portable/forward/forward.cuh"
+#include "portable/forward_mma/forward.cuh"
 extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size({2}, {2}))) {3}
 forward_mma(heddle::shared::ForwardMmaParams params, int ctas) {{
   __shared__ __attribute__((aligned(128))) char memory[{4}];
@@ -35,9 +36,9 @@ std::string text_of(const shared::ForwardMmaConfig& config, const std::string& m
   // More would be parked in accumulation registers, and copied.
   const char* waves =
       config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
-  return "#include \"portable/amd/instructions.cuh\"\n" + mods_text +
-         fmt::format(kKernel, forward_mma::fragments_header(config.fragments),
-                     forward_mma::fragments_class(config.fragments), config.threads(), waves,
+  return "#include \"portable/instructions.cuh\"\n" + mods_text +
+         fmt::format(kKernel, portable::fragments_header(config.fragments),
+                     portable::fragments_class(config.fragments), config.threads(), waves,
                      shared::forward_mma_memory(config).bytes);
 }
 
@@ -49,7 +50,7 @@ CodeObject compile(const std::string& chip, const std::string& text) {
   std::ofstream(source) << text;
   const std::string command = fmt::format(
       "'{5}' -x hip --offload-arch={0} --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -O3 "
-      "-std=c++20 -cuid=1 -I'{1}/kernels' -I'{1}/kernels/cuda' -I'{1}/src' '{2}' -o '{3}' 2>'{4}'",
+      "-std=c++20 -cuid=1 -I'{1}/kernels/amd' -I'{1}/kernels/common' -I'{1}/kernels' -I'{1}/src' '{2}' -o '{3}' 2>'{4}'",
       chip, HEDDLE_SOURCE_DIR, source, object, log, HEDDLE_AMD_CLANG);
   if (std::system(command.c_str()) != 0) {
     std::ostringstream said;

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 
+#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "plan/access/tensor_copies.h"
-#include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -305,20 +305,20 @@ TEST(TensorAccess, EightBitsLeaveOneWarpToPages) {
     const auto expect_all = [](const std::vector<plan::Choice>& choices) {
       ASSERT_FALSE(choices.empty());
       for (const plan::Choice& choice : choices) {
-        const shared::ForwardSm90Config& config = *choice.plan.forward_sm90;
+        const shared::ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
         const bool pages = config.page_rows > 0;
         EXPECT_EQ(config.orders() ? config.gather_warps() : 0, pages ? 1 : 0);
         EXPECT_EQ(config.transposers(), pages ? 1 : 2);
         EXPECT_TRUE(!config.gathers() || config.warpgroups == 2);
-        EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+        EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
       }
     };
     expect_all(choices_of(call, given));
     const std::vector<plan::Choice> paged = choices_of(call, given, 16);
     expect_all(paged);
     EXPECT_TRUE(dim > 128 || std::ranges::any_of(paged, [](const plan::Choice& choice) {
-                  return choice.plan.forward_sm90->warpgroups == 3 &&
-                         choice.plan.forward_sm90->page_rows == 16;  // TMA brings them
+                  return choice.plan.part<shared::ForwardSm90Config>().warpgroups == 3 &&
+                         choice.plan.part<shared::ForwardSm90Config>().page_rows == 16;  // TMA brings them
                 }));
     expect_all(choices_of(call, given, 3));
     given.q.strides[2] += 1;
@@ -341,11 +341,11 @@ TEST(TensorAccess, LeavesRoomForStreamedTiles) {
     const std::vector<plan::Choice> choices = choices_of(call, call.tensors(), 3);
     ASSERT_FALSE(choices.empty());
     for (const plan::Choice& choice : choices) {
-      const shared::ForwardSm90Config& config = *choice.plan.forward_sm90;
+      const shared::ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
       EXPECT_EQ(config.streamed_bytes, 2);
       EXPECT_TRUE(config.gathers());
       EXPECT_EQ(config.gather_warps(), 1);
-      EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+      EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
     }
   }
 }
@@ -358,7 +358,7 @@ TEST(TensorAccess, CopiesArePartOfThePlan) {
     AttentionTensors given = call.tensors();
     given.k.strides[2] += 1;
     const plan::Plan copying = choices_of(call, given).front().plan;
-    EXPECT_EQ(*copying.forward_sm90, *plain.forward_sm90);
+    EXPECT_EQ(copying.part<shared::ForwardSm90Config>(), plain.part<shared::ForwardSm90Config>());
     EXPECT_TRUE(!copying.copies[0] && copying.copies[1] && !copying.copies[2]);
     EXPECT_EQ(plain.workspace_bytes, 64);
     EXPECT_EQ(copying.copies[1]->offset, 64);
@@ -408,19 +408,19 @@ TEST(TensorAccess, CapturesAreCopiedWhereThatPays) {
   };
   const plan::Plan plain = plan_of(8, 1024, {1024L * 1024, 1024, 1});
   EXPECT_FALSE(plain.copies[plan::kCopiedCapture]);
-  EXPECT_EQ(plain.forward_sm90->streamed_bytes, 4);
+  EXPECT_EQ(plain.part<shared::ForwardSm90Config>().streamed_bytes, 4);
   EXPECT_THAT(plain.access, IsEmpty());
   const plan::Plan odd = plan_of(8, 1023, {1023L * 1023, 1023, 1});
   ASSERT_TRUE(odd.copies[plan::kCopiedCapture]);
   EXPECT_EQ(odd.copies[plan::kCopiedCapture]->bytes(), 16 * 1023 * 4096);
-  EXPECT_EQ(odd.forward_sm90->streamed_bytes, 4);
+  EXPECT_EQ(odd.part<shared::ForwardSm90Config>().streamed_bytes, 4);
   EXPECT_THAT(odd.access, ElementsAre("a capture is copied into the workspace by each run: capture 'bias': its strides "
                                       "are [1046529, 1023, 1], and TMA takes multiples of 4 elements, from 0 on and "
                                       "below 274877906944"));
   EXPECT_THAT(odd.rejected, Contains(HasSubstr("would read capture 'bias' element by element")));
   const plan::Plan alone = plan_of(1, 4095, {4095L * 4095, 4095, 1});
   EXPECT_FALSE(alone.copies[plan::kCopiedCapture]);
-  EXPECT_EQ(alone.forward_sm90->streamed_bytes, 0);
+  EXPECT_EQ(alone.part<shared::ForwardSm90Config>().streamed_bytes, 0);
   EXPECT_THAT(alone.access, ElementsAre(HasSubstr("a capture is read element by element: capture 'bias'")));
   // If a buffer has more rows than there are queries, only the queries' rows are copied.
   HopperCall call = {.batch = 8, .q_heads = 16, .kv_heads = 16, .q_rows = 64, .kv_rows = 1023, .dim = 64};
@@ -432,10 +432,10 @@ TEST(TensorAccess, CapturesAreCopiedWhereThatPays) {
   EXPECT_EQ(few.copies[plan::kCopiedCapture]->bytes(), 16 * 64 * 4096);
   const plan::Plan shared = plan_of(8, 1023, {0, 0, 1});
   EXPECT_FALSE(shared.copies[plan::kCopiedCapture]);
-  EXPECT_EQ(shared.forward_sm90->streamed_bytes, 4);
+  EXPECT_EQ(shared.part<shared::ForwardSm90Config>().streamed_bytes, 4);
   const ScopedVariable less("HEDDLE_COPY_BYTES", "1M");
   const plan::Plan large = plan_of(8, 1023, {1023L * 1023, 1023, 1});
-  EXPECT_EQ(large.forward_sm90->streamed_bytes, 0);
+  EXPECT_EQ(large.part<shared::ForwardSm90Config>().streamed_bytes, 0);
   EXPECT_THAT(large.access, ElementsAre(HasSubstr("; a copy would take 67043328 bytes, and up to 1048576 are taken "
                                                   "(HEDDLE_COPY_BYTES)")));
 }
@@ -449,7 +449,7 @@ TEST(TensorAccess, PagesAreCopiedWhereThatPays) {
       const std::vector<plan::Choice> choices = choices_of(call, call.tensors(), 1);
       const plan::Plan& first = choices.front().plan;
       EXPECT_EQ(first.copies[1].has_value(), many);
-      EXPECT_EQ(first.forward_sm90->gathers(), !many);
+      EXPECT_EQ(first.part<shared::ForwardSm90Config>().gathers(), !many);
       EXPECT_THAT(first.rejected,
                   Contains(HasSubstr(many ? ", of gathered rows: predicted" : ", of copied pages: predicted")));
       EXPECT_THAT(first.rejected, Contains(HasSubstr("3 warpgroups: gathers rows")));

@@ -15,8 +15,8 @@
 #include "expr/interpret.h"
 #include "expr/node.h"
 #include "expr/simplify.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90_config.h"
 #include "shared/philox.h"
 
 namespace heddle::test {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_costs.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
 
@@ -66,11 +66,11 @@ TEST_F(StoredMask, TakesTheLargeTiles) {
     call.q_heads = call.kv_heads = 16;
     const Choice best = choices_of(call).front();
     EXPECT_EQ(best.plan.tile, tile) << dim;
-    EXPECT_EQ(best.plan.forward_sm90->mask, MaskForm::stored);
-    EXPECT_FALSE(best.plan.forward_sm90->mask_range);
+    EXPECT_EQ(best.plan.part<shared::ForwardSm90Config>().mask, MaskForm::stored);
+    EXPECT_FALSE(best.plan.part<shared::ForwardSm90Config>().mask_range);
   }
   const ScopedVariable nothing(kLimit, "0");
-  EXPECT_EQ(choices_of(call_of(tree_)).front().plan.forward_sm90->mask, MaskForm::values);
+  EXPECT_EQ(choices_of(call_of(tree_)).front().plan.part<shared::ForwardSm90Config>().mask, MaskForm::values);
   bool any_spare = false;
   for (const Choice& choice : choices_of(call_of(tree_))) any_spare |= choice.plan.tile.kv == 64;
   EXPECT_TRUE(any_spare) << "what reads in each run may spill all others";
@@ -87,11 +87,11 @@ TEST_F(StoredMask, TakesFinerBlocksWhereTheyLeaveOutMore) {
     call.q_heads = call.kv_heads = 16;
     const std::vector<Choice> choices = choices_of(call);
     EXPECT_EQ(choices.front().plan.tile, (BlockSize{128, 64})) << dim;
-    EXPECT_EQ(choices.front().plan.forward_sm90->mask, MaskForm::stored);
+    EXPECT_EQ(choices.front().plan.part<shared::ForwardSm90Config>().mask, MaskForm::stored);
     call.mask = documents_ && mods::causal();
     for (const Choice& choice : choices_of(call)) {
       if (choice.plan.tile.kv != 64) continue;
-      EXPECT_TRUE(plan::is_spare(*choice.plan.forward_sm90));
+      EXPECT_TRUE(plan::is_spare(choice.plan.part<shared::ForwardSm90Config>()));
       EXPECT_GT(choice.plan.predicted->seconds * 1.1, choices_of(call).front().plan.predicted->seconds);
     }
   }
@@ -99,7 +99,9 @@ TEST_F(StoredMask, TakesFinerBlocksWhereTheyLeaveOutMore) {
 
 TEST_F(StoredMask, IsOneThatReadsOrWorksOut) {
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
-  const auto form = [&](const Expr& mask) { return choices_of(call_of(mask)).front().plan.forward_sm90->mask; };
+  const auto form = [&](const Expr& mask) {
+    return choices_of(call_of(mask)).front().plan.part<shared::ForwardSm90Config>().mask;
+  };
   EXPECT_EQ(form(documents_ && mods::causal()), MaskForm::stored);
   EXPECT_EQ(form(kv % (leaf::h() + 2) != 0), MaskForm::stored);
   EXPECT_EQ(form(mods::causal()), MaskForm::direct);
@@ -127,12 +129,12 @@ TEST_F(StoredMask, StaysInsideItsBytes) {
   EXPECT_LT(most, 2048 / 64 * 5 * 1024);
   {
     const ScopedVariable enough(kLimit, std::to_string(most).c_str());
-    EXPECT_EQ(choices_of(call).front().plan.forward_sm90->mask, MaskForm::stored);
+    EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().mask, MaskForm::stored);
   }
   const ScopedVariable short_of_one(kLimit, std::to_string(most - 1).c_str());
   for (const Choice& choice : choices_of(call)) {
-    EXPECT_EQ(choice.plan.forward_sm90->mask, MaskForm::both);
-    EXPECT_TRUE(choice.plan.forward_sm90->mask_range);
+    EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().mask, MaskForm::both);
+    EXPECT_TRUE(choice.plan.part<shared::ForwardSm90Config>().mask_range);
     EXPECT_EQ(choice.plan.forms.mask, "bits of partial blocks are found in each run: stored they would take " +
                                           std::to_string(most) + " bytes; up to " + std::to_string(most - 1) +
                                           " are taken (HEDDLE_MASK_BYTES)");
@@ -154,7 +156,7 @@ TEST_F(StoredMask, SaysWhyItIsNone) {
   listed.options.block_mask =
       std::make_shared<BlockMask>(BlockMask::from_lists(built.to_lists(), shape, {128, 128}, documents_));
   const plan::Plan best = choices_of(listed).front().plan;
-  EXPECT_EQ(best.forward_sm90->mask, MaskForm::values);
+  EXPECT_EQ(best.part<shared::ForwardSm90Config>().mask, MaskForm::values);
   EXPECT_EQ(best.forms.mask,
             "bits of partial blocks are found in each run: block_mask is of lists, so each run may bring other "
             "params and captures");
@@ -168,8 +170,8 @@ TEST_F(StoredMask, IsNotOfPackedHeads) {
   call.q_rows = 4;
   int packed = 0;
   for (const Choice& choice : choices_of(call)) {
-    const bool packs = choice.plan.forward_sm90->packs();
-    EXPECT_EQ(choice.plan.forward_sm90->mask, packs ? MaskForm::values : MaskForm::stored);
+    const bool packs = choice.plan.part<shared::ForwardSm90Config>().packs();
+    EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().mask, packs ? MaskForm::values : MaskForm::stored);
     if (packs) {
       EXPECT_THAT(choice.plan.forms.mask, EndsWith("in each run: a tile packs several heads"));
     }
@@ -186,7 +188,7 @@ TEST_F(StoredMask, PutsKernelsThatMaskEachElementLast) {
   ASSERT_GT(choices.size(), 2U);
   for (const Choice& choice : choices) {
     const bool wide = choice.plan.tile.kv == 192;
-    EXPECT_EQ(choice.plan.forward_sm90->mask, wide ? MaskForm::direct : MaskForm::stored);
+    EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().mask, wide ? MaskForm::direct : MaskForm::stored);
     EXPECT_EQ(wide, &choice == &choices.back());
   }
   EXPECT_THAT(choices.front().plan.rejected, testing::Contains(HasSubstr("words have bits for 128 keys")));
@@ -199,8 +201,8 @@ TEST_F(StoredMask, IsSharedWhereRowsAre) {
   for (const bool by_head : {false, true}) {
     const Expr mask = by_head ? documents_ && leaf::kv_idx() % (leaf::h() + 2) != 0 : documents_ && mods::causal();
     const Choice best = choices_of(call_of(mask)).front();
-    const plan::TileSchedule schedule =
-        plan::forward_sm90_schedule(call_of(mask).problem(), *best.plan.forward_sm90, best.block_mask.get(), h200());
+    const plan::TileSchedule schedule = plan::forward_sm90_schedule(
+        call_of(mask).problem(), best.plan.part<shared::ForwardSm90Config>(), best.block_mask.get(), h200());
     std::map<std::pair<int, int>, int> places;  // of tile and, where rows differ, head
     for (std::size_t i = 0; i < schedule.items.size(); ++i) {
       const shared::WorkItem& item = schedule.items[i];
@@ -216,7 +218,8 @@ TEST_F(StoredMask, IsSharedWhereRowsAre) {
     EXPECT_EQ(blocks, schedule.stored.partial);
     const std::int64_t tiles = (kRows + best.plan.tile.q - 1) / best.plan.tile.q;
     EXPECT_EQ(std::ssize(places), by_head ? 4 * tiles : tiles);
-    EXPECT_EQ(said_bytes(best.plan), shared::stored_bytes(schedule.stored.room, best.plan.forward_sm90->warpgroups));
+    EXPECT_EQ(said_bytes(best.plan),
+              shared::stored_bytes(schedule.stored.room, best.plan.part<shared::ForwardSm90Config>().warpgroups));
   }
 }
 

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "mask/random_mask.h"
-#include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
 #include "shared/sequences.h"
 

@@ -10,11 +10,11 @@
 #include <set>
 #include <tuple>
 
+#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
-#include "plan/families/forward_sm90.h"
 #include "plan/hopper.h"
-#include "shared/forward_sm90_memory.h"
 
 namespace heddle::test {
 namespace {
@@ -32,7 +32,9 @@ std::vector<Choice> choices_of(const HopperCall& call) {
   return plan::forward_sm90(call.problem(), call.tensors(), call.all_options(), h200(),
                             [&](BlockSize block) { return call.rows_of(block); });
 }
-int packed_by_first(const HopperCall& call) { return choices_of(call).front().plan.forward_sm90->packed_queries; }
+int packed_by_first(const HopperCall& call) {
+  return choices_of(call).front().plan.part<shared::ForwardSm90Config>().packed_queries;
+}
 
 /// 32 heads that read 4, of many sequences.
 HopperCall few(std::int64_t q_rows) {
@@ -59,12 +61,12 @@ TEST(ForwardSm90Packed, LengthsOnTheDeviceAndEightBits) {
   const Choice of_longest = plan::forward_sm90(there, call.tensors(), call.options, h200(), [](BlockSize) {
                               return std::shared_ptr<const BlockMask>();
                             }).front();
-  EXPECT_TRUE(of_longest.plan.forward_sm90->device_lengths);
-  EXPECT_EQ(of_longest.plan.forward_sm90->packed_queries, 16);
+  EXPECT_TRUE(of_longest.plan.part<shared::ForwardSm90Config>().device_lengths);
+  EXPECT_EQ(of_longest.plan.part<shared::ForwardSm90Config>().packed_queries, 16);
   HopperCall eight_bits = few(16);
   eight_bits.dtype = DType::e4m3;
   EXPECT_EQ(packed_by_first(eight_bits), 16);
-  ForwardSm90Config config = *choices_of(eight_bits).front().plan.forward_sm90;
+  ForwardSm90Config config = choices_of(eight_bits).front().plan.part<shared::ForwardSm90Config>();
   EXPECT_EQ(shared::factor_bytes(config), 8 * config.heads());
   config.packed_queries = 0;
   EXPECT_EQ(shared::factor_bytes(config), 16);
@@ -75,7 +77,7 @@ TEST(ForwardSm90Packed, DoesNotWhereItWouldGainNothing) {
   alone.kv_heads = 32;
   for (const HopperCall& call : {alone, few(128), few(1000)}) {
     for (const Choice& choice : choices_of(call)) {
-      EXPECT_FALSE(choice.plan.forward_sm90->packs());
+      EXPECT_FALSE(choice.plan.part<shared::ForwardSm90Config>().packs());
       EXPECT_THAT(choice.plan.rejected, Not(Contains(HasSubstr(" heads x "))));
     }
   }
@@ -135,13 +137,13 @@ TEST(ForwardSm90Packed, BiasesComeInTilesOfSeveralHeads) {
         ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), dtype, Dims{32, 16, 8192});
     for (const int packed : {16, 32, 64}) {
       for (const Choice& choice : choices_of(streamed)) {
-        const ForwardSm90Config& config = *choice.plan.forward_sm90;
+        const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
         EXPECT_EQ(config.streamed_bytes, size_of(dtype));
         EXPECT_EQ(config.streamed_box(), config.packs() ? config.packed_queries : 64);
-        EXPECT_LE(shared::forward_sm90_memory(config).bytes, shared::kSm90SharedMemory);
+        EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
       }
       EXPECT_THAT(choices_of(streamed), Contains(testing::Truly([&](const Choice& choice) {
-                    return choice.plan.forward_sm90->packed_queries == packed;
+                    return choice.plan.part<shared::ForwardSm90Config>().packed_queries == packed;
                   })));
     }
     EXPECT_EQ(packed_by_first(streamed), 16);
@@ -154,7 +156,7 @@ TEST(ForwardSm90Packed, SaysWhatItDoesNotPack) {
   distant.options.score_mod = mods::t5_bias(Capture("table", DType::bf16, 2), 32, 128, true);
   distant.options.bindings.captures["table"] = table;
   for (const Choice& choice : choices_of(distant)) {
-    const ForwardSm90Config& config = *choice.plan.forward_sm90;
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     EXPECT_TRUE(config.packed_queries == 0 || config.packed_queries == 64);
     EXPECT_THAT(choice.plan.rejected, Contains(HasSubstr("packs no 4 heads into a warpgroup, since what score_mod adds "
                                                          "for each distance is tabulated for one")));
@@ -175,7 +177,8 @@ TEST(ForwardSm90Packed, KeepsListsOfTheirHeads) {
     call.options.block_mask = std::make_shared<BlockMask>(
         BlockMask::from_lists(lists, {problem.q_heads, problem.sequences}, BlockSize{64, 128}));
     std::set<int> packed;
-    for (const Choice& choice : choices_of(call)) packed.insert(choice.plan.forward_sm90->packed_queries);
+    for (const Choice& choice : choices_of(call))
+      packed.insert(choice.plan.part<shared::ForwardSm90Config>().packed_queries);
     return packed;
   };
   EXPECT_THAT(with_lists(1), ElementsAre(0, 16, 32, 64));
@@ -348,7 +351,8 @@ TEST(ForwardSm90Packed, ListsEveryQueryOfEveryHeadOnce) {
 TEST(ForwardSm90Packed, CountsWhatIsMultiplied) {
   const HopperCall call = {.batch = 2, .q_heads = 10, .kv_heads = 2, .q_rows = 20, .kv_rows = 300};
   const std::vector<Choice> choices = choices_of(call);
-  EXPECT_TRUE(std::ranges::any_of(choices, [](const Choice& choice) { return choice.plan.forward_sm90->packs(); }));
+  EXPECT_TRUE(std::ranges::any_of(
+      choices, [](const Choice& choice) { return choice.plan.part<shared::ForwardSm90Config>().packs(); }));
   for (const Choice& choice : choices) {
     EXPECT_EQ(choice.plan.predicted->flops, 4.0 * 128 * 2 * 10 * 20 * 300);
   }

@@ -10,10 +10,10 @@
 #include <string>
 #include <tuple>
 
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
-#include "plan/families/forward_sm90.h"
-#include "plan/families/forward_sm90_costs.h"
 #include "plan/hopper.h"
 #include "plan/tiles/packed_heads.h"
 

@@ -1,8 +1,8 @@
-// kernels/portable/fragments/warp.cuh for AMD: a "wave" of 32 threads, which is a wave, or on CDNA half of one.
+// kernels/nvidia/portable/fragments/warp.cuh for AMD: a "wave" of 32 threads, which is a wave, or on CDNA half of one.
 #pragma once
 
 #include "language.cuh"
-#include "shared/forward_mma.h"
+#include "shared/strided.h"
 
 namespace heddle::portable {
 

@@ -1,9 +1,6 @@
 #include "backend/amd/launch/gpu.h"
 
-#include <utility>
-
 #include "backend/amd/driver/device.h"
-#include "backend/amd/emit/sources.h"
 #include "backend/amd/jit/jit.h"
 #include "backend/backends.h"
 
@@ -32,8 +29,9 @@ class AmdProgram final : public gpu::Program {
 class AmdGpu final : public gpu::Gpu {
  public:
   const backend::DeviceInterface& devices() const override { return backend::amd_device(); }
-  jit::Source source(int device, std::string name, std::string text) const override {
-    return emit::source(std::move(name), text, architecture_of(device));
+  const gpu::Dialect& dialect() const override { return gpu::hip_dialect(); }
+  std::string architecture_of(int device) const override {
+    return amd::devices().at(static_cast<std::size_t>(device)).architecture;
   }
   std::unique_ptr<gpu::Program> load(int device, const jit::Source& source) const override {
     return std::make_unique<AmdProgram>(device, source);
@@ -48,7 +46,5 @@ const gpu::Gpu& amd_gpu() {
   static const AmdGpu gpu;
   return gpu;
 }
-
-const std::string& architecture_of(int device) { return devices().at(static_cast<std::size_t>(device)).architecture; }
 
 }  // namespace heddle::amd

@@ -6,7 +6,7 @@ namespace heddle::cuda::emit {
 
 jit::Source copied_rows(const std::string& architecture) {
   return {.name = "copy_rows",
-          .text = "#include \"families/copied_rows.cuh\"\n",
+          .text = "#include \"around/copied_rows.cuh\"\n",
           .headers = device_code::cuda_headers(),
           .architecture = architecture};
 }

@@ -78,7 +78,7 @@ jit::Source mask_rows(const RowMask& mask, const std::string& architecture) {
   return {.name = "mask_rows",
           .text = fmt::format("#include \"mods/zone_map.cuh\"\n\n"
                               "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
-                              "#include \"families/mask_rows.cuh\"\n",
+                              "#include \"around/mask_rows.cuh\"\n",
                               mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
                               device_text::mod_text("mask", mask.mask, mask.layout, device_text::TakesScore::no),
                               device_text::range_text("mask", mask.mask, mask.layout, mask.axes)),

@@ -11,7 +11,7 @@ jit::Source stored_mask(const Expr& mask, const device_text::ModLayout& layout, 
       .name = "stored_mask",
       .text = fmt::format("#include \"shared/stored_mask.h\"\n\n"
                           "constexpr bool kBySequence = {};\n\n{}\n"
-                          "#include \"families/stored_mask.cuh\"\n",
+                          "#include \"around/stored_mask.cuh\"\n",
                           layout.by_sequence, device_text::mod_text("mask", mask, layout, device_text::TakesScore::no)),
       .headers = device_code::cuda_headers(),
       .architecture = architecture};

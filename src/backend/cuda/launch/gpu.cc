@@ -1,11 +1,8 @@
 #include "backend/cuda/launch/gpu.h"
 
-#include <utility>
-
 #include "backend/backends.h"
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/jit/jit.h"
-#include "backend/device_code/headers.h"
 
 namespace heddle::cuda {
 namespace {
@@ -34,12 +31,8 @@ class CudaProgram final : public gpu::Program {
 class CudaGpu final : public gpu::Gpu {
  public:
   const backend::DeviceInterface& devices() const override { return backend::cuda_device(); }
-  heddle::jit::Source source(int device, std::string name, std::string text) const override {
-    return {.name = std::move(name),
-            .text = std::move(text),
-            .headers = device_code::cuda_headers(),
-            .architecture = architecture_of(device)};
-  }
+  const gpu::Dialect& dialect() const override { return gpu::cuda_dialect(); }
+  std::string architecture_of(int device) const override { return cuda::architecture_of(device); }
   std::unique_ptr<gpu::Program> load(int device, const heddle::jit::Source& source) const override {
     return std::make_unique<CudaProgram>(device, source);
   }

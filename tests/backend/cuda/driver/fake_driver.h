@@ -14,8 +14,8 @@
 #include <cstdint>
 
 #include "backend/cuda/driver/cuda_abi.h"
+#include "families/forward_sm90/shared/forward_sm90_params.h"
 #include "shared/copied_rows.h"
-#include "shared/forward_sm90.h"
 #include "shared/sequences.h"
 #include "shared/stored_mask.h"
 

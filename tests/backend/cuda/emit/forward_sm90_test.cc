@@ -3,8 +3,6 @@
 // The golden files are written anew by
 //   HEDDLE_REFRESH_GOLDEN=1 build/release/tests/backend/cuda/emit/backend_cuda_emit_test
 // Read the difference before committing it: kernels in every user's cache are made again.
-#include "backend/cuda/emit/forward_sm90.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +11,11 @@
 
 #include "backend/cuda/emit/stored_mask.h"
 #include "expr/simplify.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_text.h"
 #include "golden.h"
 #include "heddle/mods.h"
-#include "plan/families/forward_sm90_config.h"
-#include "plan/families/forward_sm90_costs.h"
 
 namespace heddle::cuda::emit {
 namespace {

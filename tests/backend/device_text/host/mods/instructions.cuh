@@ -1,4 +1,4 @@
-// Stands in for kernels/cuda/mods/instructions.cuh when the host's compiler compiles the text of mods: the device's
+// Stands in for kernels/nvidia/mods/instructions.cuh when the host's compiler compiles the text of mods: the device's
 // keywords and functions. The compiler's own transcendentals are replaced by what the interpreter computes, so that
 // whole expressions can be compared bit for bit.
 #pragma once

@@ -1,4 +1,4 @@
-// Stands in for kernels/cuda/ptx/math.cuh when the host's compiler compiles pieces of kernels: the same functions,
+// Stands in for kernels/nvidia/ptx/math.cuh when the host's compiler compiles pieces of kernels: the same functions,
 // exact, flushing what the instructions flush; a row of an accumulator is one thread's.
 #pragma once
 

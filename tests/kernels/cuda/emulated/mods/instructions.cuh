@@ -1,4 +1,4 @@
-// Stands in for kernels/cuda/mods/instructions.cuh in an emulated CTA: the host's, with the CTA's threads.
+// Stands in for kernels/nvidia/mods/instructions.cuh in an emulated CTA: the host's, with the CTA's threads.
 #pragma once
 
 #define threadIdx heddle_no_thread

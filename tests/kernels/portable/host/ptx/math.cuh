@@ -1,4 +1,4 @@
-// Stands in for kernels/cuda/ptx/math.cuh where the threads of a warp are on the host (lanes.h).
+// Stands in for kernels/nvidia/ptx/math.cuh where the threads of a warp are on the host (lanes.h).
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Stands in for kernels/cuda/ptx/mma.cuh on the host: the same instructions, by the layouts that PTX documents for
+// Stands in for kernels/nvidia/ptx/mma.cuh on the host: the same instructions, by the layouts that PTX documents for
 // mma.m16n8k16 and ldmatrix.
 #pragma once
 

@@ -1,0 +1,126 @@
+// Where the buffers and barriers of a CTA of backward_sm90 lie, by the one layout of shared/backward_sm90_memory.h.
+#pragma once
+
+#include "ptx/barrier.cuh"
+#include "ptx/shared_words.cuh"
+#include "families/backward_sm90/shared/backward_sm90_memory.h"
+
+namespace heddle {
+
+template <auto kConfig>
+struct BackwardMemory {
+  static constexpr shared::BackwardSm90Memory kLayout = shared::backward_sm90_memory(kConfig);
+  static constexpr unsigned kStepBytes = shared::tensor_bytes(kConfig, shared::kStepQueries);
+  static constexpr unsigned kPanelBytes = shared::kStepQueries * 128;
+  static constexpr int kWarps = 4 * kConfig.warpgroups;  // of consumers
+
+  ptx::Address base;
+
+  __device__ __forceinline__ explicit BackwardMemory(const void* dynamic) : base(ptx::address_of(dynamic)) {}
+
+  __device__ __forceinline__ ptx::Address keys() const { return base + kLayout.k; }
+  __device__ __forceinline__ ptx::Address values() const { return base + kLayout.v; }
+  __device__ __forceinline__ ptx::Address queries(int slot) const { return base + kLayout.q + slot * kStepBytes; }
+  __device__ __forceinline__ ptx::Address d_o(int slot) const { return base + kLayout.d_o + slot * kStepBytes; }
+  __device__ __forceinline__ ptx::Address d_s(int buffer, int warpgroup) const {
+    return base + kLayout.d_s + (buffer * kConfig.warpgroups + warpgroup) * kPanelBytes;
+  }
+  __device__ __forceinline__ ptx::Address d_q(int warpgroup) const {
+    return base + kLayout.d_q + warpgroup * (4 * kConfig.d_q_part_floats());
+  }
+  __device__ __forceinline__ ptx::Address scratch(int warpgroup) const {
+    return base + kLayout.scratch + warpgroup * (4 * kConfig.scratch_floats());
+  }
+  __device__ __forceinline__ ptx::Address lse(int slot) const {
+    return base + kLayout.rows + slot * shared::kBlockBytes;
+  }
+  __device__ __forceinline__ ptx::Address delta(int slot) const { return lse(slot) + 4 * shared::kBlockNumbers; }
+  __device__ __forceinline__ ptx::Address step(int slot) const {
+    return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::BackwardStep));
+  }
+  __device__ __forceinline__ ptx::Address tile(int buffer) const {
+    return base + kLayout.tile + buffer * static_cast<int>(sizeof(shared::BackwardTile));
+  }
+  /// A word of a tile's record, by its offset.
+  __device__ __forceinline__ int tile_word(int buffer, unsigned offset) const {
+    return ptx::load_word(tile(buffer) + offset);
+  }
+  __device__ __forceinline__ int step_word(int slot, unsigned offset) const {
+    return ptx::load_word(step(slot) + offset);
+  }
+
+  // Barriers. "Full": written, by TMA or by warps; "empty": read by all that read it.
+  __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
+  __device__ __forceinline__ ptx::Address k_full() const { return barrier(0); }
+  __device__ __forceinline__ ptx::Address v_full() const { return barrier(1); }
+  __device__ __forceinline__ ptx::Address kv_empty() const { return barrier(2); }
+  static constexpr int kQ = 3, kDo = kQ + 2 * kConfig.q_stages, kDs = kDo + 2 * kConfig.d_o_stages,
+                       kDq = kDs + shared::kDsBuffers, kTile = kDq + 2 * kConfig.warpgroups;
+  __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(kQ + slot); }
+  __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(kQ + kConfig.q_stages + slot); }
+  __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
+  __device__ __forceinline__ ptx::Address d_o_empty(int slot) const { return barrier(kDo + kConfig.d_o_stages + slot); }
+  __device__ __forceinline__ ptx::Address d_s_full(int buffer) const { return barrier(kDs + buffer); }
+  __device__ __forceinline__ ptx::Address d_q_full(int warpgroup) const { return barrier(kDq + warpgroup); }
+  __device__ __forceinline__ ptx::Address d_q_empty(int warpgroup) const {
+    return barrier(kDq + kConfig.warpgroups + warpgroup);
+  }
+
+  __device__ __forceinline__ ptx::Address tile_full(int buffer) const { return barrier(kTile + buffer); }
+  __device__ __forceinline__ ptx::Address tile_empty(int buffer) const {
+    return barrier(kTile + shared::kTileBuffers + buffer);
+  }
+
+  /// By one thread, before the first __syncthreads.
+  __device__ __forceinline__ void initialise() const {
+    ptx::barrier_init(k_full(), 1);
+    ptx::barrier_init(v_full(), 1);
+    ptx::barrier_init(kv_empty(), kWarps);
+    for (int slot = 0; slot < kConfig.q_stages; ++slot) {
+      ptx::barrier_init(q_full(slot), 1);
+      ptx::barrier_init(q_empty(slot), kWarps);
+    }
+    for (int slot = 0; slot < kConfig.d_o_stages; ++slot) {
+      ptx::barrier_init(d_o_full(slot), 1);
+      ptx::barrier_init(d_o_empty(slot), kWarps);
+    }
+    for (int buffer = 0; buffer < shared::kDsBuffers; ++buffer) {
+      ptx::barrier_init(d_s_full(buffer), kWarps);
+    }
+    for (int w = 0; w < kConfig.warpgroups; ++w) {
+      ptx::barrier_init(d_q_full(w), 4);
+      ptx::barrier_init(d_q_empty(w), 1);
+    }
+    for (int buffer = 0; buffer < shared::kTileBuffers; ++buffer) {
+      ptx::barrier_init(tile_full(buffer), 1);
+      ptx::barrier_init(tile_empty(buffer), kWarps + 1 + (kConfig.d_q ? kConfig.warpgroups : 0));
+    }
+    ptx::barrier_init_done();
+  }
+
+  static __device__ __forceinline__ int tile_count(const shared::BackwardSm90Params& params) {
+    if constexpr (kConfig.device_lengths) return *params.listed;
+    return params.tiles;
+  }
+
+  /// By one thread: brings a tile's record. A number past the last tile makes a record that says so.
+  __device__ __forceinline__ void fetch_tile(const shared::BackwardSm90Params& params, int buffer, int number) const {
+    const ptx::Address to = tile(buffer);
+    if (number >= tile_count(params)) {
+      ptx::store_word(to + shared::kTileSteps, -1);
+      return;
+    }
+    const shared::BackwardItem item = params.items[number];
+    ptx::store_words(to, item.kv_tile, item.kv_head, item.batch, item.first_run);
+    ptx::store_words(to + 16, item.runs, item.steps, item.first_block, 0);
+    if constexpr (kConfig.by_sequence) {
+      const shared::SequenceSpan span = params.mod.sequences[item.batch];
+      ptx::store_words(to + shared::kTileQLen, span.q_len, span.kv_len, span.q_start, span.kv_begin);
+      ptx::store_words(to + shared::kTileQEnd, span.q_end, span.kv_end, span.kv_before, 0);
+    } else {
+      ptx::store_words(to + shared::kTileQLen, params.operands.q_len, params.operands.kv_len, params.mod.q_start, 0);
+    }
+  }
+};
+
+}  // namespace heddle

@@ -1,0 +1,242 @@
+// Single threads of a backward's CTA, each in a warp of its own. The producer loads a tile's keys and values, then
+// walks its runs of query blocks. An adder for each consumer warpgroup adds its finished parts of dQ to memory. One
+// draws tiles.
+#pragma once
+
+#include "ptx/bulk.cuh"
+#include "ptx/counter.cuh"
+#include "ptx/tma.cuh"
+#include "shared/backward_lists.h"
+#include "backward_sm90/backward_memory.cuh"
+
+namespace heddle {
+
+template <auto kConfig>
+class BackwardProducer {
+ public:
+  using Memory = BackwardMemory<kConfig>;
+  using Params = shared::BackwardSm90Params;
+
+  struct Maps {
+    const ptx::TensorMap &q, &k, &v, &d_o;
+  };
+
+  __device__ __forceinline__ BackwardProducer(const Memory& memory, const Maps& maps, const Params& params)
+      : memory_(memory), maps_(maps), params_(params) {}
+
+  __device__ __forceinline__ void run() {
+    for (;; tiles_.advance(shared::kTileBuffers)) {
+      ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
+      const int steps = word(shared::kTileSteps);
+      if (steps < 0) break;
+      // Keys and values of each tile have a phase, also where none are loaded: its parity is the record's buffer.
+      ptx::barrier_wait(memory_.kv_empty(), slot_of(tiles_) ^ 1);
+      if (steps > 0) {
+        load_tile();
+      } else {
+        ptx::barrier_arrive(memory_.k_full());
+        ptx::barrier_arrive(memory_.v_full());
+      }
+      if constexpr (!kConfig.draws()) break;
+      ptx::barrier_arrive(memory_.tile_empty(slot_of(tiles_)));
+    }
+  }
+
+ private:
+  // What the tile is stays in shared memory and is read where it is used: registers are few here.
+  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
+
+  __device__ __forceinline__ void load_tile() {
+    load_keys();
+    values_pending_ = true;
+    const shared::QueryRun* run = params_.runs + word(shared::kTileFirstRun);
+#pragma unroll 1
+    for (int left = word(shared::kTileRuns); left > 0; --left, ++run) {
+      int flags = run->flags, end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, shared::blocks_of_rows(word(shared::kTileQLen)));
+      const int head = run->head;
+#pragma unroll 1
+      for (int block = run->begin; block < end; ++block) {
+        if (left == 1 && block + 1 == end) flags |= shared::kStepLast;
+        load_queries(block, head, flags);
+        if (values_pending_) load_values();
+        load_d_o(block, head);
+      }
+    }
+  }
+
+  /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
+  struct Rows {
+    int first, end;
+  };
+  __device__ __forceinline__ Rows query_rows(int block) const {
+    const int first = block * shared::kStepQueries;
+    if constexpr (!kConfig.by_sequence) return {first, 0};
+    return {first + params_.operands.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
+  }
+  __device__ __forceinline__ Rows key_rows() const {
+    const int first = word(shared::kTileKvTile) * kConfig.keys();
+    if constexpr (!kConfig.by_sequence) return {first, 0};
+    return {first + word(shared::kTileKvBefore), word(shared::kTileKvEnd)};
+  }
+
+  /// The first panels of a tensor; products read zeros in those that it lacks.
+  template <int kPanels>
+  __device__ __forceinline__ void load(ptx::Address to, int rows_of_panel, const ptx::TensorMap& map, ptx::Address full,
+                                       const Rows& rows, int head, int batched, unsigned long long priority) const {
+    const int batch = batched ? word(shared::kTileBatch) : 0;
+#pragma unroll 1
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const ptx::Address at = to + panel * rows_of_panel * 128;
+      if constexpr (kConfig.by_sequence) {
+        ptx::tma_load_before(rows.end, at, map, full, panel * shared::kPanelColumns, rows.first, head, batch, priority);
+      } else {
+        ptx::tma_load(at, map, full, panel * shared::kPanelColumns, rows.first, head, batch, priority);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_keys() const {
+    constexpr unsigned kBytes = kConfig.qk_panels() * kConfig.keys() * 128;
+    ptx::barrier_arrive_expecting(memory_.k_full(), kBytes);
+    load<kConfig.qk_panels()>(memory_.keys(), kConfig.keys(), maps_.k, memory_.k_full(), key_rows(),
+                              word(shared::kTileKvHead), params_.operands.k_batched, ptx::kEvictFirst);
+  }
+  /// Behind the first queries, which are needed sooner.
+  __device__ __forceinline__ void load_values() {
+    constexpr unsigned kBytes = kConfig.v_panels() * kConfig.keys() * 128;
+    ptx::barrier_arrive_expecting(memory_.v_full(), kBytes);
+    load<kConfig.v_panels()>(memory_.values(), kConfig.keys(), maps_.v, memory_.v_full(), key_rows(),
+                             word(shared::kTileKvHead), params_.operands.v_batched, ptx::kEvictFirst);
+    values_pending_ = false;
+  }
+
+  __device__ __forceinline__ void load_queries(int block, int head, int flags) {
+    const ptx::Address full = memory_.q_full(slot_of(q_));
+    ptx::barrier_wait(memory_.q_empty(slot_of(q_)), parity_of(q_));
+    const int number = (word(shared::kTileFirstBlock) + block) * params_.q_heads + head;
+    const int q_first = block * shared::kStepQueries;
+    if (q_first + shared::kStepQueries > word(shared::kTileQLen)) flags |= shared::kStepRagged;
+    ptx::store_words(memory_.step(slot_of(q_)), q_first, head, flags, number);
+    constexpr unsigned kQueryBytes = kConfig.qk_panels() * shared::kStepQueries * 128;
+    ptx::barrier_arrive_expecting(full, kQueryBytes + shared::kBlockBytes);
+    ptx::bulk_load(memory_.lse(slot_of(q_)),
+                   params_.rows + static_cast<long long>(number) * (2 * shared::kBlockNumbers), shared::kBlockBytes,
+                   full);
+    load<kConfig.qk_panels()>(memory_.queries(slot_of(q_)), shared::kStepQueries, maps_.q, full, query_rows(block),
+                              head, params_.operands.q_batched, ptx::kEvictLast);
+    q_.advance(kConfig.q_stages);
+  }
+
+  __device__ __forceinline__ void load_d_o(int block, int head) {
+    const ptx::Address full = memory_.d_o_full(slot_of(d_o_));
+    ptx::barrier_wait(memory_.d_o_empty(slot_of(d_o_)), parity_of(d_o_));
+    ptx::barrier_arrive_expecting(full, kConfig.v_panels() * shared::kStepQueries * 128);
+    load<kConfig.v_panels()>(memory_.d_o(slot_of(d_o_)), shared::kStepQueries, maps_.d_o, full, query_rows(block), head,
+                             params_.d_o_batched, ptx::kEvictLast);
+    d_o_.advance(kConfig.d_o_stages);
+  }
+
+  const Memory& memory_;
+  const Maps& maps_;
+  const Params& params_;
+  ptx::PackedRing tiles_{0}, q_{1}, d_o_{1};
+  bool values_pending_ = true;
+};
+
+/// Brings tiles' records into shared memory: first the CTA's own, then what it draws, at last one that says that there
+/// are no more.
+template <auto kConfig>
+__device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
+                                           const shared::BackwardSm90Params& params) {
+  // In order, the first ones are drawn, too: who waits for another's adds knows that it has begun.
+  int tile = static_cast<int>(kConfig.ordered ? ptx::count_up(params.drawn) : blockIdx.x);
+  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
+    ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
+    memory.fetch_tile(params, slot_of(tiles), tile);
+    ptx::barrier_arrive(memory.tile_full(slot_of(tiles)));
+    const int tile_count = memory.tile_count(params);
+    if (tile >= tile_count || !kConfig.draws()) break;
+    if constexpr (kConfig.ordered) {
+      tile = static_cast<int>(ptx::count_up(params.drawn));
+      continue;
+    }
+    tile = params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
+  }
+}
+
+/// By one thread for each consumer warpgroup: its parts of dQ.
+template <auto kConfig>
+__device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
+                                          const shared::BackwardSm90Params& params, int warpgroup) {
+  unsigned parity = 0;
+  for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+    ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
+    const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
+    const int steps = word(shared::kTileSteps), first = word(shared::kTileFirstBlock);
+    if (steps < 0) break;
+    const shared::QueryRun* run = params.runs + word(shared::kTileFirstRun);
+    int left = steps > 0 ? word(shared::kTileRuns) : 0;
+    const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0;
+    ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
+#pragma unroll 1
+    for (; left > 0; --left, ++run) {
+      int end = run->end;
+      if constexpr (kConfig.device_lengths) end = min(end, blocks);
+      const int head = run->head;
+#pragma unroll 1
+      for (int block = run->begin; block < end; ++block) {
+        const long long number = (first + block) * params.q_heads + head;
+        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
+        ptx::fence_for_tma();  // behind the consumers' stores
+        ptx::bulk_add(params.d_q + (number * kConfig.warpgroups + warpgroup) * kConfig.d_q_part_floats(),
+                      memory.d_q(warpgroup), 4 * kConfig.d_q_part_floats());
+        ptx::tma_store_commit();
+        ptx::tma_store_wait_read();
+        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        parity ^= 1;
+      }
+    }
+    if constexpr (!kConfig.draws()) break;
+  }
+  ptx::tma_store_wait();
+}
+
+/// The same, after the tiles that hold the keys before: a part's turn passes from one to the next. What a run is is
+/// read where it is used: registers are few.
+template <auto kConfig>
+__device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>& memory,
+                                                   const shared::BackwardSm90Params& params, int warpgroup) {
+  unsigned parity = 0;
+  for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+    ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
+    const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
+    const int steps = word(shared::kTileSteps), first = word(shared::kTileFirstBlock);
+    if (steps < 0) break;
+    int run = word(shared::kTileFirstRun);
+    const int runs_end = steps > 0 ? run + word(shared::kTileRuns) : run;
+    const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0x7fffffff;
+    ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
+#pragma unroll 1
+    for (; run < runs_end; ++run) {
+#pragma unroll 1
+      for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block) {
+        const int part = ((first + block) * params.q_heads + params.runs[run].head) * kConfig.warpgroups + warpgroup;
+        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
+        ptx::fence_for_tma();  // behind the consumers' stores
+        ptx::wait_for_turn(params.turns + part, params.ranks[run]);
+        ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(warpgroup),
+                      4 * kConfig.d_q_part_floats());
+        ptx::tma_store_commit();
+        ptx::tma_store_wait_read();
+        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        ptx::tma_store_wait();
+        ptx::pass_turn(params.turns + part);
+        parity ^= 1;
+      }
+    }
+    if constexpr (!kConfig.draws()) break;
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,256 @@
+// The kernels around backward_sm90, over blocks of 64 queries of one head, a CTA each:
+//
+//   backward_rows        lse in powers of two, and delta = sum over d of dO o, less d_lse, in the order of
+//                        shared/backward_rows.h; zeros for dQ's sums, for who adds to
+//                        them next, and for the number of tiles drawn; each block's
+//                        share of d_sinks
+//   backward_d_q         dq of dQ's sums
+//   backward_sinks       d_sinks: a warp a head, the blocks' shares in a fixed order
+//
+// A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta = 0: e^(t - lse) is 0
+// then, whatever t is that is below +inf.
+//
+// Included last by a generated source, which defines kConfig, a BackwardSm90Config.
+#pragma once
+
+#include "fragments/output_elements.cuh"
+#include "fragments/quads.cuh"
+#include "mods/captures.cuh"
+#include "ptx/math.cuh"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+
+namespace heddle {
+
+using shared::BackwardRowsParams;
+using shared::Normalizer;
+using shared::OutputType;
+
+template <OutputType kType, bool kF16>
+struct StorageOf {
+  using Type = ops::Bf16;
+};
+template <>
+struct StorageOf<OutputType::same, true> {
+  using Type = ops::F16;
+};
+template <bool kF16>
+struct StorageOf<OutputType::f16, kF16> {
+  using Type = ops::F16;
+};
+template <bool kF16>
+struct StorageOf<OutputType::f32, kF16> {
+  using Type = ops::F32;
+};
+template <bool kF16>
+struct StorageOf<OutputType::f64, kF16> {
+  using Type = ops::F64;
+};
+template <bool kF16>
+struct StorageOf<OutputType::e4m3, kF16> {
+  using Type = ops::E4m3;
+};
+template <bool kF16>
+struct StorageOf<OutputType::e5m2, kF16> {
+  using Type = ops::E5m2;
+};
+
+template <class Storage>
+__device__ __forceinline__ float element(const void* row, int column) {
+  return Storage::value(ops::read_if<Storage::kRead>(
+      reinterpret_cast<unsigned long long>(row) + static_cast<unsigned long long>(column) * Storage::kApart, true));
+}
+
+/// The row of a tensor, elements of so many bytes.
+__device__ __forceinline__ const char* row_of(const shared::RowInput& of, int bytes, int batch, int head, int row) {
+  return static_cast<const char*>(of.data) + (batch * of.stride[0] + head * of.stride[1] + row * of.stride[2]) * bytes;
+}
+
+inline constexpr int kLanesOfRow = 16;
+
+/// One lane's share of the sum of dO o over a row. `skips_zeros`: an o of 0 counts for nothing, whatever dO is.
+template <auto kConfig>
+__device__ __forceinline__ float product_of_row(const char* o, const char* d_o, int lane, bool skips_zeros) {
+  using O = typename StorageOf<kConfig.o_type, kConfig.f16>::Type;
+  using D = typename StorageOf<OutputType::same, kConfig.f16>::Type;
+  float sum = 0;
+  const auto add = [&](float of_o, float of_d_o) { sum += skips_zeros && of_o == 0 ? 0.0F : of_o * of_d_o; };
+  if constexpr (kConfig.wide_rows) {
+    static_assert(!kConfig.wide_rows || kConfig.o_type == OutputType::same);
+    for (int column = 8 * lane; column < kConfig.v_dim; column += 8 * kLanesOfRow) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(o + 2 * column),
+                  others = *reinterpret_cast<const uint4*>(d_o + 2 * column);
+      const unsigned x[4] = {eight.x, eight.y, eight.z, eight.w}, y[4] = {others.x, others.y, others.z, others.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        add(O::value(static_cast<unsigned short>(x[i])), D::value(static_cast<unsigned short>(y[i])));
+        add(O::value(x[i] >> 16), D::value(y[i] >> 16));
+      }
+    }
+  } else {
+    for (int column = lane; column < kConfig.v_dim; column += kLanesOfRow)
+      add(element<O>(o, column), element<D>(d_o, column));
+  }
+#pragma unroll
+  for (int distance = kLanesOfRow / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
+  return sum;
+}
+
+struct RowNumbers {
+  float lse, delta;  // lse in powers of two
+  float sink;        // its share of d_sinks
+};
+
+/// Of a row of a block; by all lanes of a warp, sixteen for each of two rows.
+template <auto kConfig>
+__device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& params, const shared::RowBlock& block,
+                                                     int head, int row, int lane) {
+  constexpr int kOBytes = StorageOf<kConfig.o_type, kConfig.f16>::Type::kApart;
+  const bool live = row < block.live;
+  const int own = block.row + (live ? row : 0);
+  const float lse = *reinterpret_cast<const float*>(row_of(params.lse, 4, block.batch, head, own));
+  float sink = -ptx::infinity();
+  if constexpr (kConfig.sinks) sink = params.sinks.data[head * params.sinks.stride];
+  // Where the sink is all that a row attends its o is 0, and its dO may be anything.
+  const bool sunk = kConfig.sinks && lse == sink;
+  float delta = product_of_row<kConfig>(row_of(params.o, kOBytes, block.batch, head, own),
+                                        row_of(params.d_o, 2, block.batch, head, own), lane, sunk);
+  if (params.d_lse.data != nullptr) {
+    delta -= *reinterpret_cast<const float*>(row_of(params.d_lse, 4, block.batch, head, own));
+  }
+  const bool attends = live && lse != -ptx::infinity();
+  RowNumbers numbers = {ptx::infinity(), 0, 0};
+  if (attends) {
+    numbers = {lse * ptx::kLog2E, delta, kConfig.sinks ? -ptx::exp2_fast((sink - lse) * ptx::kLog2E) * delta : 0.0F};
+    if (sunk) numbers.sink = -delta;  // infinite ones, too
+  }
+  return numbers;
+}
+
+/// A block's part of the workspace: dQ's sums become zeros.
+template <auto kConfig>
+__device__ __forceinline__ void zero_sums(float* sums) {
+  float4* to = reinterpret_cast<float4*>(sums);
+  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * shared::kPartFloats / 4;
+       i += shared::kRowThreads) {
+    to[i] = make_float4(0, 0, 0, 0);
+  }
+}
+
+/// A block's dq of its sums, as they stand: a thread has four chunks of 8 columns of two rows, and 16 bytes of each
+/// after its quad has turned them.
+template <auto kConfig>
+__device__ __forceinline__ void store_wide_d_q(const BackwardRowsParams& params, const shared::RowBlock& block,
+                                               int head, const float* sums) {
+  const shared::RowGradient& out = params.d_q_out;
+  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * 256; i += shared::kRowThreads) {
+    const int thread = i % 128, group = i / 128;  // of 32 columns
+    const float4* from = reinterpret_cast<const float4*>(sums) + group * 4 * 128 + thread;
+    unsigned words[2][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float4 four = from[j * 128];
+      words[0][j] = ptx::pack<kConfig.f16>(four.x * params.d_q_scale, four.y * params.d_q_scale);
+      words[1][j] = ptx::pack<kConfig.f16>(four.z * params.d_q_scale, four.w * params.d_q_scale);
+    }
+    const int column = 32 * group + 8 * (thread % 4);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * r;
+      turn_words(words[r]);
+      if (row >= block.stored || column >= kConfig.qk_dim) continue;
+      auto* to = static_cast<unsigned short*>(out.data) + block.batch * out.stride[0] + head * out.stride[1] +
+                 (block.row + row) * out.stride[2] + column;
+      const uint4 zeros = {0, 0, 0, 0}, all = {words[r][0], words[r][1], words[r][2], words[r][3]};
+      *reinterpret_cast<uint4*>(to) = row < block.live ? all : zeros;
+    }
+  }
+}
+
+}  // namespace heddle
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
+    backward_rows(const __grid_constant__ heddle::shared::BackwardRowsParams params) {
+  using namespace heddle;
+  const shared::RowBlock block = params.blocks[blockIdx.x];
+  const int head = static_cast<int>(blockIdx.y);
+  const long long number = static_cast<long long>(blockIdx.x) * params.q_heads + head;
+  if (number == 0 && threadIdx.x == 0) *params.drawn = 0;
+  if constexpr (kConfig.ordered) {
+    if (threadIdx.x < kConfig.warpgroups) params.turns[number * kConfig.warpgroups + threadIdx.x] = 0;
+  }
+  if constexpr (kConfig.d_q) zero_sums<kConfig>(params.d_q + number * (kConfig.panels() * shared::kPartFloats));
+  if constexpr (kConfig.normalizer == Normalizer::softmax) {
+    __shared__ float shares[shared::kBlockRows];
+    float* const lse = params.rows + number * (2 * shared::kBlockNumbers);
+    const int lane = static_cast<int>(threadIdx.x % kLanesOfRow);
+    if (block.live > 0) {
+      for (int row = static_cast<int>(threadIdx.x) / kLanesOfRow; row < shared::kBlockRows;
+           row += shared::kRowThreads / kLanesOfRow) {
+        const RowNumbers own = numbers_of_row<kConfig>(params, block, head, row, lane);
+        if (lane == 0) {
+          lse[shared::place_of_row(row)] = own.lse;
+          lse[shared::kBlockNumbers + shared::place_of_row(row)] = own.delta;
+          shares[row] = own.sink;
+        }
+      }
+    }
+    if constexpr (kConfig.sinks) {
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        float sum = 0;
+        for (int row = 0; row < block.live; ++row) sum += shares[row];
+        params.sink_parts[number] = sum;
+      }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
+    backward_d_q(const __grid_constant__ heddle::shared::BackwardRowsParams params) {
+  using namespace heddle;
+  using Elements = OutputElements<kConfig.d_q_type, kConfig.f16>;
+  using One = typename Elements::One;
+  const shared::RowBlock block = params.blocks[blockIdx.x];
+  const int head = static_cast<int>(blockIdx.y);
+  const float* const sums = params.d_q + (static_cast<long long>(blockIdx.x) * params.q_heads + head) *
+                                             (kConfig.panels() * shared::kPartFloats);
+  if constexpr (kConfig.wide_d_q && kConfig.d_q_type == OutputType::same) {
+    store_wide_d_q<kConfig>(params, block, head, sums);
+    return;
+  }
+  const shared::RowGradient& out = params.d_q_out;
+  constexpr int kPairs = (kConfig.qk_dim + 1) / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < block.stored * kPairs; i += shared::kRowThreads) {
+    const int row = i / kPairs, column = 2 * (i % kPairs);
+    const float* from = sums + column / 64 * shared::kPartFloats + shared::place_in_part(row, column % 64);
+    const float factor = params.d_q_scale;
+    const bool live = row < block.live;
+    const typename Elements::Pair two = Elements::pair(live ? from[0] * factor : 0.0F, live ? from[1] * factor : 0.0F);
+    One* to = static_cast<One*>(out.data) + block.batch * out.stride[0] + head * out.stride[1] +
+              (block.row + row) * out.stride[2] + column;
+    if (!kConfig.odd_gradients && column + 1 < kConfig.qk_dim) {
+      *reinterpret_cast<typename Elements::Pair*>(to) = two;
+    } else {
+      to[0] = Elements::first(two);
+      if (column + 1 < kConfig.qk_dim) to[1] = Elements::second(two);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+    backward_sinks(const __grid_constant__ heddle::shared::BackwardRowsParams params) {
+  using namespace heddle;
+  using Elements = OutputElements<kConfig.d_sinks_type, kConfig.f16>;
+  const int head = static_cast<int>(blockIdx.x);
+  float sum = 0;
+  for (int block = static_cast<int>(threadIdx.x); block < params.block_count; block += 32) {
+    sum += params.sink_parts[static_cast<long long>(block) * params.q_heads + head];
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
+  if (threadIdx.x == 0) {
+    static_cast<typename Elements::One*>(params.d_sinks.data)[head * params.d_sinks.stride[0]] =
+        Elements::first(Elements::pair(sum, 0.0F));
+  }
+}

@@ -1,0 +1,49 @@
+// What fragments on NVIDIA's GPUs have in common: a wave is a warp of 32 threads.
+#pragma once
+
+#include "ptx/math.cuh"
+#include "shared/strided.h"
+
+namespace heddle::portable {
+
+struct WarpOfThreads {
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
+  static __device__ __forceinline__ int threads() { return static_cast<int>(blockDim.x); }
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x & 31); }
+  /// The wave's number, which the compiler knows to be one value for all its threads.
+  static __device__ __forceinline__ int wave() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x / 32), 0); }
+
+  /// Of waves that share rows each brings their queries: all store the same.
+  static __device__ __forceinline__ bool brings_queries(int) { return true; }
+
+  static __device__ __forceinline__ void barrier() { __syncthreads(); }
+  static __device__ __forceinline__ void fence() { __threadfence(); }
+  /// In a part that few steps come to: the compiler is not to compute it for all, and then choose.
+  static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
+  /// The compiler begins nothing that stands below before what stands above is done.
+  static __device__ __forceinline__ void step() { __syncwarp(__activemask()); }
+  static __device__ __forceinline__ bool any_of_wave(bool x) { return __any_sync(~0U, x) != 0; }
+  static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
+                                                                        unsigned long long to) {
+    return atomicCAS(at, from, to);
+  }
+
+  static __device__ __forceinline__ float scale(const shared::ForwardMmaParams& params) { return params.scale32; }
+  static __device__ __forceinline__ float infinity() { return ptx::infinity(); }
+  static __device__ __forceinline__ float nan() { return __int_as_float(0x7fffffff); }
+  static __device__ __forceinline__ float fused(float x, float y, float z) { return fmaf(x, y, z); }
+  static __device__ __forceinline__ float larger(float x, float y) { return fmaxf(x, y); }
+  static __device__ __forceinline__ float magnitude(float x) { return fabsf(x); }
+  static __device__ __forceinline__ float floor(float x) { return floorf(x); }
+};
+
+/// Arithmetic of f64.
+namespace wide {
+__device__ __forceinline__ double exp2(double x) { return ::exp2(x); }
+__device__ __forceinline__ double log2(double x) { return ::log2(x); }
+__device__ __forceinline__ double fma(double x, double y, double z) { return ::fma(x, y, z); }
+__device__ __forceinline__ double larger(double x, double y) { return ::fmax(x, y); }
+__device__ __forceinline__ double floor(double x) { return ::floor(x); }
+}  // namespace wide
+
+}  // namespace heddle::portable

@@ -1,0 +1,178 @@
+// From scores to what the gradients are sums of. With t = score_mod(s), p its weight, w = weight_mod, dP = dO v:
+//
+//   dv of  p w,   dq and dk of  ds = dt/ds X (w dP - delta),   X = p (softmax), p - p^2 (sigmoid), 1 (none)
+//
+// Both come from one visit of an element, when S and dP are there: each mod is computed once, and both stay in the
+// registers of S and dP. Elements that do not attend, and those whose t is -inf, give 0 to both, whatever else is
+// computed of them.
+#pragma once
+
+#include "portable/forward_mma/mods.cuh"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
+
+namespace heddle::portable {
+
+using shared::Normalizer;
+using shared::ScoreForm;
+
+/// Of a mod: what a row has that is a query; or a key.
+template <class Mod, bool kOfKeys>
+struct OwnPart {
+  typename Mod::Row of;
+};
+template <class Mod>
+struct OwnPart<Mod, true> {
+  typename Mod::Column of;
+};
+
+/// What a thread keeps of a mod for its rows, and finds for each of its columns. `M`: the generated text's struct.
+template <class M, bool kOfKeys, int kRows>
+class HeldMod {
+ public:
+  using Mod = typename M::Mod;
+
+  /// `index_of(i)`: q_idx, or kv_idx, of the thread's row i.
+  template <class IndexOf>
+  __device__ __forceinline__ void begin(const shared::ModValues& mod, int batch, int head, IndexOf&& index_of) {
+    uniform_ = Mod::uniform(mod, batch, head);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if constexpr (kOfKeys) {
+        own_[i].of = Mod::column(mod, uniform_, batch, head, index_of(i));
+      } else {
+        own_[i].of = Mod::row(mod, uniform_, batch, head, index_of(i));
+      }
+    }
+  }
+  /// What the step's row with that index has.
+  __device__ __forceinline__ auto across(const shared::ModValues& mod, int batch, int head, int index) const {
+    if constexpr (kOfKeys) {
+      return Mod::row(mod, uniform_, batch, head, index);
+    } else {
+      return Mod::column(mod, uniform_, batch, head, index);
+    }
+  }
+  /// Of row i. `rest`: the score, if the mod takes it, then b, h, q_idx and kv_idx.
+  template <class Across, class... Rest>
+  __device__ __forceinline__ auto element(const shared::ModValues& mod, int i, const Across& other,
+                                          const Rest&... rest) const {
+    if constexpr (kOfKeys) {
+      return M::element(mod, uniform_, other, own_[i].of, rest...);
+    } else {
+      return M::element(mod, uniform_, own_[i].of, other, rest...);
+    }
+  }
+
+ private:
+  typename Mod::Uniform uniform_;
+  OwnPart<Mod, kOfKeys> own_[kRows];
+};
+
+/// A mod that the kernel does not compute.
+template <bool kOfKeys, int kRows>
+class HeldMod<NoMod, kOfKeys, kRows> {
+ public:
+  template <class IndexOf>
+  __device__ __forceinline__ void begin(const shared::ModValues&, int, int, IndexOf&&) {}
+  __device__ __forceinline__ int across(const shared::ModValues&, int, int, int) const { return 0; }
+};
+
+/// A row of queries: its lse in powers of two, and its delta.
+struct QueryNumbers {
+  float lse, delta;
+};
+
+/// Where an element is.
+struct ElementPlace {
+  int batch, head, q_idx, kv_idx;
+};
+
+template <auto kConfig, class F, class Mods>
+class BackwardElements {
+ public:
+  static constexpr int kRows = kConfig.row_fragments * F::kOwnRows;
+  static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
+  static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
+  static constexpr bool kPlain = kConfig.scores == ScoreForm::plain, kMapped = kConfig.scores == ScoreForm::mapped;
+
+  template <class IndexOf>
+  __device__ __forceinline__ void begin(const shared::ModValues& mod, int batch, int head, IndexOf&& index_of) {
+    mask_.begin(mod, batch, head, index_of);
+    offset_.begin(mod, batch, head, index_of);
+    score_.begin(mod, batch, head, index_of);
+    derivative_.begin(mod, batch, head, index_of);
+    weight_.begin(mod, batch, head, index_of);
+  }
+
+  /// A column of the thread's elements: s becomes p w, and d_p becomes ds. kCut: not all attend; `inside`: the column
+  /// is a row of the sequence; `partial`: the mask decides. `at(i)` and `numbers(i)` are the row i's.
+  template <bool kCut, class ScoreOf, class SlopeOf, class At, class Numbers>
+  __device__ __forceinline__ void column(const shared::BackwardMmaParams& params, bool inside, bool partial, int index,
+                                         ScoreOf&& s, SlopeOf&& d_p, At&& at, Numbers&& numbers) const {
+    const shared::ModValues& mod = params.mod;
+    const ElementPlace any = at(0);
+    const auto of_mask = mask_.across(mod, any.batch, any.head, index);
+    const auto of_offset = offset_.across(mod, any.batch, any.head, index);
+    const auto of_score = score_.across(mod, any.batch, any.head, index);
+    const auto of_derivative = derivative_.across(mod, any.batch, any.head, index);
+    const auto of_weight = weight_.across(mod, any.batch, any.head, index);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const ElementPlace e = at(i);
+      const QueryNumbers row = numbers(i);
+      bool attends = !kCut || inside;
+      if constexpr (kCut && kConfig.masked) {
+        if (partial) attends = attends && mask_.element(mod, i, of_mask, e.batch, e.head, e.q_idx, e.kv_idx);
+      }
+      const float product = s(i);
+      float slope = 1, t;  // t: in powers of two where exponentials are taken of it
+      if constexpr (kPlain) {
+        t = kSoftmax ? F::fused(product, params.scale_log2, -row.lse) : product * params.scale_log2;
+      } else {
+        if constexpr (kMapped) {
+          const float score = product * params.scale;
+          slope = derivative_.element(mod, i, of_derivative, score, e.batch, e.head, e.q_idx, e.kv_idx);
+          t = kUnit * score_.element(mod, i, of_score, score, e.batch, e.head, e.q_idx, e.kv_idx);
+        } else {
+          t = F::fused(product, params.scale_log2,
+                       kUnit * offset_.element(mod, i, of_offset, e.batch, e.head, e.q_idx, e.kv_idx));
+        }
+        attends = attends && t != -F::infinity();
+        if constexpr (kSoftmax) t -= row.lse;
+      }
+      float weight = t, factor = 1;
+      if constexpr (kSoftmax) {
+        factor = weight = F::exp2(t);
+      } else if constexpr (kSigmoid) {
+        weight = F::reciprocal(1.0F + F::exp2(-t));
+        factor = F::fused(-weight, weight, weight);
+      }
+      float of_weight_mod = 1;
+      if constexpr (kConfig.weighted) {
+        of_weight_mod = weight_.element(mod, i, of_weight, e.batch, e.head, e.q_idx, e.kv_idx);
+      }
+      constexpr bool kChosen = kCut || !kPlain;
+      s(i) = !kChosen || attends ? weight * of_weight_mod : 0.0F;
+      if constexpr (kConfig.d_qk) {
+        const float of_weights = kConfig.weighted ? d_p(i) * of_weight_mod : d_p(i);
+        const float d_t = factor * (kSoftmax ? of_weights - row.delta : of_weights);
+        d_p(i) = !kChosen || attends ? kMapped ? d_t * slope : d_t : 0.0F;
+      }
+    }
+  }
+
+ private:
+  static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : 1.44269504088896341F;
+
+  template <class M>
+  using Held = HeldMod<M, kConfig.of_keys, kRows>;
+
+  Held<typename Mods::Mask> mask_;
+  Held<typename Mods::Offset> offset_;
+  Held<typename Mods::Score> score_;
+  Held<typename Mods::Derivative> derivative_;
+  Held<typename Mods::Weight> weight_;
+};
+
+}  // namespace heddle::portable

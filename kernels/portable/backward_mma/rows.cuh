@@ -1,0 +1,158 @@
+// What stands around the passes of the portable backward: of each query its lse in powers of two and its
+// delta = sum of dO o - d_lse, in blocks of 64 rows of a head, and of each block its share of d_sinks; then d_sinks.
+// Sums have one order. A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta =
+// 0: e^(t - lse) is 0 then, whatever t is that is below +inf.
+#pragma once
+
+#include "mods/captures.cuh"
+#include "portable/forward_mma/output.cuh"
+#include "ptx/math.cuh"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
+
+namespace heddle::portable {
+
+template <OutputType kType>
+struct ElementOf {
+  using Type = ops::F32;
+};
+template <>
+struct ElementOf<OutputType::f16> {
+  using Type = ops::F16;
+};
+template <>
+struct ElementOf<OutputType::bf16> {
+  using Type = ops::Bf16;
+};
+template <>
+struct ElementOf<OutputType::f64> {
+  using Type = ops::F64;
+};
+
+/// Threads that share a row; shares of a block's rows, which one more float a row keeps out of each other's banks.
+inline constexpr int kSharesOfRow = 16, kShareStep = kSharesOfRow + 1;
+inline constexpr int kRowShares = shared::kBlockRows * kShareStep;
+
+template <auto kRows>
+class BackwardRows {
+ public:
+  /// `shares`: kRowShares floats of shared memory.
+  __device__ __forceinline__ BackwardRows(const shared::BackwardRowsParams& params, float* shares)
+      : params_(params), shares_(shares) {}
+
+  /// Block and head number `cta`, by kRowThreads threads.
+  __device__ __forceinline__ void run(int cta) {
+    const int head = cta % params_.q_heads;
+    const shared::RowBlock block = params_.blocks[cta / params_.q_heads];
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int row = thread / kSharesOfRow; row < block.live; row += shared::kRowThreads / kSharesOfRow) {
+      const bool sunk = lse_of(block, head, row) == sink_of(head);
+      shares_[row * kShareStep + thread % kSharesOfRow] = share_of(block, head, row, thread % kSharesOfRow, sunk);
+    }
+    __syncthreads();
+    float of_sink = 0;
+    if (thread < shared::kBlockRows) of_sink = finish_row(block, head, thread, cta);
+    if constexpr (kRows.sinks) {
+      __syncthreads();
+      if (thread < shared::kBlockRows) shares_[thread * kShareStep] = of_sink;
+      __syncthreads();
+      if (thread != 0) return;
+      float sum = 0;
+      for (int row = 0; row < block.live; ++row) sum += shares_[row * kShareStep];
+      params_.sink_parts[cta] = sum;
+    }
+  }
+
+  /// d_sinks of a head: the blocks' shares in a fixed order, by kRowThreads threads.
+  __device__ __forceinline__ void sum_sinks(int head) {
+    using Element = SinkElement;
+    const int thread = static_cast<int>(threadIdx.x);
+    float sum = 0;
+    for (int block = thread; block < params_.block_count; block += shared::kRowThreads) {
+      sum += params_.sink_parts[static_cast<long long>(block) * params_.q_heads + head];
+    }
+    shares_[thread] = sum;
+    for (int distance = shared::kRowThreads / 2; distance > 0; distance /= 2) {
+      __syncthreads();
+      if (thread < distance) shares_[thread] += shares_[thread + distance];
+    }
+    if (thread != 0) return;
+    const shared::RowGradient& out = params_.d_sinks;
+    static_cast<typename Element::Bits*>(out.data)[head * out.stride[0]] = Element::of(shares_[0]);
+  }
+
+ private:
+  static constexpr OutputType kOType = output_type(kRows.o_type, kRows.storage),
+                              kDOType = output_type(OutputType::same, kRows.storage);
+  using O = typename ElementOf<kOType>::Type;
+  using DO = typename ElementOf<kDOType>::Type;
+  struct Rounding {
+    static __device__ __forceinline__ unsigned short half_bits(float x) {
+      return static_cast<unsigned short>(ptx::pack<true>(x, 0));
+    }
+    static __device__ __forceinline__ unsigned short bfloat_bits(float x) {
+      return static_cast<unsigned short>(ptx::pack<false>(x, 0));
+    }
+  };
+  using SinkElement = OutputElement<output_type(kRows.d_sinks_type, kRows.storage), Rounding>;
+
+  template <class Storage>
+  __device__ __forceinline__ static float element(const char* row, int column) {
+    return Storage::value(ops::read_if<Storage::kRead>(
+        reinterpret_cast<unsigned long long>(row) + static_cast<unsigned long long>(column) * Storage::kApart, true));
+  }
+  __device__ __forceinline__ static const char* row_of(const shared::RowInput& of, int bytes, int batch, int head,
+                                                       int row) {
+    return static_cast<const char*>(of.data) +
+           (batch * of.stride[0] + head * of.stride[1] + row * of.stride[2]) * bytes;
+  }
+  __device__ __forceinline__ float lse_of(const shared::RowBlock& block, int head, int row) const {
+    return *reinterpret_cast<const float*>(row_of(params_.lse, 4, block.batch, head, block.row + row));
+  }
+  /// Of a head without one no lse: NaN.
+  __device__ __forceinline__ float sink_of(int head) const {
+    if constexpr (!kRows.sinks) return __int_as_float(0x7fffffff);
+    return params_.sinks.data[head * params_.sinks.stride];
+  }
+
+  /// Every sixteenth element's product. Where the sink is all that a row attends (`sunk`) its o is 0, and its dO may be
+  /// anything: an o of 0 counts for nothing there.
+  __device__ __forceinline__ float share_of(const shared::RowBlock& block, int head, int row, int share,
+                                            bool sunk) const {
+    const char* o = row_of(params_.o, O::kApart, block.batch, head, block.row + row);
+    const char* d_o = row_of(params_.d_o, DO::kApart, block.batch, head, block.row + row);
+    float sum = 0;
+    for (int column = share; column < kRows.v_dim; column += kSharesOfRow) {
+      const float x = element<O>(o, column), y = element<DO>(d_o, column);
+      sum += sunk && x == 0 ? 0.0F : x * y;
+    }
+    return sum;
+  }
+
+  /// The row's numbers become `cta`'s. Returns its share of d_sinks.
+  __device__ __forceinline__ float finish_row(const shared::RowBlock& block, int head, int row, int cta) const {
+    float lse2 = ptx::infinity(), delta = 0, of_sink = 0;
+    const float lse = row < block.live ? lse_of(block, head, row) : -ptx::infinity();
+    if (lse != -ptx::infinity()) {
+      for (int share = 0; share < kSharesOfRow; ++share) delta += shares_[row * kShareStep + share];
+      if (params_.d_lse.data != nullptr) {
+        delta -= *reinterpret_cast<const float*>(row_of(params_.d_lse, 4, block.batch, head, block.row + row));
+      }
+      lse2 = lse * kLog2E;
+      if constexpr (kRows.sinks) {
+        const float sink = sink_of(head);
+        of_sink = lse == sink ? -delta : -exp2f((sink - lse) * kLog2E) * delta;  // infinite ones, too
+      }
+    }
+    float* numbers = params_.rows + static_cast<long long>(cta) * shared::kRowNumbers;
+    numbers[row] = lse2;
+    numbers[shared::kBlockRows + row] = delta;
+    return of_sink;
+  }
+
+  static constexpr float kLog2E = 1.44269504088896341F;
+  const shared::BackwardRowsParams& params_;
+  float* shares_;
+};
+
+}  // namespace heddle::portable

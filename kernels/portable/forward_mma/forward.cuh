@@ -1,0 +1,247 @@
+// The portable forward: one tile of queries against the key blocks of its runs. Written against fragments that speak of
+// attention's roles (fragments/README.md), so that one text serves every architecture with matrix instructions, those
+// without, and the host.
+//
+// A step: the keys have arrived, ask for the values; S = Q K^T; the values have arrived, ask for the next keys; mods and
+// masks; softmax with the running maximum; O += P V. Two barriers a step: each says that what arrived is there for all
+// waves, and that all have read what stood in the other buffer.
+#pragma once
+
+#include "portable/forward_mma/merge.cuh"
+#include "portable/forward_mma/mods.cuh"
+#include "portable/forward_mma/output.cuh"
+#include "portable/forward_mma/tile.cuh"
+#include "portable/forward_mma/weights.cuh"
+#include "backend/portable/shared/forward_mma_memory.h"
+
+namespace heddle::portable {
+
+/// `F`: the architecture's fragments. `Mods`: the generated text's Mask, Score, Offset and Weight, each with
+/// `using Mod` and element().
+template <auto kConfig, class F, class Mods>
+class Forward {
+ public:
+  using Real = typename F::Real;
+
+  __device__ __forceinline__ Forward(const ForwardMmaParams& params, char* memory) : params_(params), memory_(memory) {}
+
+  /// CTA number `cta` of the launch, of `ctas`.
+  __device__ __forceinline__ void run(int cta, int ctas) {
+    const int items = kConfig.device_lengths ? *params_.listed.item_count : params_.tiles.item_count;
+    const int item = cta / kConfig.splits;
+    if (item < items) compute(item, cta % kConfig.splits);
+    store_fills<kConfig, F>(params_, cta, ctas);
+  }
+
+ private:
+  static constexpr int kFragments = kConfig.row_fragments, kOwnRows = kFragments * F::kOwnRows;
+  static constexpr int kKeyFragments = kConfig.wave_keys() / F::kKeys, kOutFragments = kConfig.v_columns() / F::kOuts;
+  static constexpr bool kPacked = kConfig.packs();
+  static constexpr bool kMapped = kConfig.scores != shared::ScoreForm::plain;
+  static constexpr int kWaveRows = kConfig.wave_rows();
+  static_assert(kConfig.wave_keys() % F::kKeys == 0 && kConfig.v_columns() % F::kOuts == 0);
+
+  template <class M>
+  using RowsOf = RowsOfMod<typename M::Mod, kOwnRows, kPacked>;
+
+  /// The row of the tile that is this thread's row i.
+  __device__ __forceinline__ int row_of(int i) const {
+    return row_wave_ * kWaveRows + i / F::kOwnRows * kConfig.shape().rows + F::own_row(i % F::kOwnRows);
+  }
+  /// The first key of the wave's part of a step that this thread's key c of fragment n is after.
+  __device__ __forceinline__ int key_of(int n, int c) const {
+    return key_wave_ * kConfig.wave_keys() + n * F::kKeys + F::own_key(c);
+  }
+
+  __device__ __forceinline__ void compute(int number, int split) {
+    row_wave_ = F::wave() % kConfig.row_waves;
+    key_wave_ = F::wave() / kConfig.row_waves;
+    RowWeights<kConfig, F> weights(kMapped ? Real(1) : F::scale(params_));
+    typename F::Out o[kFragments][kOutFragments];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int d = 0; d < kOutFragments; ++d) F::clear(o[f][d]);
+    }
+    walk(number, split, weights, o);
+    weights.join();
+    if constexpr (kConfig.key_waves > 1) {
+      if (!merge_waves<kConfig, F>(memory_, row_wave_, key_wave_, weights, o)) {
+        if constexpr (kConfig.splits_keys()) finish_split(number, split, weights, o, false);
+        return;
+      }
+    }
+    if constexpr (kConfig.splits_keys()) {
+      finish_split(number, split, weights, o, true);
+    } else {
+      store_tile(number, weights, o);
+    }
+  }
+
+  __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile) {
+    const auto head = [&](int i) { return tile.head_of(row_of(i)); };
+    const auto q_idx = [&](int i) { return tile.q_idx_of(row_of(i)); };
+    if constexpr (kConfig.masked) mask_.begin(params_.mod, tile.batch, head, q_idx);
+    if constexpr (kConfig.scores == shared::ScoreForm::added) offset_.begin(params_.mod, tile.batch, head, q_idx);
+    if constexpr (kConfig.scores == shared::ScoreForm::mapped) score_.begin(params_.mod, tile.batch, head, q_idx);
+    if constexpr (kConfig.weighted) weight_.begin(params_.mod, tile.batch, head, q_idx);
+  }
+
+  /// All steps of the tile, or of this CTA's part of them.
+  __device__ __forceinline__ void walk(int number, int split, RowWeights<kConfig, F>& weights,
+                                       typename F::Out (&o)[kFragments][kOutFragments]) {
+    const shared::WorkItem& item = params_.tiles.items[number];
+    const Tile<kConfig> tile(params_, item);
+    // 64-bit products: a tile may have 2^20 steps.
+    const int steps = item.steps, first = static_cast<int>(static_cast<long long>(steps) * split / kConfig.splits);
+    const int end = static_cast<int>(static_cast<long long>(steps) * (split + 1) / kConfig.splits);
+    Walk walk(params_.tiles.runs, item, first, end - first);
+    if (!walk.any()) return;
+    begin_mods(tile);
+    const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+    typename F::Stream stream(memory_);
+    stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
+    typename F::Queries q[kFragments];
+    stream.load_queries(q, [&](int i) { return query_row(tile, row_of(i)); });
+    const int unit = row_wave_ * kWaveRows / shared::kWarpgroupRows;  // of the list's 64 rows
+    typename F::Scores s[kFragments][kKeyFragments];
+    for (bool more = true; more;) {
+      const int flags = walk.flags() >> unit, kv_first = walk.block() * kConfig.kv_block;
+      const bool attends = (flags & shared::kStepAttends) != 0;
+      stream.keys_arrive();
+      stream.ask_values(values, kv_first, tile.kv_len);
+      if (attends) F::multiply_keys(s, q, stream, key_wave_ * kConfig.wave_keys());
+      walk.next();
+      more = walk.any();
+      stream.values_arrive();
+      if (more) stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
+      if (!attends) continue;
+      attend(tile, flags, kv_first, weights, s, o);
+      F::add_values(o, s, stream, key_wave_ * kConfig.wave_keys());
+    }
+    stream.end();
+  }
+
+  /// Where a row's query is; null: there is none.
+  __device__ __forceinline__ const char* query_row(const Tile<kConfig>& tile, int row) const {
+    if (!tile.has(row)) return nullptr;
+    const shared::RowsOfTensor& q = params_.q;
+    const long long at = tile.batch * q.stride[0] + tile.head_of(row) * q.stride[1] +
+                         (tile.q_begin + tile.query_of(row)) * q.stride[2];
+    return static_cast<const char*>(q.data) + at * kConfig.element_bytes();
+  }
+
+  /// S becomes P; O and the sums of the rows are brought to their new maxima.
+  __device__ __forceinline__ void attend(const Tile<kConfig>& tile, int flags, int kv_first,
+                                         RowWeights<kConfig, F>& weights,
+                                         typename F::Scores (&s)[kFragments][kKeyFragments],
+                                         typename F::Out (&o)[kFragments][kOutFragments]) {
+    const bool ragged = kv_first + kConfig.kv_block > tile.kv_len;
+    const bool partial = kConfig.masked && (flags & shared::kStepPartial) != 0;
+    const Real scale = F::scale(params_);
+    if constexpr (kConfig.scores == shared::ScoreForm::added) {
+      for_elements(tile, kv_first, offset_, s, [&](Real& x, const auto&... at) {
+        x = F::fused(x, scale, static_cast<Real>(Mods::Offset::element(params_.mod, at...)));
+      });
+    }
+    if constexpr (kConfig.scores == shared::ScoreForm::mapped) {
+      for_elements(tile, kv_first, score_, s,
+                   [&](Real& x, const auto& u, const auto& r, const auto& c, const auto&... at) {
+                     x = Mods::Score::element(params_.mod, u, r, c, x * scale, at...);
+                   });
+    }
+    if (ragged) {
+      F::fork();
+#pragma unroll
+      for (int n = 0; n < kKeyFragments; ++n) {
+#pragma unroll
+        for (int c = 0; c < F::kOwnKeys; ++c) {
+          if (kv_first + key_of(n, c) < tile.kv_len) continue;
+#pragma unroll
+          for (int i = 0; i < kOwnRows; ++i) s[i / F::kOwnRows][n].x[i % F::kOwnRows][c] = -F::infinity();
+        }
+      }
+    }
+    if constexpr (kConfig.masked) {
+      if (partial) {
+        F::fork();
+        for_elements(tile, kv_first, mask_, s, [&](Real& x, const auto&... at) {
+          if (!Mods::Mask::element(params_.mod, at...)) x = -F::infinity();
+        });
+      }
+    }
+    weights.step(s, o);
+    if constexpr (kConfig.weighted) {
+      // In a step some of whose elements do not attend a weight that is 0 stays 0, whatever the weight_mod says.
+      const bool cut = ragged || partial;
+      for_elements(tile, kv_first, weight_, s, [&](Real& x, const auto&... at) {
+        const Real weight = static_cast<Real>(Mods::Weight::element(params_.mod, at...));
+        if (!cut || x != 0) x *= weight;
+      });
+    }
+  }
+
+  /// Calls visit(x, uniform, row, column, b, h, q_idx, kv_idx) for each of the thread's scores.
+  template <class Rows, class Visit>
+  __device__ __forceinline__ void for_elements(const Tile<kConfig>& tile, int kv_first, const Rows& rows,
+                                               typename F::Scores (&s)[kFragments][kKeyFragments],
+                                               Visit&& visit) const {
+    using Mod = typename Rows::ModType;
+#pragma unroll
+    for (int n = 0; n < kKeyFragments; ++n) {
+#pragma unroll
+      for (int c = 0; c < F::kOwnKeys; ++c) {
+        const int kv_idx = kv_first + key_of(n, c);
+        typename Mod::Column column = Mod::column(params_.mod, rows.uniform(0), tile.batch, head_of(tile, 0), kv_idx);
+#pragma unroll
+        for (int i = 0; i < kOwnRows; ++i) {
+          const int head = head_of(tile, i);
+          if (kPacked && i > 0) column = Mod::column(params_.mod, rows.uniform(i), tile.batch, head, kv_idx);
+          visit(s[i / F::kOwnRows][n].x[i % F::kOwnRows][c], rows.uniform(i), rows.row(i), column, tile.batch, head,
+                tile.q_idx_of(row_of(i)), kv_idx);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ int head_of(const Tile<kConfig>& tile, int i) const {
+    return kPacked ? tile.head_of(row_of(i)) : tile.head;
+  }
+
+  __device__ __forceinline__ void store_tile(int number, RowWeights<kConfig, F>& weights,
+                                             typename F::Out (&o)[kFragments][kOutFragments]) const {
+    // Read once more, so that it takes no registers before.
+    const Tile<kConfig> tile(params_, params_.tiles.items[number]);
+#pragma unroll
+    for (int i = 0; i < kOwnRows; ++i) {
+      const int row = row_of(i), head = head_of(tile, i);
+      const RowEnd<Real> end = weights.close(i, params_.sinks, head);
+      if (!tile.has(row)) continue;
+      const int at = tile.q_begin + tile.query_of(row);
+      store_row<kConfig, F>(params_.outputs, tile.batch, head, at, end.factor, o[i / F::kOwnRows], i % F::kOwnRows);
+      if constexpr (kConfig.lse) {
+        if (F::first_of_row()) store_lse<Real>(params_.outputs, tile.batch, head, at, end.lse);
+      }
+    }
+  }
+
+  /// This CTA's part of the tile's keys is done. `holds`: this wave has what the CTA found of its rows.
+  __device__ __forceinline__ void finish_split(int number, int split, RowWeights<kConfig, F>& weights,
+                                               typename F::Out (&o)[kFragments][kOutFragments], bool holds) const {
+    const SplitParts<kConfig, F> parts(params_, number);
+    if (holds) parts.leave(split, [&](int i) { return row_of(i); }, weights, o);
+    if (!parts.is_last(memory_)) return;
+    if (!holds) return;
+    parts.merge([&](int i) { return row_of(i); }, weights, o);
+    store_tile(number, weights, o);
+  }
+
+  const ForwardMmaParams& params_;
+  char* memory_;
+  int row_wave_ = 0, key_wave_ = 0;
+  RowsOf<typename Mods::Mask> mask_;
+  RowsOf<typename Mods::Offset> offset_;
+  RowsOf<typename Mods::Score> score_;
+  RowsOf<typename Mods::Weight> weight_;
+};
+
+}  // namespace heddle::portable

@@ -1,0 +1,213 @@
+// The rows' weights: scores become what the values are multiplied by, before the weight_mod. With softmax each row has
+// its running maximum and the sum of its exponentials; with the other normalizers a weight is a function of its own t.
+//
+// f16 ends at 2^16 and loses bits below 2^-14, so its weights are made larger by a power of two, which the end of the
+// tile takes back:
+// - softmax: `headroom` powers beside its maximum, so that what is left of a row counts if a weight_mod drops its
+//   largest weights;
+// - sigmoid: 2^15, or 2^8 where a weight_mod needs room;
+// - none: each row has a running power of its own, from its largest t.
+#pragma once
+
+#include "families/forward_mma/shared/forward_mma_params.h"
+#include "backend/portable/shared/forward_mma_config.h"
+
+namespace heddle::portable {
+
+using shared::ForwardMmaParams;
+using shared::Normalizer;
+
+/// How a row ends.
+template <class Real>
+struct RowEnd {
+  Real factor, lse;  // what its O is multiplied by; natural
+};
+
+template <auto kConfig, class F>
+class RowWeights {
+ public:
+  using Real = typename F::Real;
+  static constexpr int kRows = kConfig.row_fragments * F::kOwnRows, kOwnRows = F::kOwnRows;
+  static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
+  static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
+  static constexpr bool kF16 = kConfig.storage == shared::Storage::f16;
+  /// Rows have maxima, or powers, that their O follows.
+  static constexpr bool kMoves = kSoftmax || (kF16 && !kSigmoid);
+  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
+
+  Real m[kRows];  // softmax: the largest score; else the power; -inf: none yet
+  Real l[kRows];  // softmax: the sum of exponentials, of the thread's keys; after join() of all
+
+  /// `scale` makes t of scores.
+  __device__ __forceinline__ explicit RowWeights(Real scale) : scale_(scale) { forget(); }
+  /// As if no key had been seen.
+  __device__ __forceinline__ void forget() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) m[i] = -F::infinity(), l[i] = 0;
+  }
+
+  /// S becomes P. O is brought to the rows' new maxima.
+  template <int kFragments, int kKeyFragments, int kOutFragments>
+  __device__ __forceinline__ void step(typename F::Scores (&s)[kFragments][kKeyFragments],
+                                       typename F::Out (&o)[kFragments][kOutFragments]) {
+    if constexpr (kSoftmax) {
+      const Real power = unit();
+      move(o, [&](int i) { return largest<false>(s, i); });
+      bool far = false;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) far |= F::magnitude(start_of(i) * power) > kFar;
+      if (F::any_of_wave(far)) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const Real from = start_of(i);
+          for_row(s, i, [&](Real& x) {
+            x = F::exp2(F::fused(x - from, power, kHeadroom));
+            l[i] += x;
+          });
+        }
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const Real from = F::fused(start_of(i), -power, kHeadroom);
+        for_row(s, i, [&](Real& x) {
+          x = F::exp2(F::fused(x, power, from));
+          l[i] += x;
+        });
+      }
+    } else if constexpr (kSigmoid) {
+      const Real unit = scale_ * static_cast<Real>(-kLog2E);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        // Where the power overflows, the weight is 0.
+        for_row(s, i, [&](Real& x) { x = F::reciprocal(kBase + F::exp2(F::fused(x, unit, -Real(kRaise)))); });
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        for_row(s, i, [&](Real& x) { x = x == -F::infinity() ? Real(0) : x * scale_; });
+      }
+      if constexpr (kMoves) {
+        move(o, [&](int i) { return power_of(largest<true>(s, i)); });
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const Real factor = F::exp2(-start_of(i));
+          for_row(s, i, [&](Real& x) { x *= factor; });
+        }
+      }
+    }
+  }
+
+  /// The sums become those of whole rows.
+  __device__ __forceinline__ void join() {
+    if constexpr (kSoftmax) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) l[i] = F::row_sum(l[i]);
+    }
+  }
+
+  /// After join().
+  __device__ __forceinline__ RowEnd<Real> close(int i, const shared::Sinks& sinks, int head) const {
+    if constexpr (kSigmoid) return {kUnraise, 0};
+    if constexpr (!kSoftmax) return {kMoves ? F::exp2(start_of(i)) : Real(1), 0};
+    if constexpr (kConfig.sinks) {
+      const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
+      return close_with_sink(i, sink);
+    }
+    // NaN stays.
+    return {l[i] > 0 ? F::reciprocal(l[i]) : l[i],
+            F::fused(m[i], scale_, static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom))};
+  }
+
+  /// Of a row that attends nothing.
+  static __device__ __forceinline__ Real lse_of_nothing(const shared::Sinks& sinks, int head) {
+    if constexpr (!kConfig.sinks) return -F::infinity();
+    const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
+    return sink < F::infinity() ? sink : F::nan();
+  }
+
+  /// What O and l are multiplied by when the row's m becomes `to`, in a state that has `from`.
+  __device__ __forceinline__ Real factor_between(Real from, Real to) const {
+    if constexpr (!kMoves) return 1;
+    return F::exp2((from - (to == -F::infinity() ? Real(0) : to)) * unit());
+  }
+
+ private:
+  static constexpr double kLn2 = 0.693147180559945309, kLog2E = 1.44269504088896341;
+  static constexpr int kRaise = kF16 && kSigmoid ? kConfig.weighted ? 8 : 15 : 0;
+  static constexpr Real kUnraise = kRaise == 0 ? 1 : kRaise == 8 ? 0x1p-8 : 0x1p-15, kBase = kUnraise;
+  static constexpr int kTop = kConfig.weighted ? 5 : 10;      // none: of the largest weight
+  static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
+  static constexpr Real kHeadroom = kConfig.headroom;
+  /// Up to this power an exponent is x unit - m unit, one fused multiply-add. Beyond, where m unit is rounded too
+  /// coarsely or is infinite, it is (x - m) unit.
+  static constexpr Real kFar = 1024;
+
+  /// m times this is in powers of two.
+  __device__ __forceinline__ Real unit() const { return kSoftmax ? scale_ * static_cast<Real>(kLog2E) : Real(1); }
+  /// What stands for m in exponents.
+  __device__ __forceinline__ Real start_of(int i) const { return m[i] == -F::infinity() ? Real(0) : m[i]; }
+
+  template <int kFragments, int kKeyFragments, class Visit>
+  __device__ __forceinline__ static void for_row(typename F::Scores (&s)[kFragments][kKeyFragments], int i,
+                                                 Visit&& visit) {
+#pragma unroll
+    for (int n = 0; n < kKeyFragments; ++n) {
+#pragma unroll
+      for (int c = 0; c < F::kOwnKeys; ++c) visit(s[i / kOwnRows][n].x[i % kOwnRows][c]);
+    }
+  }
+  /// Of a whole row; numbers that are NaN do not count.
+  template <bool kMagnitude, int kFragments, int kKeyFragments>
+  __device__ __forceinline__ static Real largest(typename F::Scores (&s)[kFragments][kKeyFragments], int i) {
+    Real found = kMagnitude ? Real(0) : -F::infinity();
+    for_row(s, i, [&](Real& x) { found = F::larger(found, kMagnitude ? F::magnitude(x) : x); });
+    return F::row_max(found);
+  }
+  __device__ __forceinline__ static Real power_of(Real largest) {
+    if (!(largest > 0)) return -F::infinity();
+    const Real power = F::floor(F::log2(largest)) - Real(kTop);
+    return power < kLeast ? kLeast : power > kMost ? kMost : power;
+  }
+
+  /// m becomes the larger one of m and what the rows of this step have.
+  template <int kFragments, int kOutFragments, class Of>
+  __device__ __forceinline__ void move(typename F::Out (&o)[kFragments][kOutFragments], Of&& of) {
+    Real factor[kRows];
+    bool moved = false;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const Real before = m[i];
+      m[i] = F::larger(before, of(i));
+      factor[i] = factor_between(before, m[i]);
+      l[i] *= factor[i];
+      moved |= m[i] != before;
+    }
+    if (!F::any_of_wave(moved)) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int d = 0; d < kOutFragments; ++d) {
+#pragma unroll
+        for (int c = 0; c < F::kOwnOuts; ++c) o[i / kOwnRows][d].x[i % kOwnRows][c] *= factor[i];
+      }
+    }
+  }
+
+  /// m' is the larger one of m and the sink: l' = l 2^(m - m') + 2^(sink - m'), and O is divided by l' 2^(m' - m).
+  __device__ __forceinline__ RowEnd<Real> close_with_sink(int i, Real sink) const {
+    const Real own = sink * static_cast<Real>(kLog2E), power = F::fused(m[i], unit(), -kHeadroom);
+    const Real top = F::larger(power, own), from = top == -F::infinity() ? Real(0) : top;
+    // Far below a sink the row's share becomes a subnormal number, which exp2 may flush: weights of 2^24 make it count.
+    const Real share = F::exp2(power - from + 24) * Real(0x1p-24);
+    const Real sum = F::fused(l[i], share, F::exp2(own - from));
+    RowEnd<Real> end;
+    end.factor = sum > 0 ? share * F::reciprocal(sum) : sum;  // NaN stays
+    end.lse = l[i] == 0 ? (sum == sum ? sink : sum) : static_cast<Real>(kLn2) * (top + F::log2(sum));
+    return end;
+  }
+
+  Real scale_;
+};
+
+}  // namespace heddle::portable

@@ -1,0 +1,71 @@
+#include "backend/portable/portable_config.h"
+
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+
+#include "expr/simplify.h"
+
+namespace heddle::plan {
+
+using problem::AttentionProblem;
+using shared::FragmentKind;
+
+shared::Storage storage_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return shared::Storage::f16;
+    case DType::bf16:
+      return shared::Storage::bf16;
+    case DType::f32:
+      return shared::Storage::f32;
+    default:
+      return shared::Storage::f64;
+  }
+}
+
+shared::Normalizer normalizer_of(const AttentionProblem& problem) {
+  if (problem.normalizer == Normalizer::softmax) return shared::Normalizer::softmax;
+  return problem.normalizer == Normalizer::none ? shared::Normalizer::none : shared::Normalizer::sigmoid;
+}
+
+KernelMods portable_mods(const AttentionProblem& problem) {
+  using shared::ScoreForm;
+  KernelMods mods = kernel_mods(problem, OfKeys::left);
+  mods.streamed.reset();
+  mods.drops.reset();
+  mods.descending = false;
+  mods.slope = Expr();
+  mods.mask_form = shared::MaskForm::direct;
+  if (mods.cap != 0) {
+    mods.form = ScoreForm::mapped;
+    mods.score = expr::simplify(by_position(problem, mods.kv_start).score_mod, expr::Precision::f32);
+    mods.offset = Expr();
+    mods.cap = 0;
+    mods.factor = 1;
+  } else if (mods.form != ScoreForm::plain && mods.form != ScoreForm::mapped) {
+    mods.form = ScoreForm::added;
+  }
+  return mods;
+}
+
+MmaTarget amd_target(std::string_view architecture) {
+  const auto is_one_of = [&](std::initializer_list<std::string_view> chips) {
+    return std::ranges::find(chips, architecture) != chips.end();
+  };
+  FragmentKind narrow = FragmentKind::fma;
+  if (architecture.starts_with("gfx11")) narrow = FragmentKind::gfx11;
+  if (is_one_of({"gfx1200", "gfx1201"})) narrow = FragmentKind::gfx12;
+  if (is_one_of({"gfx90a", "gfx940", "gfx941", "gfx942", "gfx950"})) narrow = FragmentKind::gfx9;
+  return {narrow, FragmentKind::fma};
+}
+
+int row_alignment(const ConstTensorView& view) {
+  std::uint64_t bytes = reinterpret_cast<std::uintptr_t>(view.data) | 16;
+  for (int axis = 0; axis + 1 < view.rank(); ++axis) {
+    if (view.shape[axis] > 1) bytes |= static_cast<std::uint64_t>(view.strides[axis] * size_of(view.dtype));
+  }
+  return 1 << std::countr_zero(bytes);
+}
+
+}  // namespace heddle::plan

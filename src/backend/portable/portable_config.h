@@ -1,0 +1,32 @@
+// What the kernels over the portable fragments are configured by: a problem's types, its mods, how its rows are
+// aligned, and the fragments of a chip.
+#pragma once
+
+#include <string_view>
+
+#include "backend/portable/shared/forward_mma_config.h"
+#include "plan/mods/kernel_mods.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+/// What the kernels compute of the mods: t = factor * score, or that and a term of each element (added), or the
+/// score_mod of each element as it is written (mapped).
+KernelMods portable_mods(const problem::AttentionProblem& problem);
+
+/// What divides every row's address, in bytes, up to 16: by the strides and by the address (null: any).
+int row_alignment(const ConstTensorView& view);
+
+// What kernels' configurations call a type and a normalizer.
+shared::Storage storage_of(DType dtype);
+shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);
+
+/// Whose fragments kernels are made of: those of 16-bit storage, and those of f32 and f64.
+struct MmaTarget {
+  shared::FragmentKind narrow, wide;
+};
+inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma};
+/// The fragments of an AMD chip: "gfx1100". A chip without the matrix instructions that are known multiplies plainly.
+MmaTarget amd_target(std::string_view architecture);
+
+}  // namespace heddle::plan

@@ -1,0 +1,125 @@
+#include "backend/portable/portable_refuses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "backend/portable/portable_config.h"
+#include "expr/node.h"
+#include "plan/mods/refuses_values.h"
+#include "plan/tiles/schedule.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+
+constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
+constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 128;
+
+bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+std::string refuse_types(const AttentionProblem& problem) {
+  const DType dtype = problem.q_dtype;
+  const bool known = is_16_bits(dtype) || dtype == DType::f32 || dtype == DType::f64;
+  if (!known || problem.k_dtype != dtype || problem.v_dtype != dtype) {
+    return fmt::format("q, k, v are {}, {}, {}; bf16, f16, f32 or f64 for all is accepted", name(problem.q_dtype),
+                       name(problem.k_dtype), name(problem.v_dtype));
+  }
+  const std::array accepted = {DType::f16, DType::bf16, DType::f32, DType::f64};
+  if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
+    return fmt::format("o is {}; f16, bf16, f32 and f64 are accepted", name(problem.o_dtype));
+  }
+  for (const auto& [what, dim] : {std::pair{"q and k have", problem.qk_dim}, {"v has", problem.v_dim}}) {
+    const std::int64_t most = dtype == DType::f64 ? kLargestF64Dim : kLargestDim;
+    if (dim < 1 || dim > most) return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, most);
+  }
+  return {};
+}
+
+std::string refuse_max_scores(const AttentionProblem& problem) {
+  return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
+}
+
+/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
+std::string refuse_lse_rest(const AttentionProblem& problem) {
+  if (!problem.with_lse_rest) return {};
+  return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"
+                                                : "lse_rest is given; lse without it is accepted";
+}
+
+/// With f64 inputs mods are f64, and device text knows f32 alone.
+std::string refuse_wide_mods(const AttentionProblem& problem) {
+  if (problem.q_dtype != DType::f64) return {};
+  if (!problem.score_mod.empty() || !problem.weight_mod.empty()) {
+    return "q is f64 and there is a score_mod or a weight_mod, which are f64 then; none is accepted";
+  }
+  const auto is_real = [](const expr::Node* node) { return node->type == ExprType::f32; };
+  if (problem.mask_mod.empty() || std::ranges::none_of(expr::post_order(problem.mask_mod), is_real)) return {};
+  return fmt::format("q is f64 and mask_mod is {}, whose reals are f64 then; masks of integers and bools are accepted",
+                     print(problem.mask_mod));
+}
+
+std::string refuse_sizes(const AttentionProblem& problem) {
+  const double factor = portable_mods(problem).factor;
+  const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
+  if (!std::isfinite(static_cast<float>(largest * std::numbers::log2e))) {
+    return fmt::format("scale is {}{}; numbers in the range of f32 are accepted", problem.scale,
+                       factor == 1 ? "" : fmt::format(", and score_mod multiplies it by {}", factor));
+  }
+  if (problem.q_rows > kLastRow) return fmt::format("q has {} rows; up to {} are accepted", problem.q_rows, kLastRow);
+  if (problem.kv_rows > kLastRow) return fmt::format("k has {} rows; up to {} are accepted", problem.kv_rows, kLastRow);
+  const std::int64_t tiles = count_tiles(problem, kSmallestTile);
+  if (tiles > shared::kMaxTiles) {
+    return fmt::format("{} sequences of {} heads and {} queries make {} tiles of {} queries; up to {} are accepted",
+                       problem.batch, problem.q_heads, problem.q_rows, tiles, kSmallestTile, shared::kMaxTiles);
+  }
+  return {};
+}
+
+/// The simulator of the tests knows the chip (tests/backend/amd/simulator).
+bool is_simulated(std::string_view architecture) {
+  const std::array simulated = {"gfx942", "gfx1100", "gfx1201"};
+  return std::ranges::find(simulated, architecture) != simulated.end();
+}
+
+}  // namespace
+
+std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
+  std::array<std::string, 6> reasons = {refuse_types(problem),      refuse_wide_mods(problem),
+                                        refuse_max_scores(problem), refuse_lse_rest(problem),
+                                        refuse_sizes(problem),      refuses_values(problem, options.bindings)};
+  const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
+  return found == reasons.end() ? std::string() : std::move(*found);
+}
+
+std::string portable_device_refuses(const device::CudaCaps& caps) {
+  if (caps.major >= 8) return {};
+  return fmt::format("cuda:{} ({}) has compute capability {}.{}; 8.0 and later are accepted", caps.index, caps.name,
+                     caps.major, caps.minor);
+}
+std::string portable_device_refuses(const device::AmdCaps& caps) {
+  const bool known = std::ranges::any_of(std::array{"gfx9", "gfx10", "gfx11", "gfx12"},
+                                         [&](const char* name) { return caps.architecture.starts_with(name); });
+  if (known) return {};
+  return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
+                     caps.architecture);
+}
+
+std::string portable_untried(const device::CudaCaps& caps) {
+  if (caps.major == 9 && caps.minor == 0) return {};
+  return fmt::format(
+      "the portable kernels have run on compute capability 9.0 alone; for {}.{} they are compiled, and their steps are "
+      "tested on the host",
+      caps.major, caps.minor);
+}
+std::string portable_untried(const device::AmdCaps& caps) {
+  return fmt::format("the portable kernels have run on no AMD GPU; for {} they are {}", caps.architecture,
+                     is_simulated(caps.architecture) ? "compiled, and tested on a simulator of the chip"
+                                                     : "compiled, and their steps are tested on the host");
+}
+
+}  // namespace heddle::plan

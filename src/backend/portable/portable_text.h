@@ -1,0 +1,50 @@
+// What the texts of all kernels over the portable fragments share: mods, fields of configurations, fragments.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "backend/device_text/expression_text.h"
+#include "backend/portable/shared/forward_mma_config.h"
+
+namespace heddle::portable {
+
+// A field's value of a configuration, `type` as the configuration's list of fields spells it.
+inline std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
+inline std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
+template <class Enum>
+std::string value_text(std::string_view type, Enum value) {
+  return fmt::format("heddle::shared::{}::{}", type, name(value));
+}
+
+/// Mods as the portable kernels take them: their functions, and the class GeneratedMods with a member for each.
+class ModTexts {
+ public:
+  explicit ModTexts(const device_text::ModLayout& layout) : layout_(layout) {}
+  /// Member `type` of mod `name`, whose elements are of type `element`; where it is not there, portable::NoMod.
+  void add(const char* name, const char* type, bool there, const Expr& mod, device_text::TakesScore takes_score,
+           device_text::Rounding rounding, const char* element);
+  /// The member is that class.
+  void name(const char* type, const char* of);
+  std::string text() const;
+
+ private:
+  device_text::ModLayout layout_;
+  std::string functions_, members_;
+};
+
+/// "MmaFragments", and the header that has it: "portable/fragments/mma.cuh".
+std::string fragments_class(shared::FragmentKind kind);
+std::string fragments_header(shared::FragmentKind kind);
+
+/// Waves that share a SIMD of an AMD GPU, if a kernel has to say so; 0: it has not. CDNA has 512 registers a thread, of
+/// which half are for matrix instructions alone: the compiler takes them all for one wave, parks sums there, and copies
+/// them.
+template <class Config>
+int waves_a_simd(const Config& config) {
+  return config.fragments == shared::FragmentKind::gfx9 ? config.ctas : 0;
+}
+
+}  // namespace heddle::portable

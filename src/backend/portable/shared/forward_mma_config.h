@@ -1,0 +1,70 @@
+// forward_mma's configuration: what one kernel of the portable family computes, and how. Read by the planner, by the
+// launchers, and by the kernel itself: no headers but these, plain integers only.
+//
+// A CTA (AMD: workgroup) computes one tile: `rows()` rows of scores against the key blocks of its runs. Its waves share
+// the rows; where rows are few, they share the keys of each step instead, and merge what they found when the tile ends.
+// How many rows, keys and columns a fragment has is each architecture's own (FragmentShape).
+#pragma once
+
+#include "shared/mod_forms.h"
+#include "shared/storage.h"
+#include "shared/tile_shape.h"
+
+namespace heddle::shared {
+
+/// Storage of q, k and v, all alike. f32 and f64 are multiplied as they are.
+enum class Storage : int { f16, bf16, f32, f64 };
+inline constexpr const char* kStorages[] = {"f16", "bf16", "f32", "f64"};
+constexpr const char* name(Storage storage) { return kStorages[static_cast<int>(storage)]; }
+constexpr int bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
+
+/// Whose fragments a kernel is made of: fragments/ in kernels/portable.
+enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
+inline constexpr const char* kFragmentKinds[] = {"host", "mma", "fma", "gfx11", "gfx12", "gfx9"};
+constexpr const char* name(FragmentKind kind) { return kFragmentKinds[static_cast<int>(kind)]; }
+
+/// What a step brings: keys and values; keys alone; or one block, which is multiplied as keys and then as values.
+enum class StepBlocks : int { keys_and_values, keys, both_ways };
+inline constexpr const char* kStepBlocks[] = {"keys_and_values", "keys", "both_ways"};
+constexpr const char* name(StepBlocks blocks) { return kStepBlocks[static_cast<int>(blocks)]; }
+
+/// What an architecture's fragments are: the threads of a wave, and a fragment's rows of scores.
+struct FragmentShape {
+  int wave, rows;
+};
+constexpr FragmentShape shape_of(FragmentKind kind) {
+  if (kind == FragmentKind::host) return {1, 16};
+  if (kind == FragmentKind::gfx9) return {64, 32};
+  return {32, 16};
+}
+
+struct ForwardMmaConfig {
+#define HEDDLE_FIELD(type, name, value) type name = value;
+#include "backend/portable/shared/forward_mma_config.def"
+#undef HEDDLE_FIELD
+
+  constexpr FragmentShape shape() const { return shape_of(fragments); }
+  constexpr int element_bytes() const { return bytes_of(storage); }
+  constexpr int waves() const { return row_waves * key_waves; }
+  constexpr int wave_keys() const { return kv_block / key_waves; }
+  constexpr int wave_rows() const { return row_fragments * shape().rows; }
+  constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
+  constexpr int threads() const { return waves() * shape().wave; }
+  constexpr bool packs() const { return packed_heads > 1; }
+  constexpr bool splits_keys() const { return splits > 1; }
+  /// Columns that are multiplied: what the tensors lack of them is zero.
+  constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
+  constexpr int v_columns() const {
+    const int fragment = fragments == FragmentKind::gfx9 ? 32 : 16;
+    return (v_dim + fragment - 1) / fragment * fragment;
+  }
+  /// As the list of tiles sees it. Tiles of fewer than 64 rows are those of few queries: no sequence has more than the
+  /// tile's own, so the rows up to 64 that the list reckons with hold none.
+  constexpr TileShape tile() const {
+    const int warpgroups = rows() < kWarpgroupRows ? 1 : rows() / kWarpgroupRows;
+    return {warpgroups, kv_block, packs() ? kWarpgroupRows * warpgroups / packed_heads : 0};
+  }
+  constexpr bool operator==(const ForwardMmaConfig&) const = default;
+};
+
+}  // namespace heddle::shared

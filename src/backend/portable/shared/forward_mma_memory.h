@@ -1,0 +1,63 @@
+// forward_mma's memory: what a CTA shares, and what the CTAs that share a tile leave each other. From the configuration
+// alone. Read by the planner, by the launchers, and by the kernel itself: no headers but these, plain integers only.
+#pragma once
+
+#include "backend/portable/shared/forward_mma_config.h"
+
+namespace heddle::shared {
+
+/// Rows in shared memory are an odd number of 16 bytes apart, so that the same 16 bytes of eight rows stand in all
+/// banks.
+constexpr int row_pitch(int columns, int element_bytes) { return ((columns * element_bytes + 15) / 16 | 1) * 16; }
+
+/// Offsets in bytes. When a tile ends its waves' rows stand where keys and values were.
+struct ForwardMmaMemory {
+  int k_pitch, v_pitch;  // from one row to the next; queries as keys. transposed: of v, whose rows are its columns
+  int k, v, q;           // q: [tile rows], shared_queries
+  int stage;             // from a buffer of keys to the other one; 0: there is one
+  int bytes;
+};
+
+/// Values stand by columns where an architecture has no transposing load.
+constexpr bool transposes_values(FragmentKind kind) {
+  return kind == FragmentKind::gfx11 || kind == FragmentKind::gfx12 || kind == FragmentKind::gfx9;
+}
+
+constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
+  ForwardMmaMemory memory{};
+  const int bytes = config.element_bytes();
+  const bool transposed = transposes_values(config.fragments);
+  memory.k_pitch = row_pitch(config.qk_columns(), bytes);
+  memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);
+  const int keys = config.kv_block * memory.k_pitch;
+  const int values = (transposed ? config.v_columns() : config.kv_block) * memory.v_pitch;
+  // Values that are the keys stand apart only where they are transposed.
+  const bool apart =
+      config.blocks == StepBlocks::keys_and_values || (config.blocks == StepBlocks::both_ways && transposed);
+  memory.v = apart ? keys : 0;
+  const int block = keys + (apart ? values : 0);
+  memory.stage = config.stages > 1 ? block : 0;
+  memory.q = config.stages * block;
+  memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.k_pitch : 0);
+  if (config.key_waves > 1) {
+    const int real = config.storage == Storage::f64 ? 8 : 4;
+    const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;
+    if (merged > memory.bytes) memory.bytes = merged;
+  }
+  return memory;
+}
+
+/// The workspace of tiles that are split: for each tile a word that counts the CTAs which have finished, then what each
+/// CTA has found of each of its rows, [tiles][splits][rows][v_columns + 2] numbers: maximum, sum, O.
+struct SplitMemory {
+  long long words, parts, bytes;
+};
+constexpr SplitMemory split_memory(const ForwardMmaConfig& config, long long tiles) {
+  SplitMemory memory{};
+  memory.parts = (tiles * 8 + 255) / 256 * 256;
+  const long long real = config.storage == Storage::f64 ? 8 : 4;
+  memory.bytes = memory.parts + tiles * config.splits * config.rows() * (config.v_columns() + 2) * real;
+  return memory;
+}
+
+}  // namespace heddle::shared

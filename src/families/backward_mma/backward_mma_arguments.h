@@ -1,0 +1,24 @@
+// The parameters of the portable backward's kernels, which are the same on every device: what a plan fixes, and what
+// each run brings.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
+
+namespace heddle::backward_mma {
+
+struct Params {
+  std::vector<shared::BackwardMmaParams> passes;
+  shared::BackwardRowsParams rows{};
+};
+
+/// All but addresses, lists and values of mods.
+Params constant_params(const backend::PrepareArguments& arguments);
+
+/// The addresses of a run. Throws Error(invalid_argument), naming the tensor, where one is aligned less than planned.
+void set_addresses(const plan::BackwardMmaKernels& kernels, const problem::AttentionProblem& problem,
+                   const backend::RunArguments& arguments, Params& params);
+
+}  // namespace heddle::backward_mma

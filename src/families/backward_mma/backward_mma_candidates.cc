@@ -1,0 +1,214 @@
+#include "families/backward_mma/backward_mma_candidates.h"
+
+#include <algorithm>
+#include <span>
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::BackwardMmaConfig;
+using shared::FragmentKind;
+
+/// What a pass of the table is made of. No waves: there is none.
+struct PassShape {
+  int row_waves, row_fragments, step;
+  bool shared_rows;
+  int stages, ctas;
+};
+/// Kernels for head dims up to `most_dim`. With `values` dk and dv have a pass each.
+struct BackwardKernels {
+  int most_dim;
+  PassShape keys, values, queries;
+};
+constexpr PassShape kNone = {};
+
+// For each bound of head dims the best first. Chosen by registers and shared memory, not measured: two fragments of
+// rows a warp halve what a warp reads of a step for each product, but dk and dv of them take twice the registers.
+/// f16, bf16.
+constexpr BackwardKernels kMmaKernels[] = {
+    {64, {4, 2, 32, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {64, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {64, {4, 1, 32, true, 2, 2}, kNone, {4, 1, 32, true, 2, 2}},
+    {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
+    {128, {4, 1, 64, true, 2, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {128, {4, 1, 64, true, 1, 2}, kNone, {4, 2, 32, true, 2, 2}},
+    {128, {4, 1, 32, true, 2, 2}, kNone, {4, 2, 16, true, 2, 2}},
+    {128, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {128, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
+    {128, {4, 2, 32, true, 2, 2}, {4, 2, 32, true, 1, 2}, {4, 2, 16, true, 2, 2}},
+    {256, {4, 1, 32, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 2, 1}},
+    {256, {4, 1, 16, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 16, true, 2, 1}},
+    {256, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+};
+/// Plain multiply-adds: f32, and AMD's 16-bit types without matrix instructions.
+constexpr BackwardKernels kFmaKernels[] = {
+    {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
+    {128, {2, 1, 32, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
+    {128, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {256, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {256, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
+};
+/// AMD's fragments of 16 rows; of 32 rows and 32 keys.
+constexpr BackwardKernels kWmmaKernels[] = {
+    {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {64, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {128, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {256, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+};
+constexpr BackwardKernels kMfmaKernels[] = {
+    {64, {2, 1, 32, true, 1, 1}, {2, 1, 32, true, 1, 1}, {2, 1, 32, true, 1, 1}},
+    {128, {1, 1, 32, true, 1, 1}, {1, 1, 32, true, 1, 1}, {1, 1, 32, true, 1, 1}},
+};
+
+std::span<const BackwardKernels> kernels_of(FragmentKind fragments) {
+  if (fragments == FragmentKind::fma) return kFmaKernels;
+  if (fragments == FragmentKind::gfx11 || fragments == FragmentKind::gfx12) return kWmmaKernels;
+  if (fragments == FragmentKind::gfx9) return kMfmaKernels;
+  return kMmaKernels;
+}
+
+shared::OutputType type_of(DType dtype, DType own) {
+  if (dtype == own) return shared::OutputType::same;
+  switch (storage_of(dtype)) {
+    case shared::Storage::f16:
+      return shared::OutputType::f16;
+    case shared::Storage::bf16:
+      return shared::OutputType::bf16;
+    case shared::Storage::f32:
+      return shared::OutputType::f32;
+    default:
+      return shared::OutputType::f64;
+  }
+}
+
+BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
+  config.row_waves = shape.row_waves;
+  config.row_fragments = shape.row_fragments;
+  config.step = shape.step;
+  config.shared_rows = shape.shared_rows;
+  config.stages = config.d_qk ? shape.stages : 1;
+  config.ctas = shape.ctas;
+  return config;
+}
+
+/// A tile's rows are keys: of dk, dv or both.
+BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tensors, bool d_k, bool d_v) {
+  const DType own = tensors.q.dtype;
+  config.of_keys = true;
+  config.d_qk = d_k;
+  config.d_v = d_v;
+  config.row_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
+  config.step_bytes = std::min(row_alignment(tensors.q), row_alignment(tensors.d_o));
+  if (d_k) config.d_qk_type = type_of(tensors.dk->dtype, own);
+  if (d_v) config.d_v_type = type_of(tensors.dv->dtype, own);
+  config.gradient_bytes = std::min(d_k ? row_alignment(*tensors.dk) : 16, d_v ? row_alignment(*tensors.dv) : 16);
+  return config;
+}
+BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& tensors) {
+  config.d_qk = true;
+  config.row_bytes = std::min(row_alignment(tensors.q), row_alignment(tensors.d_o));
+  config.step_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
+  config.d_qk_type = type_of(tensors.dq->dtype, tensors.q.dtype);
+  config.gradient_bytes = row_alignment(*tensors.dq);
+  return config;
+}
+
+/// The passes of a row of the table, as far as their gradients are asked for.
+std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, const BackwardMmaConfig& all,
+                                         const BackwardTensors& tensors) {
+  std::vector<BackwardMmaConfig> passes;
+  const bool d_k = tensors.dk.has_value(), d_v = tensors.dv.has_value(), apart = kernels.values.row_waves > 0;
+  if (apart) {
+    if (d_k) passes.push_back(shaped(of_keys(all, tensors, true, false), kernels.keys));
+    if (d_v) passes.push_back(shaped(of_keys(all, tensors, false, true), kernels.values));
+  } else if (d_k || d_v) {
+    passes.push_back(shaped(of_keys(all, tensors, d_k, d_v), kernels.keys));
+  }
+  if (tensors.dq) passes.push_back(shaped(of_queries(all, tensors), kernels.queries));
+  return passes;
+}
+
+}  // namespace
+
+std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& problem, const BackwardMods& mods,
+                                                     const BackwardTensors& tensors, MmaTarget target) {
+  BackwardMmaConfig all;
+  all.qk_dim = static_cast<int>(problem.qk_dim);
+  all.v_dim = static_cast<int>(problem.v_dim);
+  all.storage = storage_of(problem.q_dtype);
+  all.masked = !mods.mask.empty();
+  all.scores = mods.form;
+  all.weighted = !mods.weight.empty();
+  all.normalizer = normalizer_of(problem);
+  all.by_sequence = problem::sequences_differ(problem) || problem.packed;
+  all.device_lengths = problem.device_lengths;
+  shared::BackwardMmaRows rows = {.storage = all.storage, .v_dim = all.v_dim, .normalizer = all.normalizer};
+  rows.o_type = type_of(problem.o_dtype, problem.q_dtype);
+  rows.sinks = problem.wanted.sinks;
+  if (tensors.d_sinks) rows.d_sinks_type = type_of(tensors.d_sinks->dtype, problem.q_dtype);
+
+  const int dim = std::max(all.qk_dim, all.v_dim), bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  std::vector<BackwardMmaKernels> found;
+  const auto append = [&](FragmentKind fragments) {
+    all.fragments = fragments;
+    for (const BackwardKernels& kernels : kernels_of(fragments)) {
+      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, tensors), rows});
+    }
+  };
+  const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.narrow : target.wide;
+  append(own);
+  // AMD's, where no kernel of matrix instructions fits or does without scratch memory.
+  if (own != FragmentKind::mma && own != FragmentKind::fma) append(FragmentKind::fma);
+  return found;
+}
+
+std::string_view name_of_pass(const BackwardMmaConfig& pass) {
+  if (!pass.of_keys) return "dq";
+  return !pass.d_v ? "dk" : !pass.d_qk ? "dv" : "dk and dv";
+}
+
+namespace {
+
+/// A pass's own numbers, under its name.
+void add_pass(const BackwardMmaConfig& pass, std::vector<Setting>& settings) {
+  const int kind = !pass.of_keys ? 0 : pass.d_qk && pass.d_v ? 1 : pass.d_qk ? 2 : 3;
+  const auto add = [&](const std::string_view(&names)[4], std::variant<bool, int, std::string_view> value) {
+    settings.push_back({names[kind], value});
+  };
+#define HEDDLE_OF_PASS(field) \
+  { "dq " field, "dk and dv " field, "dk " field, "dv " field }
+  static constexpr std::string_view kRows[] = HEDDLE_OF_PASS("rows"), kFragments[] = HEDDLE_OF_PASS("row_fragments"),
+                                    kStep[] = HEDDLE_OF_PASS("step"), kStages[] = HEDDLE_OF_PASS("stages"),
+                                    kRowBytes[] = HEDDLE_OF_PASS("row_bytes"),
+                                    kStepBytes[] = HEDDLE_OF_PASS("step_bytes"),
+                                    kShared[] = HEDDLE_OF_PASS("shared_memory_bytes");
+#undef HEDDLE_OF_PASS
+  add(kRows, pass.rows());
+  add(kFragments, pass.row_fragments);
+  add(kStep, pass.step);
+  add(kStages, pass.stages);
+  add(kRowBytes, pass.row_bytes);
+  add(kStepBytes, pass.step_bytes);
+  add(kShared, shared::backward_mma_memory(pass).bytes);
+}
+
+}  // namespace
+
+std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels) {
+  std::vector<Setting> settings = {{"storage", std::string_view(shared::name(kernels.rows.storage))},
+                                   {"normalizer", std::string_view(shared::name(kernels.rows.normalizer))}};
+  if (kernels.passes.empty()) return settings;
+  const BackwardMmaConfig& any = kernels.passes.front();
+  settings.push_back({"fragments", std::string_view(shared::name(any.fragments))});
+  settings.push_back({"qk_dim", any.qk_dim});
+  settings.push_back({"v_dim", any.v_dim});
+  settings.push_back({"scores", std::string_view(shared::name(any.scores))});
+  settings.push_back({"masked", any.masked});
+  settings.push_back({"weighted", any.weighted});
+  for (const BackwardMmaConfig& pass : kernels.passes) add_pass(pass, settings);
+  return settings;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,41 @@
+// backward_mma's configurations: of a problem, from the family's table of kernels.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/portable/portable_config.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
+#include "plan/mods/backward_mods.h"
+#include "plan/plan.h"
+#include "plan/setting.h"
+
+namespace heddle::plan {
+
+/// The kernels of backward_mma: its passes in the order of their launches, and what the kernels around them are.
+struct BackwardMmaKernels {
+  std::vector<shared::BackwardMmaConfig> passes;
+  shared::BackwardMmaRows rows;
+};
+
+/// The kernels for a problem on a GPU, best first. What depends on strides is as `tensors` have them.
+std::vector<BackwardMmaKernels> backward_mma_kernels(const problem::AttentionProblem& problem, const BackwardMods& mods,
+                                                     const BackwardTensors& tensors, MmaTarget target);
+
+/// What a pass is called in names and in explain(): "dk and dv", "dk", "dv", "dq".
+std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
+
+/// What explain() shows of the kernels.
+std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels);
+
+/// Calls visit(name, type, pointer to member) for each field, in order; `type` is spelled as in heddle::shared.
+template <class Visit>
+void for_each_backward_mma_field(Visit&& visit) {
+#define HEDDLE_FIELD(type, name, value) \
+  visit(std::string_view(#name), std::string_view(#type), &shared::BackwardMmaConfig::name);
+#include "families/backward_mma/shared/backward_mma_config.def"
+#undef HEDDLE_FIELD
+}
+
+}  // namespace heddle::plan

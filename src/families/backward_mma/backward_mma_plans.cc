@@ -1,0 +1,226 @@
+#include "families/backward_mma/backward_mma_plans.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
+#include "families/backward_mma/shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "heddle/error.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::BackwardMmaConfig;
+
+bool is_accepted(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
+}
+
+std::string refuse_types(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  const BackwardTensors& tensors = *request.backward;
+  if (problem.q_dtype == DType::f64) return "q, k and v are f64; f16, bf16 or f32 for all is accepted";
+  if (tensors.d_o.dtype != problem.q_dtype) {
+    return fmt::format("dO is {}; {}, q's type, is accepted", name(tensors.d_o.dtype), name(problem.q_dtype));
+  }
+  for (const auto& [what, view] : {std::pair("dq", &tensors.dq), std::pair("dk", &tensors.dk),
+                                   std::pair("dv", &tensors.dv), std::pair("d_sinks", &tensors.d_sinks)}) {
+    if (*view && !is_accepted((*view)->dtype)) {
+      return fmt::format("{} is {}; f16, bf16, f32 and f64 are accepted", what, name((*view)->dtype));
+    }
+  }
+  return {};
+}
+
+std::string refuse_pages(const AttentionProblem& problem) {
+  if (problem.page_rows == 0) return {};
+  return fmt::format("k and v are pages of {} rows; k and v without a page table are accepted", problem.page_rows);
+}
+
+/// Tensors that serve several sequences: their gradients would be sums over these.
+std::string refuse_broadcasts(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  if (problem.packed || problem.batch <= 1) return {};
+  const AttentionTensors& tensors = request.tensors;
+  for (const auto& [what, view, wanted] :
+       {std::tuple("q", &tensors.q, problem.wanted.q), std::tuple("k", &tensors.k, problem.wanted.k),
+        std::tuple("v", &tensors.v, problem.wanted.v)}) {
+    if (wanted && view->shape[0] == 1) {
+      return fmt::format(
+          "{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted", what,
+          problem.batch, problem.batch);
+    }
+  }
+  return {};
+}
+
+std::string refuse_reads(const Request& request) {
+  const BackwardTensors& tensors = *request.backward;
+  if (!tensors.d_captures.empty()) {
+    return fmt::format("the gradient of capture '{}' is asked for; gradients of q, k, v and sinks are accepted",
+                       tensors.d_captures.begin()->first);
+  }
+  if (tensors.d_params.empty()) return {};
+  return fmt::format("the gradient of param '{}' is asked for; gradients of q, k, v and sinks are accepted",
+                     tensors.d_params.begin()->first);
+}
+
+std::string refuse_blocks(const AttentionOptions& options) {
+  if (options.block_mask == nullptr) return {};
+  const BlockSize block = options.block_mask->block();
+  if (block.q % shared::kBackwardBlock == 0 && block.kv % shared::kBackwardBlock == 0) return {};
+  return fmt::format("the block mask has blocks of {} x {}; multiples of {} x {} are accepted", block.q, block.kv,
+                     shared::kBackwardBlock, shared::kBackwardBlock);
+}
+
+std::string refuse_sizes(const AttentionProblem& problem) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
+  const std::int64_t tiles = count_tiles_of(problem, TileRows::keys, {1, shared::kBackwardBlock}) * 4;
+  if (std::max(blocks, tiles) <= kMost) return {};
+  return fmt::format("{} rows of q and {} of k in {} and {} heads make {} tiles; up to {} are accepted", problem.q_rows,
+                     problem.kv_rows, problem.q_heads, problem.kv_heads, std::max(blocks, tiles), kMost);
+}
+
+template <class Caps>
+std::string refuses_on(const Request& request, const Caps& caps) {
+  const AttentionProblem& problem = request.problem;
+  std::string reason = portable_refuses(problem, request.options, caps);
+  if (!reason.empty()) return reason;
+  std::array<std::string, 6> reasons = {refuse_types(request),          refuse_pages(problem),
+                                        refuse_broadcasts(request),     refuse_reads(request),
+                                        refuse_blocks(request.options), refuse_sizes(problem)};
+  const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
+  return found == reasons.end() ? std::string() : std::move(*found);
+}
+
+std::string describe_kernels(const BackwardMmaKernels& kernels) {
+  std::vector<std::string> passes;
+  for (const BackwardMmaConfig& pass : kernels.passes) {
+    passes.push_back(fmt::format("{} {} x {}", name_of_pass(pass), pass.rows(), pass.step));
+  }
+  return fmt::format("{}", fmt::join(passes, ", "));
+}
+
+void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels, const BackwardMods& mods,
+              Plan& plan) {
+  plan.forms.score = describe_derivative(mods);
+  if (!mods.mask.empty()) plan.forms.mask = "computed for each pair of a partial block";
+  if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
+  for (const BackwardMmaConfig& pass : kernels.passes) {
+    plan.gradients.push_back(
+        fmt::format("{}: in registers of one CTA, {}; S{} recomputed; the same bits in each run", name_of_pass(pass),
+                    pass.of_keys ? "over the queries of all query heads of the group" : "over the keys",
+                    pass.d_qk ? " and dP are" : " is"));
+  }
+  if (problem.wanted.sinks) {
+    plan.gradients.push_back(
+        "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
+  }
+}
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& caps, MmaTarget target,
+                               const RowsOf& rows_of) {
+  const AttentionProblem& problem = request.problem;
+  const BackwardMods mods = backward_mods(problem);
+  std::vector<Choice> choices;
+  std::vector<std::string> rejected;
+  for (const BackwardMmaKernels& kernels : backward_mma_kernels(problem, mods, *request.backward, target)) {
+    if (const std::string reason = backward_mma_misfit(kernels, caps.shared_memory_bytes); !reason.empty()) {
+      rejected.push_back(fmt::format("{}: {}", describe_kernels(kernels), reason));
+      continue;
+    }
+    Choice choice;
+    Plan& plan = choice.plan;
+    choice.block_mask = rows_of({shared::kBackwardBlock, shared::kBackwardBlock});
+    plan.family = "backward_mma";
+    plan.device = caps.index;
+    plan.multiprocessors = caps.multiprocessors;
+    plan.own = kernels;
+    plan.workspace_bytes = backward_mma_workspace(problem, kernels).bytes;
+    plan.tile = {shared::kBackwardBlock, shared::kBackwardBlock};
+    for (const BackwardMmaConfig& pass : kernels.passes) {
+      const TileRows rows = pass.of_keys ? TileRows::keys : TileRows::queries;
+      const auto ctas = static_cast<int>(count_tiles_of(problem, rows, pass.tile())) * pass.parts();
+      plan.grid = std::max(plan.grid, ctas);
+      plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
+    }
+    describe(problem, kernels, mods, plan);
+    choices.push_back(std::move(choice));
+  }
+  if (choices.empty()) {
+    throw Error(ErrorCode::unsupported, fmt::format("no kernel of backward_mma fits: {}", fmt::join(rejected, "; ")));
+  }
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    choices[i].plan.rejected = rejected;
+    for (std::size_t j = i + 1; j < choices.size(); ++j) {
+      choices[i].plan.rejected.push_back(
+          fmt::format("{}: stands after {} in the table of the family, which is not measured",
+                      describe_kernels(choices[j].plan.part<BackwardMmaKernels>()),
+                      describe_kernels(choices[i].plan.part<BackwardMmaKernels>())));
+    }
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t shared_memory_bytes) {
+  for (const BackwardMmaConfig& pass : kernels.passes) {
+    const int bytes = shared::backward_mma_memory(pass).bytes;
+    if (bytes > shared_memory_bytes) {
+      return fmt::format("{} needs {} bytes of shared memory of {}", name_of_pass(pass), bytes, shared_memory_bytes);
+    }
+  }
+  return {};
+}
+
+std::string backward_mma_refuses(const Request& request, const device::CudaCaps& caps) {
+  return refuses_on(request, caps);
+}
+std::string backward_mma_refuses(const Request& request, const device::AmdCaps& caps) {
+  return refuses_on(request, caps);
+}
+
+std::vector<Choice> backward_mma(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  return choices_of(request, caps, kNvidia, rows_of);
+}
+std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& caps, const RowsOf& rows_of) {
+  return choices_of(request, caps, amd_target(caps.architecture), rows_of);
+}
+
+BackwardSchedule backward_mma_schedule(const AttentionProblem& problem, const BackwardMmaConfig& pass,
+                                       const BlockMask* block_mask) {
+  return backward_schedule(problem, pass.of_keys ? TileRows::keys : TileRows::queries, pass.tile(), false, block_mask);
+}
+
+bool has_spans(const BackwardMmaKernels& kernels) {
+  return !kernels.passes.empty() && kernels.passes.front().by_sequence;
+}
+
+shared::BackwardListsMemory backward_mma_lists(const AttentionProblem& problem) {
+  return shared::backward_lists_memory(problem.batch, count_row_blocks(problem), 0);
+}
+
+BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, const BackwardMmaKernels& kernels) {
+  const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
+  BackwardMmaWorkspace workspace{};
+  const bool softmax = kernels.rows.normalizer == shared::Normalizer::softmax;
+  workspace.sinks = softmax ? aligned(blocks * shared::kRowNumbers * 4) : 0;
+  workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * 4) : 0);
+  workspace.bytes = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
+  return workspace;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,86 @@
+// backward_mma's configuration: what one pass of the portable backward computes, and how. Read by the planner, by the
+// launchers, and by the kernels themselves: no headers but these, plain integers only.
+//
+// A CTA (AMD: workgroup) has a tile of rows, queries or keys of one head, whose gradients stay in its registers, and
+// walks the steps that attend them. Of a step it brings two blocks: of q or k, and of dO or v. Each product is one of
+// forward_mma's fragments, so a pass is two of its configurations, side by side in shared memory.
+#pragma once
+
+#include "backend/portable/shared/forward_mma_memory.h"
+
+namespace heddle::shared {
+
+/// The lists of tiles and steps know rows and columns of scores in blocks of so many.
+inline constexpr int kBackwardBlock = 64;
+
+struct BackwardMmaConfig {
+#define HEDDLE_FIELD(type, name, value) type name = value;
+#include "families/backward_mma/shared/backward_mma_config.def"
+#undef HEDDLE_FIELD
+
+  constexpr FragmentShape shape() const { return shape_of(fragments); }
+  constexpr int wave_rows() const { return row_fragments * shape().rows; }
+  constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
+  constexpr int threads() const { return row_waves * shape().wave; }
+  /// A tile of the lists has 64 rows or more: so many CTAs share it.
+  constexpr int parts() const { return rows() < kBackwardBlock ? kBackwardBlock / rows() : 1; }
+  constexpr TileShape tile() const { return {rows() < kBackwardBlock ? 1 : rows() / kBackwardBlock, kBackwardBlock}; }
+  constexpr bool operator==(const BackwardMmaConfig&) const = default;
+};
+
+/// The products of q and k, or of v and dO, as those of a forward whose rows are the tile's and whose keys the steps':
+/// S = rows step^T, and gradients of the rows += x step.
+constexpr ForwardMmaConfig side_of(const BackwardMmaConfig& config, int dim, bool adds, int stages) {
+  ForwardMmaConfig side;
+  side.fragments = config.fragments;
+  side.qk_dim = side.v_dim = dim;
+  side.row_waves = config.row_waves;
+  side.row_fragments = config.row_fragments;
+  side.kv_block = config.step;
+  side.shared_queries = config.shared_rows;
+  side.ctas = config.ctas;
+  side.storage = config.storage;
+  side.q_bytes = config.row_bytes;
+  side.kv_bytes = config.step_bytes;
+  side.blocks = adds ? StepBlocks::both_ways : StepBlocks::keys;
+  side.stages = stages;
+  return side;
+}
+constexpr ForwardMmaConfig scores_side(const BackwardMmaConfig& config) {
+  return side_of(config, config.qk_dim, config.d_qk, config.d_qk ? config.stages : 1);
+}
+constexpr ForwardMmaConfig values_side(const BackwardMmaConfig& config) {
+  return side_of(config, config.v_dim, config.d_v, 1);
+}
+
+/// Offsets in bytes.
+struct BackwardMmaMemory {
+  int scores, values;  // the memory of both sides' fragments
+  int numbers;         // of_keys: lse and delta of a step's queries
+  int bytes;
+};
+constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config) {
+  constexpr int kAligned = 128;
+  const auto aligned = [](int bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; };
+  BackwardMmaMemory memory{};
+  memory.values = aligned(forward_mma_memory(scores_side(config)).bytes);
+  // Without dk or dq nobody multiplies v and dO: the rows' operand has no place.
+  ForwardMmaConfig values = values_side(config);
+  values.shared_queries = values.shared_queries && config.d_qk;
+  memory.numbers = memory.values + aligned(forward_mma_memory(values).bytes);
+  memory.bytes = memory.numbers + (config.of_keys ? 2 * config.step * 4 : 0);
+  return memory;
+}
+
+/// What the kernels around the passes have to know.
+struct BackwardMmaRows {
+  Storage storage = Storage::bf16;  // of dO
+  int v_dim = 0;
+  Normalizer normalizer = Normalizer::softmax;
+  OutputType o_type = OutputType::same;
+  bool sinks = false;  // d_sinks is asked for
+  OutputType d_sinks_type = OutputType::f32;
+  constexpr bool operator==(const BackwardMmaRows&) const = default;
+};
+
+}  // namespace heddle::shared

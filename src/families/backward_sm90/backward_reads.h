@@ -1,0 +1,64 @@
+// How backward_sm90 sums the gradients of captures and params (shared/backward_reads.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "families/backward_sm90/shared/backward_reads_params.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "plan/capture_sums.h"
+#include "plan/mods/kv_start.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+struct BackwardRead {
+  int sum = 0;  // into BackwardReads::sums
+  bool of_weight = false;
+  std::vector<Expr> indices;  // of positions, as kernels read them
+  Expr slope;
+  shared::ReadKind kind{};
+};
+
+struct BackwardReads {
+  std::vector<CaptureSum> sums;
+  std::vector<BackwardRead> reads;
+  // Launches of the pass, one after the other, so that tiles that share places add in order: one for each sequence, one
+  // for each head of keys.
+  bool round_a_sequence = false, round_a_head = false;
+  bool apart = true;  // shared::BackwardReadsParams
+
+  bool any() const { return !sums.empty(); }
+  /// Some read needs the pass over all pairs.
+  bool visits_pairs() const;
+  bool of_weights() const;
+  bool has(shared::ReadKind kind) const;
+  /// The sum is stored by the pass itself.
+  bool stores(std::size_t sum) const;
+  bool has_partials(std::size_t sum) const;
+  /// For a layout of their captures and params.
+  std::vector<Expr> all() const;
+};
+/// Empty without gradients of captures and params.
+BackwardReads backward_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const KvStart& start);
+
+/// Empty where the family takes them; else a sentence.
+std::string refuses_reads(const problem::AttentionProblem& problem, const BackwardReads& reads);
+
+/// Of each sum a sentence.
+std::vector<std::string> describe_reads(const BackwardReads& reads);
+
+/// Offsets in bytes from the place of all of it in the workspace. Each run begins with zeros there.
+struct BackwardReadsMemory {
+  std::vector<std::int64_t> partials;                // of each read; below 0: none
+  std::vector<std::int64_t> fixed, floats, largest;  // of each sum; below 0: none
+  std::int64_t bytes = 0;
+};
+BackwardReadsMemory backward_reads_memory(const problem::AttentionProblem& problem, const BackwardReads& reads);
+/// Groups of 64 keys in the longest sequence.
+int key_groups(const problem::AttentionProblem& problem);
+
+/// The pass's kernel: the main one's, without gradients of rows.
+shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const BackwardReads& reads);
+
+}  // namespace heddle::plan

@@ -1,0 +1,70 @@
+// Launches the kernels of backward_sm90 that sum gradients of captures and params (shared/backward_reads.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/jit/jit.h"
+#include "backend/device_text/expression_text.h"
+#include "families/backward_sm90/backward_reads.h"
+#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/shared/backward_reads_params.h"
+
+namespace heddle::cuda {
+
+/// Of each sum, for the kernels' text.
+std::vector<shared::OutputType> types_of_reads(const plan::BackwardReads& reads, const BackwardTensors& tensors);
+
+/// What all runs of a plan pass: all but addresses. `constants`: backward_constants().
+shared::BackwardReadsParams backward_reads_params(const backend::PrepareArguments& arguments,
+                                                  const plan::BackwardReads& reads, const BackwardConstants& constants);
+/// What a run passes besides. `memory`: the reads' place in the workspace. `constants`: of the run.
+void set_reads(const backend::RunArguments& arguments, const plan::BackwardReads& reads,
+               const plan::BackwardReadsMemory& at, char* memory, const BackwardConstants& constants,
+               shared::BackwardReadsParams& params);
+
+/// Rounds of the pass: of each the sequence and the head of keys, below 0: all.
+struct ReadRound {
+  int batch, head;
+};
+std::vector<ReadRound> rounds_of(const problem::AttentionProblem& problem, const plan::BackwardReads& reads);
+
+/// CTAs of collect_reads and scatter_reads: so many, and so many shares of each.
+struct ReadGrid {
+  unsigned ctas, shares;
+};
+ReadGrid read_grid(const problem::AttentionProblem& problem);
+
+class BackwardReadKernels {
+ public:
+  /// Compiles them. Throws as jit::build.
+  BackwardReadKernels(const backend::PrepareArguments& arguments, const plan::BackwardMods& mods,
+                      const plan::BackwardReads& reads, const device_text::ModLayout& layout);
+
+  /// Before the pass, on a CUstream.
+  void clear(shared::BackwardReadsParams& params, void* stream) const;
+  /// The pass, over the main kernel's tiles.
+  void visit(CUtensorMap (&maps)[4], shared::BackwardSm90Params& main, shared::BackwardReadsParams& params,
+             unsigned tiles, void* stream) const;
+  /// Behind it and backward_rows.
+  void finish(shared::BackwardSm90Params& main, shared::BackwardReadsParams& params, void* stream) const;
+
+  /// Null where no read visits pairs.
+  const jit::Cubin* pass() const { return pass_cubin_.get(); }
+  double compile_ms() const { return sums_cubin_->compile_ms + (pass_cubin_ ? pass_cubin_->compile_ms : 0); }
+
+ private:
+  shared::BackwardSm90Config config_;
+  std::vector<ReadRound> rounds_;
+  ReadGrid grid_;
+  bool any_partials_;
+  std::shared_ptr<const jit::Cubin> sums_cubin_, pass_cubin_;
+  Module sums_;
+  std::optional<Module> pass_;
+  CUfunction clear_, collect_, scatter_, store_, visit_ = nullptr;
+};
+
+}  // namespace heddle::cuda

@@ -1,0 +1,22 @@
+// The configuration of backward_sm90 that computes a problem.
+#pragma once
+
+#include <vector>
+
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "plan/mods/backward_mods.h"
+#include "plan/setting.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+/// Types of gradients, and how they are stored, are set by config_for_gradients().
+shared::BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods);
+
+/// The same, for these tensors.
+shared::BackwardSm90Config with_gradients(shared::BackwardSm90Config config, const BackwardTensors& tensors);
+
+/// The fields that are not at their default, and the shared memory of a CTA, in bytes.
+std::vector<Setting> backward_sm90_settings(const shared::BackwardSm90Config& config);
+
+}  // namespace heddle::plan

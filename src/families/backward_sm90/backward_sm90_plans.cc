@@ -1,0 +1,279 @@
+#include "families/backward_sm90/backward_sm90_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "families/backward_sm90/backward_reads.h"
+#include "families/backward_sm90/backward_sm90_candidates.h"
+#include "plan/access/tensor_access.h"
+#include "plan/access/tma.h"
+#include "plan/hopper/sm90_chip.h"
+#include "plan/hopper/sm90_refuses.h"
+#include "plan/tiles/backward_schedule.h"
+#include "shared/sequences.h"
+
+namespace heddle::plan {
+namespace {
+
+static_assert(shared::kTileKvTile == offsetof(shared::BackwardTile, item.kv_tile) &&
+              shared::kTileKvHead == offsetof(shared::BackwardTile, item.kv_head) &&
+              shared::kTileBatch == offsetof(shared::BackwardTile, item.batch) &&
+              shared::kTileFirstRun == offsetof(shared::BackwardTile, item.first_run) &&
+              shared::kTileRuns == offsetof(shared::BackwardTile, item.runs) &&
+              shared::kTileSteps == offsetof(shared::BackwardTile, item.steps) &&
+              shared::kTileFirstBlock == offsetof(shared::BackwardTile, item.first_block) &&
+              shared::kTileQLen == offsetof(shared::BackwardTile, q_len) &&
+              shared::kTileKvLen == offsetof(shared::BackwardTile, kv_len) &&
+              shared::kTileQStart == offsetof(shared::BackwardTile, q_start) &&
+              shared::kTileKvBegin == offsetof(shared::BackwardTile, kv_begin) &&
+              shared::kTileQEnd == offsetof(shared::BackwardTile, q_end) &&
+              shared::kTileKvEnd == offsetof(shared::BackwardTile, kv_end) &&
+              shared::kTileKvBefore == offsetof(shared::BackwardTile, kv_before) &&
+              shared::kStepQFirst == offsetof(shared::BackwardStep, q_first) &&
+              shared::kStepHead == offsetof(shared::BackwardStep, head) &&
+              shared::kStepFlags == offsetof(shared::BackwardStep, flags) &&
+              shared::kStepBlock == offsetof(shared::BackwardStep, block));
+
+using problem::AttentionProblem;
+using shared::BackwardSm90Config;
+
+constexpr std::int64_t kMostHeads = 65535;  // the height of a grid
+
+std::string refuse_types(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  if (size_of(problem.q_dtype) == 1) {
+    return fmt::format("q, k and v are {}, {}, {}; bf16 for all or f16 for all is accepted", name(problem.q_dtype),
+                       name(problem.k_dtype), name(problem.v_dtype));
+  }
+  if (request.backward->d_o.dtype != problem.q_dtype) {
+    return fmt::format("dO is {}; {}, q's type, is accepted", name(request.backward->d_o.dtype), name(problem.q_dtype));
+  }
+  return {};
+}
+
+/// Tensors that serve several sequences: their gradients would be sums over these.
+std::string refuse_broadcasts(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  if (problem.packed || problem.batch <= 1) return {};
+  const AttentionTensors& tensors = request.tensors;
+  for (const auto& [what, view, wanted] :
+       {std::tuple("q", &tensors.q, problem.wanted.q), std::tuple("k", &tensors.k, problem.wanted.k),
+        std::tuple("v", &tensors.v, problem.wanted.v)}) {
+    if (wanted && view->shape[0] == 1) {
+      return fmt::format(
+          "{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted", what,
+          problem.batch, problem.batch);
+    }
+  }
+  return {};
+}
+
+std::string refuse_sizes(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  if (problem.q_heads > kMostHeads) {
+    return fmt::format("q has {} heads; up to {} are accepted", problem.q_heads, kMostHeads);
+  }
+  const std::int64_t parts = count_row_blocks(problem) * problem.q_heads * config.warpgroups;
+  if (parts > std::numeric_limits<int>::max()) {
+    return fmt::format("q has {} rows of {} heads, which make {} parts of dq; up to 2147483647 are accepted",
+                       problem.q_rows, problem.q_heads, parts);
+  }
+  return {};
+}
+
+std::string refuse_blocks(const AttentionOptions& options) {
+  if (options.block_mask == nullptr) return {};
+  const BlockSize block = options.block_mask->block();
+  if (block.q % shared::kStepQueries == 0 && block.kv % shared::kWarpgroupRows == 0) return {};
+  return fmt::format("the block mask has blocks of {} x {}; multiples of {} x {} are accepted", block.q, block.kv,
+                     shared::kStepQueries, shared::kWarpgroupRows);
+}
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + shared::kLineBytes - 1) / shared::kLineBytes * shared::kLineBytes;
+}
+
+/// q, k, v and dO where TMA finds them, or copies.
+void set_access(const Request& request, Plan& plan) {
+  AttentionTensors tensors = request.tensors;
+  tensors.o = TensorView{nullptr, tensors.q.dtype, tensors.o.shape};  // no product reads it
+  const TensorAccess access = std::move(tensor_accesses(tensors, request.problem).ways.front());
+  plan.copies = access.copies;
+  plan.access = access.reasons;
+  const ConstTensorView& d_o = request.backward->d_o;
+  const std::string reason = d_o.count() == 0 ? std::string() : tma_refuses(d_o);
+  if (!reason.empty()) {
+    TensorCopy copy = copy_for(d_o);
+    copy.offset = room_of(plan.copies);
+    plan.copies[kCopiedDO] = copy;
+    plan.access.push_back(fmt::format("dO is copied into the workspace by each run: {}", reason));
+  }
+}
+
+/// By panels of 64 columns. With one and two fitted to 16384 tokens, full, S 512 and 8192 (an H200;
+/// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
+constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x the CTA's keys
+constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
+/// Of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
+constexpr double kReadsShare = 0.6;
+constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
+
+Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
+                   const device::CudaCaps& caps) {
+  const double qk = static_cast<double>(problem.qk_dim), v = static_cast<double>(problem.v_dim);
+  const double rows = static_cast<double>(problem.packed ? problem.q_rows : problem.batch * problem.q_rows) *
+                      static_cast<double>(problem.q_heads),
+               keys = static_cast<double>(problem.packed ? problem.kv_rows : problem.batch * problem.kv_rows) *
+                      static_cast<double>(problem.kv_heads);
+  const auto element = static_cast<double>(size_of(problem.q_dtype));
+  // Around the main kernel: o and dO are read, dQ's sums zeroed, read, and dq written.
+  const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
+  const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
+  const double sms = std::max(1, caps.multiprocessors);
+  const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
+  const double of_step = kStepClocks[panels - 1], of_tile = kTileClocks[panels - 1];
+  const double clocks =
+      (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
+      config.tile_ctas();
+  const double longest = static_cast<double>(schedule.longest) * of_step + of_tile;
+  return {.seconds = std::max(clocks / sms, longest) / kSm90Rates.clocks_per_second +
+                     around / kSm90Rates.memory_bytes_per_second + kLaunchSeconds,
+          .flops = 2 * (3 * qk + 2 * v) * static_cast<double>(schedule.elements),
+          .bytes = bytes};
+}
+
+void describe(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardMods& mods,
+              const BackwardReads& reads, Plan& plan) {
+  plan.forms.score = describe_derivative(mods);
+  if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
+  if (mods.drops) {
+    plan.forms.weight = "dropped: a bit for each pair of a thread, by the forward's draws; two keys share a call";
+  } else if (!problem.weight_mod.empty()) {
+    plan.forms.weight = "computed for each pair, for dV and again for dS";
+  }
+  plan.gradients.push_back("S and P are recomputed from q, k and lse, dP from dO and v");
+  if (problem.wanted.q) {
+    plan.gradients.push_back(
+        config.ordered ? "dq: tiles of keys add to sums in f32, in the order of the keys; the same bits in each run"
+        : problem.deterministic
+            ? "dq: one tile of keys adds to each element; the same bits in each run"
+            : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+  }
+  if (problem.wanted.k || problem.wanted.v) {
+    plan.gradients.push_back(
+        "dk, dv: in registers of one CTA, over all query heads of the group; the same bits in each run");
+  }
+  if (problem.wanted.sinks) {
+    plan.gradients.push_back(
+        "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
+  }
+  for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
+}
+
+}  // namespace
+
+std::int64_t count_tiles(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return count_tiles_of(problem, TileRows::keys, config.tile());
+}
+
+BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
+                                        const BlockMask* block_mask) {
+  return backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask);
+}
+
+shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return shared::backward_lists_memory(problem.batch, count_row_blocks(problem), count_tiles(problem, config));
+}
+
+BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
+  BackwardSm90Workspace workspace{};
+  workspace.d_q = aligned(blocks * shared::kBlockBytes);
+  workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
+  workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
+  workspace.turns = workspace.drawn + aligned(4);
+  workspace.lists = workspace.turns + (config.ordered ? aligned(4 * blocks * config.warpgroups) : 0);
+  workspace.bytes = workspace.lists;
+  if (config.device_lengths) workspace.bytes += aligned(backward_lists_memory(problem, config).bytes);
+  return workspace;
+}
+
+/// Of a kernel of head dims above 128: the pass for reads holds two panels, and pairs of CTAs take no turns.
+std::string refuse_wide(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardReads& reads) {
+  constexpr int kMost = 2 * shared::kPanelColumns;
+  if (!config.wide) return {};
+  if (reads.any()) {
+    return fmt::format(
+        "gradients of captures or params are asked for with head dimensions {} and {}; up to {} are accepted",
+        problem.qk_dim, problem.v_dim, kMost);
+  }
+  if (!config.ordered) return {};
+  std::int64_t keys = 0;
+  for (const Sequence& sequence : problem.sequences) keys = std::max(keys, sequence.kv_len);
+  return fmt::format(
+      "deterministic is asked for, and dq of {} keys with head dimensions {} and {} is added by tiles of {} keys in "
+      "any "
+      "order; up to {} keys, head dimensions up to {}, or no dq, are accepted",
+      keys, problem.qk_dim, problem.v_dim, config.keys(), config.keys(), kMost);
+}
+
+std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps) {
+  const AttentionProblem& problem = request.problem;
+  std::string reason = sm90_refuses(problem, request.options, caps);
+  if (reason.empty()) reason = refuse_types(request);
+  if (!reason.empty()) return reason;
+  const BackwardMods mods = backward_mods(problem);
+  const BackwardSm90Config config = backward_sm90_config(problem, mods);
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  std::array<std::string, 5> reasons = {refuse_broadcasts(request), refuses_reads(problem, reads),
+                                        refuse_wide(problem, config, reads), refuse_sizes(problem, config),
+                                        refuse_blocks(request.options)};
+  const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
+  return found == reasons.end() ? std::string() : std::move(*found);
+}
+
+std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const AttentionProblem& problem = request.problem;
+  const BackwardMods mods = backward_mods(problem);
+  const BackwardSm90Config config = with_gradients(backward_sm90_config(problem, mods), *request.backward);
+  Choice choice;
+  Plan& plan = choice.plan;
+  choice.block_mask = rows_of({shared::kStepQueries, shared::kWarpgroupRows});
+  plan.tile = {shared::kStepQueries, config.keys()};
+  plan.device = caps.index;
+  plan.multiprocessors = caps.multiprocessors;
+  plan.own = config;
+  const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
+  // Without queries nobody says that none is drawn yet: each tile has a CTA.
+  const auto tiles = static_cast<int>(schedule.items.size());
+  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
+                                                         : std::min(tiles, std::max(1, caps.multiprocessors));
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
+  plan.predicted = predict(problem, config, schedule, caps);
+  if (reads.visits_pairs()) plan.predicted->seconds *= 1 + kReadsShare;
+  set_access(request, plan);
+  const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
+  plan.workspace_bytes = work.workspace_bytes;
+  plan.predicted->bytes += work.bytes;
+  plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
+  describe(problem, config, mods, reads, plan);
+  std::vector<Choice> choices = {std::move(choice)};
+  // Where the compiler finds no registers for a mod: without these beside products, then with little of its own.
+  if (config.early_numbers) {
+    choices.push_back(choices.front());
+    choices.back().plan.part<shared::BackwardSm90Config>().early_numbers = false;
+  }
+  if (config.scores != shared::ScoreForm::plain || config.weighted || config.dropped) {
+    choices.push_back(choices.back());
+    choices.back().plan.part<shared::BackwardSm90Config>().frugal = true;
+  }
+  return choices;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,156 @@
+#include "families/cpu/capture_scatter.h"
+
+#include <algorithm>
+
+#include "families/cpu/cpu_backward_plans.h"
+#include "families/cpu/cpu_backward_step.h"
+
+namespace heddle::cpu {
+namespace {
+
+/// The row-major number of the element that each element of a tile reads: a program an axis, run over as much of the
+/// tile as the indices vary over.
+class Places {
+ public:
+  Places(std::span<const TileMod> index_mods, const Dims& shape, const PlaceBuffers& buffers, std::int64_t stride)
+      : index_mods_(index_mods), shape_(shape), indices_(buffers.indices), places_(buffers.places), stride_(stride) {}
+
+  /// Row r's place in column c is at [r * kBackwardKeys + c] of what this returns, until the next call.
+  const std::int64_t* find(const TilePosition& at, const void* scores = nullptr) const {
+    for (int r = 0; r < at.rows; ++r) std::fill_n(places_ + r * plan::kBackwardKeys, at.columns, 0);
+    for (int axis = 0; axis < shape_.size(); ++axis) {
+      const TileMod& mod = index_mods_[static_cast<std::size_t>(axis)];
+      mod.program->run_i32(at, scores, indices_, stride_, *mod.scratch);
+      const std::int64_t extent = shape_[axis];
+      for (int r = 0; r < at.rows; ++r) {
+        const std::int32_t* row = indices_ + r * stride_;
+        std::int64_t* to = places_ + r * plan::kBackwardKeys;
+        for (int c = 0; c < at.columns; ++c) {
+          to[c] = to[c] * extent + std::clamp<std::int64_t>(row[c], 0, extent - 1);
+        }
+      }
+    }
+    return places_;
+  }
+
+ private:
+  std::span<const TileMod> index_mods_;
+  const Dims& shape_;
+  std::int32_t* indices_;
+  std::int64_t* places_;
+  std::int64_t stride_;
+};
+
+template <class T>
+void add(const GradientSumView<T>& sum, std::int64_t place, double gradient) {
+  if (gradient == 0) return;
+  if (sum.lane != nullptr) {
+    sum.lane[place] += gradient;
+  } else {
+    sum.task[place] += static_cast<T>(gradient);
+  }
+}
+
+template <class T>
+double sum_of_row(const T* row, int columns) {
+  double sums[4] = {};
+  int c = 0;
+  for (; c + 4 <= columns; c += 4) {
+    for (int i = 0; i < 4; ++i) sums[i] += static_cast<double>(row[c + i]);
+  }
+  for (; c < columns; ++c) sums[0] += static_cast<double>(row[c]);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/// The key's row of neighbours: [first, first + columns) of the last axis, all inside it.
+template <class T>
+void add_neighbours(const GradientSumView<T>& sum, std::int64_t first, const T* row, int columns) {
+  if (sum.lane != nullptr) {
+    for (int c = 0; c < columns; ++c) sum.lane[first + c] += static_cast<double>(row[c]);
+  } else {
+    add_row(row, columns, sum.task + first);
+  }
+}
+
+template <class T>
+void add_elements(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+  const std::int64_t* place = places.find(tile.at, tile.scores);
+  for (int r = 0; r < tile.at.rows; ++r, place += plan::kBackwardKeys) {
+    const T* gradients = tile.gradients + r * tile.stride;
+    for (int c = 0; c < tile.at.columns; ++c) add(sum, place[c], static_cast<double>(gradients[c]));
+  }
+}
+
+/// Rows whose last index is kv_idx, so that a row's elements are neighbours.
+template <class T>
+void add_key_rows(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+  const std::int64_t extent = sum.shape[sum.shape.size() - 1];
+  const std::int64_t first = tile.at.kv_first + tile.at.sequence.kv_start;
+  if (first < 0 || first + tile.at.columns > extent) return add_elements(places, tile, sum);
+  TilePosition one = tile.at;
+  one.columns = 1;
+  const std::int64_t* place = places.find(one);
+  for (int r = 0; r < tile.at.rows; ++r) {
+    add_neighbours(sum, place[r * plan::kBackwardKeys], tile.gradients + r * tile.stride, tile.at.columns);
+  }
+}
+
+template <class T>
+void add_columns(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+  double sums[plan::kBackwardKeys] = {};
+  for (int r = 0; r < tile.at.rows; ++r) {
+    const T* gradients = tile.gradients + r * tile.stride;
+    for (int c = 0; c < tile.at.columns; ++c) sums[c] += static_cast<double>(gradients[c]);
+  }
+  TilePosition row = tile.at;
+  row.rows = 1;
+  const std::int64_t* place = places.find(row);
+  for (int c = 0; c < tile.at.columns; ++c) add(sum, place[c], sums[c]);
+}
+
+template <class T>
+void add_sums_of_rows(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+  TilePosition one = tile.at;
+  one.columns = 1;
+  const std::int64_t* place = places.find(one);
+  for (int r = 0; r < tile.at.rows; ++r) {
+    add(sum, place[r * plan::kBackwardKeys], sum_of_row(tile.gradients + r * tile.stride, tile.at.columns));
+  }
+}
+
+template <class T>
+void add_all(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+  double all = 0;
+  for (int r = 0; r < tile.at.rows; ++r) all += sum_of_row(tile.gradients + r * tile.stride, tile.at.columns);
+  TilePosition one = tile.at;
+  one.rows = one.columns = 1;
+  add(sum, *places.find(one), all);
+}
+
+}  // namespace
+
+template <class T>
+void scatter(const ReadProgram& read, std::span<const TileMod> index_mods, const ReadTile<T>& tile,
+             const GradientSumView<T>& sum, const PlaceBuffers& buffers) {
+  if (element_count(sum.shape) == 0) return;
+  const Places places(index_mods, sum.shape, buffers, tile.stride);
+  switch (read.place) {
+    case plan::ReadPlace::one:
+      return add_all(places, tile, sum);
+    case plan::ReadPlace::keys:
+      return add_columns(places, tile, sum);
+    case plan::ReadPlace::queries:
+      return add_sums_of_rows(places, tile, sum);
+    case plan::ReadPlace::key_rows:
+      return add_key_rows(places, tile, sum);
+    case plan::ReadPlace::any:
+      return add_elements(places, tile, sum);
+  }
+}
+
+template void scatter(const ReadProgram&, std::span<const TileMod>, const ReadTile<float>&,
+                      const GradientSumView<float>&, const PlaceBuffers&);
+template void scatter(const ReadProgram&, std::span<const TileMod>, const ReadTile<double>&,
+                      const GradientSumView<double>&, const PlaceBuffers&);
+
+}  // namespace heddle::cpu

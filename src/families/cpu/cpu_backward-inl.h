@@ -1,0 +1,383 @@
+// One step of the backward (backward_step.h), top to bottom, and the sums of its panels.
+//
+// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: p and dS of masked
+// elements are set to 0, and where a tile holds numbers that are not finite, the three products that sum over its rows
+// go through the elements that attend, one by one.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_BACKEND_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_BACKWARD_INL_H_
+#undef HEDDLE_BACKEND_CPU_BACKWARD_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_BACKWARD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "families/cpu/cpu_backward_step.h"
+#include "families/cpu/gemm-inl.h"
+#include "families/cpu/pack-inl.h"
+#include "families/cpu/values-inl.h"
+#include "tile_evaluator/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+using plan::kScoreStride;
+
+/// The columns of a step that are computed: whole groups of 16 around [begin, end).
+struct StepColumns {
+  std::int64_t first, count;
+};
+template <class T>
+StepColumns ColumnsOf(const BackwardStep<T>& step) {
+  const std::int64_t first = step.begin / kColumnUnit * kColumnUnit;
+  return {first, plan::round_up(step.end - first, kColumnUnit)};
+}
+
+/// c [rows][kScoreStride] = factors * rows of panels times transposed keys, over the step's columns.
+template <class T>
+void MultiplyRowsByKeys(const BackwardStep<T>& step, const T* rows, const T* columns, std::int64_t dim, T* c,
+                        const T* factors) {
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t key = at.first; key < at.first + at.count;) {
+    const std::int64_t panel = key / plan::kPanel * plan::kPanel;
+    const std::int64_t end = std::min(at.first + at.count, panel + plan::kPanel);
+    for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+      Multiply(Product<T>{.a = rows + d * step.queries.panel_rows,
+                          .a_stride = plan::kPanel,
+                          .b = columns + panel * dim + d * plan::kPanel + (key - panel),
+                          .c = c + (key - at.first),
+                          .c_stride = kScoreStride,
+                          .rows = step.at.rows,
+                          .columns = end - key,
+                          .depth = std::min(plan::kPanel, dim - d),
+                          .scales = nullptr,
+                          .factors = d + plan::kPanel >= dim ? factors : nullptr,
+                          .add = d > 0});
+    }
+    key = end;
+  }
+}
+
+/// Rows of panels: one of the factors of a sum over rows.
+template <class T>
+struct PanelRows {
+  const T* data;
+  std::int64_t panel_rows;
+};
+
+/// Panels of keys += elements^T times rows, one row a query.
+template <class T>
+void AddToKeys(const BackwardStep<T>& step, const T* elements, const PanelRows<T>& rows, std::int64_t dim,
+               T* gradient) {
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+    Multiply(Product<T>{.a = elements,
+                        .a_stride = kScoreStride,
+                        .b = rows.data + d * rows.panel_rows,
+                        .c = gradient + d * step.keys.tile_keys + at.first * plan::kPanel,
+                        .c_stride = plan::kPanel,
+                        .rows = at.count,
+                        .columns = plan::round_up(std::min(plan::kPanel, dim - d), kColumnUnit),
+                        .depth = step.at.rows,
+                        .scales = nullptr,
+                        .side = ProductSide::columns,
+                        .add = true});
+  }
+}
+
+/// dQ += dS K, one row of K a key of the tile.
+template <class T>
+void AddToQueries(const BackwardStep<T>& step, const T* d_s, const PanelRows<T>& rows) {
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t d = 0; d < step.qk_dim; d += plan::kPanel) {
+    Multiply(Product<T>{.a = d_s,
+                        .a_stride = kScoreStride,
+                        .b = rows.data + d * rows.panel_rows + at.first * plan::kPanel,
+                        .c = step.queries.dq + d * step.queries.panel_rows,
+                        .c_stride = plan::kPanel,
+                        .rows = step.at.rows,
+                        .columns = plan::round_up(std::min(plan::kPanel, step.qk_dim - d), kColumnUnit),
+                        .depth = at.count,
+                        .scales = nullptr,
+                        .add = true});
+  }
+}
+
+/// Copies rows, with 0 for those that hold something that is not finite: special[r] is 1.
+template <class T>
+PanelRows<T> CopyFinite(const PanelRows<T>& from, std::int64_t rows, std::int64_t dim, T* to, std::uint8_t* special) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    special[r] = 0;
+    for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+      if (HasNonFinite(from.data + d * from.panel_rows + r * plan::kPanel, plan::kPanel)) special[r] = 1;
+    }
+    for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+      T* row = to + d * rows + r * plan::kPanel;
+      if (special[r] != 0) {
+        std::fill_n(row, plan::kPanel, T(0));
+      } else {
+        std::copy_n(from.data + d * from.panel_rows + r * plan::kPanel, plan::kPanel, row);
+      }
+    }
+  }
+  return {to, rows};
+}
+
+/// to += factor * row `row` of the panels.
+template <class T>
+void AddPanelRow(const PanelRows<T>& from, std::int64_t row, T factor, std::int64_t dim, T* to, std::int64_t to_rows) {
+  const hn::ScalableTag<T> tag;
+  for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
+    const T* x = from.data + d * from.panel_rows + row * plan::kPanel;
+    T* y = to + d * to_rows;
+    const std::int64_t columns = plan::round_up(std::min(plan::kPanel, dim - d), kColumnUnit);
+    for (std::int64_t c = 0; c < columns; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
+      hn::Store(hn::MulAdd(hn::Set(tag, factor), hn::Load(tag, x + c), hn::Load(tag, y + c)), tag, y + c);
+    }
+  }
+}
+
+/// AddToKeys for rows of queries that hold a number that is not finite: it reaches only the keys that attend the row.
+template <class T>
+void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const T* elements,
+                       const PanelRows<T>& rows, std::int64_t dim, T* gradient) {
+  AddToKeys(step, elements, CopyFinite(rows, step.at.rows, dim, buffers.finite, buffers.special), dim, gradient);
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t r = 0; r < step.at.rows; ++r) {
+    for (std::int64_t c = 0; buffers.special[r] != 0 && c < at.count; ++c) {
+      const std::int64_t element = r * kScoreStride + c;
+      if (buffers.attending[element] == 0) continue;
+      AddPanelRow(rows, r, elements[element], dim, gradient + (at.first + c) * plan::kPanel, step.keys.tile_keys);
+    }
+  }
+}
+
+/// AddToQueries where rows of keys do.
+template <class T>
+void AddAttendedToQueries(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const PanelRows<T>& rows) {
+  const std::int64_t dim = step.qk_dim;
+  AddToQueries(step, buffers.d_p, CopyFinite(rows, step.keys.tile_keys, dim, buffers.finite, buffers.special));
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t c = 0; c < at.count; ++c) {
+    for (std::int64_t r = 0; buffers.special[at.first + c] != 0 && r < step.at.rows; ++r) {
+      const std::int64_t element = r * kScoreStride + c;
+      if (buffers.attending[element] == 0) continue;
+      AddPanelRow(rows, at.first + c, buffers.d_p[element], dim, step.queries.dq + r * plan::kPanel,
+                  step.queries.panel_rows);
+    }
+  }
+}
+
+/// dV += (p w)^T dO, dK += dS^T Q and dQ += dS K, as far as they are wanted.
+template <class T>
+void AddToGradients(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+  const StepQueries<T>& queries = step.queries;
+  const StepKeys<T>& keys = step.keys;
+  const PanelRows<T> d_o = {queries.d_o, queries.panel_rows}, q = {queries.q, queries.panel_rows};
+  const PanelRows<T> k = {keys.k_rows, keys.tile_keys};
+  if (keys.dv != nullptr) {
+    if (queries.d_o_non_finite) {
+      AddAttendedToKeys(step, buffers, buffers.scores, d_o, step.v_dim, keys.dv);
+    } else {
+      AddToKeys(step, buffers.scores, d_o, step.v_dim, keys.dv);
+    }
+  }
+  if (keys.dk != nullptr) {
+    if (queries.q_non_finite) {
+      AddAttendedToKeys(step, buffers, buffers.d_p, q, step.qk_dim, keys.dk);
+    } else {
+      AddToKeys(step, buffers.d_p, q, step.qk_dim, keys.dk);
+    }
+  }
+  if (queries.dq != nullptr) {
+    if (keys.non_finite) {
+      AddAttendedToQueries(step, buffers, k);
+    } else {
+      AddToQueries(step, buffers.d_p, k);
+    }
+  }
+}
+
+/// s becomes t, with -inf beside the run; the derivatives and weights are computed from s.
+template <class T>
+void ApplyStepMods(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+  const StepColumns columns = ColumnsOf(step);
+  TilePosition at = step.at;
+  at.kv_first += columns.first;
+  at.columns = static_cast<int>(step.end - columns.first);
+  if (buffers.score_copy != nullptr) {
+    std::copy_n(buffers.scores, step.at.rows * kScoreStride, buffers.score_copy);
+  }
+  const auto run = [&](const TileMod& mod, T* out) {
+    mod.program->run(at, buffers.scores, out, kScoreStride, *mod.scratch);
+  };
+  for (const StepRead<T>& read : step.reads) {
+    if (read.slope) run(read.slope, read.gradients);
+  }
+  if (step.slope) run(step.slope, buffers.slopes);
+  if (step.weight) run(step.weight, buffers.weights);
+  if (step.mod) run(step.mod, buffers.scores);
+  const std::int64_t before = step.begin - columns.first, after = step.end - columns.first;
+  if (before == 0 && after == columns.count) return;
+  for (std::int64_t r = 0; r < step.at.rows; ++r) {
+    T* row = buffers.scores + r * kScoreStride;
+    std::fill(row, row + before, -std::numeric_limits<T>::infinity());
+    std::fill(row + after, row + columns.count, -std::numeric_limits<T>::infinity());
+  }
+}
+
+template <class T>
+void FindStepAttending(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+  const std::int64_t columns = ColumnsOf(step).count;
+  for (std::int64_t r = 0; r < step.at.rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const std::int64_t element = r * kScoreStride + c;
+      buffers.attending[element] = buffers.scores[element] != -std::numeric_limits<T>::infinity() ? 1 : 0;
+    }
+  }
+}
+
+/// The numbers of a row that its weights are normalised by.
+template <bool kRest, class V>
+struct Normalization {
+  V lse, rest;
+  /// ln p. t - lse comes first: it is exact where t and lse are close to each other.
+  HWY_INLINE V Exponent(V t) const {
+    const V difference = hn::Sub(t, lse);
+    if constexpr (kRest) return hn::Sub(difference, rest);
+    return difference;
+  }
+};
+
+/// p, and its derivative by t without the factor (w dP - delta), which is p itself with softmax.
+template <Normalizer kNormalizer, bool kRest, class D, class V>
+HWY_INLINE V WeightOf(D d, V t, const Normalization<kRest, V>& row, V& derivative) {
+  using T = hn::TFromD<D>;
+  if constexpr (kNormalizer == Normalizer::softmax) {
+    const V p = Exp2NoSubnormals(d, hn::Mul(row.Exponent(t), hn::Set(d, static_cast<T>(1.4426950408889634))));
+    derivative = p;
+    return p;
+  } else if constexpr (kNormalizer == Normalizer::sigmoid) {
+    const V p = Sigmoid(d, t);
+    derivative = hn::Mul(p, Sigmoid(d, hn::Neg(t)));
+    return p;
+  } else {
+    derivative = hn::Set(d, T(1));
+    return t;
+  }
+}
+
+/// scores: t becomes p w; d_p: dP becomes dS; gradients of reads: slopes become gradients. All 0 where t is -inf.
+template <Normalizer kNormalizer, bool kRest, class T>
+void DifferentiateRow(const BackwardStep<T>& step, const StepBuffers<T>& buffers, std::int64_t r) {
+  const hn::ScalableTag<T> d;
+  const std::int64_t columns = ColumnsOf(step).count, first = r * kScoreStride;
+  const auto minus_infinity = hn::Set(d, -std::numeric_limits<T>::infinity());
+  const bool softmax = kNormalizer == Normalizer::softmax;
+  const Normalization<kRest, decltype(hn::Zero(d))> row = {hn::Set(d, softmax ? step.queries.lse[r] : T(0)),
+                                                           hn::Set(d, kRest ? step.queries.lse_rest[r] : T(0))};
+  const auto delta = hn::Set(d, softmax ? step.queries.delta[r] : T(0));
+  const auto score_factor = hn::Set(d, step.score_factor), value_factor = hn::Set(d, step.value_factor);
+  for (std::int64_t i = first; i < first + columns; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto t = hn::Load(d, buffers.scores + i), d_p = hn::Load(d, buffers.d_p + i);
+    const auto masked = hn::Eq(t, minus_infinity);
+    auto derivative = t;
+    const auto p = WeightOf<kNormalizer>(d, t, row, derivative);
+    auto weighted = p, w_d_p = d_p;
+    if (step.weight) {
+      const auto weight = hn::Load(d, buffers.weights + i);
+      weighted = hn::Mul(p, weight);
+      w_d_p = hn::Mul(d_p, weight);
+    }
+    const auto d_t = hn::Mul(derivative, softmax ? hn::Sub(w_d_p, delta) : w_d_p);
+    for (const StepRead<T>& read : step.reads) {
+      auto gradient = read.of_weight ? hn::Mul(p, d_p) : d_t;
+      if (read.slope) gradient = hn::Mul(hn::Load(d, read.gradients + i), gradient);
+      hn::Store(hn::IfThenZeroElse(masked, gradient), d, read.gradients + i);
+    }
+    auto d_s = hn::Mul(d_t, score_factor);
+    if (step.slope) d_s = hn::Mul(d_s, hn::Load(d, buffers.slopes + i));
+    hn::Store(hn::IfThenZeroElse(masked, hn::Mul(weighted, value_factor)), d, buffers.scores + i);
+    hn::Store(hn::IfThenZeroElse(masked, d_s), d, buffers.d_p + i);
+  }
+}
+
+template <class T>
+void Differentiate(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+  for (std::int64_t r = 0; r < step.at.rows; ++r) {
+    switch (step.normalizer) {
+      case Normalizer::softmax:
+        if (step.queries.lse_rest != nullptr) {
+          DifferentiateRow<Normalizer::softmax, true>(step, buffers, r);
+        } else {
+          DifferentiateRow<Normalizer::softmax, false>(step, buffers, r);
+        }
+        break;
+      case Normalizer::sigmoid:
+        DifferentiateRow<Normalizer::sigmoid, false>(step, buffers, r);
+        break;
+      case Normalizer::none:
+        DifferentiateRow<Normalizer::none, false>(step, buffers, r);
+        break;
+    }
+  }
+}
+
+}  // namespace detail
+
+template <class T>
+void Step(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
+  const StepQueries<T>& queries = step.queries;
+  const StepKeys<T>& keys = step.keys;
+  std::fill_n(buffers.factors, step.at.rows, step.score_factor);
+  detail::MultiplyRowsByKeys(step, queries.q, keys.k_columns, step.qk_dim, buffers.scores, buffers.factors);
+  detail::ApplyStepMods(step, buffers);
+  std::fill_n(buffers.factors, step.at.rows, step.value_factor);
+  detail::MultiplyRowsByKeys(step, queries.d_o, keys.v_columns, step.v_dim, buffers.d_p,
+                             step.value_factor == T(1) ? nullptr : buffers.factors);
+  if (queries.q_non_finite || queries.d_o_non_finite || keys.non_finite) detail::FindStepAttending(step, buffers);
+  detail::Differentiate(step, buffers);
+  detail::AddToGradients(step, buffers);
+}
+
+template <class T>
+void AddRow(const T* from, std::int64_t count, T* to) {
+  const hn::ScalableTag<T> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+  for (; i < count; ++i) to[i] += from[i];
+}
+
+template <class T>
+void Store(const StorePanels<T>& panels) {
+  for (std::int64_t r = 0; r < panels.rows; ++r) {
+    std::fill_n(panels.staging, plan::round_up(panels.dim, plan::kPanel), T(0));
+    for (std::int64_t part = 0; part < panels.parts; ++part) {
+      const T* row = panels.from + part * panels.part_stride + (panels.first + r) * plan::kPanel;
+      for (std::int64_t d = 0; d < panels.dim; d += plan::kPanel) {
+        const hn::ScalableTag<T> tag;
+        const T* from = row + d * panels.panel_rows;
+        for (std::int64_t c = 0; c < plan::kPanel; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
+          T* to = panels.staging + d + c;
+          hn::Store(hn::Add(hn::Load(tag, to), hn::Load(tag, from + c)), tag, to);
+        }
+      }
+    }
+    StoreRow(panels.staging, panels.dim, panels.to, r, 0);
+  }
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

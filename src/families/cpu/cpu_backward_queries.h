@@ -1,0 +1,44 @@
+// A backward's queries, prepared before its tasks begin: packed q and dO, lse, lse_rest, delta = dO.o - dlse, and the
+// gradient of the sinks, which needs nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "families/cpu/cpu_backward_plans.h"
+#include "families/cpu/tile.h"
+
+namespace heddle::cpu {
+
+/// One sequence and query head of a run. Rows count from the sequence's first query.
+template <class T>
+struct QueryRows {
+  ConstRows q, d_o, o;
+  const T* lse = nullptr;       // [rows]; null unless the normalizer is softmax
+  const T* lse_rest = nullptr;  // null: 0
+  const T* d_lse = nullptr;     // null: 0
+  const T* sink = nullptr;      // null: there is none
+  std::int64_t qk_dim = 0, v_dim = 0, q_len = 0;
+};
+
+/// Where they are packed: the offsets from `base`.
+struct QueryMemory {
+  std::byte* base;
+  const plan::CpuBackwardQueries* at;
+
+  template <class T>
+  T* get(std::int64_t offset) const {
+    return reinterpret_cast<T*>(base + offset);
+  }
+};
+
+/// Rows [first, end), `first` a multiple of plan::kPanel. staging: [2][v_dim], aligned to 8 bytes.
+template <class T>
+void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
+                     double* staging);
+
+/// -sum_i exp((sink - lse_i) - lse_rest_i) delta_i over all rows, which are prepared.
+template <class T>
+double sink_gradient(const QueryRows<T>& rows, const QueryMemory& memory);
+
+}  // namespace heddle::cpu

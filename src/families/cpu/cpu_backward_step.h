@@ -1,0 +1,104 @@
+// Plain data that the threads' side of the CPU backward hands to the code compiled for each SIMD target. T is the type
+// of the computation: float, or double for f64 problems.
+//
+// A step is one tile of queries against one run of keys inside one tile of keys:
+//
+//   S = Q K^T      t = mods(S)      p = exp((t - lse) - lse_rest)      dP = dO V^T      dS = dt/ds p (w dP - delta)
+//   dV += (p w)^T dO      dK += dS^T Q      dQ += dS K
+//
+// Panels hold rows of a tensor in columns of plan::kPanel, [ceil(dim / kPanel)][rows][kPanel], with 0 past `dim`:
+// queries, dO, keys and the gradients of all three. Keys and values also stand transposed, as the forward packs keys:
+// [ceil(keys / kPanel)][dim][kPanel].
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "families/cpu/cpu_backward_plans.h"
+#include "families/cpu/tile.h"
+
+namespace heddle::cpu {
+
+/// One read of a mod that gets a gradient: its program (none: 1) gives the mod's derivative by what is read. The step
+/// leaves the loss's gradient by the read of each element in `gradients`, 0 where nothing attends.
+template <class T>
+struct StepRead {
+  TileMod slope;
+  bool of_weight;  // the weight mod's, else the score mod's
+  T* gradients;    // [rows][kScoreStride]
+};
+
+/// The queries of a step.
+template <class T>
+struct StepQueries {
+  const T* q;    // panels of panel_rows rows, from the tile's first
+  const T* d_o;  //
+  T* dq;         // null: not wanted
+  std::int64_t panel_rows;
+  const T* lse;                       // [rows]; null unless the normalizer is softmax
+  const T* lse_rest;                  // [rows]; null: 0
+  const T* delta;                     // [rows]
+  bool q_non_finite, d_o_non_finite;  // in some row
+};
+
+/// The tile of keys, of tile_keys rows.
+template <class T>
+struct StepKeys {
+  const T* k_columns;  // transposed
+  const T* v_columns;
+  const T* k_rows;  // panels of tile_keys rows; null: dq is not wanted
+  T* dk;            // as k_rows; null: not wanted
+  T* dv;
+  std::int64_t tile_keys;
+  bool non_finite;  // in k, of some row
+};
+
+template <class T>
+struct BackwardStep {
+  TilePosition at;  // kv_first: the sequence's key at which the tile of keys starts; columns says nothing
+  std::int64_t qk_dim, v_dim;
+  Normalizer normalizer;
+  StepQueries<T> queries;
+  StepKeys<T> keys;
+  std::int64_t begin, end;  // the run's keys, counted from the tile's first
+  T score_factor;           // scale and the descales of q and k
+  T value_factor;           // v's descale
+  TileMod mod, slope, weight;
+  std::span<const StepRead<T>> reads;
+};
+
+/// A worker's buffers, as plan::CpuBackwardScratch says.
+template <class T>
+struct StepBuffers {
+  T* scores;                // [rows][kScoreStride]: s, then t, then p w
+  T* slopes;                // of the score mod; null: 1
+  T* weights;               // null: 1
+  T* d_p;                   // dP, then dS
+  T* factors;               // [rows]
+  std::uint8_t* attending;  // [rows][kScoreStride]
+  // For rows that are not finite: panels of the finite rows, and a flag for each row. They have room for a tile's rows.
+  T* finite;
+  std::uint8_t* special;
+  T* score_copy;  // s; null: not wanted
+};
+
+void step(const BackwardStep<float>& step, const StepBuffers<float>& buffers);
+void step(const BackwardStep<double>& step, const StepBuffers<double>& buffers);
+
+/// Sums of panels, row by row, to a tensor.
+template <class T>
+struct StorePanels {
+  const T* from;  // the first of `parts` panels of panel_rows rows
+  std::int64_t parts, part_stride, panel_rows;
+  std::int64_t first, rows, dim;
+  Rows to;     // row 0 is row `first` of the panels
+  T* staging;  // [dim, rounded up to kPanel]
+};
+/// to[i] += from[i] for `count` elements.
+void add_row(const float* from, std::int64_t count, float* to);
+void add_row(const double* from, std::int64_t count, double* to);
+
+void store_panels(const StorePanels<float>& panels);
+void store_panels(const StorePanels<double>& panels);
+
+}  // namespace heddle::cpu

@@ -1,0 +1,380 @@
+// One tile of attention, top to bottom: its queries against every run of keys that its row of the block mask lists, a
+// chunk of at most plan::kChunk keys at a time, with the online softmax between the two products.
+//
+//   S [rows][kChunk] = Q K^T      score mod, or mask and score mod; -inf: does not attend
+//   P = exp(S - max), in place    O [rows][Dv] = O exp(old max - max) + P V
+//
+// Keys and values come packed, or the tile packs each chunk for itself (plan/families/cpu_forward.h says when).
+// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: masked scores and the
+// lanes beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
+// (values-inl.h).
+//
+// Sums of p v may leave the range of T although o does not: o is their quotient by l, and an o of f64 reaches beyond
+// f32. Where a finished row holds something that is not finite, the tile is computed once more with scaled values, and
+// what was not finite takes the result.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_BACKEND_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_FORWARD_INL_H_
+#undef HEDDLE_BACKEND_CPU_FORWARD_INL_H_
+#else
+#define HEDDLE_BACKEND_CPU_FORWARD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "base/element.h"
+#include "families/cpu/gemm-inl.h"
+#include "families/cpu/pack-inl.h"
+#include "families/cpu/softmax-inl.h"
+#include "families/cpu/tile.h"
+#include "families/cpu/values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// Dimensions of a panel of keys at a time. They stay in L1 while the rows of a tile pass over them, and a score in f32
+/// is the sum of as short a chain: one chain of 128 errs by 1.4 times as much, beyond the criterion in rare rows.
+inline constexpr std::int64_t kDepth = 64;
+
+/// The chunk of [begin, end) that starts at `begin`; later ones start where a panel does.
+inline Chunk NextChunk(std::int64_t begin, std::int64_t end) {
+  const std::int64_t panel = begin / plan::kPanel * plan::kPanel;
+  return {begin / kColumnUnit * kColumnUnit, begin, std::min(end, panel + plan::kChunk)};
+}
+
+template <class T>
+void LoadQueries(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  T *row = buffers.queries, *factor = buffers.row_factors;
+  for (std::int64_t head = 0; head < tile.heads; ++head) {
+    const double descale = tile.q_descale ? tile.q_descale[head] : 1;
+    factor = std::fill_n(factor, tile.at.rows, static_cast<T>(tile.q_scale * descale));
+    for (std::int64_t r = 0; r < tile.at.rows; ++r, row += buffers.q_stride) {
+      LoadRow(tile.q, r, head * tile.q_head_stride, tile.qk_dim, row);
+      std::fill(row + tile.qk_dim, row + buffers.q_stride, T(0));
+    }
+  }
+}
+
+/// The state of rows that have seen no key.
+template <class T>
+void StartRows(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  const std::int64_t rows = plan::round_up(tile.rows(), kColumnUnit);
+  std::fill(buffers.row_maxima, buffers.row_maxima + rows, kMinusInfinity<T>);
+  std::fill(buffers.row_scales, buffers.row_scales + rows, T(1));
+  std::fill(buffers.row_sums, buffers.row_sums + tile.rows() * kSumLanes<T>, T(0));
+}
+
+/// The chunk's own keys and values, packed; flags [kChunk / kPanel].
+template <class T>
+PackedHead<T> PackChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, std::uint8_t* flags) {
+  const std::int64_t first = chunk.first / plan::kPanel * plan::kPanel, end = chunk.end - first;
+  Pack(PackKeys<T>{.from = SkipRows(tile.k, first),
+                   .begin = 0,
+                   .end = end,
+                   .dim = tile.qk_dim,
+                   .panels = buffers.chunk_keys,
+                   .staging = buffers.staging});
+  Pack(PackValues<T>{.from = SkipRows(tile.v, first),
+                     .begin = 0,
+                     .end = end,
+                     .dim = tile.v_dim,
+                     .keys = plan::kChunk,
+                     .panels = buffers.chunk_values,
+                     .flags = flags});
+  return {.k = buffers.chunk_keys, .v = buffers.chunk_values, .v_flags = flags, .v_keys = plan::kChunk, .first = first};
+}
+
+/// S = Q K^T over the panels that the chunk touches.
+template <class T>
+void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuffers<T>& buffers, const Chunk& chunk) {
+  // Further pieces of the depth are added to the first by the product's row scales, which then have to be 1.
+  if (tile.qk_dim > kDepth) std::fill(buffers.row_scales, buffers.row_scales + tile.rows(), T(1));
+  for (std::int64_t key = chunk.first; key < chunk.end;) {
+    const std::int64_t panel = key / plan::kPanel * plan::kPanel;
+    const std::int64_t end = std::min(chunk.first + chunk.columns(), panel + plan::kPanel);
+    const T* keys = head.k + (panel - head.first) * tile.qk_dim + (key - panel);
+    for (std::int64_t dim = 0; dim < tile.qk_dim; dim += kDepth) {
+      Multiply(Product<T>{.a = buffers.queries + dim,
+                          .a_stride = buffers.q_stride,
+                          .b = keys + dim * plan::kPanel,
+                          .c = buffers.scores + (key - chunk.first),
+                          .c_stride = plan::kChunk,
+                          .rows = tile.rows(),
+                          .columns = end - key,
+                          .depth = std::min(kDepth, tile.qk_dim - dim),
+                          .scales = dim == 0 ? nullptr : buffers.row_scales,
+                          .factors = dim + kDepth >= tile.qk_dim ? buffers.row_factors : nullptr});
+    }
+    key = end;
+  }
+}
+
+/// The mods over the chunk's keys, and -inf in the columns beside them.
+template <class T>
+void ApplyMods(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod) {
+  TilePosition at = tile.at;
+  at.kv_first = chunk.first;
+  at.columns = static_cast<int>(chunk.end - chunk.first);
+  for (std::int64_t head = 0; head < tile.heads; ++head, ++at.h) {
+    const std::int64_t offset = head * at.rows * plan::kChunk;
+    T* scores = buffers.scores + offset;
+    if (mod) mod.program->run(at, scores, scores, plan::kChunk, *mod.scratch);
+    if (tile.weight)
+      tile.weight.program->run(at, nullptr, buffers.weights + offset, plan::kChunk, *tile.weight.scratch);
+  }
+  const std::int64_t before = chunk.begin - chunk.first, after = chunk.columns();
+  if (before == 0 && chunk.end == chunk.first + after) return;
+  for (std::int64_t r = 0; r < tile.rows(); ++r) {
+    T* row = buffers.scores + r * plan::kChunk;
+    std::fill(row, row + before, kMinusInfinity<T>);
+    std::fill(row + (chunk.end - chunk.first), row + after, kMinusInfinity<T>);
+  }
+}
+
+/// One step, with values times `value_scale`.
+template <class T>
+void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod,
+                 T value_scale, bool first) {
+  std::uint8_t flags[plan::kChunk / plan::kPanel];
+  const PackedHead<T> head = tile.head.k != nullptr ? tile.head : PackChunk(tile, buffers, chunk, flags);
+  ComputeScores(tile, head, buffers, chunk);
+  ApplyMods(tile, buffers, chunk, mod);
+  const ScoreChunk<T> scores{.scores = buffers.scores,
+                             .weights = tile.weight ? buffers.weights : nullptr,
+                             .rows = tile.rows(),
+                             .columns = chunk.columns()};
+  ColumnSet columns;
+  const bool non_finite = FindNonFinite(tile, head, chunk, columns);
+  if (non_finite) FindAttending(scores, columns, buffers.attending);
+  if (tile.normalizer == Normalizer::softmax) {
+    SoftmaxChunk(scores, buffers.row_maxima, buffers.row_scales, buffers.row_sums);
+  } else {
+    NormalizeChunk(scores, tile.normalizer);
+  }
+  AddValues(tile, head, buffers, chunk,
+            ValueCases<T>{.non_finite = non_finite ? &columns : nullptr, .scale = value_scale}, first);
+}
+
+/// Keys [key_begin, key_end) of the tile, from rows that have seen none. False when no key was there.
+template <class T>
+bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t key_begin, std::int64_t key_end,
+                T value_scale) {
+  LoadQueries(tile, buffers);
+  StartRows(tile, buffers);
+  bool first = true;
+  for (const Run& run : tile.runs) {
+    const std::int64_t end = std::min(run.end * tile.block_keys, key_end);
+    for (std::int64_t begin = std::max(run.begin * tile.block_keys, key_begin); begin < end;) {
+      const Chunk chunk = NextChunk(begin, end);
+      AttendChunk(tile, buffers, chunk, run.kind == RunKind::full ? tile.full : tile.partial, value_scale, first);
+      first = false;
+      begin = chunk.end;
+    }
+  }
+  return !first;
+}
+
+template <class T>
+double SumOf(const T* sums) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < kSumLanes<T>; ++i) sum += static_cast<double>(sums[i]);
+  return sum;
+}
+
+/// A row's end: the factor of its accumulators, and its lse in two parts, m and ln l.
+struct RowEnd {
+  double factor, top, log_sum;
+  bool empty;  // nothing attended: o is the factor, whatever was accumulated
+};
+
+template <class T>
+RowEnd FinishRow(const Tile<T>& tile, std::int64_t head, double top, double sum) {
+  if (tile.normalizer != Normalizer::softmax) return {tile.v_scale, 0, 0, false};
+  const bool empty = top == kMinusInfinity<double> && sum == 0;
+  if (tile.sinks) {
+    const double sink = tile.sinks[head];
+    if (empty && sink < std::numeric_limits<double>::infinity()) return {0, sink, 0, true};
+    if (empty) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0, true};
+    const double both = std::isnan(sink) ? sink : std::max(top, sink);
+    const double own = std::exp(top - both);
+    sum = sum * own + std::exp(sink - both);
+    return {tile.v_scale * own / sum, both, std::log(sum), false};
+  }
+  if (empty) return {0, kMinusInfinity<double>, 0, true};
+  // A logarithm a row is worth skipping where nobody reads it.
+  return {tile.v_scale / sum, top, tile.lse.data != nullptr ? std::log(sum) : 0, false};
+}
+
+template <class T>
+RowEnd FinishRow(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t i) {
+  return FinishRow(tile, i / tile.at.rows, static_cast<double>(buffers.row_maxima[i]),
+                   SumOf(buffers.row_sums + i * kSumLanes<T>));
+}
+
+/// NaN where a score was NaN or +inf: maxima know nothing of NaN, sums do.
+template <class T>
+T MaxScoreOf(const TileBuffers<T>& buffers, std::int64_t i) {
+  const double sum = SumOf(buffers.row_sums + i * kSumLanes<T>);
+  return std::isnan(sum) ? static_cast<T>(sum) : buffers.row_maxima[i];
+}
+
+/// row *= factor; true when one of the products is not finite.
+template <class T>
+bool ScaleRow(T* row, std::int64_t count, T factor) {
+  const hn::ScalableTag<T> d;
+  const auto zero = hn::Zero(d);
+  auto sum = zero;
+  for (std::int64_t c = 0; c < count; c += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
+    sum = hn::MulAdd(product, zero, sum);
+    hn::Store(product, d, row + c);
+  }
+  return !hn::AllFalse(d, hn::IsNaN(sum));
+}
+
+/// True when a row holds something that is not finite though its factor is.
+template <class T>
+bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+  bool overflowed = false;
+  for (std::int64_t i = 0; i < tile.rows(); ++i) {
+    const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
+    const RowEnd end = FinishRow(tile, buffers, i);
+    T* row = buffers.accumulators + i * buffers.o_stride;
+    if (end.empty || !any_key) {
+      std::fill(row, row + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
+    } else {
+      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor));
+      overflowed = overflowed || (non_finite && std::isfinite(end.factor));
+    }
+    StoreRow(row, tile.v_dim, tile.o, r, head * tile.o_head_stride);
+    if (tile.lse.data != nullptr) {
+      const T lse = static_cast<T>(end.top + end.log_sum);
+      StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);
+      if (tile.lse_rest.data != nullptr) {
+        // top - lse is exact where it matters: top and lse are then close to each other.
+        const T rest =
+            lse == kMinusInfinity<T> ? T(0) : static_cast<T>((end.top - static_cast<double>(lse)) + end.log_sum);
+        StoreRow(&rest, 1, tile.lse_rest, r, head * tile.lse_rest_head_stride);
+      }
+    }
+    if (tile.max_scores.data != nullptr) {
+      const T largest = MaxScoreOf(buffers, i);
+      StoreRow(&largest, 1, tile.max_scores, r, head * tile.max_scores_head_stride);
+    }
+  }
+  return overflowed;
+}
+
+/// The factor of scaled values. Sums of p w v then stay in range up to its inverse times the largest T. A term that it
+/// makes subnormal is nothing beside a sum that overflowed.
+template <class T>
+inline constexpr T kValueScale = sizeof(T) == 8 ? T(0x1p-512) : T(0x1p-96F);
+
+/// Elements of o that are not finite become those of the accumulators, which hold rows of scaled values. They are
+/// scaled back in double, because an o of f64 may hold numbers beyond T.
+template <class T>
+void ReplaceNonFinite(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  for (std::int64_t i = 0; i < tile.rows(); ++i) {
+    const RowEnd end = FinishRow(tile, buffers, i);
+    if (end.empty || !std::isfinite(end.factor)) continue;
+    const T* row = buffers.accumulators + i * buffers.o_stride;
+    const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
+    const std::int64_t first = head * tile.o_head_stride + r * tile.o.stride;
+    base::with_storage_type(tile.o.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+      for (std::int64_t d = 0; d < tile.v_dim; ++d) {
+        if (std::isfinite(base::decode(base::load_raw<Storage>(tile.o.data, first + d)))) continue;
+        const double o = static_cast<double>(row[d]) * end.factor / static_cast<double>(kValueScale<T>);
+        base::store_raw(tile.o.data, first + d, base::encode<Storage>(o));
+      }
+    });
+  }
+}
+
+/// The tile's rows to o and lse, from the accumulators, and where a sum overflowed from the keys once more.
+template <class T>
+void Finish(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+  if (!StoreRows(tile, buffers, any_key)) return;
+  AttendKeys(tile, buffers, 0, tile.at.sequence.kv_len, kValueScale<T>);
+  ReplaceNonFinite(tile, buffers);
+}
+
+/// The unfinished rows of one piece.
+template <class T>
+void StorePartials(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+  const Partials<T>& to = tile.partials;
+  const std::int64_t columns = plan::round_up(tile.v_dim, kColumnUnit);
+  for (std::int64_t i = 0; i < tile.rows(); ++i) {
+    const std::int64_t row = tile.piece * to.rows + tile.partial_row + i;
+    to.maxima[row] = buffers.row_maxima[i];
+    to.sums[row] = static_cast<T>(SumOf(buffers.row_sums + i * kSumLanes<T>));
+    const T* from = buffers.accumulators + i * buffers.o_stride;
+    T* o = to.o + row * buffers.o_stride;
+    if (any_key) {
+      std::copy(from, from + columns, o);
+    } else {
+      std::fill(o, o + columns, T(0));
+    }
+  }
+}
+
+/// Row i of the tile: the sum of its pieces, each rescaled to the largest maximum. Pieces in which nothing attended are
+/// left out, whatever they accumulated.
+template <class T>
+void MergeRow(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t i) {
+  const hn::ScalableTag<T> d;
+  const Partials<T>& from = tile.partials;
+  const auto row_of = [&](std::int64_t piece) { return piece * from.rows + tile.partial_row + i; };
+  const bool softmax = tile.normalizer == Normalizer::softmax;
+  T top = kMinusInfinity<T>;
+  for (std::int64_t piece = 0; piece < from.pieces; ++piece) top = std::max(top, from.maxima[row_of(piece)]);
+  T sum = 0;
+  T* to = buffers.accumulators + i * buffers.o_stride;
+  std::fill(to, to + buffers.o_stride, T(0));
+  for (std::int64_t piece = 0; piece < from.pieces; ++piece) {
+    const std::int64_t row = row_of(piece);
+    if (softmax && from.maxima[row] == kMinusInfinity<T> && from.sums[row] == 0) continue;
+    const T scale = softmax ? std::exp(from.maxima[row] - top) : T(1);
+    sum += scale * from.sums[row];
+    const T* o = from.o + row * buffers.o_stride;
+    for (std::int64_t c = 0; c < tile.v_dim; c += static_cast<std::int64_t>(hn::Lanes(d))) {
+      hn::Store(hn::MulAdd(hn::Set(d, scale), hn::Load(d, o + c), hn::Load(d, to + c)), d, to + c);
+    }
+  }
+  T* sums = buffers.row_sums + i * kSumLanes<T>;
+  std::fill(sums, sums + kSumLanes<T>, T(0));
+  sums[0] = sum;
+  buffers.row_maxima[i] = top;
+}
+
+}  // namespace detail
+
+template <class T>
+void Attend(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  const bool any_key = detail::AttendKeys(tile, buffers, tile.key_begin, tile.key_end, T(1));
+  if (tile.partials.pieces > 1) {
+    detail::StorePartials(tile, buffers, any_key);
+  } else {
+    detail::Finish(tile, buffers, any_key);
+  }
+}
+
+template <class T>
+void MergePieces(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+  for (std::int64_t i = 0; i < tile.rows(); ++i) detail::MergeRow(tile, buffers, i);
+  detail::Finish(tile, buffers, true);
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

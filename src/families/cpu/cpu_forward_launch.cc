@@ -1,0 +1,337 @@
+// The CPU's forward pass: packs keys and values, then attends tile by tile, on all threads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "backend/cpu/caps.h"
+#include "base/element.h"
+#include "base/parallel.h"
+#include "families/cpu/cpu_choices.h"
+#include "families/cpu/cpu_forward_plans.h"
+#include "families/cpu/cpu_forward_schedule.h"
+#include "families/cpu/mod_programs.h"
+#include "families/cpu/progress.h"
+#include "families/cpu/rows_of.h"
+#include "families/cpu/tile.h"
+
+namespace heddle::cpu {
+namespace {
+
+/// Keys that one packing task takes.
+constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
+/// A launch of fewer multiply-adds is over before a second thread would have begun.
+constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
+
+/// State that all runs of a plan share. Not copied: the schedule points into it.
+struct CpuForward {
+  problem::AttentionProblem problem;
+  plan::Plan plan;
+  ModPrograms programs;
+  plan::CpuForwardScratch scratch;
+  std::int64_t pair_bytes;  // the workspace's first part; the workers' scratch follows
+  Schedule schedule;
+  std::optional<Wave> only_wave;  // where there is one
+
+  explicit CpuForward(const backend::PrepareArguments& arguments)
+      : problem(arguments.problem),
+        plan(arguments.plan),
+        programs(problem),
+        scratch(plan::cpu_forward_scratch(problem, plan.tile.q)),
+        pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
+        schedule(problem, kv_batch(arguments.tensors.k), kv_batch(arguments.tensors.v), plan.tile.q, pair_bytes,
+                 arguments.block_mask) {
+    if (schedule.waves() == 1) only_wave = schedule.wave(0);
+  }
+  /// Sequences in pages have keys of their own.
+  std::int64_t kv_batch(const ConstTensorView& view) const {
+    return problem.page_rows > 0 ? problem.batch : view.shape[0];
+  }
+  CpuForward(const CpuForward&) = delete;
+  CpuForward& operator=(const CpuForward&) = delete;
+};
+
+/// A number a query head: of a vector [heads], or of a row of a matrix [batch, heads]. Extents of one serve all.
+template <class T>
+PerHead<T> per_head(const std::optional<ConstTensorView>& view, std::int64_t batch, std::int64_t head) {
+  if (!view) return {};
+  const int last = view->rank() - 1;
+  const std::int64_t stride = view->shape[last] == 1 ? 0 : view->strides[last];
+  const std::int64_t entry = last == 0 || view->shape[0] == 1 ? 0 : batch * view->strides[0];
+  return {static_cast<const T*>(view->data) + entry + head * stride, stride};
+}
+
+/// One launch: what the workers share.
+template <class T>
+class Launch {
+ public:
+  Launch(const CpuForward& forward, const backend::RunArguments& run)
+      : forward_(forward),
+        problem_(forward.problem),
+        run_(run),
+        scratch_(forward.scratch),
+        threads_(forward.plan.threads),
+        pair_bytes_(forward.pair_bytes),
+        schedule_(forward.schedule),
+        workspace_(static_cast<std::byte*>(run.workspace)),
+        programs_(forward.programs) {}
+
+  void run() {
+    fill_padding();
+    if (forward_.only_wave) return run(*forward_.only_wave, 0);
+    for (std::int64_t i = 0; i < schedule_.waves(); ++i) run(schedule_.wave(i), i);
+  }
+
+ private:
+  void run(const Wave& wave, std::int64_t index) {
+    const int workers = workers_for(wave);
+    while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
+    pack_wave(wave, workers);
+    attend_wave(wave, workers, index);
+    base::parallel_tasks(workers, std::ssize(wave.merges), [&](int worker, std::int64_t task) {
+      merge_pieces(tile_of(wave, wave.merges[static_cast<std::size_t>(task)], worker), buffers(worker));
+    });
+  }
+
+  const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
+  std::int64_t batch_entry(std::int64_t index) const { return problem_.packed ? 0 : index; }
+
+  int workers_for(const Wave& wave) const {
+    std::int64_t scores = 0;
+    for (const TileTask& tile : wave.tiles) scores += tile.cost;
+    if (scores * (problem_.qk_dim + problem_.v_dim) < kSerialWork) return 1;
+    return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, threads_));
+  }
+
+  TileBuffers<T> buffers(int worker) const {
+    std::byte* base = workspace_ + pair_bytes_ + worker * scratch_.bytes;
+    const auto at = [&](std::int64_t offset) { return reinterpret_cast<T*>(base + offset); };
+    return {.queries = at(scratch_.queries),
+            .scores = at(scratch_.scores),
+            .weights = at(scratch_.weights),
+            .accumulators = at(scratch_.accumulators),
+            .row_sums = at(scratch_.row_sums),
+            .row_maxima = at(scratch_.row_maxima),
+            .row_scales = at(scratch_.row_scales),
+            .row_factors = at(scratch_.row_factors),
+            .attending = reinterpret_cast<std::uint64_t*>(base + scratch_.attending),
+            .staging = at(scratch_.staging),
+            .chunk_keys = at(scratch_.chunk_keys),
+            .chunk_values = at(scratch_.chunk_values),
+            .q_stride = scratch_.q_stride,
+            .o_stride = scratch_.o_stride};
+  }
+
+  void pack_wave(const Wave& wave, int workers) const {
+    struct Task {
+      const PackedUnit* unit;
+      std::int64_t first;
+      bool values;
+    };
+    std::vector<Task> tasks;
+    for (const bool values : {false, true}) {
+      for (const PackedUnit& unit : values ? wave.v_units : wave.k_units) {
+        for (std::int64_t first = 0; first < unit.keys; first += kPackKeys) tasks.push_back({&unit, first, values});
+      }
+    }
+    base::parallel_tasks(workers, std::ssize(tasks), [&](int worker, std::int64_t index) {
+      const auto& [unit, first, values] = tasks[static_cast<std::size_t>(index)];
+      const std::int64_t end = std::min(unit->keys, first + kPackKeys);
+      T* panels = reinterpret_cast<T*>(workspace_ + unit->offset);
+      if (values) {
+        pack(PackValues<T>{.from = keys_of(run_.tensors.v, unit->sequence, unit->kv_head),
+                           .begin = first,
+                           .end = end,
+                           .dim = problem_.v_dim,
+                           .keys = unit->keys,
+                           .panels = panels,
+                           .flags = v_flags(*unit)});
+      } else {
+        pack(PackKeys<T>{.from = keys_of(run_.tensors.k, unit->sequence, unit->kv_head),
+                         .begin = first,
+                         .end = end,
+                         .dim = problem_.qk_dim,
+                         .panels = panels,
+                         .staging = buffers(worker).staging});
+      }
+    });
+  }
+
+  /// Keys or values of a sequence.
+  ConstRows keys_of(const ConstTensorView& view, std::int64_t index, std::int64_t kv_head) const {
+    if (problem_.page_rows == 0) {
+      return rows_of<ConstRows>(view, batch_entry(index), kv_head, sequence(index).kv_begin);
+    }
+    ConstRows rows = rows_of<ConstRows>(view, 0, kv_head, 0);
+    const ConstTensorView& table = *run_.options->page_table;
+    rows.pages = {.table = static_cast<const std::int32_t*>(table.data) + index * table.strides[0],
+                  .table_stride = table.strides[1],
+                  .rows = problem_.page_rows,
+                  .page_stride = view.strides[0]};
+    return rows;
+  }
+
+  std::uint8_t* v_flags(const PackedUnit& unit) const {
+    return reinterpret_cast<std::uint8_t*>(workspace_ + unit.offset +
+                                           plan::cpu_forward_v_flags_offset(problem_, unit.keys));
+  }
+
+  void attend_wave(const Wave& wave, int workers, std::int64_t index) {
+    Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
+    base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t task) {
+      attend(tile_of(wave, wave.tiles[static_cast<std::size_t>(task)], worker), buffers(worker));
+      progress.add_one();
+    });
+  }
+
+  Tile<T> tile_of(const Wave& wave, const TileTask& task, int worker) {
+    const Sequence& own = sequence(task.sequence);
+    const std::int64_t entry = batch_entry(task.sequence), kv_head = task.head / problem_.group();
+    const std::int64_t row = own.q_begin + task.q_first;
+    const AttentionOptions& options = *run_.options;
+    WorkerMods& mods = mods_[static_cast<std::size_t>(worker)];
+
+    Tile<T> tile{};
+    tile.at = {.b = static_cast<std::int32_t>(task.sequence),
+               .h = static_cast<std::int32_t>(task.head),
+               .sequence = own,
+               .q_first = task.q_first,
+               .rows = static_cast<int>(task.rows)};
+    tile.heads = task.heads;
+    tile.qk_dim = problem_.qk_dim;
+    tile.v_dim = problem_.v_dim;
+    tile.normalizer = problem_.normalizer;
+    tile.q = rows_of<ConstRows>(run_.tensors.q, entry, task.head, row);
+    tile.q_head_stride = run_.tensors.q.strides[1];
+    tile.q_scale = problem_.scale * element_or_one(options.k_descale, task.sequence, kv_head);
+    tile.q_descale = per_head<float>(options.q_descale, task.sequence, task.head);
+    tile.k = keys_of(run_.tensors.k, task.sequence, kv_head);
+    tile.v = keys_of(run_.tensors.v, task.sequence, kv_head);
+    if (task.k_unit >= 0) tile.head = packed_head(wave, task);
+    tile.runs = schedule_.runs(task);
+    tile.block_keys = schedule_.block_keys();
+    tile.key_begin = task.key_begin;
+    tile.key_end = task.key_end;
+    tile.full = mods.full();
+    tile.partial = mods.partial();
+    tile.weight = mods.weight();
+    tile.sinks = per_head<T>(options.sinks, 0, task.head);
+    tile.v_scale = element_or_one(options.v_descale, task.sequence, kv_head);
+    tile.o = rows_of<Rows>(run_.tensors.o, entry, task.head, row);
+    tile.o_head_stride = run_.tensors.o.strides[1];
+    if (run_.tensors.lse) {
+      tile.lse = numbers_of_rows(*run_.tensors.lse, entry, task.head, row);
+      tile.lse_head_stride = run_.tensors.lse->strides[1];
+    }
+    if (run_.tensors.max_scores) {
+      tile.max_scores = numbers_of_rows(*run_.tensors.max_scores, entry, task.head, row);
+      tile.max_scores_head_stride = run_.tensors.max_scores->strides[1];
+    }
+    if (run_.tensors.lse_rest) {
+      tile.lse_rest = numbers_of_rows(*run_.tensors.lse_rest, entry, task.head, row);
+      tile.lse_rest_head_stride = run_.tensors.lse_rest->strides[1];
+    }
+    if (task.partials >= 0) tile.partials = partials(wave.partials[static_cast<std::size_t>(task.partials)]);
+    tile.piece = task.piece;
+    tile.partial_row = task.partial_row;
+    return tile;
+  }
+
+  PackedHead<T> packed_head(const Wave& wave, const TileTask& task) const {
+    const PackedUnit& k = wave.k_units[static_cast<std::size_t>(task.k_unit)];
+    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
+    return {.k = reinterpret_cast<const T*>(workspace_ + k.offset),
+            .v = reinterpret_cast<const T*>(workspace_ + v.offset),
+            .v_flags = v_flags(v),
+            .v_keys = v.keys};
+  }
+
+  Partials<T> partials(const PartialUnit& unit) const {
+    const plan::CpuForwardPartials layout = plan::cpu_forward_partials(problem_, sequence(unit.sequence));
+    std::byte* base = workspace_ + unit.offset;
+    return {.o = reinterpret_cast<T*>(base),
+            .maxima = reinterpret_cast<T*>(base + layout.maxima),
+            .sums = reinterpret_cast<T*>(base + layout.sums),
+            .pieces = layout.pieces,
+            .rows = layout.rows};
+  }
+
+  /// The view's rows from `row` on. It is lse, lse_rest or max_scores.
+  static Rows numbers_of_rows(const TensorView& of, std::int64_t entry, std::int64_t head, std::int64_t row) {
+    const std::int64_t offset = entry * of.strides[0] + head * of.strides[1] + row * of.strides[2];
+    return {static_cast<std::byte*>(of.data) + offset * size_of(of.dtype), of.dtype, of.strides[2]};
+  }
+
+  /// Rows past a sequence's end: o = 0, lse and max_scores -inf, lse_rest 0. A packed batch has none.
+  void fill_padding() const {
+    if (problem_.packed) return;
+    const std::size_t row_bytes = static_cast<std::size_t>(problem_.v_dim * size_of(problem_.o_dtype));
+    for (std::int64_t i = 0; i < problem_.batch; ++i) {
+      const std::int64_t q_len = sequence(i).q_len, rows = problem_.q_rows - q_len;
+      for (std::int64_t head = 0; rows > 0 && head < problem_.q_heads; ++head) {
+        const Rows o = rows_of<Rows>(run_.tensors.o, i, head, q_len);
+        for (std::int64_t r = 0; r < rows && row_bytes > 0; ++r) {
+          std::memset(static_cast<std::byte*>(o.data) + r * o.stride * size_of(o.dtype), 0, row_bytes);
+        }
+        constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+        for (const auto& [of, value] : {std::pair{&run_.tensors.lse, kMinusInfinity},
+                                        {&run_.tensors.max_scores, kMinusInfinity},
+                                        {&run_.tensors.lse_rest, 0.0}}) {
+          if (!*of) continue;
+          const Rows numbers = numbers_of_rows(**of, i, head, q_len);
+          for (std::int64_t r = 0; r < rows; ++r) {
+            base::store_element(numbers.data, numbers.dtype, r * numbers.stride, value);
+          }
+        }
+      }
+    }
+  }
+
+  const CpuForward& forward_;
+  const problem::AttentionProblem& problem_;
+  const backend::RunArguments& run_;
+  const plan::CpuForwardScratch& scratch_;
+  int threads_;
+  std::int64_t pair_bytes_;
+  const Schedule& schedule_;
+  std::byte* workspace_;
+  const ModPrograms& programs_;
+  std::vector<WorkerMods> mods_;
+};
+
+class CpuForwardKernel final : public backend::Kernel {
+ public:
+  explicit CpuForwardKernel(const backend::PrepareArguments& arguments) : forward_(arguments) {}
+
+  void launch(const backend::RunArguments& arguments) const override {
+    if (forward_.problem.precision == expr::Precision::f64) {
+      Launch<double>(forward_, arguments).run();
+    } else {
+      Launch<float>(forward_, arguments).run();
+    }
+  }
+
+  nlohmann::ordered_json facts() const override {
+    const bool f64 = forward_.problem.precision == expr::Precision::f64;
+    nlohmann::ordered_json facts = {{"summary", fmt::format("{} in {}, {} threads", forward_.plan.family,
+                                                            f64 ? "f64" : "f32", forward_.plan.threads)},
+                                    {"simd", cpu_caps().simd_target}};
+    for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
+    return facts;
+  }
+
+ private:
+  CpuForward forward_;
+};
+
+}  // namespace
+
+std::unique_ptr<backend::Kernel> prepare_forward(const backend::PrepareArguments& arguments) {
+  return std::make_unique<CpuForwardKernel>(arguments);
+}
+
+}  // namespace heddle::cpu

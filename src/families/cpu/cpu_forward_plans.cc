@@ -1,0 +1,157 @@
+#include "families/cpu/cpu_forward_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace heddle::plan {
+namespace {
+
+constexpr std::int64_t kPairBudget = std::int64_t{512} << 20;
+constexpr std::int64_t kMostRows = 96, kLeastRows = 12;  // of a tile; each is half the one before
+constexpr std::int64_t kRowStrip = 16;                   // rows whose statistics are updated together
+constexpr std::int64_t kVectorBytes = 64;                // the widest vector of any target; row sums are kept by lane
+
+std::int64_t element_bytes(const problem::AttentionProblem& problem) {
+  return problem.precision == expr::Precision::f64 ? 8 : 4;
+}
+
+// What a tile touches again and again: its queries, scores and accumulators, and the keys and values of one chunk.
+std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::int64_t rows) {
+  const std::int64_t per_row = problem.qk_dim + problem.v_dim + kChunk;
+  const std::int64_t chunk = kChunk * (problem.qk_dim + problem.v_dim);
+  return (rows * per_row + chunk) * element_bytes(problem);
+}
+
+Plan plan_of(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, std::int64_t rows) {
+  Plan plan;
+  plan.backend = BackendChoice::cpu;
+  plan.family = "cpu_forward";
+  plan.threads = threads > 0 ? threads : caps.cores;
+  plan.tile = {rows, kPanel};
+  plan.workspace_bytes =
+      cpu_forward_pair_bytes(problem, rows) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
+  return plan;
+}
+
+std::int64_t tile_count(const problem::AttentionProblem& problem, std::int64_t rows) {
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : problem.sequences) tiles += (sequence.q_len + rows - 1) / rows;
+  return tiles * problem.q_heads;
+}
+
+}  // namespace
+
+CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows) {
+  const std::int64_t element = element_bytes(problem);
+  CpuForwardScratch scratch{};
+  scratch.rows = round_up(std::max<std::int64_t>(tile_rows, 1), kRowGroup);
+  scratch.q_stride = round_up(problem.qk_dim, kAlignment / element);
+  scratch.o_stride = round_up(problem.v_dim, kPanel);
+  const auto place = [&](std::int64_t count) {
+    const std::int64_t offset = scratch.bytes;
+    scratch.bytes += round_up(count * element, kAlignment);
+    return offset;
+  };
+  scratch.queries = place(scratch.rows * scratch.q_stride);
+  scratch.scores = place(scratch.rows * kChunk);
+  scratch.weights = place(problem.weight_mod.empty() ? 0 : scratch.rows * kChunk);
+  scratch.accumulators = place(scratch.rows * scratch.o_stride);
+  scratch.row_sums = place(scratch.rows * (kVectorBytes / element));
+  scratch.row_maxima = place(round_up(scratch.rows, kRowStrip));
+  scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
+  scratch.row_factors = place(scratch.rows);
+  scratch.attending = place(scratch.rows * kChunk / 8 / element);
+  scratch.staging = place(kChunk * kPanel);
+  const bool in_place = std::ranges::any_of(
+      problem.sequences, [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, tile_rows); });
+  scratch.chunk_keys = place(in_place ? kChunk * problem.qk_dim : 0);
+  scratch.chunk_values = place(in_place ? kChunk * scratch.o_stride : 0);
+  return scratch;
+}
+
+std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys) {
+  return round_up(keys, kPanel) * problem.qk_dim * element_bytes(problem);
+}
+
+std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys) {
+  return keys * round_up(problem.v_dim, kPanel) * element_bytes(problem);
+}
+
+std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys) {
+  return cpu_forward_v_flags_offset(problem, keys) + round_up(round_up(keys, kPanel) / kPanel, kAlignment);
+}
+
+bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows) {
+  const std::int64_t sharing = problem.shared_kv ? problem.batch : 1;
+  return sequence.q_len * problem.group() * sharing <= tile_rows;
+}
+
+CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem, const Sequence& sequence) {
+  const std::int64_t element = element_bytes(problem);
+  CpuForwardPartials partials{};
+  partials.pieces = std::max<std::int64_t>(1, round_up(sequence.kv_len, kSplitKeys) / kSplitKeys);
+  partials.rows = sequence.q_len * problem.group();
+  if (partials.pieces == 1) return partials;
+  const std::int64_t rows = partials.pieces * partials.rows;
+  partials.maxima = rows * round_up(problem.v_dim, kPanel) * element;
+  partials.sums = partials.maxima + round_up(rows * element, kAlignment);
+  partials.bytes = partials.sums + round_up(rows * element, kAlignment);
+  return partials;
+}
+
+std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows) {
+  std::int64_t all = 0, largest = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    const std::int64_t pair = cpu_forward_in_place(problem, sequence, tile_rows)
+                                  ? cpu_forward_partials(problem, sequence).bytes
+                                  : cpu_forward_packed_k_bytes(problem, sequence.kv_len) +
+                                        cpu_forward_packed_v_bytes(problem, sequence.kv_len);
+    all += pair * problem.kv_heads;
+    largest = std::max(largest, pair);
+  }
+  return std::min(all, std::max(kPairBudget, largest));
+}
+
+Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const device::Caps& caps) {
+  std::vector<std::string> rejected;
+  // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
+  std::int64_t rows = kMostRows;
+  for (; rows > kLeastRows; rows /= 2) {
+    const std::int64_t bytes = working_set_bytes(problem, rows);
+    if (bytes > caps.l2_bytes * 3 / 4) {
+      rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows, bytes >> 10,
+                                     caps.l2_bytes >> 10));
+      continue;
+    }
+    const std::int64_t tiles = tile_count(problem, rows);
+    if (caps.cores > 1 && tiles < std::int64_t{2} * caps.cores && tiles < tile_count(problem, rows / 2)) {
+      rejected.push_back(
+          fmt::format("tile of {} queries: {} tasks do not fill {} cores evenly", rows, tiles, caps.cores));
+      continue;
+    }
+    break;
+  }
+  for (const Sequence& sequence : problem.sequences) {
+    if (sequence.q_len == 0 || cpu_forward_in_place(problem, sequence, rows)) continue;
+    rejected.push_back(fmt::format("keys and values in place: {} queries of {} heads share them, more than a tile",
+                                   sequence.q_len, problem.group()));
+    break;
+  }
+  Plan plan = plan_of(problem, threads, caps, rows);
+  plan.rejected = std::move(rejected);
+  return plan;
+}
+
+std::vector<Plan> cpu_forward_variants(const problem::AttentionProblem& problem, int threads,
+                                       const device::Caps& caps) {
+  const std::int64_t planned = cpu_forward(problem, threads, caps).tile.q;
+  std::vector<Plan> plans;
+  for (std::int64_t rows = kMostRows; rows >= kLeastRows; rows /= 2) {
+    if (rows != planned) plans.push_back(plan_of(problem, threads, caps, rows));
+  }
+  return plans;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,162 @@
+#include "families/cpu/cpu_forward_schedule.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "families/cpu/cpu_forward_plans.h"
+
+namespace heddle::cpu {
+namespace {
+
+// In scores: what loading, finishing and storing a row costs, and what packing a key and its value in place costs.
+constexpr std::int64_t kRowCost = 64;
+constexpr std::int64_t kInPlaceCost = 8;
+
+}  // namespace
+
+Schedule::Schedule(const problem::AttentionProblem& problem, std::int64_t k_batch, std::int64_t v_batch,
+                   std::int64_t tile_rows, std::int64_t pair_bytes, const BlockMask* block_mask)
+    : problem_(problem),
+      block_mask_(block_mask),
+      k_shared_(!problem.packed && k_batch == 1),
+      v_shared_(!problem.packed && v_batch == 1),
+      tile_rows_(tile_rows),
+      block_keys_(block_mask != nullptr ? block_mask->block().kv : plan::kChunk) {
+  for (const Sequence& sequence : problem.sequences) {
+    if (!plan::cpu_forward_in_place(problem, sequence, tile_rows)) {
+      longest_keys_ = std::max(longest_keys_, sequence.kv_len);
+    }
+    // A mask without its rows is a partial run over everything.
+    whole_.push_back({0, static_cast<std::int32_t>(plan::round_up(sequence.kv_len, block_keys_) / block_keys_),
+                      problem.mask_mod.empty() ? RunKind::full : RunKind::partial});
+  }
+  // Sequences inside heads, so that broadcast keys serve all of their sequences in one wave.
+  for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
+    for (std::int64_t i = 0; i < problem.batch; ++i) {
+      if (sequence(i).q_len == 0) continue;
+      pairs_.push_back({i, head, plan::cpu_forward_in_place(problem, sequence(i), tile_rows)});
+    }
+  }
+  split_into_waves(pair_bytes);
+}
+
+// Returns the bytes in use with the pair's units. Pairs stand by head, so a shared unit can only be the one that was
+// added last.
+std::int64_t Schedule::add_units(const Pair& pair, Wave& wave, std::int64_t bytes) const {
+  if (pair.in_place) {
+    const std::int64_t size = plan::cpu_forward_partials(problem_, sequence(pair.sequence)).bytes;
+    if (size > 0) wave.partials.push_back({pair.sequence, bytes, 0});
+    return bytes + size;
+  }
+  const auto add = [&](std::vector<PackedUnit>& units, bool shared, auto size_of_keys) {
+    const std::int64_t owner = shared ? 0 : pair.sequence;
+    const std::int64_t keys = shared ? longest_keys_ : sequence(pair.sequence).kv_len;
+    if (!units.empty() && units.back().sequence == owner && units.back().kv_head == pair.kv_head) return;
+    units.push_back({owner, pair.kv_head, keys, bytes});
+    bytes += size_of_keys(problem_, keys);
+  };
+  add(wave.k_units, k_shared_, plan::cpu_forward_packed_k_bytes);
+  add(wave.v_units, v_shared_, plan::cpu_forward_packed_v_bytes);
+  return bytes;
+}
+
+void Schedule::split_into_waves(std::int64_t pair_bytes) {
+  wave_begin_.push_back(0);
+  Wave units;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < pairs_.size(); ++i) {
+    bytes = add_units(pairs_[i], units, bytes);
+    if (bytes > pair_bytes) {
+      wave_begin_.push_back(static_cast<std::int64_t>(i));
+      units = {};
+      bytes = add_units(pairs_[i], units, 0);
+    }
+  }
+  if (!pairs_.empty()) wave_begin_.push_back(std::ssize(pairs_));
+}
+
+Wave Schedule::wave(std::int64_t index) const {
+  Wave wave;
+  std::int64_t bytes = 0;
+  for (std::int64_t i = wave_begin_[static_cast<std::size_t>(index)];
+       i < wave_begin_[static_cast<std::size_t>(index) + 1]; ++i) {
+    const Pair& pair = pairs_[static_cast<std::size_t>(i)];
+    bytes = add_units(pair, wave, bytes);
+    add_tiles(pair, wave);
+  }
+  std::ranges::stable_sort(wave.tiles, std::greater<>(), &TileTask::cost);
+  return wave;
+}
+
+std::span<const Run> Schedule::runs(const TileTask& tile) const {
+  if (block_mask_ != nullptr) return block_mask_->row(tile.sequence, tile.head, tile.q_block);
+  return {&whole_[static_cast<std::size_t>(tile.sequence)], 1};
+}
+
+// The pair's queries, one row of the block mask after the other; tiles of one size in a row, as few as there must be,
+// in whole groups of the micro-kernel's rows.
+void Schedule::add_tiles(const Pair& pair, Wave& wave) const {
+  const Sequence& queries = sequence(pair.sequence);
+  const std::int64_t block_rows = block_mask_ != nullptr ? block_mask_->block().q : queries.q_len;
+  for (std::int64_t first = 0; first < queries.q_len; first += block_rows) {
+    const std::int64_t end = std::min(first + block_rows, queries.q_len);
+    const std::int64_t tiles = plan::round_up(end - first, tile_rows_) / tile_rows_;
+    const std::int64_t rows =
+        std::min(tile_rows_, plan::round_up(plan::round_up(end - first, tiles) / tiles, plan::kRowGroup));
+    for (std::int64_t q_first = first; q_first < end; q_first += rows) {
+      TileTask tile{};
+      tile.sequence = pair.sequence;
+      tile.q_block = first / block_rows;
+      tile.q_first = q_first;
+      tile.rows = std::min(rows, end - q_first);
+      add_heads(pair, tile, wave);
+    }
+  }
+}
+
+// The tile for all heads of the group. Heads that see the same blocks stand in one tile while they fit.
+void Schedule::add_heads(const Pair& pair, TileTask tile, Wave& wave) const {
+  const std::int64_t group = problem_.group(), end = (pair.kv_head + 1) * group;
+  const auto same_runs = [&](std::int64_t head) {
+    TileTask other = tile;
+    other.head = head;
+    return std::ranges::equal(runs(tile), runs(other));
+  };
+  for (tile.head = pair.kv_head * group; tile.head < end; tile.head += tile.heads) {
+    tile.heads = 1;
+    while (tile.head + tile.heads < end && (tile.heads + 1) * tile.rows <= tile_rows_ &&
+           same_runs(tile.head + tile.heads)) {
+      ++tile.heads;
+    }
+    add_pieces(pair, tile, wave);
+  }
+}
+
+void Schedule::add_pieces(const Pair& pair, TileTask tile, Wave& wave) const {
+  const Sequence& keys = sequence(pair.sequence);
+  const std::int64_t pieces = pair.in_place ? plan::cpu_forward_partials(problem_, keys).pieces : 1;
+  tile.k_unit = pair.in_place ? -1 : static_cast<std::int32_t>(std::ssize(wave.k_units) - 1);
+  tile.v_unit = pair.in_place ? -1 : static_cast<std::int32_t>(std::ssize(wave.v_units) - 1);
+  tile.partials = pieces == 1 ? -1 : static_cast<std::int32_t>(std::ssize(wave.partials) - 1);
+  if (pieces > 1) {
+    PartialUnit& unit = wave.partials.back();
+    tile.partial_row = unit.rows;
+    unit.rows += tile.heads * tile.rows;
+    wave.merges.push_back(tile);
+  }
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    tile.piece = static_cast<std::int32_t>(piece);
+    tile.key_begin = pieces == 1 ? 0 : piece * plan::kSplitKeys;
+    tile.key_end = pieces == 1 ? keys.kv_len : std::min(keys.kv_len, tile.key_begin + plan::kSplitKeys);
+    std::int64_t count = 0;
+    for (const Run& run : runs(tile)) {
+      const std::int64_t begin = std::max(run.begin * block_keys_, tile.key_begin);
+      count += std::max<std::int64_t>(0, std::min(run.end * block_keys_, tile.key_end) - begin);
+    }
+    const std::int64_t rows = tile.rows * tile.heads;
+    tile.cost = rows * (count + kRowCost) + (pair.in_place ? count * kInPlaceCost : 0);
+    wave.tiles.push_back(tile);
+  }
+}
+
+}  // namespace heddle::cpu

@@ -1,0 +1,57 @@
+#include "families/cpu/mod_programs.h"
+
+#include <limits>
+#include <sstream>
+
+#include "expr/simplify.h"
+
+namespace heddle::cpu {
+namespace {
+
+// No program where the expression is the score itself.
+std::optional<TileProgram> compile(const Expr& mod, expr::Precision precision) {
+  const Expr simple = expr::simplify(mod, precision);
+  if (same(simple, leaf::score())) return std::nullopt;
+  return std::optional<TileProgram>(std::in_place, simple, precision);
+}
+
+}  // namespace
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+ModPrograms::ModPrograms(const problem::AttentionProblem& problem) {
+  const Expr score = problem.score_mod.empty() ? leaf::score() : problem.score_mod;
+  full = compile(score, problem.precision);
+  if (!problem.mask_mod.empty()) {
+    partial =
+        compile(where(problem.mask_mod, score, Expr(-std::numeric_limits<double>::infinity())), problem.precision);
+  }
+  if (!problem.weight_mod.empty())
+    weight.emplace(expr::simplify(problem.weight_mod, problem.precision), problem.precision);
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> ModPrograms::text() const {
+  std::vector<std::pair<std::string, std::vector<std::string>>> programs;
+  const auto add = [&](const char* title, const std::optional<TileProgram>& program) {
+    if (program) programs.emplace_back(title, lines_of(program->text()));
+  };
+  add("score mod of full runs", full);
+  add("mask and score mod of partial runs", partial);
+  add("weight mod", weight);
+  return programs;
+}
+
+WorkerMods::WorkerMods(const ModPrograms& programs, const Bindings& bindings) : programs_(&programs) {
+  if (programs.full) full_.emplace(*programs.full, bindings);
+  if (programs.partial) partial_.emplace(*programs.partial, bindings);
+  if (programs.weight) weight_.emplace(*programs.weight, bindings);
+}
+
+}  // namespace heddle::cpu

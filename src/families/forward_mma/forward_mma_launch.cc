@@ -1,0 +1,121 @@
+#include "families/forward_mma/forward_mma_launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "backend/gpu/device_lists.h"
+#include "backend/gpu/kv_start.h"
+#include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequences.h"
+#include "backend/portable/portable_arguments.h"
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "families/forward_mma/forward_mma_arguments.h"
+#include "families/forward_mma/forward_mma_text.h"
+
+namespace heddle::forward_mma {
+namespace {
+
+using shared::ForwardMmaConfig;
+using shared::ForwardMmaParams;
+
+class ForwardMmaKernel final : public backend::Kernel {
+ public:
+  ForwardMmaKernel(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu)
+      : gpu_(gpu),
+        device_(arguments.plan.device),
+        config_(arguments.plan.part<shared::ForwardMmaConfig>()),
+        shared_bytes_(gpu.dialect().kernels_declare_memory ? 0 : shared::forward_mma_memory(config_).bytes),
+        layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false))),
+        source_(source(config_, arguments.plan.mods, layout_, gpu.dialect(), gpu.architecture_of(device_))),
+        program_(gpu.load(device_, source_)),
+        kv_start_(gpu.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
+                  arguments.options.kv_start),
+        function_(program_->function("forward_mma", shared_bytes_)),
+        params_(constant_params(arguments)) {
+    if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
+    const plan::TileSchedule& schedule = *arguments.plan.schedule;
+    const auto items = static_cast<int>(schedule.items.size());
+    grid_ = items * config_.splits;
+    // Rows that no tile computes are filled by all CTAs.
+    if (grid_ == 0) grid_ = std::min(static_cast<int>(schedule.fills.size()), 4 * arguments.plan.multiprocessors);
+    if (grid_ == 0) return;
+    std::vector<shared::SequenceSpan> spans;
+    if (config_.by_sequence && !config_.device_lengths) spans = portable::spans_of(arguments.problem);
+    lists_.emplace(gpu.devices(), device_, schedule, spans);
+    lists_->set(params_.tiles, params_.fills, params_.mod);
+    if (config_.device_lengths) {
+      split_at_ = (shared::sequences_memory(arguments.problem.batch, items).bytes + 255) / 256 * 256;
+      if (params_.mod.kv_len == 0) params_.tiles.item_count = 0;  // tiles of the longest sequences, without keys too
+      sequences_.emplace(gpu, device_, arguments.problem, config_.tile(), params_.tiles,
+                         gpu::steps_before(schedule.runs));
+    }
+    parts_at_ = split_at_ + shared::split_memory(config_, items).parts;
+  }
+
+  void launch(const backend::RunArguments& arguments) const override {
+    if (grid_ == 0) return;
+    ForwardMmaParams params = params_;
+    set_addresses(config_, arguments, params);
+    if (sequences_) {
+      sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
+                         params.listed);
+    }
+    if (config_.splits_keys()) {
+      char* workspace = static_cast<char*>(arguments.workspace);
+      params.tiles.tickets = reinterpret_cast<shared::TicketWord*>(workspace + split_at_);
+      params.tiles.run = gpu::next_run();
+      params.parts = workspace + parts_at_;
+    }
+    gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
+    if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
+    const gpu::Launch launch = {.ctas = static_cast<unsigned>(grid_),
+                                .threads = static_cast<unsigned>(config_.threads()),
+                                .shared_bytes = static_cast<unsigned>(shared_bytes_)};
+    program_->launch(function_, launch, arguments.stream, &params, "launching forward_mma");
+  }
+
+  std::int64_t held_bytes() const override { return lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0; }
+
+  nlohmann::ordered_json facts() const override {
+    nlohmann::ordered_json facts;
+    facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, grid_,
+                                   config_.threads(), shared::forward_mma_memory(config_).bytes);
+    facts["name"] = source_.name;
+    facts["cache key"] = gpu_.key_of(source_);
+    facts["origin"] = jit::name(program_->code().from);
+    facts["compile ms"] = program_->code().compile_ms;
+    facts["registers"] = program_->code().registers;
+    facts["list bytes"] = held_bytes();
+    facts["cache"] = gpu_.cache_notes();
+    return facts;
+  }
+
+ private:
+  const gpu::Gpu& gpu_;
+  int device_;
+  ForwardMmaConfig config_;
+  int shared_bytes_;  // that a launch asks for
+  int grid_ = 0;
+  device_text::ModLayout layout_;
+  jit::Source source_;
+  std::unique_ptr<gpu::Program> program_;
+  gpu::KvStartValues kv_start_;
+  int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
+  void* function_;
+  ForwardMmaParams params_;
+  long long split_at_ = 0, parts_at_ = 0;  // in the workspace
+  std::optional<gpu::DeviceLists> lists_;
+  std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device
+};
+
+}  // namespace
+
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu) {
+  return std::make_unique<ForwardMmaKernel>(arguments, gpu);
+}
+
+}  // namespace heddle::forward_mma

@@ -1,0 +1,196 @@
+#include "families/forward_mma/forward_mma_plans.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "heddle/error.h"
+#include "shared/sequences.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardMmaConfig;
+
+/// For the order of tiles alone: nothing of it was measured. A step's products take as long on every chip; a partial
+/// step a little longer.
+TileClocks clocks_of(const ForwardMmaConfig& config) {
+  const double step = 1.0 * config.rows() * config.kv_block * (config.qk_columns() + config.v_columns()) / 512;
+  return {.full_step = step, .partial_step = 1.2 * step, .tile = 2 * step, .loads = 0};
+}
+
+/// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
+/// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
+/// `share`: times as many.
+int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps, double share) {
+  constexpr int kLeastSteps = 2, kMost = 64;
+  if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
+  const auto tiles = static_cast<int>(schedule.items.size());
+  const int wanted = 2 * std::max(1, caps.multiprocessors) / tiles;
+  const int steps = std::ranges::max(schedule.items, {}, &shared::WorkItem::steps).steps;
+  const int planned = std::clamp(std::min(wanted, steps / kLeastSteps), 1, kMost);
+  return std::clamp(static_cast<int>(share * planned), 1, std::min(kMost, std::max(1, steps)));
+}
+
+/// A chip's times for few queries, whose keys CTAs share.
+struct FewQueriesTimes {
+  double launch, split;                       // seconds: of a run; for each CTA of a tile, whose part is merged
+  double bytes_per_second, paged_per_second;  // of keys and values: dense; in pages
+};
+/// Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph on an H200: batches of 1 to 256, 1,024 to 65,536
+/// keys, dense and in pages of 16. Dense it errs by up to 5 % there; pages at 1 x 1,024 take a quarter longer, those at
+/// 256 x 1,024 half as long again (docs/notes/portable_family.md).
+constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 3.7e12, 3.0e12};
+
+/// Null where nothing was measured.
+const FewQueriesTimes* few_queries_times(const device::CudaCaps& caps) {
+  return caps.major == 9 ? &kHopperTimes : nullptr;
+}
+const FewQueriesTimes* few_queries_times(const device::AmdCaps&) { return nullptr; }
+
+std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const TileSchedule& schedule, const FewQueriesTimes* times) {
+  if (times == nullptr || config.element_bytes() != 2 || config.rows() > shared::kWarpgroupRows) return {};
+  double steps = 0;
+  for (const shared::WorkItem& item : schedule.items) steps += item.steps;
+  const double keys = steps * config.kv_block, dims = static_cast<double>(problem.qk_dim + problem.v_dim);
+  const double bytes = keys * dims * config.element_bytes();
+  const double rate = problem.page_rows > 0 ? times->paged_per_second : times->bytes_per_second;
+  return Prediction{.seconds = times->launch + times->split * (config.splits - 1) + bytes / rate,
+                    .flops = 2 * dims * keys * config.rows(),
+                    .bytes = bytes};
+}
+
+std::string describe(const ForwardMmaConfig& config) {
+  const std::string heads = config.packs() ? fmt::format(" of {} heads", config.packed_heads) : "";
+  return fmt::format("{} rows{} x {} keys", config.rows(), heads, config.kv_block);
+}
+
+std::string describe_element_score(const KernelMods& mods) {
+  switch (mods.form) {
+    case shared::ScoreForm::plain:
+      return mods.factor == 1 ? "" : fmt::format("plain: t = {} * score, folded into the scale", mods.factor);
+    case shared::ScoreForm::added:
+      return fmt::format("added: t = {} * score + {}, for each pair", mods.factor, print(mods.offset));
+    default:
+      return fmt::format("mapped: t = {}, for each pair", print(mods.score));
+  }
+}
+
+Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
+                 const device::GpuCaps& caps, const FewQueriesTimes* times, const RowsOf& rows_of,
+                 double share_of_splits = 1) {
+  Choice choice;
+  Plan& plan = choice.plan;
+  plan.family = "forward_mma";
+  plan.device = caps.index;
+  plan.multiprocessors = caps.multiprocessors;
+  plan.mods = mods;
+  if (config.packs()) {
+    plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
+    plan.packed_queries = config.tile().packed_queries;
+  }
+  choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
+  TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
+  config.splits = splits_of(config, schedule, caps, share_of_splits);
+  plan.own = config;
+  plan.tile = {config.rows(), config.kv_block};
+  plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
+  plan.predicted = predict(problem, config, schedule, times);
+  const std::int64_t tiles = count_tiles(problem, config.tile());
+  if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
+  // Other bindings may make any tile attend something.
+  if (config.splits_keys()) {
+    plan.workspace_bytes = (plan.workspace_bytes + 255) / 256 * 256 + shared::split_memory(config, tiles).bytes;
+  }
+  plan.forms = {.score = describe_element_score(mods),
+                .mask = mods.mask.empty() ? "" : "computed for each pair of a partial block",
+                .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
+  plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));
+  return choice;
+}
+
+std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::GpuCaps& caps,
+                               const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
+  const KernelMods mods = portable_mods(problem);
+  std::vector<Choice> choices;
+  std::vector<std::string> rejected;
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
+    std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
+    if (!reason.empty()) {
+      rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+      continue;
+    }
+    choices.push_back(choice_of(problem, config, mods, caps, times, rows_of));
+    if (choices.size() > 1) choices.back().plan.schedule.reset();  // lists are kept of the best alone
+  }
+  if (choices.empty()) {
+    throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_mma fits: {}", fmt::join(rejected, "; ")));
+  }
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    choices[i].plan.rejected = rejected;
+    for (std::size_t j = i + 1; j < choices.size(); ++j) {
+      choices[i].plan.rejected.push_back(
+          fmt::format("{}: stands after {} in the table of the family, which is not measured",
+                      describe(choices[j].plan.part<shared::ForwardMmaConfig>()),
+                      describe(choices[i].plan.part<shared::ForwardMmaConfig>())));
+    }
+  }
+  return choices;
+}
+
+std::vector<Choice> variants_of(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::GpuCaps& caps,
+                                const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
+  const KernelMods mods = portable_mods(problem);
+  std::vector<Choice> choices;
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
+    if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
+    const int planned =
+        choice_of(problem, config, mods, caps, times, rows_of).plan.part<shared::ForwardMmaConfig>().splits;
+    for (const double share : {0.5, 2.0}) {
+      Choice choice = choice_of(problem, config, mods, caps, times, rows_of, share);
+      if (choice.plan.part<shared::ForwardMmaConfig>().splits == planned) continue;
+      choice.plan.schedule.reset();
+      choices.push_back(std::move(choice));
+    }
+  }
+  return choices;
+}
+
+}  // namespace
+
+TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order) {
+  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  return choices_of(problem, tensors, options, caps, few_queries_times(caps), kNvidia, rows_of);
+}
+
+std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of) {
+  return choices_of(problem, tensors, options, caps, few_queries_times(caps), amd_target(caps.architecture), rows_of);
+}
+
+std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::CudaCaps& caps,
+                                         const RowsOf& rows_of) {
+  return variants_of(problem, tensors, options, caps, few_queries_times(caps), kNvidia, rows_of);
+}
+
+std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::AmdCaps& caps,
+                                         const RowsOf& rows_of) {
+  return variants_of(problem, tensors, options, caps, few_queries_times(caps), amd_target(caps.architecture), rows_of);
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,53 @@
+// Makes, from a kernel of the table, the configuration that computes a problem: its mods, its access to tensors, its
+// packed heads.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
+#include "heddle/block_mask.h"
+#include "plan/access/tensor_access.h"
+#include "plan/mods/kernel_mods.h"
+#include "plan/setting.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+/// `streams`: the capture that the mods could stream comes in tiles. `packed`: queries of each of several heads, or 0.
+shared::ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const problem::AttentionProblem& problem,
+                                     const KernelMods& mods, const TensorAccess& access, bool streams, int packed);
+
+/// A kernel's configuration for these mods. A kernel that packs heads stores no mask.
+shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const KernelMods& mods);
+
+/// A kernel's configuration that reaches tensors in this way.
+shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const TensorAccess& access);
+
+/// The configuration with room for a streamed capture's tiles, in shared memory that other buffers give up; nothing
+/// where no room is left.
+std::optional<shared::ForwardSm90Config> with_streamed_tiles(shared::ForwardSm90Config config, DType dtype);
+
+/// The configuration with room for numbers of keys and a table, in shared memory that other buffers give up where they
+/// must; as it is where no room is left.
+shared::ForwardSm90Config with_room_for_key_numbers(shared::ForwardSm90Config config);
+
+/// Empty where kernels compute the mods' numbers of keys for this problem, once for each key of a block. Else what does
+/// not let them, a sentence.
+std::string refuses_key_numbers(const problem::AttentionProblem& problem, const KernelMods& mods);
+
+/// Empty where the configuration computes the problem: a warpgroup's queries and the tile's keys divide the blocks of
+/// the caller's mask (null: there is none), a step has bits for the number of any block of keys, shared memory has room
+/// for what the mods tabulate, its heads can be packed. Else what does not fit, a sentence.
+std::string misfit(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
+                   const BlockMask* callers);
+
+/// The fields that are not at their default, and the shared memory of a CTA, in bytes.
+std::vector<Setting> forward_sm90_settings(const shared::ForwardSm90Config& config);
+
+/// What such a kernel makes of the weight_mod, and why: "dropped: ...". Empty without one.
+std::string describe_weight(const shared::ForwardSm90Config& config, const KernelMods& mods);
+
+}  // namespace heddle::plan

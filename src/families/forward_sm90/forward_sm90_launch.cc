@@ -1,0 +1,293 @@
+#include "families/forward_sm90/forward_sm90_launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/backends.h"
+#include "backend/cuda/driver/device.h"
+#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/launch/copied_rows.h"
+#include "backend/cuda/launch/gpu.h"
+#include "backend/cuda/launch/sequence_spans.h"
+#include "backend/cuda/launch/stored_mask.h"
+#include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/device_lists.h"
+#include "backend/gpu/kv_start.h"
+#include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequences.h"
+#include "families/forward_sm90/forward_sm90_text.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_params.h"
+#include "plan/access/tma.h"
+#include "plan/mods/streamed_read.h"
+
+namespace heddle::cuda {
+namespace {
+
+using shared::ForwardSm90Config;
+using shared::ForwardSm90Params;
+
+shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
+  if (!view) return {};
+  const auto stride = [&](int axis) { return view->shape[axis] == 1 ? 0 : view->strides[axis]; };
+  return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
+}
+
+class ForwardSm90Kernel final : public backend::Kernel {
+ public:
+  explicit ForwardSm90Kernel(const backend::PrepareArguments& arguments)
+      : device_(arguments.plan.device),
+        config_(arguments.plan.part<shared::ForwardSm90Config>()),
+        packed_sequences_(arguments.problem.packed ? arguments.problem.batch : 0),
+        paged_(arguments.problem.page_rows > 0),
+        grid_(0),
+        layout_(device_text::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
+        source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
+        cubin_(jit::build(source_)),
+        module_(device_, cubin_->bytes, jit::compiler_number()),
+        kv_start_(backend::cuda_device(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
+                  arguments.options.kv_start),
+        function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
+    const plan::KernelMods& mods = arguments.plan.mods;
+    set_constants(arguments, mods);
+    if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
+    if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
+    const plan::TileSchedule& schedule = *arguments.plan.schedule;
+    grid_ = schedule.grid;
+    any_keys_ = !schedule.items.empty() && params_.operands.kv_len > 0;
+    if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
+      copied_.emplace(arguments);
+      if (copied_->has_capture()) reach_ = plan::tile_reach(arguments.problem);
+    }
+    std::vector<shared::SequenceSpan> spans;
+    if (config_.by_sequence && !config_.device_lengths) spans = spans_of(arguments.problem, params_.operands.kv_len);
+    if (grid_ > 0) {
+      lists_.emplace(backend::cuda_device(), device_, schedule, spans);
+      lists_->set(params_.tiles, params_.fills, params_.mod);
+      params_.mask_words.words_at = lists_->mask_words_at();
+    }
+    if (grid_ > 0 && config_.stores_mask()) {
+      stored_mask_.emplace(device_, config_.tile(), config_.by_sequence, schedule.stored, mods.mask, arguments.bindings,
+                           kv_start_.bindings(), params_.mod);
+      params_.mask_words.words = stored_mask_->words();
+    }
+    if (grid_ > 0 && config_.device_lengths) {
+      if (!any_keys_) params_.tiles.item_count = 0;  // its tiles are of the longest sequences, without keys too
+      sequences_.emplace(cuda_gpu(), device_, arguments.problem, config_.tile(), params_.tiles,
+                         gpu::steps_before(schedule.runs));
+    }
+  }
+
+  void launch(const backend::RunArguments& arguments) const override {
+    if (grid_ == 0) return;
+    const CopiedTensors::Tensors given = given_tensors(arguments.tensors, *arguments.bindings);
+    const CopiedTensors::Tensors all = copied_ && any_keys_ ? copied_->reached(given, arguments.workspace) : given;
+    AttentionTensors tensors = arguments.tensors;
+    tensors.q = all.of[0], tensors.k = all.of[1], tensors.v = all.of[2];
+    if (any_keys_) {
+      check_address("q", tensors.q.data, plan::kTmaBytes);
+      check_address("k", tensors.k.data, plan::kTmaBytes);
+      check_address("v", tensors.v.data, plan::kTmaBytes);
+    }
+    const int o_bytes = bytes_of_o(tensors.o.dtype);
+    check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : plan::kTmaBytes);
+
+    const ContextScope scope(device_);
+    ForwardSm90Params params = params_;
+    CUtensorMap maps[4] = {};  // not read where no tile has a key
+    if (any_keys_) {
+      maps[0] = map_of(tensors.q, false);
+      if (config_.gathers()) {
+        params.pages.gathered[shared::kGatherK].data = tensors.k.data;
+        params.pages.gathered[shared::kGatherV].data = tensors.v.data;
+      } else {
+        maps[1] = map_of(tensors.k, true);
+        maps[2] = map_of(tensors.v, true);
+      }
+      if (o_bytes == 0) maps[3] = map_of(tensors.o, false);
+    }
+    StreamedMaps streamed{};
+    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture], config_.streamed_box());
+    if (paged_) params.pages.table.data = static_cast<const int*>(arguments.options->page_table->data);
+    params.outputs.o = tensors.o.data;
+    if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
+    if (tensors.max_scores) params.max_scores.data = static_cast<float*>(tensors.max_scores->data);
+    if (config_.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
+    params.tiles.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
+    params.tiles.run = gpu::next_run();
+    if (sequences_)
+      sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
+                         params.listed);
+    if (copied_ && any_keys_)
+      copied_->launch(given, params.mod.sequences, params.pages.table, arguments.workspace, arguments.stream);
+    gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
+    if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
+    if (config_.fp8()) {
+      params.descales.q = descale_of(arguments.options->q_descale);
+      params.descales.k = descale_of(arguments.options->k_descale);
+      params.descales.v = descale_of(arguments.options->v_descale);
+    }
+    void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
+
+    const Launch launch = {.ctas = static_cast<unsigned>(grid_),
+                           .threads = static_cast<unsigned>(config_.threads()),
+                           .shared_bytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes)};
+    launch_kernel(function_, launch, arguments.stream, parameters, "launching forward_sm90");
+  }
+
+  std::int64_t held_bytes() const override {
+    return (lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0) + (stored_mask_ ? stored_mask_->bytes() : 0);
+  }
+
+  nlohmann::ordered_json facts() const override {
+    static constexpr std::string_view kFrom[] = {"compiled", "from memory", "from the disk cache"};
+    nlohmann::ordered_json facts;
+    facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, grid_,
+                                   config_.threads(), shared::forward_sm90_memory(config_).bytes);
+    facts["name"] = source_.name;
+    facts["cache key"] = jit::key_of(source_);
+    facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
+    facts["compile ms"] = cubin_->compile_ms;
+    facts["registers"] = cubin_->registers;
+    facts["list bytes"] = lists_ ? lists_->bytes() : 0;
+    if (copied_) facts["copied bytes"] = copied_->bytes();
+    if (stored_mask_) {
+      facts["mask bits"] =
+          fmt::format("{} bytes, of {} partial blocks", stored_mask_->bytes(), stored_mask_->partial_blocks());
+    }
+    facts["cache"] = jit::cache_notes();
+    return facts;
+  }
+
+ private:
+  CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
+    if (keys && config_.page_rows > 0) {
+      return tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
+    }
+    const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
+    const int longest = keys ? params_.operands.kv_len : params_.operands.q_len;
+    if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
+    if (packed_sequences_ > 0 && !(keys && paged_)) tensor = by_sequence(tensor, packed_sequences_);
+    return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+  }
+
+  /// With the capture that is streamed, if one is. Throws where it is to be read in place, and TMA cannot.
+  CopiedTensors::Tensors given_tensors(const AttentionTensors& tensors, const Bindings& bindings) const {
+    CopiedTensors::Tensors given = {{tensors.q, tensors.k, tensors.v, {}}};
+    if (!streamed_ || !any_keys_) return given;
+    const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
+    ConstTensorView& in_tiles = given.of[plan::kCopiedCapture];
+    in_tiles = plan::in_tiles(*streamed_, capture, reach_);
+    std::string reason = capture.count() > 0 ? "" : fmt::format("capture '{}' has no elements", streamed_->capture);
+    if (reason.empty() && copied_ && copied_->has_capture()) {
+      copied_->check_capture(*streamed_, capture, in_tiles);
+      return given;
+    }
+    if (reason.empty()) reason = plan::refuses_streaming(*streamed_, capture);
+    if (reason.empty()) return given;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
+  }
+
+  /// That threads store at a time; 0: TMA stores it.
+  int bytes_of_o(DType dtype) const {
+    if (!config_.stores_o_by_threads()) return 0;
+    return static_cast<int>(size_of(dtype)) * (config_.odd_o ? 1 : 2);
+  }
+
+  /// `tensors`: as the kernel reads them.
+  void set_pages(std::int64_t pages, const ConstTensorView& table, const AttentionTensors& tensors) {
+    params_.pages.table = {
+        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(pages)};
+    for (int axis = 0; axis < 3; ++axis) {
+      params_.pages.gathered[shared::kGatherK].stride[axis] = tensors.k.strides[axis];
+      params_.pages.gathered[shared::kGatherV].stride[axis] = tensors.v.strides[axis];
+    }
+  }
+
+  void set_constants(const backend::PrepareArguments& arguments, const plan::KernelMods& mods) {
+    const problem::AttentionProblem& problem = arguments.problem;
+    if (problem.sequences.empty()) return;
+    for (const Sequence& sequence : problem.sequences) {
+      params_.operands.q_len = std::max(params_.operands.q_len, static_cast<int>(sequence.q_len));
+      params_.operands.kv_len = std::max(params_.operands.kv_len, static_cast<int>(sequence.kv_len));
+    }
+    params_.operands.last_block = (params_.operands.kv_len - 1) / config_.kv_block;
+    params_.group = static_cast<int>(problem.group());
+    AttentionTensors tensors = arguments.tensors;
+    const auto& copies = arguments.plan.copies;
+    if (copies[0]) tensors.q = plan::copy_of(*copies[0], tensors.q.dtype, nullptr);
+    if (copies[1]) tensors.k = plan::copy_of(*copies[1], tensors.k.dtype, nullptr);
+    if (copies[2]) tensors.v = plan::copy_of(*copies[2], tensors.v.dtype, nullptr);
+    if (packed_sequences_ > 0) {
+      tensors.o = by_sequence(tensors.o, packed_sequences_);
+      if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
+      if (tensors.max_scores) tensors.max_scores = by_sequence(*tensors.max_scores, packed_sequences_);
+    }
+    if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
+    params_.operands.q_batched = tensors.q.shape[0] > 1;
+    params_.operands.k_batched = tensors.k.shape[0] > 1;
+    params_.operands.v_batched = tensors.v.shape[0] > 1;
+    if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
+    params_.flat.from = mods.flat_from;
+    params_.flat.to = mods.flat_to;
+    params_.mask_repeats_to = mods.mask_repeats_to;
+    params_.scale = static_cast<float>(problem.scale * mods.factor);
+    const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
+    params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);
+    if (config_.sinks) params_.sinks.stride = arguments.options.sinks->strides[0];
+    for (int axis = 0; axis < 3; ++axis) {
+      params_.outputs.o_stride[axis] = tensors.o.strides[axis];
+      if (tensors.lse) params_.outputs.lse_stride[axis] = tensors.lse->strides[axis];
+      if (tensors.max_scores) params_.max_scores.stride[axis] = tensors.max_scores->strides[axis];
+    }
+    params_.mod.q_len = params_.operands.q_len;
+    params_.mod.kv_len = params_.operands.kv_len;
+    params_.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
+    params_.listed.q_heads = static_cast<int>(problem.q_heads);
+  }
+
+  void set_cap(const plan::CapSeries& series) {
+    params_.cap.inside = static_cast<float>(series.inside);
+    params_.cap.outside = static_cast<float>(series.outside);
+    for (int i = 0; i < 3; ++i) params_.cap.series[i] = static_cast<float>(series.coefficients[i]);
+    params_.cap.limit = static_cast<float>(series.limit);
+  }
+
+  int device_;
+  ForwardSm90Config config_;
+  std::int64_t packed_sequences_;  // 0: the batch is padded
+  bool paged_;                     // k and v are, which a copy of them is not
+  int grid_;
+  bool any_keys_ = false;
+  device_text::ModLayout layout_;
+  jit::Source source_;
+  std::shared_ptr<const jit::Cubin> cubin_;
+  Module module_;
+  gpu::KvStartValues kv_start_;
+  int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
+  CUfunction function_;
+  ForwardSm90Params params_{};
+  std::optional<plan::StreamedRead> streamed_;
+  std::optional<gpu::DeviceLists> lists_;
+  std::optional<StoredMask> stored_mask_;
+  std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device
+  std::optional<CopiedTensors> copied_;            // where some of them are read from copies
+  plan::TileReach reach_;                          // of a capture's copy
+};
+
+}  // namespace
+
+std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments) {
+  return std::make_unique<ForwardSm90Kernel>(arguments);
+}
+
+}  // namespace heddle::cuda

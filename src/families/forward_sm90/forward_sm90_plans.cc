@@ -1,0 +1,388 @@
+#include "families/forward_sm90/forward_sm90_plans.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "base/environment.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "heddle/error.h"
+#include "plan/access/tensor_access.h"
+#include "plan/access/tma.h"
+#include "plan/factors.h"
+#include "plan/mods/stored_mask.h"
+#include "plan/tiles/packed_heads.h"
+#include "shared/sequences.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardSm90Config;
+
+constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
+
+std::string describe(const ForwardSm90Config& config) {
+  if (config.packs()) {
+    return fmt::format("{} x {} keys, {} warpgroups", describe_packed(config.tile()), config.kv_block,
+                       config.warpgroups);
+  }
+  return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
+}
+/// The same, and of pages whether they are copied, or their rows gathered.
+std::string describe(const Plan& plan) {
+  const bool copied = plan.copies[1] && plan.copies[1]->paged;
+  const std::string_view rows = copied                                             ? ", of copied pages"
+                                : plan.part<shared::ForwardSm90Config>().gathers() ? ", of gathered rows"
+                                                                                   : "";
+  return fmt::format("{}{}", describe(plan.part<shared::ForwardSm90Config>()), rows);
+}
+
+/// Whether a capture comes in tiles.
+struct Streaming {
+  bool streams = false;
+  std::optional<TensorCopy> copy{};  // of which they come
+  std::string reason{};              // why there is a copy, or why they do not come
+};
+Streaming streaming_of(const AttentionProblem& problem, const KernelMods& mods, const Bindings& bindings) {
+  // In 8 bits the warp that would load the tiles transposes values.
+  if (!mods.streamed || size_of(problem.q_dtype) == 1) return {};
+  const ConstTensorView& view = bindings.captures.at(mods.streamed->capture);
+  if (view.count() == 0) return {};
+  if (std::string reason = refuses_copy(*mods.streamed, view); !reason.empty()) return {.reason = std::move(reason)};
+  std::string reason = refuses_streaming(*mods.streamed, view);
+  if (reason.empty()) return {.streams = true};
+  const TensorCopy copy = copy_for(in_tiles(*mods.streamed, view, tile_reach(problem)));
+  const std::int64_t most = most_copy_bytes();
+  if (copy.bytes() <= most) return {.streams = true, .copy = copy, .reason = std::move(reason)};
+  return {.reason = fmt::format("{}; a copy would take {} bytes, and up to {} are taken ({})", reason, copy.bytes(),
+                                most, base::name_of(base::Option::copy_bytes))};
+}
+
+double moved_bytes(const AttentionProblem& problem) {
+  std::int64_t rows = 0, keys = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    rows += sequence.q_len;
+    keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
+  }
+  const std::int64_t row_bytes = problem.qk_dim * size_of(problem.q_dtype) + problem.v_dim * size_of(problem.o_dtype) +
+                                 (problem.with_lse ? 4 : 0) + (problem.with_max_scores ? 4 : 0);
+  const std::int64_t key_bytes = problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype);
+  const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * key_bytes;
+  return static_cast<double>(bytes);
+}
+
+struct Candidate {
+  Choice choice;
+  bool may_spill = false;
+  bool weighs_each = false;                          // though others only drop
+  bool masks_each = false;                           // though others have its bits stored
+  bool reads_each = false;                           // element of a capture, though of others it comes in tiles
+  bool numbers_each = false;                         // what depends on the key, though others do so once a key
+  bool reads_table = false;                          // for each pair, though others have it in shared memory
+  bool copies_more = false;                          // of pages than others
+  double computing = 0;                              // seconds, however long memory takes
+  std::int64_t stored_partial = 0, stored_room = 0;  // of the mask: StoredBlocks
+  std::int64_t stored_bytes() const {
+    return shared::stored_bytes(stored_room, choice.plan.part<shared::ForwardSm90Config>().warpgroups);
+  }
+  double seconds() const { return choice.plan.predicted->seconds; }
+  /// That the others' are held against.
+  double weighed_seconds() const {
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
+    const double gain = (copies_more ? kPlannerFactors.copy_gain : 1) * (reads_table ? kPlannerFactors.table_reads : 1);
+    if (config.stores_mask() && is_spare(config)) return seconds() * gain * kPlannerFactors.spare_gain;
+    if (!config.packs()) return seconds() * gain;
+    const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
+    return seconds() * gain * kPlannerFactors.packing_gain * (idles ? kPlannerFactors.idle_gain : 1);
+  }
+  /// The best first.
+  auto rank() const {
+    return std::tuple(weighs_each, masks_each, numbers_each, may_spill, weighed_seconds(), computing);
+  }
+};
+
+/// The copies, in the workspace and in the prediction.
+void add_copies(Plan& plan, const AttentionProblem& problem, const TensorCopies& copies) {
+  plan.copies = copies;
+  const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
+  plan.workspace_bytes = work.workspace_bytes;
+  if (work.bytes == 0 && work.shares == 0) return;
+  plan.predicted->bytes += work.bytes;
+  plan.predicted->seconds += kSm90Rates.copy_seconds + std::max(work.bytes / kSm90Rates.memory_bytes_per_second,
+                                                                work.shares * kSm90Rates.copied_share_seconds);
+}
+
+Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const KernelMods& mods,
+                   const TensorAccess& access, const Bindings& bindings, const device::CudaCaps& caps,
+                   const RowsOf& rows_of) {
+  Candidate candidate;
+  Plan& plan = candidate.choice.plan;
+  plan.backend = BackendChoice::cuda;
+  plan.family = "forward_sm90";
+  plan.tile = {config.rows(), config.kv_block};
+  plan.device = caps.index;
+  plan.own = config;
+  if (config.packs()) {
+    plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
+    plan.packed_queries = config.packed_queries;
+  }
+  plan.order.batch_inside =
+      config.streamed_bytes > 0 && mods.streamed->serves_every_batch(bindings.captures.at(mods.streamed->capture));
+  candidate.choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
+
+  plan.mods = mods;
+  TileSchedule schedule = forward_sm90_schedule(problem, config, candidate.choice.block_mask.get(), caps, plan.order);
+  candidate.stored_partial = schedule.stored.partial;
+  candidate.stored_room = schedule.stored.room;
+  const double bytes = moved_bytes(problem) + static_cast<double>(candidate.stored_bytes());
+  candidate.computing = forward_sm90_seconds(schedule);
+  if (mods.streamed && config.streamed_bytes == 0) candidate.computing *= kPlannerFactors.element_reads;
+  plan.grid = schedule.grid;
+  plan.multiprocessors = caps.multiprocessors;
+  // Other bindings may make any tile attend something.
+  const std::int64_t tiles = count_tiles(problem, config.tile());
+  plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
+  if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
+  plan.predicted = {
+      .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
+      .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
+      .bytes = bytes};
+  plan.access = access.reasons;
+  add_copies(plan, problem, access.copies);
+  plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));
+  candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
+  candidate.weighs_each = mods.drops && !config.dropped;
+  candidate.masks_each = mods.stores_mask && config.mask == shared::MaskForm::direct;
+  return candidate;
+}
+
+/// The table's, and where a capture of f32 is streamed those that are for it alone.
+std::vector<ForwardSm90Kernel> kernels_for(const KernelMods& mods, bool streams, bool fp8) {
+  const std::span<const ForwardSm90Kernel> table = forward_sm90_kernels(fp8), wide = kForwardSm90WideCaptureKernels;
+  std::vector<ForwardSm90Kernel> kernels(table.begin(), table.end());
+  if (streams && mods.streamed->dtype == DType::f32) {
+    kernels.insert(kernels.end(), wide.begin(), wide.end());
+  }
+  return kernels;
+}
+
+/// The kernels whose tiles divide the caller's blocks; where queries are few, each packed, too. The spare ones come
+/// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
+/// way, that the compiler may refuse all others; and where the mask's bits are stored, for their finer blocks.
+std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const KernelMods& mods,
+                                           const TensorAccess& access, bool streams, const AttentionOptions& options,
+                                           std::vector<std::string>& rejected) {
+  const bool fp8 = size_of(problem.k_dtype) == 1;
+  const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
+  std::vector<int> packed = packed_queries(problem);
+  packed.insert(packed.begin(), 0);  // one head's
+  std::vector<ForwardSm90Config> configs;
+  for (const bool spare : {false, true}) {
+    if (spare && !configs.empty() && !mods.heavy() && !mods.stores_mask && !(fp8 && access.odd_o)) break;
+    for (const ForwardSm90Kernel& kernel : kernels_for(mods, streams, fp8)) {
+      if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
+      for (const int queries : packed) {
+        const ForwardSm90Config config = config_for(kernel, problem, mods, access, streams, queries);
+        const std::string reason = misfit(config, problem, options.block_mask.get());
+        if (reason.empty()) {
+          configs.push_back(config);
+        } else {
+          rejected.push_back(fmt::format("{}: {}", describe(config), reason));
+          if (queries == 0) break;
+        }
+      }
+    }
+  }
+  if (streams) std::erase_if(configs, [](const ForwardSm90Config& config) { return config.streamed_bytes == 0; });
+  return configs;
+}
+
+struct Candidates {
+  std::vector<Candidate> all;
+  std::vector<std::string> rejected;
+  /// Of the most that one of them stores of the mask.
+  std::int64_t stored_bytes() const {
+    std::int64_t most = 0;
+    for (const Candidate& candidate : all) most = std::max(most, candidate.stored_bytes());
+    return most;
+  }
+  /// Lists are kept of the best alone: they take 48 bytes a tile.
+  void add(Candidate candidate) {
+    all.push_back(std::move(candidate));
+    if (all.size() == 1) return;
+    const bool better = all.back().rank() < all[best].rank();
+    all[better ? best : all.size() - 1].choice.plan.schedule.reset();
+    if (better) best = all.size() - 1;
+  }
+  std::size_t best = 0;
+};
+
+Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mods, const TensorAccesses& accesses,
+                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  Candidates candidates = {.all = {}, .rejected = accesses.rejected};
+  const Streaming streaming = streaming_of(problem, mods, options.bindings);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();  // that some way copies of q, k and v
+  for (const TensorAccess& access : accesses.ways) least = std::min(least, room_of(access.copies));
+  bool copies_more = false;
+  const auto add = [&](const TensorAccess& access, bool streams) {
+    const std::size_t before = candidates.all.size();
+    for (const ForwardSm90Config& config : configs_for(problem, mods, access, streams, options, candidates.rejected)) {
+      Candidate candidate = plan_for(problem, config, mods, access, options.bindings, caps, rows_of);
+      candidate.reads_each = !streams && streaming.streams;
+      candidate.copies_more = copies_more;
+      candidates.add(std::move(candidate));
+    }
+    return candidates.all.size() > before;
+  };
+  for (const TensorAccess& access : accesses.ways) {
+    copies_more = room_of(access.copies) > least;
+    // Element by element, a capture of all pairs costs several times its tiles, but not what any copy of it does.
+    if (streaming.streams && add(streaming.copy ? access.with_copy(*streaming.copy, streaming.reason) : access, true) &&
+        !streaming.copy) {
+      continue;
+    }
+    add(access.because(streaming.reason), false);
+  }
+  // Ways that differ in what is read reject the same tiles.
+  std::vector<std::string> once;
+  for (std::string& reason : candidates.rejected) {
+    if (std::ranges::find(once, reason) == once.end()) once.push_back(std::move(reason));
+  }
+  candidates.rejected = std::move(once);
+  return candidates;
+}
+
+/// And where kernels compute numbers of keys also those that do not, since the compiler may refuse all of the former.
+Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mods, const TensorAccesses& accesses,
+                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  Candidates candidates = candidates_for(problem, mods, accesses, options, caps, rows_of);
+  if (mods.has_key_numbers()) {
+    KernelMods left = kernel_mods(problem, OfKeys::left);
+    left.stores_mask = mods.stores_mask;
+    for (Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of).all) {
+      // The kernels that have room for a table may be much the slower ones.
+      candidate.reads_table = mods.table_entries > 0;
+      candidate.numbers_each = !candidate.reads_table;
+      candidates.add(std::move(candidate));
+    }
+  }
+  if (candidates.all.empty()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("no kernel of forward_sm90 fits: {}", fmt::join(candidates.rejected, "; ")));
+  }
+  return candidates;
+}
+
+/// What kernels of 16 bits do faster and those of 8 bits do not.
+void append_left_out(const AttentionProblem& problem, const KernelMods& mods, std::vector<std::string>& rejected) {
+  if (size_of(problem.q_dtype) != 1) return;
+  if (mods.streamed) {
+    rejected.push_back(fmt::format(
+        "tiles of capture '{}', so each element is read: q is {}, and the warp that would load them transposes values",
+        mods.streamed->capture, name(problem.q_dtype)));
+  }
+  if (mods.drops) {
+    rejected.push_back(fmt::format("masks of draws, so each is compared: q is {}, and four weights share a register",
+                                   name(problem.q_dtype)));
+  }
+}
+
+// Why `other` stands behind `first`.
+std::string compare(const Candidate& other, const Candidate& first) {
+  const ForwardSm90Config& config = other.choice.plan.part<shared::ForwardSm90Config>();
+  const KernelMods& mods = other.choice.plan.mods;
+  if (other.weighs_each && !first.weighs_each) {
+    return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one",
+                       describe(other.choice.plan), shared::kKeysOfDraw);
+  }
+  if (other.masks_each && !first.masks_each) {
+    return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
+                       describe(other.choice.plan));
+  }
+  if (other.numbers_each && !first.numbers_each) {
+    return fmt::format("{}: would compute for each pair what depends on the key alone", describe(other.choice.plan));
+  }
+  if (other.reads_table && !first.reads_table) {
+    return fmt::format("{}: would read the table of {} entries for each pair", describe(other.choice.plan),
+                       first.choice.plan.mods.table_entries);
+  }
+  if (first.reads_table && !other.reads_table) {
+    return fmt::format("{}: has the table of {} entries in shared memory, but is predicted {:.4g} ms, {:.1f} % slower",
+                       describe(other.choice.plan), mods.table_entries, other.seconds() * 1e3,
+                       100 * (other.seconds() / first.seconds() - 1));
+  }
+  if (other.reads_each && !first.reads_each) {
+    return fmt::format("{}: would read capture '{}' element by element", describe(other.choice.plan),
+                       mods.streamed->capture);
+  }
+  if (other.may_spill && !first.may_spill) {
+    return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(other.choice.plan),
+                       forward_sm90_registers(config, mods), config.consumer_registers());
+  }
+  if (other.seconds() < first.seconds()) {
+    return fmt::format("{}: predicted {:.4g} ms, too little faster", describe(other.choice.plan),
+                       other.seconds() * 1e3);
+  }
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(other.choice.plan), other.seconds() * 1e3,
+                     100 * (other.seconds() / first.seconds() - 1));
+}
+
+}  // namespace
+
+TileSchedule forward_sm90_schedule(const AttentionProblem& problem, const ForwardSm90Config& config,
+                                   const BlockMask* block_mask, const device::CudaCaps& caps, const TileOrder& order) {
+  return schedule_tiles(problem, config.tile(), forward_sm90_clocks(config), block_mask, caps, order);
+}
+
+std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const TensorAccesses accesses = tensor_accesses(tensors, problem);
+  KernelMods mods = kernel_mods(problem);
+  const std::string for_each_pair = mods.has_key_numbers() ? refuses_key_numbers(problem, mods) : std::string();
+  if (!for_each_pair.empty()) mods = kernel_mods(problem, OfKeys::left);
+  std::string unstored = refuses_storing(problem, options.block_mask.get());
+  mods.stores_mask = masks_by_values(mods) && unstored.empty();
+  const RowsOf once = remembering(rows_of);
+  Candidates found = all_candidates(problem, mods, accesses, options, caps, once);
+  if (std::string reason = refuses_bytes(found.stored_bytes()); !reason.empty()) {
+    unstored = std::move(reason);
+    mods.stores_mask = false;  // other kernels may then be the better ones
+    found = all_candidates(problem, mods, accesses, options, caps, once);
+  }
+  std::vector<Candidate>& candidates = found.all;
+  std::vector<std::string>& rejected = found.rejected;
+  for (Candidate& candidate : candidates) {
+    Plan& plan = candidate.choice.plan;
+    plan.forms = {.score = describe_score(plan.mods),
+                  .mask = describe_mask(mods, plan.part<shared::ForwardSm90Config>().mask,
+                                        plan.part<shared::ForwardSm90Config>().tile(), candidate.stored_partial,
+                                        candidate.stored_bytes(), unstored),
+                  .weight = describe_weight(plan.part<shared::ForwardSm90Config>(), mods)};
+  }
+  append_left_out(problem, mods, rejected);
+  if (!for_each_pair.empty()) {
+    rejected.push_back(fmt::format("numbers of keys, so each pair computes them: {}", for_each_pair));
+  }
+  std::ranges::stable_sort(candidates, {}, &Candidate::rank);
+
+  std::vector<Choice> choices;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    std::vector<std::string>& reasons = candidates[i].choice.plan.rejected;
+    reasons = rejected;
+    for (std::size_t j = i + 1; j < candidates.size(); ++j) {
+      reasons.push_back(compare(candidates[j], candidates[i]));
+    }
+  }
+  for (Candidate& candidate : candidates) choices.push_back(std::move(candidate.choice));
+  return choices;
+}
+
+}  // namespace heddle::plan

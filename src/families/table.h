@@ -1,0 +1,44 @@
+// The table of kernel families.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "plan/plan.h"
+#include "plan/setting.h"
+
+namespace heddle::plan {
+
+struct Family {
+  std::string_view name;  // Plan::family
+  BackendChoice backend;
+  problem::Pass pass;
+  /// Empty when the family takes the problem; else why not: a sentence that names what is not taken and what is. Null:
+  /// it takes all.
+  std::string (*refuses)(const Request&) = nullptr;
+  /// The plans that would do, best first, at least one. Throws Error(unsupported) where nothing fits.
+  std::vector<Choice> (*candidates)(const Request&, const RowsOf&);
+  /// More of them, which the model has no reason to put first but a measurement may. Null: none.
+  std::vector<Choice> (*variants)(const Request&, const RowsOf&) = nullptr;
+  /// The lists of a plan's tiles. Null: its launches upload none.
+  TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*) = nullptr;
+  /// explain()'s lines about a plan's kernel. Null: none.
+  std::vector<Setting> (*settings)(const Plan&) = nullptr;
+  /// Says that the family's kernels have not run on a chip like the request's, and where they have run: a sentence.
+  /// Empty, or a null pointer: they have.
+  std::string (*untried)(const Request&) = nullptr;
+  /// The kernel of a plan. Throws backend::Rejected when it is not acceptable but that of another plan may be.
+  std::unique_ptr<backend::Kernel> (*prepare)(const backend::PrepareArguments&);
+};
+
+/// The families of this build, of every backend and pass; those of one backend and pass in order of preference.
+std::span<const Family> families();
+
+/// The family of that name; null: the backend has none.
+const Family* family_of(std::string_view name, BackendChoice backend);
+
+}  // namespace heddle::plan

@@ -1,0 +1,16 @@
+// What no Hopper kernel takes.
+#pragma once
+
+#include <string>
+
+#include "device/caps.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+/// Empty when Hopper's kernels may take the problem; else the reason, a sentence that names what is not taken and what
+/// is: device, dtype, head dims, mods, sequences. Any strides are taken.
+std::string sm90_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                         const device::CudaCaps& caps);
+
+}  // namespace heddle::plan

@@ -1,0 +1,248 @@
+#include "plan/tiles/backward_schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "mask/shape.h"
+#include "plan/tiles/key_rows.h"
+
+namespace heddle::plan {
+namespace {
+
+using mask::block_count;
+using problem::AttentionProblem;
+
+// Q, dO and dQ's sums of the heads of a section stay in L2.
+constexpr std::int64_t kSectionBytes = 20'000'000;
+
+/// Keys in the place of queries.
+AttentionProblem turned(const AttentionProblem& problem) {
+  AttentionProblem other = problem;
+  std::swap(other.q_rows, other.kv_rows);
+  for (Sequence& sequence : other.sequences) {
+    std::swap(sequence.q_begin, sequence.kv_begin);
+    std::swap(sequence.q_len, sequence.kv_len);
+    std::swap(sequence.q_start, sequence.kv_start);
+  }
+  return other;
+}
+
+/// The runs of tiles over all query heads of a group, stored once where tiles share them.
+class GroupRuns {
+ public:
+  struct Range {
+    int first = 0, count = 0, steps = 0;
+  };
+
+  GroupRuns(std::vector<shared::KvRun> of_heads, std::int64_t group)
+      : of_heads_(std::move(of_heads)), group_(static_cast<int>(group)) {}
+
+  /// Of a tile whose group's heads have these rows, from head `head` on.
+  Range add(const std::vector<const KeyRow*>& rows, int head) {
+    const std::pair key(rows, head);
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    Range range{.first = static_cast<int>(runs_.size())};
+    for (int g = 0; g < group_; ++g) {
+      const KeyRow& row = *rows[static_cast<std::size_t>(g)];
+      for (int r = row.first_run; r < row.first_run + row.runs; ++r) {
+        const shared::KvRun& run = of_heads_[static_cast<std::size_t>(r)];
+        constexpr int kOfStep = shared::kStepRagged - 1;  // attends, partial
+        runs_.push_back({run.begin, run.end, run.flags & kOfStep, head + g});
+      }
+      range.steps += row.steps;
+    }
+    range.count = static_cast<int>(runs_.size()) - range.first;
+    known_.emplace(key, range);
+    return range;
+  }
+  std::vector<shared::QueryRun> take() { return std::move(runs_); }
+
+ private:
+  std::vector<shared::KvRun> of_heads_;
+  int group_;
+  std::map<std::pair<std::vector<const KeyRow*>, int>, Range> known_;
+  std::vector<shared::QueryRun> runs_;
+};
+
+std::int64_t longest_queries(const AttentionProblem& problem) {
+  std::int64_t longest = 0;
+  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.q_len);
+  return longest;
+}
+
+void add_blocks(const AttentionProblem& problem, BackwardSchedule& schedule) {
+  for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
+    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(batch)];
+    const std::int64_t rows = problem.packed ? sequence.q_len : problem.q_rows;
+    schedule.first_blocks.push_back(static_cast<int>(schedule.blocks.size()));
+    for (std::int64_t row = 0; row < rows; row += shared::kBlockRows) {
+      schedule.blocks.push_back(
+          {.batch = problem.packed ? 0 : batch,
+           .row = static_cast<int>(sequence.q_begin + row),
+           .live = static_cast<int>(std::clamp<std::int64_t>(sequence.q_len - row, 0, shared::kBlockRows)),
+           .stored = static_cast<int>(std::min<std::int64_t>(rows - row, shared::kBlockRows))});
+    }
+  }
+}
+
+std::int64_t elements_of(const AttentionProblem& problem, const KeyRow& row, std::int64_t keys_left) {
+  std::int64_t elements = 0;
+  for (std::size_t w = 0; w < row.keys.size(); ++w) {
+    const std::int64_t first = static_cast<std::int64_t>(w) * shared::kWarpgroupRows;
+    elements += row.keys[w] * std::clamp<std::int64_t>(keys_left - first, 0, shared::kWarpgroupRows);
+  }
+  return elements * (problem.batch > 0 ? 1 : 0);
+}
+
+/// The runs of tiles whose adds to dQ have an order, that of the keys: cut where the number of tiles before differs.
+/// Tiles are given in that order, of each head of keys. Equal lists of runs are stored once.
+class RankedRuns {
+ public:
+  RankedRuns(const std::vector<shared::QueryRun>& runs, std::int64_t group, std::int64_t blocks)
+      : given_(runs), group_(static_cast<int>(group)), blocks_(static_cast<std::size_t>(blocks)) {}
+
+  void add(shared::BackwardItem& item) {
+    if (item.kv_tile == 0) before_.assign(static_cast<std::size_t>(group_) * blocks_, 0);
+    std::vector<shared::QueryRun> runs;
+    std::vector<int> ranks, key;
+    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+      const shared::QueryRun& run = given_[static_cast<std::size_t>(r)];
+      int* const before = before_.data() + static_cast<std::size_t>(run.head % group_) * blocks_;
+      for (int block = run.begin; block < run.end; ++block) {
+        const int rank = before[block]++;
+        if (block == run.begin || rank != ranks.back()) {
+          runs.push_back({block, block, run.flags, run.head});
+          ranks.push_back(rank);
+        }
+        runs.back().end = block + 1;
+      }
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      key.insert(key.end(), {runs[i].begin, runs[i].end, runs[i].flags, runs[i].head, ranks[i]});
+    }
+    const auto [known, is_new] = known_.emplace(std::move(key), static_cast<int>(runs_.size()));
+    item.first_run = known->second;
+    item.runs = static_cast<int>(runs.size());
+    if (!is_new) return;
+    runs_.insert(runs_.end(), runs.begin(), runs.end());
+    ranks_.insert(ranks_.end(), ranks.begin(), ranks.end());
+  }
+  void take(BackwardSchedule& schedule) {
+    schedule.runs = std::move(runs_);
+    schedule.ranks = std::move(ranks_);
+  }
+
+ private:
+  std::vector<shared::QueryRun> given_;
+  int group_;
+  std::size_t blocks_;
+  std::vector<int> before_;  // [query heads of the group][blocks]
+  std::map<std::vector<int>, int> known_;
+  std::vector<shared::QueryRun> runs_;
+  std::vector<int> ranks_;
+};
+
+/// Heads in sections, of each the longest tiles first, or the first keys.
+void order(const AttentionProblem& problem, BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head,
+           bool by_keys) {
+  const std::int64_t bytes = problem.q_rows * problem.group() *
+                             ((problem.qk_dim + problem.v_dim) * size_of(problem.q_dtype) + 4 * problem.qk_dim);
+  const auto heads =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, kSectionBytes / std::max<std::int64_t>(1, bytes)));
+  std::size_t begin = 0;
+  for (std::size_t head = 0; head < end_of_head.size(); head += heads) {
+    const std::size_t end = end_of_head[std::min(head + heads, end_of_head.size()) - 1];
+    std::stable_sort(schedule.items.begin() + static_cast<std::ptrdiff_t>(begin),
+                     schedule.items.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&](const auto& x, const auto& y) { return by_keys ? x.kv_tile < y.kv_tile : x.steps > y.steps; });
+    begin = end;
+  }
+}
+
+}  // namespace
+
+std::int64_t count_tiles_of(const AttentionProblem& problem, TileRows of, const shared::TileShape& tile) {
+  const bool of_keys = of == TileRows::keys;
+  const AttentionProblem seen = of_keys ? turned(problem) : problem;
+  std::int64_t tiles = 0;
+  for (const Sequence& sequence : seen.sequences) {
+    tiles += block_count(seen.packed ? sequence.q_len : seen.q_rows, tile.rows());
+  }
+  return tiles * (of_keys ? problem.kv_heads : problem.q_heads);
+}
+
+std::int64_t count_row_blocks(const AttentionProblem& problem) {
+  if (problem.device_lengths && problem.packed) return problem.q_rows / shared::kBlockRows + problem.batch;
+  std::int64_t blocks = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    blocks += block_count(problem.packed ? sequence.q_len : problem.q_rows, shared::kBlockRows);
+  }
+  return blocks;
+}
+
+std::vector<shared::RowBlock> row_blocks(const AttentionProblem& problem) {
+  BackwardSchedule schedule;
+  if (problem.batch > 0 && problem.q_heads > 0) add_blocks(problem, schedule);
+  if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
+  return schedule.blocks;
+}
+
+BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of, const shared::TileShape& shape,
+                                   bool ordered, const BlockMask* block_mask) {
+  BackwardSchedule schedule;
+  if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
+  add_blocks(problem, schedule);
+  if (problem.device_lengths) schedule.blocks.assign(static_cast<std::size_t>(count_row_blocks(problem)), {});
+
+  // From here on "q" are a tile's rows.
+  const bool of_keys = of == TileRows::keys;
+  const AttentionProblem seen = of_keys ? turned(problem) : problem;
+  const std::int64_t heads = of_keys ? problem.kv_heads : problem.q_heads, group = of_keys ? problem.group() : 1;
+  std::optional<BlockMask> columns;
+  if (block_mask != nullptr && of_keys) columns = block_mask->transposed();
+  KeyRows rows(seen, shape, TileClocks{1, 1, 0, 0}, columns ? &*columns : block_mask);
+  GroupRuns runs(rows.take_runs(), group);
+  std::vector<std::size_t> end_of_head;
+  for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
+    const Sequence& sequence = seen.sequences[static_cast<std::size_t>(batch)];
+    const std::int64_t tiles = block_count(seen.packed ? sequence.q_len : seen.q_rows, shape.rows());
+    for (int tile_head = 0; tile_head < static_cast<int>(heads); ++tile_head) {
+      const int head = tile_head * static_cast<int>(group);
+      for (int tile = 0; tile < static_cast<int>(tiles); ++tile) {
+        GroupRuns::Range range;
+        if (tile < rows.q_tiles(batch)) {
+          std::vector<const KeyRow*> of_group;
+          for (int g = 0; g < static_cast<int>(group); ++g) {
+            of_group.push_back(&rows.of(batch, head + g, tile));
+            schedule.elements +=
+                elements_of(problem, *of_group.back(), sequence.q_len - std::int64_t{tile} * shape.rows());
+          }
+          range = runs.add(of_group, head);
+        }
+        schedule.items.push_back({.kv_tile = tile,
+                                  .kv_head = tile_head,
+                                  .batch = batch,
+                                  .first_run = range.first,
+                                  .runs = range.count,
+                                  .steps = range.steps,
+                                  .first_block = schedule.first_blocks[static_cast<std::size_t>(batch)],
+                                  .unused = 0});
+        schedule.steps += range.steps;
+        schedule.longest = std::max<std::int64_t>(schedule.longest, range.steps);
+      }
+      end_of_head.push_back(schedule.items.size());
+    }
+  }
+  schedule.runs = runs.take();
+  if (ordered) {
+    RankedRuns ranked(schedule.runs, problem.group(), block_count(longest_queries(problem), shared::kBlockRows));
+    for (shared::BackwardItem& item : schedule.items) ranked.add(item);
+    ranked.take(schedule);
+  }
+  order(problem, schedule, end_of_head, ordered);
+  return schedule;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,83 @@
+// Attention in float64, a row of queries at a time, as plain as its definition:
+//
+//   s = scale * q.k      t = score_mod(s), -inf where the mask is false      m = max(max t, sink)
+//   p = exp(t - m)       l = sum p (+ exp(sink - m))      o = sum(p w v) / l      lse = m + ln l
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "reference/element_mods.h"
+
+namespace heddle::reference {
+
+/// Inputs of one row, as doubles, exactly as stored; v alone is multiplied by its descale factor.
+struct RowInputs {
+  RowPosition position;           // i counts from the sequence's start
+  std::int64_t kv_len;            // keys of the sequence
+  double scale;                   // of the scores; q's and k's descale factors are in it
+  double v_descale;               // is in `values`
+  double sink;                    // of the head; -inf when there are none
+  std::span<const double> query;  // [Dqk]
+  const double* keys;             // [kv_len, Dqk]
+  const double* values;           // [kv_len, Dv]
+};
+
+/// How far rounding errors may move a row's scores, and so its weights (row_bounds.h).
+struct RowBounds {
+  /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part with a weight that is not flushed
+  /// to 0. A relative error of 1 in the reals means an error of about 1 + m in the exponent of p, or of m in a p that
+  /// is t itself. Of a row whose scores are proven: the largest m - t instead.
+  double exponent = 0;
+  /// The largest of |t| and |scale| sum |q_d k_d| of the scores that may be the row's largest, of which one decides.
+  double score_terms = 0;
+  bool proven = false;             // the reals compute the scores exactly, or as equal numbers
+  double lse_floor = 0;            // of m + ln l, in whatever number of words
+  std::span<const double> shifts;  // by key: what p / l differs by in the reals, beyond rounding; empty: by nothing
+
+  /// By how much rounding errors may change p / l of key j. `share` is p / l, `growth` exp(e) - 1.
+  double error_of_share(std::size_t j, double share, double growth) const {
+    const double shift = shifts.empty() ? 0 : shifts[j];
+    return std::min(1.0, shift + (share + shift) * growth);
+  }
+};
+
+/// One row of the result, and the magnitudes by which its errors are judged (src/check).
+struct RowResult {
+  std::span<const double> o;          // [Dv]
+  double top, log_sum;                // lse in two parts: m and ln l. -inf and 0 where nothing attends
+  double max_score;                   // softmax only
+  std::span<const double> magnitude;  // [Dv] sum |p w v| / l; p counts at least what the problem's reals flush to 0
+  std::span<const double> floor;      // [Dv] as check.h says
+  RowBounds bounds;                   // if `step` is not 0
+
+  double lse() const { return top + log_sum; }
+  /// The rest of lse beside the stored one.
+  double lse_rest(double stored) const {
+    return top == -std::numeric_limits<double>::infinity() ? 0 : (top - stored) + log_sum;
+  }
+};
+
+/// Where a row stands in o [B, Hq, Sq, Dv] and lse.
+struct RowPlace {
+  std::int64_t batch, head, row;
+};
+
+/// any: rows are visited in no order. of_a_head: the rows of one sequence and kv head are visited by one thread, query
+/// head by query head, first row first; so sums over them do not depend on the number of threads.
+enum class RowOrder : std::uint8_t { any, of_a_head };
+
+/// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0,
+/// top = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
+/// the rounding error of one step of a sum, from which the floors follow; 0 if nobody reads them.
+using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
+void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,
+            const VisitRow& visit, RowOrder order = RowOrder::any);
+
+}  // namespace heddle::reference

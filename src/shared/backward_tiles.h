@@ -1,0 +1,48 @@
+// The tiles of a backward, and what the kernels take that go over blocks of rows before and behind it. Read by the
+// planner, by the launchers, and by the kernels themselves: no headers but these, plain integers only.
+#pragma once
+
+#include "shared/backward_rows.h"
+#include "shared/storage.h"
+#include "shared/strided.h"
+
+namespace heddle::shared {
+
+/// Query blocks [begin, end) of one query head, each of which at least one warpgroup's keys attend.
+struct QueryRun {
+  int begin, end;
+  int flags;  // of its steps: kStepAttends, kStepPartial
+  int head;   // query head
+};
+static_assert(sizeof(QueryRun) == 16);
+
+/// One tile.
+struct BackwardItem {
+  int kv_tile;  // keys from kv_tile * keys() on
+  int kv_head, batch;
+  int first_run, runs;  // QueryRun[first_run, first_run + runs)
+  int steps;            // query blocks in all of them; 0: dk and dv are zeros; below 0, in shared memory: no tile
+  int first_block;      // number of the sequence's first RowBlock
+  int unused;
+};
+static_assert(sizeof(BackwardItem) == 32);
+
+/// The parameters of the kernels before and behind it, which go over blocks of rows.
+struct BackwardRowsParams {
+  const RowBlock* blocks;
+  int q_heads, block_count;
+  RowInput o, d_o;  // d_o as the caller stored it
+  RowInput lse, d_lse;
+  Sinks sinks;
+  float* rows;
+  float* d_q;
+  unsigned* drawn;    // becomes 0
+  unsigned* turns;    // ordered: those of a block become 0
+  float* sink_parts;  // [block][head]
+  RowGradient d_q_out;
+  RowGradient d_sinks;  // stride[0]: of heads
+  float d_q_scale;
+};
+inline constexpr int kRowThreads = 256;
+
+}  // namespace heddle::shared

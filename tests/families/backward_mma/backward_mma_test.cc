@@ -1,0 +1,147 @@
+// The portable backward's plans: what it refuses, in sentences, its passes, and that the lists of both kinds of tiles
+// name the same pairs.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "families/backward_mma/backward_mma_plans.h"
+#include "heddle/mods.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+/// A backward of a forward call.
+struct PortableCall {
+  HopperCall call{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 200, .kv_rows = 300, .dim = 64};
+  bool dq = true, dk = true, dv = true;
+
+  BackwardTensors tensors() const {
+    const AttentionTensors forward = call.tensors();
+    BackwardTensors tensors{.q = forward.q, .k = forward.k, .v = forward.v, .o = forward.o, .d_o = forward.o};
+    tensors.lse = *forward.lse;
+    if (dq) tensors.dq = TensorView(nullptr, call.dtype, forward.q.shape);
+    if (dk) tensors.dk = TensorView(nullptr, call.dtype, forward.k.shape);
+    if (dv) tensors.dv = TensorView(nullptr, call.dtype, forward.v.shape);
+    return tensors;
+  }
+  problem::AttentionProblem problem(const BackwardTensors& tensors) const {
+    problem::AttentionProblem problem = problem::validate(tensors, call.all_options());
+    problem.device = {DeviceKind::cuda, 0};
+    return problem;
+  }
+  template <class Use>
+  auto with_request(const BackwardTensors& tensors, Use&& use) const {
+    const problem::AttentionProblem problem = this->problem(tensors);
+    const AttentionTensors forward = problem::forward_tensors(tensors);
+    const AttentionOptions options = call.all_options();
+    const device::Machine machine{};
+    return use(plan::Request{problem, forward, options, machine, &tensors});
+  }
+  std::string refusal(const BackwardTensors& tensors) const {
+    return with_request(tensors,
+                        [](const plan::Request& request) { return plan::backward_mma_refuses(request, h200()); });
+  }
+  plan::Plan plan() const {
+    return with_request(tensors(), [&](const plan::Request& request) {
+      return plan::backward_mma(request, h200(), [&](BlockSize block) { return call.rows_of(block); }).front().plan;
+    });
+  }
+  std::vector<std::string> passes() const {
+    std::vector<std::string> names;
+    const plan::Plan planned = plan();
+    for (const auto& pass : planned.part<plan::BackwardMmaKernels>().passes)
+      names.emplace_back(plan::name_of_pass(pass));
+    return names;
+  }
+};
+
+TEST(BackwardMma, RefusesInSentences) {
+  PortableCall call;
+  EXPECT_EQ(call.refusal(call.tensors()), "");
+  call.call.o_dtype = DType::f32;
+  EXPECT_EQ(call.refusal(call.tensors()), "dO is f32; bf16, q's type, is accepted");
+  call.call.o_dtype.reset();
+  BackwardTensors tensors = call.tensors();
+  tensors.dq->dtype = DType::e4m3;
+  EXPECT_EQ(call.refusal(tensors), "dq is e4m3; f16, bf16, f32 and f64 are accepted");
+  call.call.dim = 264;
+  EXPECT_EQ(call.refusal(call.tensors()), "q and k have head dimension 264; 1 to 256 are accepted");
+  call.call.dim = 64;
+  call.call.dtype = DType::f64;
+  tensors = call.tensors();
+  tensors.lse->dtype = DType::f64;
+  EXPECT_EQ(call.refusal(tensors), "q, k and v are f64; f16, bf16 or f32 for all is accepted");
+  call.call.dtype = DType::bf16;
+  call.call.shared_kv = true;
+  EXPECT_EQ(call.refusal(call.tensors()),
+            "k has batch 1 and serves 2 sequences, and its gradient is asked for; a batch of 2 is accepted");
+}
+
+TEST(BackwardMma, HasThePassesThatAreAskedFor) {
+  PortableCall call;
+  EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk and dv", "dq"}));
+  call.dq = false;
+  EXPECT_EQ(call.passes(), std::vector<std::string>{"dk and dv"});
+  call.dk = false;
+  EXPECT_EQ(call.passes(), std::vector<std::string>{"dv"});
+  call = {.dk = false, .dv = false};
+  EXPECT_EQ(call.passes(), std::vector<std::string>{"dq"});
+  call = {};
+  call.call.dim = 256;
+  EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk", "dv", "dq"}));
+}
+
+/// Query head, sequence, block of queries, block of keys, and whether the mask decides there: each step of a schedule.
+using Pair = std::tuple<int, int, int, int, bool>;
+std::set<Pair> pairs_of(const plan::BackwardSchedule& schedule, bool of_keys, const shared::TileShape& shape) {
+  std::set<Pair> pairs;
+  for (const shared::BackwardItem& item : schedule.items) {
+    for (int r = item.first_run; r < item.first_run + item.runs; ++r) {
+      const shared::QueryRun& run = schedule.runs[static_cast<std::size_t>(r)];
+      for (int step = run.begin; step < run.end; ++step) {
+        for (int unit = 0; unit < shape.warpgroups; ++unit) {
+          const int flags = run.flags >> unit, row = item.kv_tile * shape.warpgroups + unit;
+          if ((flags & shared::kStepAttends) == 0) continue;
+          const bool partial = (flags & shared::kStepPartial) != 0;
+          const bool fresh =
+              pairs.insert({run.head, item.batch, of_keys ? step : row, of_keys ? row : step, partial}).second;
+          EXPECT_TRUE(fresh) << "a step is listed twice";
+        }
+      }
+    }
+  }
+  return pairs;
+}
+
+TEST(BackwardMma, TilesOfQueriesAndOfKeysNameTheSamePairs) {
+  for (const bool causal : {false, true}) {
+    PortableCall call;
+    call.call.q_rows = call.call.kv_rows = 300;
+    if (causal) call.call.mask = mods::causal();
+    const problem::AttentionProblem problem = call.problem(call.tensors());
+    const auto rows = call.call.rows_of({shared::kBackwardBlock, shared::kBackwardBlock});
+    const shared::TileShape one{1, shared::kBackwardBlock}, two{2, shared::kBackwardBlock};
+    const std::set<Pair> of_keys =
+        pairs_of(plan::backward_schedule(problem, plan::TileRows::keys, two, false, rows.get()), true, two);
+    EXPECT_EQ(of_keys.size(), 2U * 4U * (causal ? 15U : 25U));
+    for (const shared::TileShape& shape : {one, two}) {
+      const plan::BackwardSchedule schedule =
+          plan::backward_schedule(problem, plan::TileRows::queries, shape, false, rows.get());
+      EXPECT_EQ(std::ssize(schedule.items), plan::count_tiles_of(problem, plan::TileRows::queries, shape));
+      EXPECT_EQ(pairs_of(schedule, false, shape), of_keys);
+    }
+  }
+}
+
+TEST(BackwardMma, WorkspaceHasWhatRowsNeed) {
+  const plan::Plan plan = PortableCall().plan();
+  // 2 sequences of 4 blocks, 4 heads, 128 floats each.
+  EXPECT_EQ(plan.workspace_bytes, 2 * 4 * 4 * 128 * 4);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,253 @@
+// The portable family on NVIDIA's GPUs: its refusals, its kernels, and HEDDLE_FAMILY.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "device/known_gpus.h"
+#include "expect_error.h"
+#include "families/choose.h"
+#include "families/forward_mma/forward_mma_plans.h"
+#include "heddle/mods.h"
+#include "plan/hopper.h"
+#include "scoped_environment.h"
+
+namespace heddle::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const device::CudaCaps& caps_of(std::string_view gpu) {
+  return std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name)->caps;
+}
+
+std::string refusal(const HopperCall& call, const device::CudaCaps& caps) {
+  return plan::portable_refuses(call.problem(), call.all_options(), caps);
+}
+
+std::vector<plan::Choice> offered(const HopperCall& call, const device::CudaCaps& caps) {
+  return plan::forward_mma(call.problem(), call.tensors(), call.all_options(), caps,
+                           [&](BlockSize block) { return call.rows_of(block); });
+}
+shared::ForwardMmaConfig first_of(const HopperCall& call, std::string_view gpu = "a100") {
+  return offered(call, caps_of(gpu)).front().plan.part<shared::ForwardMmaConfig>();
+}
+
+plan::Plan chosen(const HopperCall& call, const device::CudaCaps& caps) {
+  const AttentionOptions options = call.all_options();
+  const AttentionTensors tensors = call.tensors();
+  const problem::AttentionProblem problem = call.problem();
+  const device::Machine machine = {.cpu = {}, .cuda = {caps}, .cuda_missing = {}};
+  return plan::choose({problem, tensors, options, machine}, [&](BlockSize block) { return call.rows_of(block); })
+      .front()
+      .plan;
+}
+
+TEST(ForwardMma, TakesWhatItsKernelsCompute) {
+  for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32, DType::f64}) {
+      for (const std::int64_t dim : {1, 40, 64, 100, 128}) {
+        EXPECT_EQ(
+            refusal(
+                {.q_heads = 4, .kv_heads = 2, .dim = dim, .mask = mods::causal(), .dtype = dtype, .with_lse = false},
+                caps_of(gpu)),
+            "");
+      }
+    }
+    EXPECT_EQ(refusal({.dim = 256}, caps_of(gpu)), "");
+  }
+}
+
+TEST(ForwardMma, RefusesInSentences) {
+  const device::CudaCaps& a100 = caps_of("a100");
+  device::CudaCaps old = a100;
+  old.major = 7, old.minor = 5, old.name = "NVIDIA T4";
+  EXPECT_EQ(refusal({}, old), "cuda:0 (NVIDIA T4) has compute capability 7.5; 8.0 and later are accepted");
+  EXPECT_EQ(refusal({}, h200()), "");
+  EXPECT_EQ(refusal({.dtype = DType::e4m3}, a100),
+            "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
+  EXPECT_EQ(refusal({.dim = 264}, a100), "q and k have head dimension 264; 1 to 256 are accepted");
+  EXPECT_EQ(refusal({.dim = 64, .v_dim = 257}, a100), "v has head dimension 257; 1 to 256 are accepted");
+  EXPECT_EQ(refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
+            "q and k have head dimension 136; 1 to 128 are accepted");
+  EXPECT_EQ(refusal({.dtype = DType::bf16, .o_dtype = DType::e5m2}, a100),
+            "o is e5m2; f16, bf16, f32 and f64 are accepted");
+  HopperCall capped{.dim = 64, .dtype = DType::f64, .with_lse = false};
+  capped.options.score_mod = mods::softcap(20);
+  EXPECT_EQ(refusal(capped, a100),
+            "q is f64 and there is a score_mod or a weight_mod, which are f64 then; none is accepted");
+  EXPECT_THAT(refusal({.dim = 64, .mask = to_f32(leaf::q_idx()) >= 0.5, .dtype = DType::f64, .with_lse = false}, a100),
+              StartsWith("q is f64 and mask_mod is "));
+  HopperCall huge{};
+  huge.options.scale = 3e38;
+  EXPECT_EQ(refusal(huge, a100), "scale is 3e+38; numbers in the range of f32 are accepted");
+}
+
+TEST(ForwardMma, ReadsAsManyBytesAsDivideEveryRow) {
+  const HopperCall call{.q_rows = 10, .kv_rows = 10, .dim = 20};
+  EXPECT_EQ(first_of(call).kv_bytes, 8);
+  EXPECT_EQ(first_of({.dim = 33}).q_bytes, 2);
+  EXPECT_EQ(first_of({.dim = 64}).o_bytes, 16);
+  TensorView view(nullptr, DType::bf16, Dims{2, 3, 4, 64}, Dims{3 * 4 * 72, 4 * 72, 72, 1});
+  EXPECT_EQ(plan::row_alignment(view), 16);
+  view.strides[2] = -70;
+  EXPECT_EQ(plan::row_alignment(view), 4);
+  view.shape[2] = 1;  // its stride says nothing
+  EXPECT_EQ(plan::row_alignment(view), 16);
+  view.data = reinterpret_cast<void*>(1024 + 2);
+  EXPECT_EQ(plan::row_alignment(view), 2);
+}
+
+TEST(ForwardMma, PacksTheHeadsOfFewQueries) {
+  HopperCall decode{.batch = 2, .q_heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 65536};
+  shared::ForwardMmaConfig config = first_of(decode);
+  EXPECT_EQ(config.packed_heads, 8);
+  EXPECT_EQ(config.rows(), 16);
+  EXPECT_EQ(config.key_waves, config.kv_block / 16);
+  EXPECT_GT(config.splits, 1);
+  decode.q_rows = 4;
+  EXPECT_EQ(first_of(decode).rows(), 32);
+  decode.q_rows = 8;
+  EXPECT_EQ(first_of(decode).rows(), 64);
+  decode.q_rows = 33;
+  EXPECT_EQ(first_of(decode).packed_heads, 1);
+  EXPECT_EQ(first_of(decode).splits, 1);
+  // A group that no power of two is: rows stay idle.
+  EXPECT_EQ(first_of({.q_heads = 7, .kv_heads = 1, .q_rows = 2, .kv_rows = 4096}).packed_heads, 8);
+  // Few keys are not split: each CTA has two steps at least.
+  EXPECT_EQ(first_of({.q_heads = 8, .kv_heads = 1, .q_rows = 1, .kv_rows = 128}).splits, 1);
+}
+
+TEST(ForwardMma, CountsTheWorkspaceOfSplitTiles) {
+  const HopperCall decode{.batch = 2, .q_heads = 8, .kv_heads = 2, .q_rows = 1, .kv_rows = 65536, .dim = 64};
+  const plan::Plan plan = offered(decode, caps_of("a100")).front().plan;
+  const shared::ForwardMmaConfig& config = plan.part<shared::ForwardMmaConfig>();
+  ASSERT_GT(config.splits, 1);
+  constexpr int kTiles = 4;
+  EXPECT_EQ(plan.workspace_bytes, 256 + kTiles * config.splits * 16 * (64 + 2) * 4);
+  EXPECT_EQ(plan.grid, kTiles * config.splits);
+  EXPECT_EQ(offered({.q_rows = 500}, caps_of("a100")).front().plan.workspace_bytes, 0);
+}
+
+TEST(ForwardMma, OffersOnlyKernelsThatFitTheChip) {
+  for (const device::KnownGpu& gpu : device::kKnownGpus) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const plan::Choice& choice : offered({.q_rows = 1000, .dim = dim, .dtype = dtype}, gpu.caps)) {
+          EXPECT_LE(shared::forward_mma_memory(choice.plan.part<shared::ForwardMmaConfig>()).bytes,
+                    gpu.caps.shared_memory_bytes);
+        }
+      }
+    }
+  }
+  device::CudaCaps small = caps_of("a100");
+  small.shared_memory_bytes = 8 << 10;
+  expect_error([&] { offered({}, small); }, ErrorCode::unsupported,
+               AllOf(StartsWith("no kernel of forward_mma fits: "), HasSubstr("bytes of shared memory of 8192")));
+}
+
+TEST(ForwardMma, WalksTheCallersBlocks) {
+  HopperCall call{.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};
+  const problem::AttentionProblem problem = call.problem();
+  const auto given = [&](BlockSize block) {
+    HopperCall own = call;
+    own.options.block_mask =
+        std::make_shared<BlockMask>(BlockMask::build(call.mask, {problem.q_heads, problem.sequences}, block, {}));
+    return own;
+  };
+  EXPECT_EQ(first_of(given({128, 128})).kv_block, first_of(call).kv_block);
+  EXPECT_EQ(first_of(given({64, 16})).kv_block, 16);
+  expect_error(
+      [&] {
+        first_of(given({60, 64}));
+      },
+      ErrorCode::unsupported, HasSubstr("64 queries do not divide the 60 of a block of block_mask"));
+  expect_error(
+      [&] {
+        first_of(given({64, 40}));
+      },
+      ErrorCode::unsupported, HasSubstr("keys do not divide the 40 of a block of block_mask"));
+}
+
+TEST(ForwardMma, IsTakenWhereNoBetterFamilyIs) {
+  for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
+    const plan::Plan plan = chosen({.q_rows = 500}, caps_of(gpu));
+    EXPECT_EQ(plan.family, "forward_mma");
+    EXPECT_THAT(plan.untried, HasSubstr("the portable kernels have run on compute capability 9.0 alone"));
+  }
+  EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");
+}
+
+TEST(ForwardMma, IsTakenWhereTheEnvironmentAsksForIt) {
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
+  const plan::Plan plan = chosen({.q_rows = 500}, h200());
+  EXPECT_EQ(plan.family, "forward_mma");
+  EXPECT_THAT(plan.rejected, testing::Contains("forward_sm90: HEDDLE_FAMILY asks for forward_mma"));
+}
+
+TEST(ForwardMma, OtherFamiliesAreRefusedWhereTheEnvironmentAsksForOne) {
+  {
+    const ScopedVariable family("HEDDLE_FAMILY", "forward_sm90");
+    EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");
+    expect_error([&] { chosen({.q_rows = 500}, caps_of("a100")); }, ErrorCode::unsupported,
+                 HasSubstr("forward_mma: HEDDLE_FAMILY asks for forward_sm90"));
+  }
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_gemm");
+  expect_error([&] { chosen({.q_rows = 500}, h200()); }, ErrorCode::invalid_argument,
+               "HEDDLE_FAMILY is 'forward_gemm'; backend cuda has no kernel family of that name");
+}
+
+const device::AmdCaps& amd_caps_of(std::string_view gpu) {
+  return std::ranges::find(device::kKnownAmdGpus, gpu, &device::KnownAmdGpu::name)->caps;
+}
+std::vector<shared::ForwardMmaConfig> offered_on_amd(const HopperCall& call, std::string_view gpu) {
+  std::vector<shared::ForwardMmaConfig> configs;
+  for (const plan::Choice& choice :
+       plan::forward_mma(call.problem(), call.tensors(), call.all_options(), amd_caps_of(gpu),
+                         [&](BlockSize block) { return call.rows_of(block); })) {
+    configs.push_back(choice.plan.part<shared::ForwardMmaConfig>());
+  }
+  return configs;
+}
+
+TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
+  using shared::FragmentKind;
+  struct Row {
+    const char* gpu;
+    FragmentKind narrow;
+    int threads;
+  };
+  for (const Row& row : {Row{"rx6800xt", FragmentKind::fma, 128}, Row{"rx7900xtx", FragmentKind::gfx11, 128},
+                         Row{"rx9070xt", FragmentKind::gfx12, 128}, Row{"mi210", FragmentKind::gfx9, 128},
+                         Row{"mi300x", FragmentKind::gfx9, 128}}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      const auto configs = offered_on_amd({.dim = dim}, row.gpu);
+      EXPECT_EQ(configs.front().fragments, row.narrow) << row.gpu << " " << dim;
+      EXPECT_EQ(configs.front().threads(), row.threads) << row.gpu << " " << dim;
+      // Where no kernel of matrix instructions does, plain ones may.
+      EXPECT_EQ(configs.back().fragments, FragmentKind::fma) << row.gpu << " " << dim;
+    }
+    EXPECT_EQ(offered_on_amd({.dim = 64, .dtype = DType::f32}, row.gpu).front().fragments, FragmentKind::fma);
+  }
+  EXPECT_EQ(plan::amd_target("gfx1200").narrow, FragmentKind::gfx12);
+  EXPECT_EQ(plan::amd_target("gfx1250").narrow, FragmentKind::fma);
+  EXPECT_EQ(plan::amd_target("gfx1151").narrow, FragmentKind::gfx11);
+  EXPECT_EQ(plan::amd_target("gfx908").narrow, FragmentKind::fma);
+}
+
+TEST(ForwardMma, RefusesAmdChipsThatNobodyKnows) {
+  device::AmdCaps caps = amd_caps_of("mi300x");
+  const HopperCall call;
+  EXPECT_EQ(plan::portable_refuses(call.problem(), call.all_options(), caps), "");
+  caps.architecture = "gfx803";
+  EXPECT_EQ(plan::portable_refuses(call.problem(), call.all_options(), caps),
+            "rocm:0 (AMD Instinct MI300X) is gfx803; gfx9, gfx10, gfx11 and gfx12 are accepted");
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,507 @@
+// The candidates of the Hopper family: which, in which order, with which reasons.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "expect_error.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "heddle/mods.h"
+#include "plan/hopper.h"
+#include "plan/mods/streamed_read.h"
+#include "scoped_environment.h"
+
+namespace heddle::test {
+namespace {
+
+using plan::Choice;
+using shared::ForwardSm90Config;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::MatchesRegex;
+
+std::vector<Choice> choices_of(const HopperCall& call) {
+  return plan::forward_sm90(call.problem(), call.tensors(), call.all_options(), h200(),
+                            [&](BlockSize block) { return call.rows_of(block); });
+}
+
+std::vector<BlockSize> tiles_of(const std::vector<Choice>& choices) {
+  std::vector<BlockSize> tiles;
+  for (const Choice& choice : choices) tiles.push_back(choice.plan.tile);
+  return tiles;
+}
+
+/// The benchmark's: 16384 tokens in sequences of `length`, heads that add up to 2048 columns.
+HopperCall grid_call(std::int64_t dim, std::int64_t length, bool causal) {
+  HopperCall call = {.batch = 16384 / length,
+                     .q_heads = 2048 / dim,
+                     .kv_heads = 2048 / dim,
+                     .q_rows = length,
+                     .kv_rows = length,
+                     .dim = dim};
+  if (causal) call.mask = mods::causal();
+  return call;
+}
+
+HopperCall call_with_blocks(std::int64_t dim, BlockSize block, std::int64_t kv_rows = 1000) {
+  HopperCall call = {.q_rows = 1000, .kv_rows = kv_rows, .dim = dim};
+  const Expr mask = mods::causal();
+  call.options.block_mask =
+      std::make_shared<BlockMask>(BlockMask::build(mask, MaskShape::uniform(1, 1, 1000, kv_rows), block));
+  call.mask = mask;
+  return call;
+}
+
+TEST(ForwardSm90Choice, OutputsOfEveryType) {
+  using shared::OutputType;
+  const HopperCall plain = {.q_rows = 1000, .kv_rows = 500, .dim = 64};
+  const double bytes = choices_of(plain).front().plan.predicted->bytes;
+  for (const auto& [dtype, type] : {std::pair(DType::bf16, OutputType::same),
+                                    {DType::f64, OutputType::f64},
+                                    {DType::f32, OutputType::f32},
+                                    {DType::f16, OutputType::f16},
+                                    {DType::e4m3, OutputType::e4m3},
+                                    {DType::e5m2, OutputType::e5m2}}) {
+    HopperCall call = plain;
+    call.o_dtype = dtype;
+    for (const Choice& choice : choices_of(call)) {
+      EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().o_type, type);
+      EXPECT_EQ(choice.plan.predicted->bytes - bytes, 1000.0 * 64 * static_cast<double>(size_of(dtype) - 2));
+    }
+  }
+  HopperCall halves = plain;
+  halves.dtype = DType::f16;
+  halves.o_dtype = DType::bf16;
+  EXPECT_EQ(choices_of(halves).front().plan.part<shared::ForwardSm90Config>().o_type, OutputType::bf16);
+}
+
+TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
+  const BlockSize wide64 = {192, 128}, wide96 = {192, 96}, wide128 = {192, 80}, narrow = {128, 128};
+  const auto best = [](std::int64_t dim, std::int64_t length, bool causal) {
+    return choices_of(grid_call(dim, length, causal)).front().plan.tile;
+  };
+  for (const std::int64_t length : {2048, 8192, 16384}) {
+    SCOPED_TRACE(length);
+    EXPECT_EQ(best(64, length, false), wide64);
+    EXPECT_EQ(best(64, length, true), wide64);
+    EXPECT_EQ(best(96, length, false), wide96);
+    EXPECT_EQ(best(96, length, true), wide96);
+    EXPECT_EQ(best(128, length, false), wide128);
+    if (length > 2048) {  // there the two are within a hundredth
+      EXPECT_EQ(best(128, length, true), wide128);
+    }
+    EXPECT_EQ(best(256, length, false), (BlockSize{128, 64}));
+    EXPECT_EQ(best(256, length, true), (BlockSize{128, 64}));
+  }
+  EXPECT_EQ(best(64, 512, true), wide64);
+  EXPECT_EQ(best(96, 512, false), narrow);
+  EXPECT_EQ(best(96, 512, true), narrow);
+  EXPECT_EQ(best(128, 512, false), narrow);
+  EXPECT_EQ(best(128, 512, true), narrow);
+}
+
+// The chosen kernels' times on the same grid, in milliseconds (bench_forward_sm90_costs). The model is there to choose,
+// not to foretell, but it should not be far off.
+TEST(ForwardSm90Choice, PredictsTheMeasuredTimes) {
+  struct Measured {
+    std::int64_t dim, length;
+    double full, causal;
+  };
+  for (const Measured& measured : {Measured{64, 512, 0.173, 0.131},
+                                   {64, 8192, 1.855, 1.002},
+                                   {96, 512, 0.151, 0.106},
+                                   {96, 8192, 1.565, 0.814},
+                                   {128, 512, 0.128, 0.091},
+                                   {128, 8192, 1.423, 0.728},
+                                   {192, 512, 0.126, 0.093},
+                                   {192, 8192, 1.278, 0.663},
+                                   {256, 512, 0.123, 0.091},
+                                   {256, 8192, 1.346, 0.689}}) {
+    for (const bool causal : {false, true}) {
+      const double want = causal ? measured.causal : measured.full;
+      const plan::Plan plan = choices_of(grid_call(measured.dim, measured.length, causal)).front().plan;
+      EXPECT_NEAR(plan.predicted->seconds * 1e3, want, 0.08 * want) << measured.dim << ", " << measured.length;
+    }
+  }
+}
+
+TEST(ForwardSm90Choice, FillsInTheWholePlan) {
+  HopperCall call = {.batch = 2, .q_heads = 8, .kv_heads = 2, .q_rows = 1000, .kv_rows = 520, .dtype = DType::f16};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_EQ(choices.size(), 2U);
+  for (const Choice& choice : choices) {
+    const plan::Plan& plan = choice.plan;
+    EXPECT_EQ(plan.backend, BackendChoice::cuda);
+    EXPECT_EQ(plan.family, "forward_sm90");
+    EXPECT_EQ(plan.device, 0);
+    // 2 * 8 heads have 8 tiles of 128 queries each: 128 for 132 CTAs; of 192 queries fewer.
+    EXPECT_EQ(plan.workspace_bytes, 0);
+    EXPECT_EQ(choice.block_mask, nullptr);
+    const ForwardSm90Config& config = plan.part<shared::ForwardSm90Config>();
+    EXPECT_EQ(plan.tile, (BlockSize{config.rows(), config.kv_block}));
+    EXPECT_EQ(config.qk_dim, 128);
+    EXPECT_EQ(config.v_dim, 128);
+    EXPECT_TRUE(config.f16);
+    EXPECT_TRUE(config.lse);
+    EXPECT_FALSE(config.masked);
+    const std::int64_t tiles = 2 * 8 * ((1000 + config.rows() - 1) / config.rows());
+    EXPECT_EQ(plan.grid, std::min<std::int64_t>(132, tiles));
+    EXPECT_EQ(plan.predicted->flops, 4.0 * 128 * 2 * 8 * 1000 * 520);
+    EXPECT_EQ(plan.predicted->bytes, 2.0 * 2 * 8 * 1000 * (2 * 128 * 2 + 4) / 2 + 2.0 * 2 * 520 * 2 * 128 * 2);
+  }
+  call.with_lse = false;
+  call.dtype = DType::bf16;
+  call.mask = mods::causal();
+  const Choice masked = choices_of(call).front();
+  EXPECT_FALSE(masked.plan.part<shared::ForwardSm90Config>().f16);
+  EXPECT_FALSE(masked.plan.part<shared::ForwardSm90Config>().lse);
+  EXPECT_TRUE(masked.plan.part<shared::ForwardSm90Config>().masked);
+  EXPECT_EQ(masked.block_mask->block(), (BlockSize{64, masked.plan.tile.kv}));
+}
+
+TEST(ForwardSm90Choice, TellsTheKernelOfSinksAndNormalizers) {
+  HopperCall call{.q_heads = 2};
+  EXPECT_FALSE(choices_of(call).front().plan.part<shared::ForwardSm90Config>().sinks);
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().normalizer, shared::Normalizer::softmax);
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  for (const Choice& choice : choices_of(call)) EXPECT_TRUE(choice.plan.part<shared::ForwardSm90Config>().sinks);
+  call = {.with_lse = false};
+  for (const auto& [given, own] :
+       {std::pair(Normalizer::none, shared::Normalizer::none), {Normalizer::sigmoid, shared::Normalizer::sigmoid}}) {
+    call.options.normalizer = given;
+    for (const Choice& choice : choices_of(call))
+      EXPECT_EQ(choice.plan.part<shared::ForwardSm90Config>().normalizer, own);
+  }
+}
+
+TEST(ForwardSm90Choice, CountsWhatEachWarpgroupAttends) {
+  // Queries 0 to 63 see one block of 64 keys, 64 to 127 two, and so on; the last 10 see five, the last of 10 keys.
+  const HopperCall call = {.q_rows = 266, .kv_rows = 266, .dim = 256, .mask = mods::causal()};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_EQ(choices.size(), 1U);
+  EXPECT_EQ(choices[0].plan.predicted->flops, 4.0 * 256 * (64 * 64 * (1 + 2 + 3 + 4) + 10 * 266));
+}
+
+TEST(ForwardSm90Choice, CountsPartialBlocksByTheirArea) {
+  const HopperCall call = {.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};
+  const std::vector<Choice> choices = choices_of(call);
+  const auto narrow = std::ranges::find(choices, BlockSize{128, 128}, [](const Choice& c) { return c.plan.tile; });
+  ASSERT_NE(narrow, choices.end());
+  EXPECT_EQ(narrow->plan.predicted->flops, 4.0 * 128 * (128 * 128 + 128 * 256 + 44 * 300));
+}
+
+TEST(ForwardSm90Choice, PredictsNoLessThanMemoryTakes) {
+  // One query a head: nearly no products, all keys and values.
+  const HopperCall call = {.batch = 64, .q_heads = 64, .kv_heads = 64, .q_rows = 1, .kv_rows = 8192};
+  const plan::Prediction predicted = choices_of(call).front().plan.predicted.value();
+  EXPECT_GE(predicted.seconds, predicted.bytes / plan::kSm90Rates.memory_bytes_per_second);
+  EXPECT_GT(predicted.bytes, 2.0 * 64 * 64 * 8192 * 128 * 2);
+}
+
+TEST(ForwardSm90Choice, SharesKeysOfTheWholeBatchOnce) {
+  HopperCall call = {.batch = 4, .q_rows = 128, .kv_rows = 1024, .with_lse = false};
+  const double separate = choices_of(call).front().plan.predicted->bytes;
+  call.shared_kv = true;
+  EXPECT_EQ(separate - choices_of(call).front().plan.predicted->bytes, 3.0 * 1024 * 2 * 128 * 2);
+}
+
+TEST(ForwardSm90Choice, HoldsEveryKernelInSharedMemory) {
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    const ForwardSm90Config config = kernel.config();
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
+    EXPECT_EQ(config.kv_block % 16, 0);
+    EXPECT_LE(config.o_panels, config.output_panels());
+  }
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
+    const ForwardSm90Config config = kernel.config();
+    EXPECT_TRUE(config.fp8());
+    EXPECT_LE(shared::forward_sm90_memory(config).bytes, plan::kSm90SharedMemory);
+    EXPECT_EQ(config.kv_block % 32, 0);
+    EXPECT_LE(config.o_panels, config.output_panels());
+  }
+}
+
+TEST(ForwardSm90Choice, KernelsOfEightBits) {
+  HopperCall call = {.q_rows = 1000, .kv_rows = 520, .dim = 100, .v_dim = 36, .dtype = DType::e5m2};
+  const std::vector<Choice> choices = choices_of(call);
+  ASSERT_FALSE(choices.empty());
+  for (const Choice& choice : choices) {
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
+    EXPECT_EQ(config.q_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.k_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.v_fp8, shared::Fp8::e5m2);
+    EXPECT_EQ(config.kv_block % 32, 0);
+    EXPECT_EQ(config.qk_columns(), 128);
+    EXPECT_EQ(config.v_columns(), 40);
+    EXPECT_EQ(config.transposed_rows(), 64);
+    EXPECT_EQ(config.qk_panels(), 1);
+    EXPECT_EQ(config.output_panels(), 1);
+    // Rows of 100 and 36 bytes are copied: written, and read once more.
+    const double copied = 2.0 * (1000 * 112 + 520 * (112 + 48));
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (100 + 2 * 36 + 4) + 520 * (100 + 36) + copied);
+    EXPECT_EQ(config.weight_exponent, 0);
+  }
+  call.options.weight_mod = mods::dropout(0.6, 7);
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().weight_exponent, 2);  // 1 / 0.4
+  call.dtype = DType::bf16;
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().weight_exponent, 0);
+}
+
+// A feature that only kernels of 16 bits have is refused by name.
+TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
+  call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+  alignas(16) static constexpr char kNotRead[16] = {};
+  call.options.bindings.captures["bias"] = ConstTensorView(kNotRead, DType::bf16, {2, 512, 512});
+  call.options.weight_mod = mods::dropout(0.1, 1);
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
+    EXPECT_EQ(config.streamed_bytes, 0);
+    EXPECT_TRUE(config.weighted && !config.dropped);
+    EXPECT_EQ(config.weight_exponent, 1);
+    EXPECT_THAT(choice.plan.rejected,
+                Contains(HasSubstr("tiles of capture 'bias', so each element is read: q is e4m3")));
+    EXPECT_THAT(choice.plan.rejected, Contains(HasSubstr("masks of draws, so each is compared: q is e4m3")));
+  }
+  call.dtype = DType::bf16;
+  const Choice halves = choices_of(call).front();
+  EXPECT_GT(halves.plan.part<shared::ForwardSm90Config>().streamed_bytes, 0);
+  EXPECT_TRUE(halves.plan.part<shared::ForwardSm90Config>().dropped);
+  EXPECT_THAT(halves.plan.rejected, Not(Contains(HasSubstr("q is"))));
+}
+
+// Where tiles of f32 leave 128 x 128 no room, and three warpgroups of 80 keys no registers.
+TEST(ForwardSm90Choice, HasAKernelForBiasesOfF32Alone) {
+  const auto tiles = [](DType type, std::int64_t dim, bool streams) {
+    HopperCall call = {.q_heads = 16, .kv_heads = 16, .q_rows = 8192, .kv_rows = 8192, .dim = dim};
+    if (type != DType::i32) {
+      call.options.score_mod = leaf::score() + Capture("bias", type, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
+      call.options.bindings.captures["bias"] = ConstTensorView(
+          reinterpret_cast<const void*>(std::uintptr_t{streams ? 4096U : 4100U}), type, {16, 8192, 8192});
+    }
+    std::vector<std::string> found;
+    for (const Choice& choice : choices_of(call)) {
+      found.push_back(fmt::format("{} x {}", choice.plan.tile.q, choice.plan.tile.kv));
+    }
+    return found;
+  };
+  const std::vector<std::string> wide = tiles(DType::f32, 128, true);
+  EXPECT_THAT(wide, Contains("192 x 64"));
+  EXPECT_THAT(tiles(DType::f32, 112, true), Contains("192 x 64"));
+  EXPECT_LT(std::ranges::find(wide, "192 x 64"), std::ranges::find(wide, "128 x 64"));
+  EXPECT_THAT(tiles(DType::bf16, 128, true), testing::Not(Contains("192 x 64")));
+  EXPECT_THAT(tiles(DType::i32, 128, true), testing::Not(Contains("192 x 64")));
+  EXPECT_THAT(tiles(DType::f32, 128, false), testing::Not(Contains("192 x 64")));  // element by element
+  EXPECT_THAT(tiles(DType::f32, 64, true), testing::Not(Contains("192 x 64")));
+  const ForwardSm90Config config = plan::kForwardSm90WideCaptureKernels.front().config();
+  EXPECT_EQ(shared::forward_sm90_memory(config).bytes <= plan::kSm90SharedMemory, true);
+  const std::optional<ForwardSm90Config> streaming = plan::with_streamed_tiles(config, DType::f32);
+  ASSERT_TRUE(streaming);
+  EXPECT_EQ(streaming->stages, 2);
+  EXPECT_EQ(streaming->o_panels, 2);
+  EXPECT_EQ(streaming->streamed_parts, 2);
+  EXPECT_EQ(streaming->streamed_stages, 2);
+  EXPECT_EQ(streaming->streamed_part_bytes(), 64 * 32 * 4);
+  EXPECT_EQ(streaming->streamed_panels(), 1);
+  EXPECT_LT(plan::forward_sm90_clocks(*streaming).full_step, plan::forward_sm90_clocks(config).full_step);
+}
+
+// Where two panels are two halves; those of 16 bits come whole.
+TEST(ForwardSm90Choice, ReadsTilesOfF32InHalves) {
+  for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+      const std::optional<ForwardSm90Config> config = plan::with_streamed_tiles(kernel.config(), type);
+      if (!config) continue;
+      EXPECT_EQ(config->streamed_parts, type == DType::f32 && kernel.kv_block % 64 == 0 ? 2 : 1);
+      EXPECT_EQ(config->streamed_stages % config->streamed_parts, 0);
+      EXPECT_EQ(config->streamed_part_bytes() * config->streamed_parts, 64 * kernel.kv_block * config->streamed_bytes);
+      EXPECT_EQ(config->streamed_panels() * config->streamed_panel_columns() +
+                    config->streamed_rest_panels() * shared::kStreamedRestColumns,
+                config->streamed_columns());
+      EXPECT_LE(shared::forward_sm90_memory(*config).bytes, plan::kSm90SharedMemory);
+    }
+  }
+}
+
+// Sinks; an o of another type, and of q's own; masks by bits, of as many keys as two words hold.
+TEST(ForwardSm90Choice, OfEightBitsTakesWhatOthersTake) {
+  HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
+  call.mask = mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0;
+  call.options.sinks = ConstTensorView(nullptr, DType::f32, {2});
+  EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().o_type, shared::OutputType::same);
+  call.o_dtype = DType::e4m3;
+  bool any_wider = false;
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
+    EXPECT_EQ(config.o_type, shared::OutputType::e4m3);
+    EXPECT_TRUE(config.sinks);
+    EXPECT_EQ(config.mask, config.kv_block > 128 ? shared::MaskForm::direct : shared::MaskForm::distance);
+    any_wider = any_wider || config.kv_block > 128;
+  }
+  EXPECT_TRUE(any_wider);
+}
+
+TEST(ForwardSm90Choice, ServesEveryHeadDimByTheNextKernels) {
+  using plan::HeadDims;
+  for (const auto& [dims, native] : {std::pair<HeadDims, HeadDims>{{1, 1}, {64, 64}},
+                                     {{64, 64}, {64, 64}},
+                                     {{65, 64}, {96, 96}},
+                                     {{80, 80}, {96, 96}},
+                                     {{96, 64}, {96, 96}},
+                                     {{64, 128}, {128, 128}},
+                                     {{128, 8}, {128, 128}},
+                                     {{192, 128}, {192, 128}},
+                                     {{136, 40}, {192, 128}},
+                                     {{160, 160}, {192, 192}},
+                                     {{40, 129}, {192, 192}},
+                                     {{193, 1}, {256, 256}},
+                                     {{256, 256}, {256, 256}},
+                                     {{257, 64}, {0, 0}},
+                                     {{64, 257}, {0, 0}}}) {
+    EXPECT_TRUE(plan::native_dims(dims) == native) << plan::to_string(dims);
+  }
+  EXPECT_EQ(plan::to_string(HeadDims{96, 96}), "96");
+  EXPECT_EQ(plan::to_string(HeadDims{192, 128}), "192/128");
+}
+
+TEST(ForwardSm90Choice, MultipliesAndCountsTrueHeadDims) {
+  const HopperCall call = {.q_rows = 1000, .kv_rows = 520, .dim = 100, .v_dim = 36};
+  for (const Choice& choice : choices_of(call)) {
+    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
+    EXPECT_EQ(config.qk_dim, 100);
+    EXPECT_EQ(config.v_dim, 36);
+    EXPECT_EQ(config.qk_columns(), 112);
+    EXPECT_EQ(config.v_columns(), 40);
+    EXPECT_EQ(config.qk_panels(), 2);
+    EXPECT_EQ(config.v_panels(), 1);
+    EXPECT_EQ(config.o_panels, 1);
+    EXPECT_EQ(choice.plan.predicted->flops, 2.0 * (100 + 36) * 1000 * 520);
+    // Rows of 200 and 72 bytes are copied: written, and read once more.
+    const double copied = 2.0 * (1000 * 208 + 520 * (208 + 80));
+    EXPECT_EQ(choice.plan.predicted->bytes, 1000.0 * (2 * (100 + 36) + 4) + 2.0 * 520 * (100 + 36) + copied);
+  }
+}
+
+// A head dim between two native ones costs what lies between.
+TEST(ForwardSm90Choice, PredictsWhatTrueHeadDimsTake) {
+  double last = 0;
+  for (const std::int64_t dim : {72, 80, 88, 96}) {
+    HopperCall call = grid_call(64, 8192, false);
+    call.dim = dim;
+    const double seconds = choices_of(call).front().plan.predicted->seconds;
+    EXPECT_GT(seconds, last) << dim;
+    last = seconds;
+  }
+}
+
+// A step has bits for so many blocks of keys.
+TEST(ForwardSm90Choice, LeavesOutKernelsWhoseStepsCannotCountTheKeys) {
+  constexpr std::int64_t kLast = std::int64_t{shared::kMaxKvBlocks} * 32;
+  const HopperCall call = call_with_blocks(256, {64, 32}, kLast), longer = call_with_blocks(256, {64, 32}, kLast + 1);
+  EXPECT_THAT(tiles_of(choices_of(call)), ElementsAre(BlockSize{128, 32}));
+  expect_error([&] { choices_of(longer); }, ErrorCode::unsupported, HasSubstr("takes up to 16777216 rows of k"));
+}
+
+TEST(ForwardSm90Choice, SaysHowMuchSlowerTheRestIs) {
+  const std::vector<Choice> choices = choices_of(grid_call(64, 8192, false));
+  ASSERT_THAT(tiles_of(choices), ElementsAre(BlockSize{192, 128}, BlockSize{128, 128}));
+  EXPECT_LT(choices[0].plan.predicted->seconds, choices[1].plan.predicted->seconds);
+  EXPECT_THAT(
+      choices[0].plan.rejected,
+      ElementsAre(MatchesRegex("128 queries x 128 keys, 2 warpgroups: predicted [0-9.]+ ms, [0-9.]+ % slower")));
+  EXPECT_THAT(choices[1].plan.rejected, IsEmpty());
+}
+
+TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
+  const ScopedVariable unstored("HEDDLE_MASK_BYTES", "0");  // stored, a mask takes no registers
+  HopperCall call = grid_call(64, 8192, false);
+  const Tensor ids = Tensor::zeros(DType::i32, {8192});
+  const auto documents = [&](const char* name) {
+    call.options.bindings.captures[name] = ids;
+    return mods::documents(Capture(name, DType::i32, 1));
+  };
+  call.mask = documents("ids") & mods::causal();
+  // A mask that reads gets the spare kernels, too.
+  const BlockSize three{192, 128}, two{128, 128}, spare{192, 112}, small{128, 64};
+  EXPECT_THAT(tiles_of(choices_of(call)), ElementsAre(three, spare, two, small));
+
+  call.mask = call.mask & documents("languages");
+  const std::vector<Choice> choices = choices_of(call);
+  EXPECT_THAT(tiles_of(choices), ElementsAre(spare, two, small, three));
+  EXPECT_THAT(choices[0].plan.rejected,
+              Contains(MatchesRegex("192 queries x 128 keys, 3 warpgroups: needs about [0-9]+ registers of the 160 "
+                                    "that a thread has")));
+}
+
+// Comparing draws one by one costs several times as much, whatever the tile.
+TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
+  for (const std::int64_t dim : {64, 128, 192}) {
+    HopperCall call = grid_call(dim, 8192, false);
+    call.options.weight_mod = mods::dropout(0.1, 1);
+    const std::vector<Choice> choices = choices_of(call);
+    EXPECT_TRUE(choices.front().plan.part<shared::ForwardSm90Config>().dropped) << dim;
+    EXPECT_FALSE(choices.back().plan.part<shared::ForwardSm90Config>().dropped) << dim;
+    EXPECT_TRUE(std::ranges::is_partitioned(choices, [](const Choice& one) {
+      return one.plan.part<shared::ForwardSm90Config>().dropped;
+    })) << dim;
+    EXPECT_THAT(choices.front().plan.rejected, Contains(HasSubstr("64 does not divide its keys")));
+  }
+}
+
+TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
+  for (const BlockSize block : {BlockSize{64, 128}, BlockSize{128, 128}, BlockSize{512, 384}}) {
+    const std::vector<Choice> choices = choices_of(call_with_blocks(128, block));
+    ASSERT_THAT(tiles_of(choices), ElementsAre(BlockSize{128, 128})) << block.q;
+    EXPECT_EQ(choices[0].block_mask->block(), block);
+    EXPECT_THAT(choices[0].plan.rejected, ElementsAre(HasSubstr("80 keys do not divide the ")));
+  }
+  const BlockSize both = {64, 640};  // a warpgroup's queries
+  EXPECT_EQ(choices_of(call_with_blocks(128, both)).size(), 2U);
+  // 64 keys a block need the kernels of last resort.
+  EXPECT_THAT(tiles_of(choices_of(call_with_blocks(128, {128, 64}))), ElementsAre(BlockSize{128, 64}));
+  EXPECT_THAT(tiles_of(choices_of(call_with_blocks(64, {128, 64}))), ElementsAre(BlockSize{128, 64}));
+  EXPECT_THAT(tiles_of(choices_of(call_with_blocks(256, {128, 64}))), ElementsAre(BlockSize{128, 64}));
+}
+
+// With 8 bits and D 256, tiles of 64 keys spill where a mod is added, so one of 32 stands behind them.
+TEST(ForwardSm90Choice, HasASmallTileForTheWidestHeads) {
+  for (const bool fp8 : {false, true}) {
+    const auto kernels = plan::forward_sm90_kernels(fp8);
+    EXPECT_TRUE(std::ranges::any_of(kernels, [](const plan::ForwardSm90Kernel& kernel) {
+      return kernel.qk_dim == 256 && kernel.v_dim == 256 && kernel.kv_block == 32;
+    })) << fp8;
+  }
+}
+
+TEST(ForwardSm90Choice, NamesEveryKernelThatDoesNotFit) {
+  expect_error(
+      [] {
+        choices_of(call_with_blocks(128, {128, 96}));
+      },
+      ErrorCode::unsupported,
+      "no kernel of forward_sm90 fits: 192 queries x 80 keys, 3 warpgroups: 80 keys do not divide the 96 of a "
+      "block of block_mask; 128 queries x 128 keys, 2 warpgroups: 128 keys do not divide the 96 of a "
+      "block of block_mask; 128 queries x 64 keys, 2 warpgroups: 64 keys do not divide the 96 of a block of "
+      "block_mask");
+  expect_error(
+      [] {
+        choices_of(call_with_blocks(256, {96, 64}));
+      },
+      ErrorCode::unsupported,
+      "no kernel of forward_sm90 fits: 128 queries x 64 keys, 2 warpgroups: a warpgroup's 64 queries do not divide "
+      "the 96 of a block of block_mask; 128 queries x 32 keys, 2 warpgroups: a warpgroup's 64 queries do not divide "
+      "the 96 of a block of block_mask");
+}
+
+}  // namespace
+}  // namespace heddle::test

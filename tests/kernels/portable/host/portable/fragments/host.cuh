@@ -1,0 +1,177 @@
+// Fragments of the host: a wave is one thread, which holds whole fragments, 16 rows by 16 keys, as arrays. Plain loops;
+// storage is rounded where the others round it. For tests: what they find here is the kernel's own, not a layout's.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "lanes.h"
+#include "portable/fragments/own_elements.cuh"
+#include "shared/strided.h"
+#include "backend/portable/shared/forward_mma_memory.h"
+
+namespace heddle::portable {
+
+template <shared::Storage kStorage>
+struct HostElement {
+  using Real = float;
+  using Bits = unsigned short;
+  static float value(Bits bits) {
+    if constexpr (kStorage == shared::Storage::f16) return static_cast<float>(std::bit_cast<_Float16>(bits));
+    return std::bit_cast<float>(static_cast<unsigned>(bits) << 16);
+  }
+  static Bits bits(float x) {
+    if constexpr (kStorage == shared::Storage::f16) return std::bit_cast<Bits>(static_cast<_Float16>(x));
+    const auto word = std::bit_cast<unsigned>(x);
+    return x != x ? 0x7fff : static_cast<Bits>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+  }
+};
+template <>
+struct HostElement<shared::Storage::f32> {
+  using Real = float;
+  using Bits = float;
+  static float value(float x) { return x; }
+  static float bits(float x) { return x; }
+};
+template <>
+struct HostElement<shared::Storage::f64> {
+  using Real = double;
+  using Bits = double;
+  static double value(double x) { return x; }
+  static double bits(double x) { return x; }
+};
+
+template <auto kConfig>
+struct HostFragments {
+  using Element = HostElement<kConfig.storage>;
+  using Real = typename Element::Real;
+  using Bits = typename Element::Bits;
+  static constexpr int kKeys = 16, kOuts = 16, kOwnRows = 16, kOwnKeys = 16, kOwnOuts = 16, kOutRun = 8;
+  static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
+
+  static int own_row(int r) { return r; }
+  static int own_key(int c) { return c; }
+  static int own_out(int c) { return c; }
+  static bool first_of_row() { return true; }
+  static int thread() { return static_cast<int>(threadIdx.x); }
+  static int threads() { return static_cast<int>(blockDim.x); }
+  static int wave() { return thread(); }
+  static void barrier() { __syncthreads(); }
+  static void fence() {}
+  static void fork() {}
+  static void step() {}
+  static bool any_of_wave(bool x) { return x; }
+  static unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from, unsigned long long to) {
+    return atomicCAS(at, from, to);
+  }
+
+  static Real scale(const shared::ForwardMmaParams& params) {
+    return sizeof(Real) == 8 ? static_cast<Real>(params.scale) : params.scale32;
+  }
+  static Real infinity() { return std::numeric_limits<Real>::infinity(); }
+  static Real nan() { return std::numeric_limits<Real>::quiet_NaN(); }
+  static Real fused(Real x, Real y, Real z) { return std::fma(x, y, z); }
+  static Real larger(Real x, Real y) { return std::fmax(x, y); }
+  static Real magnitude(Real x) { return std::fabs(x); }
+  static Real floor(Real x) { return std::floor(x); }
+  static Real exp2(Real x) { return std::exp2(x); }
+  static Real log2(Real x) { return std::log2(x); }
+  static Real reciprocal(Real x) { return 1 / x; }
+  static Real row_max(Real x) { return x; }
+  static Real row_sum(Real x) { return x; }
+  static unsigned short half_bits(float x) { return HostElement<shared::Storage::f16>::bits(x); }
+  static unsigned short bfloat_bits(float x) { return HostElement<shared::Storage::bf16>::bits(x); }
+
+  using Scores = OwnElements<Real, kOwnRows, kOwnKeys>;
+  using Out = Scores;
+  static void clear(Scores& s) { s = {}; }
+  struct Queries {
+    Real x[kOwnRows][kConfig.qk_columns()];
+  };
+
+  class Stream {
+   public:
+    explicit Stream(char* memory) : memory_(memory) {}
+
+    template <class Source>
+    void ask_keys(const Source& keys, int first, int end) {
+      ask(keys, kMemory.k + (kMemory.stage - read_), kMemory.k_pitch, kConfig.qk_dim, kConfig.qk_columns(), first, end);
+    }
+    template <class Source>
+    void ask_values(const Source& values, int first, int end) {
+      ask(values, kMemory.v, kMemory.v_pitch, kConfig.v_dim, kConfig.v_columns(), first, end);
+    }
+    void keys_arrive() {
+      read_ = kMemory.stage - read_;
+      arrive();
+    }
+    void values_arrive() const { arrive(); }
+    void end() const {}
+
+    template <int kFragments, class Row>
+    void load_queries(Queries (&q)[kFragments], Row&& row) {
+      for (int i = 0; i < kFragments * kOwnRows; ++i) {
+        const char* from = row(i);
+        for (int d = 0; d < kConfig.qk_columns(); ++d) {
+          const bool there = from != nullptr && d < kConfig.qk_dim;
+          q[i / kOwnRows].x[i % kOwnRows][d] = there ? Element::value(reinterpret_cast<const Bits*>(from)[d]) : 0;
+        }
+      }
+    }
+    Real key(int j, int d) const { return at(kMemory.k + read_ + j * kMemory.k_pitch, d); }
+    Real value(int j, int d) const { return at(kMemory.v + read_ + j * kMemory.v_pitch, d); }
+
+   private:
+    static void arrive() {
+      lanes::await_copies();
+      barrier();
+    }
+    Real at(int row, int d) const { return Element::value(reinterpret_cast<const Bits*>(memory_ + row)[d]); }
+    template <class Source>
+    void ask(const Source& source, int to, int pitch, int dim, int columns, int first, int end) const {
+      for (int row = thread(); row < kConfig.kv_block; row += threads()) {
+        const int key = first + row, last = end > 0 ? end - 1 : 0, bytes = static_cast<int>(sizeof(Bits));
+        lanes::copy({memory_ + to + row * pitch, source.row(key < last ? key : last), columns * bytes,
+                     key < end ? dim * bytes : 0});
+      }
+    }
+    char* memory_;
+    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
+  };
+
+  template <int kFragments, int kKeyFragments>
+  static void multiply_keys(Scores (&s)[kFragments][kKeyFragments], const Queries (&q)[kFragments],
+                            const Stream& stream, int key) {
+    for (int f = 0; f < kFragments; ++f) {
+      for (int n = 0; n < kKeyFragments; ++n) {
+        clear(s[f][n]);
+        for (int c = 0; c < kOwnKeys; ++c) {
+          for (int d = 0; d < kConfig.qk_columns(); ++d) {
+            const Real x = stream.key(key + kKeys * n + c, d);
+            for (int r = 0; r < kOwnRows; ++r) s[f][n].x[r][c] += q[f].x[r][d] * x;
+          }
+        }
+      }
+    }
+  }
+
+  template <int kFragments, int kKeyFragments, int kOutFragments>
+  static void add_values(Out (&o)[kFragments][kOutFragments], const Scores (&p)[kFragments][kKeyFragments],
+                         const Stream& stream, int key) {
+    for (int f = 0; f < kFragments; ++f) {
+      for (int n = 0; n < kKeyFragments; ++n) {
+        for (int c = 0; c < kOwnKeys; ++c) {
+          Real weight[kOwnRows];
+          for (int r = 0; r < kOwnRows; ++r) weight[r] = Element::value(Element::bits(p[f][n].x[r][c]));
+          for (int d = 0; d < kOutFragments * kOuts; ++d) {
+            const Real x = stream.value(key + kKeys * n + c, d);
+            for (int r = 0; r < kOwnRows; ++r) o[f][d / kOuts].x[r][d % kOuts] += weight[r] * x;
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace heddle::portable

@@ -13,13 +13,13 @@
 
 namespace heddle::backward_mma {
 
-/// What its kernels take in a run.
+/// Parameters of the list kernels in a run.
 struct SequencesParams {
   shared::SequencesParams sequences{};  // of place_sequences
   shared::BackwardListsParams lists{};
 };
 SequencesParams sequences_params(const problem::AttentionProblem& problem, std::int64_t blocks);
-/// The same for a run, whose kernels then read the lists in its workspace.
+/// Sets a run's lists, which its kernels then read in its workspace.
 void set_lists(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
                const plan::BackwardMmaKernels& kernels, SequencesParams& own, Params& params);
 

@@ -13,7 +13,7 @@
 
 namespace heddle::cuda {
 
-/// What its kernels take in a run.
+/// Parameters of the list kernels in a run.
 struct BackwardSequencesParams {
   shared::SequencesParams sequences{};  // of place_sequences
   shared::BackwardListsParams lists{};
@@ -23,7 +23,7 @@ BackwardSequencesParams backward_sequences_params(const problem::AttentionProble
                                                   const shared::BackwardSm90Config& config,
                                                   const BackwardConstants& constants, std::int64_t tiles,
                                                   std::int64_t blocks);
-/// The same for a run, whose kernels then read the lists in its workspace.
+/// Sets a run's lists, which its kernels then read in its workspace.
 void set_backward_lists(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
                         const shared::BackwardSm90Config& config, BackwardSequencesParams& params,
                         BackwardConstants& constants);

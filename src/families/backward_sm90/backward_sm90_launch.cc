@@ -192,7 +192,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
-  /// What rows are read and written at once.
+  /// Checks tensors whose rows are read and written 16 bytes at once.
   void check_gradients(const BackwardTensors& tensors) const {
     if (any_steps_ && config_.wide_rows) {
       check_address("o", tensors.o.data, 16);

@@ -15,17 +15,17 @@ namespace heddle::cuda {
 /// Throws as prepare_forward_sm90.
 std::unique_ptr<backend::Kernel> prepare_backward_sm90(const backend::PrepareArguments& arguments);
 
-/// What all runs of a plan pass to their kernels: all but addresses of memory, values of mods, and lists.
+/// Parameters that all runs of a plan share: all but addresses of memory, values of mods, and lists.
 struct BackwardConstants {
   shared::BackwardSm90Params main{};
   shared::BackwardRowsParams rows{};
 };
-/// Of the mods and of what gradients of captures compute.
+/// The layout of the mods, and of what gradients of captures compute.
 device_text::ModLayout backward_layout(const plan::BackwardMods& mods, const plan::BackwardReads& reads);
 
 BackwardConstants backward_constants(const backend::PrepareArguments& arguments);
 
-/// What a run passes besides: addresses of its tensors and its workspace.
+/// Sets a run's own parameters: addresses of its tensors and its workspace.
 void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
                    const shared::BackwardSm90Config& config, BackwardConstants& constants);
 

@@ -296,7 +296,7 @@ std::vector<plan::Choice> choices_of(const HopperCall& call, const AttentionTens
                             [&](BlockSize block) { return call.rows_of(block); });
 }
 
-// Of the two warps that transpose values, one goes on transposing and the other brings pages.
+// One of the two warps that transpose values goes on transposing, the other brings pages.
 TEST(TensorAccess, EightBitsLeaveOneWarpToPages) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
     const HopperCall call = {

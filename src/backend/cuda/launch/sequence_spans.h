@@ -9,7 +9,7 @@
 
 namespace heddle::cuda {
 
-/// Of each sequence. `longest`: keys of the longest.
+/// The span of each sequence. `longest`: keys of the longest.
 std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem, int longest);
 
 /// A packed tensor as a batch of so many sequences that all begin at the same address.

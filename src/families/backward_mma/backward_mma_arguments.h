@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
+#include "families/backward_mma/backward_mma_candidates.h"
 
 namespace heddle::backward_mma {
 

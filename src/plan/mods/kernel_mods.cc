@@ -174,8 +174,8 @@ bool has_long(const Expr& mask) {
                              [](const expr::Node* node) { return is_long_of_positions(*node); });
 }
 
-/// Whether a mask has at most one comparison, joint, % or //, and no long computation: it is then cheaper computed where
-/// it is needed.
+/// Whether a mask has at most one comparison, joint, % or //, and no long computation: it is then cheaper computed
+/// where it is needed.
 bool is_one_comparison(const Expr& mask) {
   return !has_long(mask) && std::ranges::count_if(expr::post_order(mask), [](const expr::Node* node) {
                               const expr::Kind kind = expr::info(node->op).kind;

@@ -1,11 +1,11 @@
 // A CTA of Hopper, or a cluster of them, on the host: kernels of kernels/nvidia, compiled by the host's compiler, run
 // with all of their threads, one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for
-// kernels/nvidia/ptx, an instruction a function: barriers, copies by TMA, products of warpgroups. Work that hardware does
-// by itself (copies, adds, products) happens later than it was asked for, at a time that the seed chooses, and reads
-// memory and registers then: a thread that gives a buffer back too early, or reads too early, gets wrong numbers. A CTA
-// whose threads all wait for ever ends the process. The CTAs of a cluster are one here, with as many threads and as
-// much memory; each has its own part of the addresses, so an access to the wrong CTA shows as wrong numbers alone. Not
-// emulated: proxies (a missing fence goes unnoticed), rates, and registers.
+// kernels/nvidia/ptx, an instruction a function: barriers, copies by TMA, products of warpgroups. Work that hardware
+// does by itself (copies, adds, products) happens later than it was asked for, at a time that the seed chooses, and
+// reads memory and registers then: a thread that gives a buffer back too early, or reads too early, gets wrong numbers.
+// A CTA whose threads all wait for ever ends the process. The CTAs of a cluster are one here, with as many threads and
+// as much memory; each has its own part of the addresses, so an access to the wrong CTA shows as wrong numbers alone.
+// Not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
 #pragma once
 
 #include <ucontext.h>

@@ -2,7 +2,7 @@
 // memory beside those of the rows. `find` begins with captures and ends with rows in device memory, zone maps included,
 // the compiler not; `copy` brings the rows to the host, as planning does today; `host` is BlockMask::build on all
 // cores.
-#include "backend/cuda/launch/mask_rows.h"
+#include "backend/gpu/mask_rows.h"
 
 #include <fmt/format.h>
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/cuda/driver/driver.h"
+#include "backend/cuda/launch/gpu.h"
 #include "heddle/error.h"
 #include "heddle/mods.h"
 
@@ -62,17 +63,18 @@ std::vector<Named> masks() {
 void measure(const Named& named, std::int64_t tokens, const Bindings& here, const Bindings& there) {
   const MaskShape shape = MaskShape::uniform(1, 1, tokens, tokens);
   const BlockSize block{128, 128};
-  std::unique_ptr<cuda::MaskRows> rows;
+  std::unique_ptr<gpu::MaskRows> rows;
   double find = 0, copied = 0;
-  const BlockMask by_gpu = mask::build_elsewhere(named.mask, shape, block, there,
-                                                 [&](const Expr& simplified, const MaskShape& of, BlockSize size,
-                                                     std::span<const mask::Matrix> matrices, const Bindings& values) {
-                                                   rows = std::make_unique<cuda::MaskRows>(kGpu.index, simplified);
-                                                   find = milliseconds([&] { rows->find(of, size, matrices, values); });
-                                                   mask::Rows result;
-                                                   copied = milliseconds([&] { result = rows->on_host(); });
-                                                   return result;
-                                                 });
+  const BlockMask by_gpu =
+      mask::build_elsewhere(named.mask, shape, block, there,
+                            [&](const Expr& simplified, const MaskShape& of, BlockSize size,
+                                std::span<const mask::Matrix> matrices, const Bindings& values) {
+                              rows = std::make_unique<gpu::MaskRows>(cuda::cuda_gpu(), kGpu.index, simplified);
+                              find = milliseconds([&] { rows->find(of, size, matrices, values); });
+                              mask::Rows result;
+                              copied = milliseconds([&] { result = rows->on_host(); });
+                              return result;
+                            });
   BlockMask by_host;
   const double host = milliseconds([&] { by_host = BlockMask::build(named.mask, shape, block, here); });
   fmt::print("{:40} {:8} {:8.3f} {:8.3f} {:8.2f} {:10} {:10} {:>6}\n", named.name, tokens, find, copied, host,

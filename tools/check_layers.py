@@ -36,10 +36,9 @@ MAY_INCLUDE = {
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
-    "backend/cuda/hopper": (),
-    "backend/cuda/emit": (*BELOW_BACKEND, "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/jit"),
+    "backend/cuda/hopper": ("base", "shared", "backend/cuda/driver"),
     "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu",
-                            "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/emit"),
+                            "backend/cuda/driver", "backend/cuda/jit"),
     "backend/amd/driver": ("base", "device", "backend/libraries"),
     "backend/amd/jit": ("base", "backend/libraries", "backend/jit", "backend/amd/driver"),
     "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/jit", "backend/gpu", "backend/amd/driver",
@@ -56,7 +55,7 @@ MAY_INCLUDE = {
 # reads too. The table in src/families itself includes them all.
 PORTABLE_ROOMS = ("backend/gpu", "backend/portable", "backend/portable/shared", "backend/device_text", "backend/jit")
 HOPPER_ROOMS = ("backend/gpu", "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/driver",
-                "backend/cuda/jit", "backend/cuda/hopper", "backend/cuda/emit", "backend/cuda/launch")
+                "backend/cuda/jit", "backend/cuda/hopper", "backend/cuda/launch")
 FAMILIES = {
     "backward_mma": PORTABLE_ROOMS,
     "backward_sm90": HOPPER_ROOMS,

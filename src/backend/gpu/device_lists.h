@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/device_text/expression_text.h"
-#include "backend/gpu/gpu.h"
+#include "backend/gpu/device_arrays.h"
 #include "plan/tiles/schedule.h"
 #include "shared/mod_values.h"
 #include "shared/sequence_span.h"
@@ -29,10 +29,10 @@ class DeviceLists {
   void set(shared::TileList& tiles, shared::RowFills& fills, shared::ModValues& mod) const;
   /// Null where no mask is stored.
   const int* mask_words_at() const { return mask_words_at_; }
-  std::size_t bytes() const { return memory_.bytes(); }
+  std::size_t bytes() const { return arrays_.bytes(); }
 
  private:
-  Memory memory_;
+  DeviceArrays arrays_;
   shared::TileList tiles_{};
   shared::RowFills fills_{};
   const shared::SequenceSpan* sequences_ = nullptr;

@@ -29,9 +29,15 @@ class Program {
   virtual const jit::MachineCode& code() const = 0;
   /// A kernel of it, which is there as long as the program, with so much dynamic shared memory allowed.
   virtual void* function(const char* name, int shared_bytes = 0) const = 0;
-  /// Enqueues a kernel on a stream (null: the device's default one). `params`: the struct that the kernel takes.
-  /// `what`: of it, for errors: "launching merge_states".
-  virtual void launch(void* function, const Launch& launch, void* stream, void* params, const char* what) const = 0;
+  /// Enqueues a kernel on a stream (null: the device's default one), with the addresses of its parameters. `what`: for
+  /// errors: "launching merge_states".
+  virtual void enqueue(void* function, const Launch& launch, void* stream, void** parameters,
+                       const char* what) const = 0;
+  /// The same for a kernel whose only parameter is that struct.
+  void launch(void* function, const Launch& launch, void* stream, void* params, const char* what) const {
+    void* parameters[] = {params};
+    enqueue(function, launch, stream, parameters, what);
+  }
 };
 
 /// One object a vendor.
@@ -49,6 +55,11 @@ class Gpu {
   /// Compiles a source, or finds what was compiled before, and loads it. Throws as jit::Builder::build(), and
   /// Error(device).
   virtual std::unique_ptr<Program> load(int device, const jit::Source& source) const = 0;
+
+  /// Empty when the compiler was found and is new enough; else the reason, a sentence. Never throws.
+  virtual std::string compiler_missing() const = 0;
+  /// Waits for all that was enqueued on the device's default stream. `what`: for errors.
+  virtual void wait(int device, const char* what) const = 0;
 
   /// For explain().
   virtual std::string key_of(const jit::Source& source) const = 0;

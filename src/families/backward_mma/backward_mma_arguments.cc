@@ -5,7 +5,8 @@
 #include <optional>
 #include <string_view>
 
-#include "backend/portable/portable_arguments.h"
+#include "backend/gpu/row_tensors.h"
+#include "backend/gpu/sequence_spans.h"
 #include "families/backward_mma/backward_mma_plans.h"
 #include "plan/mods/backward_mods.h"
 
@@ -15,28 +16,14 @@ namespace {
 using problem::AttentionProblem;
 using shared::BackwardMmaConfig;
 
-/// Element strides of batch, head and row. What has one entry serves all; the sequences of a packed tensor begin at
-/// rows of their own.
-template <class View, class Rows>
-void set_strides(const View& view, bool packed, Rows& rows) {
-  for (int axis = 0; axis < 3; ++axis) rows.stride[axis] = view.strides[axis];
-  if (packed || view.shape[0] == 1) rows.stride[0] = 0;
-}
-template <class View, class Rows>
-void set_strides(const std::optional<View>& view, bool packed, Rows& rows) {
-  if (view) set_strides(*view, packed, rows);
-}
-void* address_of(const std::optional<TensorView>& view) { return view ? view->data : nullptr; }
-const void* address_of(const std::optional<ConstTensorView>& view) { return view ? view->data : nullptr; }
-
 shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& arguments, const BackwardMmaConfig& pass) {
   const AttentionProblem& problem = arguments.problem;
   const BackwardTensors& tensors = *arguments.backward;
   shared::BackwardMmaParams params{};
   const auto set_pair = [&](shared::RowsOfTensor(&pair)[2], const ConstTensorView& of_scores,
                             const ConstTensorView& of_values) {
-    set_strides(of_scores, problem.packed, pair[0]);
-    set_strides(of_values, problem.packed, pair[1]);
+    gpu::set_strides(of_scores, problem.packed, pair[0]);
+    gpu::set_strides(of_values, problem.packed, pair[1]);
   };
   set_pair(pass.of_keys ? params.steps : params.rows, tensors.q, tensors.d_o);
   set_pair(pass.of_keys ? params.rows : params.steps, tensors.k, tensors.v);
@@ -48,25 +35,23 @@ shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& argume
   params.scale = static_cast<float>(scale);
   params.scale_log2 =
       static_cast<float>(scale * (pass.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e));
-  for (const Sequence& sequence : problem.sequences) {
-    params.mod.q_len = std::max(params.mod.q_len, static_cast<int>(sequence.q_len));
-    params.mod.kv_len = std::max(params.mod.kv_len, static_cast<int>(sequence.kv_len));
-  }
+  params.mod.q_len = gpu::longest(problem, &Sequence::q_len);
+  params.mod.kv_len = gpu::longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
-  set_strides(pass.of_keys ? tensors.dk : tensors.dq, problem.packed, params.d_qk);
-  set_strides(tensors.dv, problem.packed, params.d_v);
+  gpu::set_strides(pass.of_keys ? tensors.dk : tensors.dq, problem.packed, params.d_qk);
+  gpu::set_strides(tensors.dv, problem.packed, params.d_v);
   return params;
 }
 
 void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
   const int of_queries = pass.of_keys ? pass.step_bytes : pass.row_bytes,
             of_keys = pass.of_keys ? pass.row_bytes : pass.step_bytes;
-  portable::check_address("q", tensors.q.data, of_queries);
-  portable::check_address("dO", tensors.d_o.data, of_queries);
-  portable::check_address("k", tensors.k.data, of_keys);
-  portable::check_address("v", tensors.v.data, of_keys);
+  gpu::check_address("q", tensors.q.data, of_queries);
+  gpu::check_address("dO", tensors.d_o.data, of_queries);
+  gpu::check_address("k", tensors.k.data, of_keys);
+  gpu::check_address("v", tensors.v.data, of_keys);
   const auto check = [&](std::string_view name, bool there, const std::optional<TensorView>& view) {
-    if (there) portable::check_address(name, view->data, pass.gradient_bytes);
+    if (there) gpu::check_address(name, view->data, pass.gradient_bytes);
   };
   check("dq", !pass.of_keys, tensors.dq);
   check("dk", pass.of_keys && pass.d_qk, tensors.dk);
@@ -84,10 +69,10 @@ Params constant_params(const backend::PrepareArguments& arguments) {
   }
   shared::BackwardRowsParams& rows = params.rows;
   rows.q_heads = static_cast<int>(problem.q_heads);
-  set_strides(tensors.o, problem.packed, rows.o);
-  set_strides(tensors.d_o, problem.packed, rows.d_o);
-  set_strides(tensors.lse, problem.packed, rows.lse);
-  set_strides(tensors.d_lse, problem.packed, rows.d_lse);
+  gpu::set_strides(tensors.o, problem.packed, rows.o);
+  gpu::set_strides(tensors.d_o, problem.packed, rows.d_o);
+  gpu::set_strides(tensors.lse, problem.packed, rows.lse);
+  gpu::set_strides(tensors.d_lse, problem.packed, rows.d_lse);
   if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
   if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
   return params;
@@ -104,9 +89,9 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   rows.o.data = tensors.o.data;
   rows.d_o.data = tensors.d_o.data;
-  rows.lse.data = address_of(tensors.lse);
-  rows.d_lse.data = address_of(tensors.d_lse);
-  rows.d_sinks.data = address_of(tensors.d_sinks);
+  rows.lse.data = gpu::address_of(tensors.lse);
+  rows.d_lse.data = gpu::address_of(tensors.d_lse);
+  rows.d_sinks.data = gpu::address_of(tensors.d_sinks);
   if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
     const bool of_keys = kernels.passes[i].of_keys;
@@ -118,9 +103,17 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
     of_values[0].data = tensors.k.data;
     of_values[1].data = tensors.v.data;
     pass.numbers = rows.rows;
-    pass.d_qk.data = address_of(of_keys ? tensors.dk : tensors.dq);
-    pass.d_v.data = address_of(tensors.dv);
+    pass.d_qk.data = gpu::address_of(of_keys ? tensors.dk : tensors.dq);
+    pass.d_v.data = gpu::address_of(tensors.dv);
   }
+}
+
+void set_lists(const backend::RunArguments& arguments, const AttentionProblem& problem,
+               const plan::BackwardMmaKernels& kernels, gpu::BackwardSequencesParams& sequences, Params& params) {
+  char* memory = static_cast<char*>(arguments.workspace) + plan::backward_mma_workspace(problem, kernels).lists;
+  gpu::set_lists(arguments, plan::backward_mma_lists(problem), memory, sequences);
+  params.rows.blocks = sequences.lists.blocks;
+  for (shared::BackwardMmaParams& pass : params.passes) pass.mod.sequences = sequences.lists.spans;
 }
 
 }  // namespace heddle::backward_mma

@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "families/backward_mma/shared/backward_mma_params.h"
+#include "backend/gpu/backward_sequences.h"
 #include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
 
 namespace heddle::backward_mma {
 
@@ -21,5 +22,9 @@ Params constant_params(const backend::PrepareArguments& arguments);
 /// The addresses of a run. Throws Error(invalid_argument), naming the tensor, where one is aligned less than planned.
 void set_addresses(const plan::BackwardMmaKernels& kernels, const problem::AttentionProblem& problem,
                    const backend::RunArguments& arguments, Params& params);
+
+/// For lengths on the device: lets the kernels of a run read the lists in its workspace.
+void set_lists(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
+               const plan::BackwardMmaKernels& kernels, gpu::BackwardSequencesParams& sequences, Params& params);
 
 }  // namespace heddle::backward_mma

@@ -2,19 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/gpu/backward_sequences.h"
+#include "backend/gpu/device_arrays.h"
 #include "backend/gpu/device_lists.h"
+#include "backend/gpu/kernel_facts.h"
 #include "backend/gpu/kv_start.h"
 #include "backend/gpu/mod_values.h"
-#include "backend/portable/portable_arguments.h"
+#include "backend/gpu/sequence_spans.h"
 #include "families/backward_mma/backward_mma_arguments.h"
 #include "families/backward_mma/backward_mma_plans.h"
-#include "families/backward_mma/backward_mma_sequences.h"
 #include "families/backward_mma/backward_mma_text.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 
@@ -22,46 +23,6 @@ namespace heddle::backward_mma {
 namespace {
 
 using shared::BackwardMmaConfig;
-
-/// The lists of all passes, in device memory; parameters point into it.
-class Lists {
- public:
-  Lists(const backend::DeviceInterface& devices, int device, const std::vector<plan::BackwardSchedule>& schedules,
-        const std::vector<shared::RowBlock>& blocks, const std::vector<shared::SequenceSpan>& spans, Params& params) {
-    std::vector<char> bytes;
-    std::vector<std::size_t> items, runs;
-    for (const plan::BackwardSchedule& schedule : schedules) {
-      items.push_back(append(bytes, schedule.items));
-      runs.push_back(append(bytes, schedule.runs));
-    }
-    const std::size_t of_blocks = append(bytes, blocks), sequences = append(bytes, spans);
-    memory_ = gpu::Memory(devices, device, bytes.size());
-    if (!bytes.empty()) devices.copy_and_wait(device, memory_.data(), bytes.data(), bytes.size());
-    const char* base = static_cast<const char*>(memory_.data());
-    params.rows.blocks = reinterpret_cast<const shared::RowBlock*>(base + of_blocks);
-    params.rows.block_count = static_cast<int>(blocks.size());
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      params.passes[i].items = reinterpret_cast<const shared::BackwardItem*>(base + items[i]);
-      params.passes[i].runs = reinterpret_cast<const shared::QueryRun*>(base + runs[i]);
-      if (!spans.empty()) {
-        params.passes[i].mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(base + sequences);
-      }
-    }
-  }
-  std::size_t bytes() const { return memory_.bytes(); }
-
- private:
-  template <class T>
-  static std::size_t append(std::vector<char>& bytes, const std::vector<T>& list) {
-    constexpr std::size_t kAlignment = 16;
-    const std::size_t begin = (bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
-    bytes.resize(begin + list.size() * sizeof(T));
-    if (!list.empty()) std::memcpy(bytes.data() + begin, list.data(), list.size() * sizeof(T));
-    return begin;
-  }
-
-  gpu::Memory memory_;
-};
 
 class BackwardMmaKernel final : public backend::Kernel {
  public:
@@ -86,14 +47,14 @@ class BackwardMmaKernel final : public backend::Kernel {
     }
     const std::vector<shared::RowBlock> blocks = plan::row_blocks(problem_);
     std::vector<shared::SequenceSpan> spans;
-    if (plan::has_spans(kernels_) && !problem_.device_lengths) spans = portable::spans_of(problem_);
-    lists_.emplace(gpu.devices(), device_, schedules, blocks, spans, params_);
+    if (plan::has_spans(kernels_) && !problem_.device_lengths) spans = gpu::spans_of(problem_);
+    upload(schedules, blocks, spans);
     if (has_rows(kernels_)) {
       rows_ = program_->function("backward_mma_rows");
       if (kernels_.rows.sinks) sinks_ = program_->function("backward_mma_sinks");
     }
     if (problem_.device_lengths && problem_.batch > 0) {
-      sequences_.emplace(gpu, device_, sequences_params(problem_, std::ssize(blocks)));
+      sequences_.emplace(gpu, device_, gpu::backward_sequences_params(problem_, std::ssize(blocks)));
     }
   }
 
@@ -101,7 +62,7 @@ class BackwardMmaKernel final : public backend::Kernel {
     Params own = params_;
     set_addresses(kernels_, problem_, arguments, own);
     if (sequences_) {
-      SequencesParams params = sequences_->params();
+      gpu::BackwardSequencesParams params = sequences_->params();
       set_lists(arguments, problem_, kernels_, params, own);
       sequences_->launch(params, arguments.stream);
     }
@@ -118,10 +79,9 @@ class BackwardMmaKernel final : public backend::Kernel {
     }
   }
 
-  std::int64_t held_bytes() const override { return static_cast<std::int64_t>(lists_->bytes()); }
+  std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
 
   nlohmann::ordered_json facts() const override {
-    nlohmann::ordered_json facts;
     std::string launches;
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       const BackwardMmaConfig& pass = kernels_.passes[i];
@@ -129,18 +89,30 @@ class BackwardMmaKernel final : public backend::Kernel {
           fmt::format("{}{} by {} CTAs of {} threads, {} bytes of shared memory", i == 0 ? "" : "; ",
                       plan::name_of_pass(pass), ctas_[i], pass.threads(), shared::backward_mma_memory(pass).bytes);
     }
-    facts["summary"] = fmt::format("{}: {}", source_.name, launches);
-    facts["name"] = source_.name;
-    facts["cache key"] = gpu_.key_of(source_);
-    facts["origin"] = jit::name(program_->code().from);
-    facts["compile ms"] = program_->code().compile_ms;
-    facts["registers"] = program_->code().registers;
-    facts["list bytes"] = held_bytes();
-    facts["cache"] = gpu_.cache_notes();
-    return facts;
+    return gpu::kernel_facts(gpu_, source_, program_->code(), launches, arrays_.bytes());
   }
 
  private:
+  /// Lets the parameters point to the lists of all passes.
+  void upload(const std::vector<plan::BackwardSchedule>& schedules, const std::vector<shared::RowBlock>& blocks,
+              const std::vector<shared::SequenceSpan>& spans) {
+    std::vector<gpu::DeviceArrays::Place<shared::BackwardItem>> items;
+    std::vector<gpu::DeviceArrays::Place<shared::QueryRun>> runs;
+    for (const plan::BackwardSchedule& schedule : schedules) {
+      items.push_back(arrays_.add(schedule.items));
+      runs.push_back(arrays_.add(schedule.runs));
+    }
+    const auto of_blocks = arrays_.add(blocks);
+    const auto sequences = arrays_.add(spans);
+    arrays_.upload(gpu_.devices(), device_);
+    params_.rows.blocks = arrays_.at(of_blocks);
+    params_.rows.block_count = static_cast<int>(blocks.size());
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+      params_.passes[i].items = arrays_.at(items[i]);
+      params_.passes[i].runs = arrays_.at(runs[i]);
+      if (!spans.empty()) params_.passes[i].mod.sequences = arrays_.at(sequences);
+    }
+  }
   int shared_bytes(const BackwardMmaConfig& pass) const {
     return gpu_.dialect().kernels_declare_memory ? 0 : shared::backward_mma_memory(pass).bytes;
   }
@@ -169,8 +141,8 @@ class BackwardMmaKernel final : public backend::Kernel {
   std::vector<unsigned> ctas_;    // of each pass
   std::vector<void*> functions_;  // likewise
   void *rows_ = nullptr, *sinks_ = nullptr;
-  std::optional<Lists> lists_;
-  std::optional<Sequences> sequences_;  // where lengths are on the device
+  gpu::DeviceArrays arrays_;                         // the lists of all passes
+  std::optional<gpu::BackwardSequences> sequences_;  // where lengths are on the device
 };
 
 }  // namespace

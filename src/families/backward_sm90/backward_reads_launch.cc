@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "backend/cuda/launch/gpu.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/shared/backward_sm90_memory.h"
 #include "plan/tiles/backward_schedule.h"
@@ -148,48 +149,46 @@ BackwardReadKernels::BackwardReadKernels(const backend::PrepareArguments& argume
       grid_(read_grid(arguments.problem)),
       any_partials_(std::ranges::any_of(
           reads.reads, [](const plan::BackwardRead& read) { return shared::has_partials(read.kind); })),
-      sums_cubin_(jit::build(emit::backward_sums(config_, reads, types_of_reads(reads, *arguments.backward), layout))),
-      sums_(arguments.plan.device, sums_cubin_->bytes, jit::compiler_number()),
-      clear_(sums_.function("clear_reads", 0)),
-      collect_(sums_.function("collect_reads", 0)),
-      scatter_(sums_.function("scatter_reads", 0)),
-      store_(sums_.function("store_reads", 0)) {
+      sums_(cuda_gpu().load(arguments.plan.device,
+                            emit::backward_sums(config_, reads, types_of_reads(reads, *arguments.backward), layout))),
+      clear_(sums_->function("clear_reads")),
+      collect_(sums_->function("collect_reads")),
+      scatter_(sums_->function("scatter_reads")),
+      store_(sums_->function("store_reads")) {
   if (!reads.visits_pairs()) return;
-  pass_cubin_ =
-      jit::build(emit::backward_reads(config_, mods, reads, types_of_reads(reads, *arguments.backward), layout));
-  pass_.emplace(arguments.plan.device, pass_cubin_->bytes, jit::compiler_number());
+  pass_ =
+      cuda_gpu().load(arguments.plan.device,
+                      emit::backward_reads(config_, mods, reads, types_of_reads(reads, *arguments.backward), layout));
   visit_ = pass_->function("backward_reads", shared::backward_sm90_memory(config_).bytes);
 }
 
 void BackwardReadKernels::clear(BackwardReadsParams& params, void* stream) const {
-  void* parameters[] = {&params};
-  launch_kernel(clear_, {.ctas = kCtas, .threads = shared::kReadThreads}, stream, parameters, "launching clear_reads");
+  sums_->launch(clear_, {.ctas = kCtas, .threads = shared::kReadThreads}, stream, &params, "launching clear_reads");
 }
 
 void BackwardReadKernels::visit(CUtensorMap (&maps)[4], shared::BackwardSm90Params& main, BackwardReadsParams& params,
                                 unsigned tiles, void* stream) const {
   if (visit_ == nullptr) return;
   void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &main, &params};
-  const Launch launch = {.ctas = tiles,
-                         .threads = static_cast<unsigned>(config_.threads()),
-                         .shared_bytes = static_cast<unsigned>(shared::backward_sm90_memory(config_).bytes)};
+  const gpu::Launch launch = {.ctas = tiles,
+                              .threads = static_cast<unsigned>(config_.threads()),
+                              .shared_bytes = static_cast<unsigned>(shared::backward_sm90_memory(config_).bytes)};
   for (const ReadRound& round : rounds_) {
     params.round_batch = round.batch;
     params.round_head = round.head;
-    launch_kernel(visit_, launch, stream, parameters, "launching backward_reads");
+    pass_->enqueue(visit_, launch, stream, parameters, "launching backward_reads");
   }
 }
 
 void BackwardReadKernels::finish(shared::BackwardSm90Params& main, BackwardReadsParams& params, void* stream) const {
   int shares = static_cast<int>(grid_.shares);
   void* parameters[] = {&main, &params, &shares};
-  const Launch launch = {.ctas = grid_.ctas, .height = grid_.shares, .threads = shared::kReadThreads};
+  const gpu::Launch launch = {.ctas = grid_.ctas, .height = grid_.shares, .threads = shared::kReadThreads};
   if (any_partials_ && grid_.ctas > 0) {
-    launch_kernel(collect_, launch, stream, parameters, "launching collect_reads");
-    launch_kernel(scatter_, launch, stream, parameters, "launching scatter_reads");
+    sums_->enqueue(collect_, launch, stream, parameters, "launching collect_reads");
+    sums_->enqueue(scatter_, launch, stream, parameters, "launching scatter_reads");
   }
-  void* of_store[] = {&params};
-  launch_kernel(store_, {.ctas = kCtas, .threads = shared::kReadThreads}, stream, of_store, "launching store_reads");
+  sums_->launch(store_, {.ctas = kCtas, .threads = shared::kReadThreads}, stream, &params, "launching store_reads");
 }
 
 }  // namespace heddle::cuda

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/driver/device.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/driver/driver.h"
 #include "backend/device_text/expression_text.h"
+#include "backend/gpu/gpu.h"
 #include "families/backward_sm90/backward_reads.h"
 #include "families/backward_sm90/backward_sm90_launch.h"
 #include "families/backward_sm90/shared/backward_reads_params.h"
@@ -40,11 +39,11 @@ ReadGrid read_grid(const problem::AttentionProblem& problem);
 
 class BackwardReadKernels {
  public:
-  /// Compiles them. Throws as jit::build.
+  /// Compiles them. Throws as Gpu::load().
   BackwardReadKernels(const backend::PrepareArguments& arguments, const plan::BackwardMods& mods,
                       const plan::BackwardReads& reads, const device_text::ModLayout& layout);
 
-  /// Before the pass, on a CUstream.
+  /// Enqueues what goes before the pass on a stream.
   void clear(shared::BackwardReadsParams& params, void* stream) const;
   /// The pass, over the main kernel's tiles.
   void visit(CUtensorMap (&maps)[4], shared::BackwardSm90Params& main, shared::BackwardReadsParams& params,
@@ -53,18 +52,16 @@ class BackwardReadKernels {
   void finish(shared::BackwardSm90Params& main, shared::BackwardReadsParams& params, void* stream) const;
 
   /// Null where no read visits pairs.
-  const jit::Cubin* pass() const { return pass_cubin_.get(); }
-  double compile_ms() const { return sums_cubin_->compile_ms + (pass_cubin_ ? pass_cubin_->compile_ms : 0); }
+  const jit::MachineCode* pass() const { return pass_ ? &pass_->code() : nullptr; }
+  double compile_ms() const { return sums_->code().compile_ms + (pass_ ? pass_->code().compile_ms : 0); }
 
  private:
   shared::BackwardSm90Config config_;
   std::vector<ReadRound> rounds_;
   ReadGrid grid_;
   bool any_partials_;
-  std::shared_ptr<const jit::Cubin> sums_cubin_, pass_cubin_;
-  Module sums_;
-  std::optional<Module> pass_;
-  CUfunction clear_, collect_, scatter_, store_, visit_ = nullptr;
+  std::unique_ptr<gpu::Program> sums_, pass_;
+  void *clear_, *collect_, *scatter_, *store_, *visit_ = nullptr;
 };
 
 }  // namespace heddle::cuda

@@ -145,8 +145,8 @@ jit::Source backward_sm90(const BackwardSm90Config& config, const plan::Backward
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = backward_source(config, mods, own, "backward_sm90");
-  source.text +=
-      config.wide ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n" : "#include \"backward_sm90/backward_sm90.cuh\"\n";
+  source.text += config.wide ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
+                             : "#include \"backward_sm90/backward_sm90.cuh\"\n";
   return source;
 }
 
@@ -155,13 +155,6 @@ jit::Source backward_rows(const BackwardSm90Config& config) {
           .text = fmt::format("#include \"families/backward_sm90/shared/backward_sm90_config.h\"\n\n{}\n"
                               "#include \"backward_sm90/backward_rows.cuh\"\n",
                               backward_config_text(config)),
-          .headers = device_code::cuda_headers(),
-          .architecture = "sm_90a"};
-}
-
-jit::Source backward_lists() {
-  return {.name = "backward_lists",
-          .text = "#include \"around/sequences.cuh\"\n#include \"around/backward_lists.cuh\"\n",
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }

@@ -15,7 +15,4 @@ jit::Source backward_sm90(const shared::BackwardSm90Config& config, const plan::
 /// The kernels before and behind it: backward_rows(), backward_d_q() and backward_sinks().
 jit::Source backward_rows(const shared::BackwardSm90Config& config);
 
-/// The kernels before all others where lengths are on the device: text that depends on nothing.
-jit::Source backward_lists();
-
 }  // namespace heddle::cuda::emit

@@ -2,35 +2,18 @@
 
 #include <algorithm>
 
-#include "backend/portable/portable_arguments.h"
+#include "backend/gpu/row_tensors.h"
+#include "backend/gpu/sequence_spans.h"
 
 namespace heddle::forward_mma {
-namespace {
-
-int longest(const problem::AttentionProblem& problem, std::int64_t Sequence::*length) {
-  std::int64_t most = 0;
-  for (const Sequence& sequence : problem.sequences) most = std::max(most, sequence.*length);
-  return static_cast<int>(most);
-}
-
-/// Rows of q, k or v. What has one entry serves all; the sequences of a packed tensor begin at rows of their own.
-shared::RowsOfTensor rows_of(const ConstTensorView& view, bool packed) {
-  shared::RowsOfTensor rows{};
-  for (int axis = 0; axis < 3; ++axis) rows.stride[axis] = view.strides[axis];
-  if (packed || view.shape[0] == 1) rows.stride[0] = 0;
-  return rows;
-}
-
-}  // namespace
-
 shared::ForwardMmaParams constant_params(const backend::PrepareArguments& arguments) {
   const problem::AttentionProblem& problem = arguments.problem;
   const AttentionTensors& tensors = arguments.tensors;
   shared::ForwardMmaParams params{};
   const bool paged = problem.page_rows > 0;
-  params.q = rows_of(tensors.q, problem.packed);
-  params.k = rows_of(tensors.k, problem.packed && !paged);
-  params.v = rows_of(tensors.v, problem.packed && !paged);
+  gpu::set_strides(tensors.q, problem.packed, params.q);
+  gpu::set_strides(tensors.k, problem.packed && !paged, params.k);
+  gpu::set_strides(tensors.v, problem.packed && !paged, params.v);
   if (paged) {
     const ConstTensorView& table = *arguments.options.page_table;
     params.table = {
@@ -44,8 +27,8 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
     if (tensors.lse) params.outputs.lse_stride[axis] = tensors.lse->strides[axis];
   }
   if (problem.packed) params.outputs.o_stride[0] = params.outputs.lse_stride[0] = 0;
-  params.mod.q_len = longest(problem, &Sequence::q_len);
-  params.mod.kv_len = longest(problem, &Sequence::kv_len);
+  params.mod.q_len = gpu::longest(problem, &Sequence::q_len);
+  params.mod.kv_len = gpu::longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
   if (problem.with_sinks) params.sinks.stride = arguments.options.sinks->strides[0];
   params.listed.q_heads = static_cast<int>(problem.q_heads);
@@ -55,10 +38,10 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
 void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments,
                    shared::ForwardMmaParams& params) {
   const AttentionTensors& tensors = arguments.tensors;
-  portable::check_address("q", tensors.q.data, config.q_bytes);
-  portable::check_address("k", tensors.k.data, config.kv_bytes);
-  portable::check_address("v", tensors.v.data, config.kv_bytes);
-  portable::check_address("o", tensors.o.data, config.o_bytes);
+  gpu::check_address("q", tensors.q.data, config.q_bytes);
+  gpu::check_address("k", tensors.k.data, config.kv_bytes);
+  gpu::check_address("v", tensors.v.data, config.kv_bytes);
+  gpu::check_address("o", tensors.o.data, config.o_bytes);
   params.q.data = tensors.q.data;
   params.k.data = tensors.k.data;
   params.v.data = tensors.v.data;

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "backend/gpu/device_lists.h"
+#include "backend/gpu/kernel_facts.h"
 #include "backend/gpu/kv_start.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
-#include "backend/portable/portable_arguments.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "families/forward_mma/forward_mma_arguments.h"
 #include "families/forward_mma/forward_mma_text.h"
@@ -44,7 +45,7 @@ class ForwardMmaKernel final : public backend::Kernel {
     if (grid_ == 0) grid_ = std::min(static_cast<int>(schedule.fills.size()), 4 * arguments.plan.multiprocessors);
     if (grid_ == 0) return;
     std::vector<shared::SequenceSpan> spans;
-    if (config_.by_sequence && !config_.device_lengths) spans = portable::spans_of(arguments.problem);
+    if (config_.by_sequence && !config_.device_lengths) spans = gpu::spans_of(arguments.problem);
     lists_.emplace(gpu.devices(), device_, schedule, spans);
     lists_->set(params_.tiles, params_.fills, params_.mod);
     if (config_.device_lengths) {
@@ -81,17 +82,10 @@ class ForwardMmaKernel final : public backend::Kernel {
   std::int64_t held_bytes() const override { return lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0; }
 
   nlohmann::ordered_json facts() const override {
-    nlohmann::ordered_json facts;
-    facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, grid_,
-                                   config_.threads(), shared::forward_mma_memory(config_).bytes);
-    facts["name"] = source_.name;
-    facts["cache key"] = gpu_.key_of(source_);
-    facts["origin"] = jit::name(program_->code().from);
-    facts["compile ms"] = program_->code().compile_ms;
-    facts["registers"] = program_->code().registers;
-    facts["list bytes"] = held_bytes();
-    facts["cache"] = gpu_.cache_notes();
-    return facts;
+    return gpu::kernel_facts(gpu_, source_, program_->code(),
+                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
+                                         shared::forward_mma_memory(config_).bytes),
+                             static_cast<std::size_t>(held_bytes()));
   }
 
  private:

@@ -11,18 +11,18 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backends.h"
 #include "backend/cuda/driver/device.h"
-#include "backend/cuda/jit/jit.h"
-#include "backend/cuda/launch/copied_rows.h"
+#include "backend/cuda/hopper/tensor_map.h"
 #include "backend/cuda/launch/gpu.h"
-#include "backend/cuda/launch/sequence_spans.h"
-#include "backend/cuda/launch/stored_mask.h"
-#include "backend/cuda/launch/tensor_map.h"
+#include "backend/gpu/copied_rows.h"
 #include "backend/gpu/device_lists.h"
+#include "backend/gpu/kernel_facts.h"
 #include "backend/gpu/kv_start.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/gpu/row_tensors.h"
+#include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
+#include "backend/gpu/stored_mask.h"
 #include "families/forward_sm90/forward_sm90_text.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "families/forward_sm90/shared/forward_sm90_params.h"
@@ -51,11 +51,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
         grid_(0),
         layout_(device_text::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
         source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
-        cubin_(jit::build(source_)),
-        module_(device_, cubin_->bytes, jit::compiler_number()),
-        kv_start_(backend::cuda_device(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
+        program_(gpu_.load(device_, source_)),
+        kv_start_(gpu_.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),
-        function_(module_.function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
+        function_(program_->function("forward_sm90", shared::forward_sm90_memory(config_).bytes)) {
     const plan::KernelMods& mods = arguments.plan.mods;
     set_constants(arguments, mods);
     if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
@@ -64,41 +63,41 @@ class ForwardSm90Kernel final : public backend::Kernel {
     grid_ = schedule.grid;
     any_keys_ = !schedule.items.empty() && params_.operands.kv_len > 0;
     if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
-      copied_.emplace(arguments);
+      copied_.emplace(gpu_, arguments);
       if (copied_->has_capture()) reach_ = plan::tile_reach(arguments.problem);
     }
     std::vector<shared::SequenceSpan> spans;
-    if (config_.by_sequence && !config_.device_lengths) spans = spans_of(arguments.problem, params_.operands.kv_len);
+    if (config_.by_sequence && !config_.device_lengths) spans = gpu::spans_of(arguments.problem);
     if (grid_ > 0) {
-      lists_.emplace(backend::cuda_device(), device_, schedule, spans);
+      lists_.emplace(gpu_.devices(), device_, schedule, spans);
       lists_->set(params_.tiles, params_.fills, params_.mod);
       params_.mask_words.words_at = lists_->mask_words_at();
     }
     if (grid_ > 0 && config_.stores_mask()) {
-      stored_mask_.emplace(device_, config_.tile(), config_.by_sequence, schedule.stored, mods.mask, arguments.bindings,
-                           kv_start_.bindings(), params_.mod);
+      stored_mask_.emplace(gpu_, device_, config_.tile(), config_.by_sequence, schedule.stored, mods.mask,
+                           arguments.bindings, kv_start_.bindings(), params_.mod);
       params_.mask_words.words = stored_mask_->words();
     }
     if (grid_ > 0 && config_.device_lengths) {
       if (!any_keys_) params_.tiles.item_count = 0;  // its tiles are of the longest sequences, without keys too
-      sequences_.emplace(cuda_gpu(), device_, arguments.problem, config_.tile(), params_.tiles,
+      sequences_.emplace(gpu_, device_, arguments.problem, config_.tile(), params_.tiles,
                          gpu::steps_before(schedule.runs));
     }
   }
 
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
-    const CopiedTensors::Tensors given = given_tensors(arguments.tensors, *arguments.bindings);
-    const CopiedTensors::Tensors all = copied_ && any_keys_ ? copied_->reached(given, arguments.workspace) : given;
+    const gpu::CopiedTensors::Tensors given = given_tensors(arguments.tensors, *arguments.bindings);
+    const gpu::CopiedTensors::Tensors all = copied_ && any_keys_ ? copied_->reached(given, arguments.workspace) : given;
     AttentionTensors tensors = arguments.tensors;
     tensors.q = all.of[0], tensors.k = all.of[1], tensors.v = all.of[2];
     if (any_keys_) {
-      check_address("q", tensors.q.data, plan::kTmaBytes);
-      check_address("k", tensors.k.data, plan::kTmaBytes);
-      check_address("v", tensors.v.data, plan::kTmaBytes);
+      gpu::check_address("q", tensors.q.data, plan::kTmaBytes);
+      gpu::check_address("k", tensors.k.data, plan::kTmaBytes);
+      gpu::check_address("v", tensors.v.data, plan::kTmaBytes);
     }
     const int o_bytes = bytes_of_o(tensors.o.dtype);
-    check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : plan::kTmaBytes);
+    gpu::check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : plan::kTmaBytes);
 
     const ContextScope scope(device_);
     ForwardSm90Params params = params_;
@@ -137,10 +136,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 
-    const Launch launch = {.ctas = static_cast<unsigned>(grid_),
-                           .threads = static_cast<unsigned>(config_.threads()),
-                           .shared_bytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes)};
-    launch_kernel(function_, launch, arguments.stream, parameters, "launching forward_sm90");
+    const gpu::Launch launch = {.ctas = static_cast<unsigned>(grid_),
+                                .threads = static_cast<unsigned>(config_.threads()),
+                                .shared_bytes = static_cast<unsigned>(shared::forward_sm90_memory(config_).bytes)};
+    program_->enqueue(function_, launch, arguments.stream, parameters, "launching forward_sm90");
   }
 
   std::int64_t held_bytes() const override {
@@ -148,22 +147,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
   nlohmann::ordered_json facts() const override {
-    static constexpr std::string_view kFrom[] = {"compiled", "from memory", "from the disk cache"};
-    nlohmann::ordered_json facts;
-    facts["summary"] = fmt::format("{}: {} CTAs of {} threads, {} bytes of shared memory", source_.name, grid_,
-                                   config_.threads(), shared::forward_sm90_memory(config_).bytes);
-    facts["name"] = source_.name;
-    facts["cache key"] = jit::key_of(source_);
-    facts["origin"] = kFrom[static_cast<std::size_t>(cubin_->from)];
-    facts["compile ms"] = cubin_->compile_ms;
-    facts["registers"] = cubin_->registers;
-    facts["list bytes"] = lists_ ? lists_->bytes() : 0;
+    nlohmann::ordered_json facts =
+        gpu::kernel_facts(gpu_, source_, program_->code(),
+                          fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
+                                      shared::forward_sm90_memory(config_).bytes),
+                          lists_ ? lists_->bytes() : 0);
     if (copied_) facts["copied bytes"] = copied_->bytes();
     if (stored_mask_) {
       facts["mask bits"] =
           fmt::format("{} bytes, of {} partial blocks", stored_mask_->bytes(), stored_mask_->partial_blocks());
     }
-    facts["cache"] = jit::cache_notes();
     return facts;
   }
 
@@ -175,13 +168,13 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
     const int longest = keys ? params_.operands.kv_len : params_.operands.q_len;
     if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
-    if (packed_sequences_ > 0 && !(keys && paged_)) tensor = by_sequence(tensor, packed_sequences_);
+    if (packed_sequences_ > 0 && !(keys && paged_)) tensor = gpu::by_sequence(tensor, packed_sequences_);
     return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
   }
 
   /// With the capture that is streamed, if one is. Throws where it is to be read in place, and TMA cannot.
-  CopiedTensors::Tensors given_tensors(const AttentionTensors& tensors, const Bindings& bindings) const {
-    CopiedTensors::Tensors given = {{tensors.q, tensors.k, tensors.v, {}}};
+  gpu::CopiedTensors::Tensors given_tensors(const AttentionTensors& tensors, const Bindings& bindings) const {
+    gpu::CopiedTensors::Tensors given = {{tensors.q, tensors.k, tensors.v, {}}};
     if (!streamed_ || !any_keys_) return given;
     const ConstTensorView& capture = bindings.captures.at(streamed_->capture);
     ConstTensorView& in_tiles = given.of[plan::kCopiedCapture];
@@ -216,10 +209,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
   void set_constants(const backend::PrepareArguments& arguments, const plan::KernelMods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
     if (problem.sequences.empty()) return;
-    for (const Sequence& sequence : problem.sequences) {
-      params_.operands.q_len = std::max(params_.operands.q_len, static_cast<int>(sequence.q_len));
-      params_.operands.kv_len = std::max(params_.operands.kv_len, static_cast<int>(sequence.kv_len));
-    }
+    params_.operands.q_len = gpu::longest(problem, &Sequence::q_len);
+    params_.operands.kv_len = gpu::longest(problem, &Sequence::kv_len);
     params_.operands.last_block = (params_.operands.kv_len - 1) / config_.kv_block;
     params_.group = static_cast<int>(problem.group());
     AttentionTensors tensors = arguments.tensors;
@@ -228,9 +219,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (copies[1]) tensors.k = plan::copy_of(*copies[1], tensors.k.dtype, nullptr);
     if (copies[2]) tensors.v = plan::copy_of(*copies[2], tensors.v.dtype, nullptr);
     if (packed_sequences_ > 0) {
-      tensors.o = by_sequence(tensors.o, packed_sequences_);
-      if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
-      if (tensors.max_scores) tensors.max_scores = by_sequence(*tensors.max_scores, packed_sequences_);
+      tensors.o = gpu::by_sequence(tensors.o, packed_sequences_);
+      if (tensors.lse) tensors.lse = gpu::by_sequence(*tensors.lse, packed_sequences_);
+      if (tensors.max_scores) tensors.max_scores = gpu::by_sequence(*tensors.max_scores, packed_sequences_);
     }
     if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
     params_.operands.q_batched = tensors.q.shape[0] > 1;
@@ -262,6 +253,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.cap.limit = static_cast<float>(series.limit);
   }
 
+  const gpu::Gpu& gpu_ = cuda_gpu();
   int device_;
   ForwardSm90Config config_;
   std::int64_t packed_sequences_;  // 0: the batch is padded
@@ -270,17 +262,16 @@ class ForwardSm90Kernel final : public backend::Kernel {
   bool any_keys_ = false;
   device_text::ModLayout layout_;
   jit::Source source_;
-  std::shared_ptr<const jit::Cubin> cubin_;
-  Module module_;
+  std::unique_ptr<gpu::Program> program_;
   gpu::KvStartValues kv_start_;
   int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
-  CUfunction function_;
+  void* function_;
   ForwardSm90Params params_{};
   std::optional<plan::StreamedRead> streamed_;
   std::optional<gpu::DeviceLists> lists_;
-  std::optional<StoredMask> stored_mask_;
+  std::optional<gpu::StoredMask> stored_mask_;
   std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device
-  std::optional<CopiedTensors> copied_;            // where some of them are read from copies
+  std::optional<gpu::CopiedTensors> copied_;       // where some of them are read from copies
   plan::TileReach reach_;                          // of a capture's copy
 };
 

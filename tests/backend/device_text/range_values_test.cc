@@ -10,8 +10,8 @@
 #include <cstring>
 #include <deque>
 
-#include "backend/cuda/emit/mask_rows.h"
 #include "backend/device_text/host_program.h"
+#include "backend/gpu/mask_rows_text.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "mask/descent.h"
@@ -43,7 +43,7 @@ int cell_word(const ConstTensorView& view, std::int64_t offset) {
 /// The trees of a mask's captures, as the kernels make them, the plain way.
 class Zones {
  public:
-  Zones(const cuda::emit::RowMask& mask, const Bindings& bindings) {
+  Zones(const gpu::RowMask& mask, const Bindings& bindings) {
     for (std::size_t i = 0; i < mask.axes.size(); ++i) {
       const ConstTensorView& view = bindings.captures.at(mask.layout.captures[i].name);
       trees_[i] = mask.axes[i] < 0 ? nullptr : make(view, mask.axes[i]);
@@ -87,7 +87,7 @@ class Zones {
 class Ranges {
  public:
   std::size_t add(const Expr& mask, const plan::KvStart& start = {}) {
-    masks_.push_back(cuda::emit::row_mask(expr::simplify(mask, expr::Precision::f32), start));
+    masks_.push_back(gpu::row_mask(expr::simplify(mask, expr::Precision::f32), start));
     const std::string name = fmt::format("mask{}", masks_.size() - 1);
     text_ += range_text(name, masks_.back().mask, masks_.back().layout, masks_.back().axes);
     table_ += fmt::format("heddle::{}_range,\n", name);
@@ -101,11 +101,11 @@ class Ranges {
                             table_ + "};\n");
     calls_ = static_cast<const Call*>(dlsym(library_.get(), "calls"));
   }
-  const cuda::emit::RowMask& mask(std::size_t i) const { return masks_[i]; }
+  const gpu::RowMask& mask(std::size_t i) const { return masks_[i]; }
   Call call(std::size_t i) const { return calls_[i]; }
 
  private:
-  std::vector<cuda::emit::RowMask> masks_;
+  std::vector<gpu::RowMask> masks_;
   std::string text_, table_;
   std::shared_ptr<void> library_;
   const Call* calls_ = nullptr;
@@ -157,7 +157,7 @@ class Sides {
   }
 
  private:
-  const cuda::emit::RowMask& mask_;
+  const gpu::RowMask& mask_;
   Call call_;
   Zones zones_;
   Expr bound_;

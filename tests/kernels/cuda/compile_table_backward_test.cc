@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90_candidates.h"
 #include "families/backward_sm90/backward_sm90_launch.h"
@@ -194,7 +195,7 @@ TEST_F(BackwardCompileTable, Reads) {
 }
 
 TEST_F(BackwardCompileTable, ListKernels) {
-  const auto cubin = jit::build(emit::backward_lists());
+  const auto cubin = jit::build(gpu::cuda_dialect().source("backward_lists", gpu::kBackwardListsText, "sm_90a"));
   EXPECT_EQ(cubin->spill_bytes, 0);
   fmt::print("lists: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }

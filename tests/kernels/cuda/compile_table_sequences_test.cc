@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/emit/copied_rows.h"
 #include "backend/device_code/headers.h"
+#include "backend/gpu/dialect.h"
 #include "backend/gpu/texts.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
@@ -74,7 +74,8 @@ TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
 }
 
 TEST_F(CompileTable, WhatCopiesRowsIsAccepted) {
-  const auto cubin = jit::build(emit::copied_rows("sm_90a"));
+  const auto cubin =
+      jit::build(gpu::cuda_dialect().source("copy_rows", "#include \"around/copied_rows.cuh\"\n", "sm_90a"));
   EXPECT_EQ(cubin->spill_bytes, 0);
   EXPECT_EQ(cubin->stack_bytes, 0);
   fmt::print("copy_rows: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);

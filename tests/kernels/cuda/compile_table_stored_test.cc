@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/emit/stored_mask.h"
+#include "backend/gpu/stored_mask.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 
@@ -80,7 +80,8 @@ TEST_F(CompileTable, WhatStoresMasksIsAccepted) {
     for (const bool by_sequence : {false, true}) {
       device_text::ModLayout layout = device_text::layout_of({mask});
       layout.by_sequence = by_sequence;
-      const auto cubin = jit::build(emit::stored_mask(mask, layout, "sm_90a"));
+      const auto cubin =
+          jit::build(gpu::cuda_dialect().source("stored_mask", gpu::stored_mask_text(mask, layout), "sm_90a"));
       EXPECT_EQ(cubin->spill_bytes, 0);
       EXPECT_EQ(cubin->stack_bytes, 0);
       fmt::print("{}: {} registers, {:.0f} ms\n", print(mask), cubin->registers, cubin->compile_ms);

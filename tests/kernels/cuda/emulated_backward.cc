@@ -15,11 +15,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backend/cuda/launch/sequence_spans.h"
+#include "backend/gpu/backward_sequences.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
-#include "families/backward_sm90/backward_sequences.h"
 #include "families/backward_sm90/backward_sm90_launch.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
@@ -186,18 +186,20 @@ std::string lists_text(const std::string& source) {
 void write_lists(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config,
                  const backend::RunArguments& arguments, const plan::BackwardSchedule& schedule,
                  cuda::BackwardConstants& constants, unsigned seed) {
-  cuda::BackwardSequencesParams params = cuda::backward_sequences_params(
-      problem, config, constants, std::ssize(schedule.items), std::ssize(schedule.blocks));
-  cuda::set_backward_lists(arguments, problem, config, params, constants);
+  constants.main.tiles = static_cast<int>(schedule.items.size());
+  gpu::BackwardSequencesParams params =
+      cuda::backward_sequences_params(problem, config, constants, std::ssize(schedule.blocks));
+  cuda::set_lists(arguments, problem, config, params, constants);
   using Run = void (*)(const shared::SequencesParams*, const shared::BackwardListsParams*, unsigned);
-  const auto library = load(lists_text(cuda::emit::backward_lists().text));
+  const auto library =
+      load(lists_text(gpu::cuda_dialect().source("backward_lists", gpu::kBackwardListsText, "sm_90a").text));
   reinterpret_cast<Run>(dlsym(library.get(), "run"))(&params.sequences, &params.lists, seed);
 }
 
 MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem, bool by_sequence, int box_rows,
                 long long longest) {
   Map map{};
-  if (problem.packed) tensor = cuda::by_sequence(tensor, problem.batch);
+  if (problem.packed) tensor = gpu::by_sequence(tensor, problem.batch);
   const auto step = [&](int axis) { return tensor.strides[axis] * size_of(tensor.dtype); };
   map.base = static_cast<const char*>(tensor.data);
   map.box_rows = box_rows;
@@ -284,7 +286,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
       problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
   cuda::BackwardConstants own = cuda::backward_constants(prepared);
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, choice.block_mask.get());
-  const std::vector<shared::SequenceSpan> spans = cuda::spans_of(problem, own.main.operands.kv_len);
+  const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   own.main.items = schedule.items.data();
   own.main.runs = schedule.runs.data();
   own.main.ranks = schedule.ranks.data();

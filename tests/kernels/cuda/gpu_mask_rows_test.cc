@@ -8,7 +8,8 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/jit.h"
-#include "backend/cuda/launch/mask_rows.h"
+#include "backend/cuda/launch/gpu.h"
+#include "backend/gpu/mask_rows.h"
 #include "mask/random_mask.h"
 #include "mask/ready_made.h"
 
@@ -49,7 +50,8 @@ class Builder {
                                         std::span<const mask::Matrix> matrices, const Bindings& values) {
                                    const plan::KvStart start = plan::kv_start_of(of.sequences);
                                    std::unique_ptr<MaskRows>& rows = rows_[start.form];
-                                   if (rows == nullptr) rows = std::make_unique<MaskRows>(0, simplified, start);
+                                   if (rows == nullptr)
+                                     rows = std::make_unique<MaskRows>(cuda::cuda_gpu(), 0, simplified, start);
                                    rows->find(of, size, matrices, values);
                                    return rows->on_host();
                                  });

@@ -6,13 +6,14 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/gpu/backward_sequences.h"
 #include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequence_spans.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "engine/mask_rows.h"
 #include "families/backward_mma/backward_mma_arguments.h"
 #include "families/backward_mma/backward_mma_plans.h"
-#include "families/backward_mma/backward_mma_sequences.h"
 #include "families/backward_mma/backward_mma_text.h"
 #include "families/forward_mma/forward_mma_arguments.h"
 #include "heddle/check.h"
@@ -144,7 +145,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
       problem, choice.plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
 
   backward_mma::Params params = backward_mma::constant_params(prepared);
-  std::vector<shared::SequenceSpan> spans = portable::spans_of(known);
+  std::vector<shared::SequenceSpan> spans = gpu::spans_of(known);
   std::vector<plan::BackwardSchedule> schedules;
   for (const shared::BackwardMmaConfig& pass : kernels.passes) {
     schedules.push_back(plan::backward_mma_schedule(problem, pass, choice.block_mask.get()));
@@ -167,7 +168,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
     gpu::set_mod_values(layout, options.bindings, starts, params.passes[i].mod);
   }
   if (run.device_lengths) {
-    backward_mma::SequencesParams lists = backward_mma::sequences_params(problem, std::ssize(blocks));
+    gpu::BackwardSequencesParams lists = gpu::backward_sequences_params(problem, std::ssize(blocks));
     backward_mma::set_lists(arguments, problem, kernels, lists, params);
     spans.push_back({});
     spans.back().q_begin = static_cast<int>(problem.q_rows);

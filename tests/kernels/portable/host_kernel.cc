@@ -13,10 +13,10 @@
 #include <sstream>
 
 #include "backend/gpu/mod_values.h"
+#include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
-#include "backend/portable/portable_text.h"
 #include "families/forward_mma/forward_mma_arguments.h"
 #include "families/forward_mma/forward_mma_plans.h"
 #include "families/forward_mma/forward_mma_text.h"
@@ -33,6 +33,7 @@ constexpr const char* kEnd = R"(
 #include "portable/forward_mma/forward.cuh"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
+#include "backend/gpu/sequence_spans.h"
 extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsigned ctas, unsigned seed) {{
   using namespace heddle;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::forward_mma_memory(kConfig).bytes, seed,
@@ -46,8 +47,7 @@ extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsig
 std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
                     const device_text::ModLayout& layout) {
   return "#include \"lanes.h\"\n" + forward_mma::config_and_mods_text(config, mods, layout) +
-         fmt::format(kEnd, portable::fragments_header(config.fragments),
-                     portable::fragments_class(config.fragments));
+         fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
 
 std::string contents(const std::filesystem::path& path) {
@@ -114,7 +114,8 @@ void* compile_on_host(const std::string& text) {
   const std::string root = HEDDLE_SOURCE_DIR;
   const std::string command = fmt::format(
       "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
-      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/common' -I'{2}/kernels/nvidia' -I'{2}/kernels/amd' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
+      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/common' -I'{2}/kernels/nvidia' "
+      "-I'{2}/kernels/amd' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
       "2>&1",
       HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
@@ -163,7 +164,7 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   params.tiles.item_count = static_cast<int>(schedule.items.size());
   params.tiles.runs = schedule.runs.data();
   params.fills = {schedule.fills.data(), static_cast<int>(schedule.fills.size()), schedule.unattending_fills};
-  const std::vector<shared::SequenceSpan> spans = portable::spans_of(problem);
+  const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   params.mod.sequences = spans.data();
   const auto layout = device_text::layout_of(choice.plan.mods.of_kernel(false));
   Tensor starts;

@@ -155,6 +155,11 @@ void copy_and_wait(int device, void* to, const void* from, std::size_t bytes) {
   check(hip().StreamSynchronize(nullptr), "waiting for a copy to or from device memory");
 }
 
+void wait(int device, const char* what) {
+  const DeviceScope scope(device);
+  check(hip().StreamSynchronize(nullptr), what);
+}
+
 bool is_capturing(int device, void* stream) {
   const DeviceScope scope(device);
   auto status = HipCapture::none;

@@ -44,6 +44,8 @@ class DeviceMemory {
 
 /// Copies in either direction or on the device, and waits for it. Not for use inside run().
 void copy_and_wait(int device, void* to, const void* from, std::size_t bytes);
+/// Waits for what was enqueued on the default stream. `what`: for errors.
+void wait(int device, const char* what);
 /// A graph records what is enqueued on the stream now.
 bool is_capturing(int device, void* stream);
 /// Which device's memory a pointer is in; -1: host memory, or memory that HIP does not know. Leaves HIP's last error as

@@ -14,8 +14,8 @@ class AmdProgram final : public gpu::Program {
 
   const jit::MachineCode& code() const override { return *code_; }
   void* function(const char* name, int) const override { return module_.function(name); }
-  void launch(void* function, const gpu::Launch& launch, void* stream, void* params, const char* what) const override {
-    void* parameters[] = {params};
+  void enqueue(void* function, const gpu::Launch& launch, void* stream, void** parameters,
+               const char* what) const override {
     const Launch own = {.workgroups = launch.ctas, .height = launch.height, .threads = launch.threads};
     launch_kernel(device_, static_cast<HipFunction>(function), own, stream, parameters, what);
   }
@@ -36,6 +36,8 @@ class AmdGpu final : public gpu::Gpu {
   std::unique_ptr<gpu::Program> load(int device, const jit::Source& source) const override {
     return std::make_unique<AmdProgram>(device, source);
   }
+  std::string compiler_missing() const override { return amd::compiler_missing(); }
+  void wait(int device, const char* what) const override { amd::wait(device, what); }
   std::string key_of(const jit::Source& source) const override { return builder().key_of(source); }
   std::string cache_notes() const override { return builder().cache_notes(); }
 };

@@ -6,7 +6,7 @@
 #include "backend/backends.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/gpu.h"
-#include "backend/cuda/launch/mask_rows.h"
+#include "backend/gpu/mask_rows.h"
 #include "backend/gpu/merge_states.h"
 
 namespace heddle::backend {
@@ -65,7 +65,7 @@ class CudaDevice final : public DeviceInterface {
   void merge(const MergeArguments& arguments) const override { gpu::merge_states(cuda::cuda_gpu(), arguments); }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
-    return cuda::build_mask(index, mask, shape, block, bindings, reals, clamp_reads, rows);
+    return gpu::build_mask(cuda::cuda_gpu(), index, mask, shape, block, bindings, reals, clamp_reads, rows);
   }
 };
 

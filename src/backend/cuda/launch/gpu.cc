@@ -14,9 +14,9 @@ class CudaProgram final : public gpu::Program {
 
   const heddle::jit::MachineCode& code() const override { return *cubin_; }
   void* function(const char* name, int shared_bytes) const override { return module_.function(name, shared_bytes); }
-  void launch(void* function, const gpu::Launch& launch, void* stream, void* params, const char* what) const override {
+  void enqueue(void* function, const gpu::Launch& launch, void* stream, void** parameters,
+               const char* what) const override {
     const ContextScope scope(device_);
-    void* parameters[] = {params};
     const Launch own = {
         .ctas = launch.ctas, .height = launch.height, .threads = launch.threads, .shared_bytes = launch.shared_bytes};
     launch_kernel(static_cast<CUfunction>(function), own, stream, parameters, what);
@@ -35,6 +35,11 @@ class CudaGpu final : public gpu::Gpu {
   std::string architecture_of(int device) const override { return cuda::architecture_of(device); }
   std::unique_ptr<gpu::Program> load(int device, const heddle::jit::Source& source) const override {
     return std::make_unique<CudaProgram>(device, source);
+  }
+  std::string compiler_missing() const override { return jit::compiler_missing(); }
+  void wait(int device, const char* what) const override {
+    const ContextScope scope(device);
+    check(driver().StreamSynchronize(nullptr), what);
   }
   std::string key_of(const heddle::jit::Source& source) const override { return jit::key_of(source); }
   std::string cache_notes() const override { return jit::cache_notes(); }

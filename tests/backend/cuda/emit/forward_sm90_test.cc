@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "backend/cuda/emit/stored_mask.h"
+#include "backend/gpu/stored_mask.h"
 #include "expr/simplify.h"
 #include "families/forward_sm90/forward_sm90_candidates.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
@@ -65,7 +65,8 @@ TEST(KernelText, HasNothingOfAStoredMask) {
 TEST(KernelText, GoldenOfWhatStoresMasks) {
   const Expr mask =
       expr::simplify(mods::documents(Capture("ids", DType::i64, 2)) & mods::causal(), expr::Precision::f32);
-  const jit::Source source = stored_mask(mask, device_text::layout_of({mask}), "sm_90a");
+  const jit::Source source =
+      gpu::cuda_dialect().source("stored_mask", gpu::stored_mask_text(mask, device_text::layout_of({mask})), "sm_90a");
   EXPECT_EQ(source.name, "stored_mask");
   expect_golden_text("stored_mask", source.text);
 }

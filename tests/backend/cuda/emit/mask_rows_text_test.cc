@@ -1,10 +1,11 @@
 // The source of mask_rows: its generated text, and what NVRTC makes of it. Golden files are written anew with
 // HEDDLE_REFRESH_GOLDEN=1, as in expression_text_test.cc.
+#include "backend/gpu/mask_rows_text.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "backend/cuda/emit/mask_rows.h"
 #include "expect_error.h"
 #include "expr/simplify.h"
 #include "golden.h"
@@ -18,7 +19,7 @@ namespace {
 RowMask prepared(const Expr& mask) { return row_mask(expr::simplify(mask, expr::Precision::f32)); }
 
 void expect_golden(const std::string& file, const Expr& mask) {
-  const std::string text = mask_rows(prepared(mask), "sm_90a").text;
+  const std::string text = gpu::mask_rows_text(prepared(mask));
   test::expect_golden_text("tests/backend/cuda/emit/golden/" + file + ".txt", text);
 }
 
@@ -75,7 +76,8 @@ class MaskRowsCompile : public testing::Test {
   }
   static void expect_compiles(const Expr& mask) {
     SCOPED_TRACE(print(mask));
-    const auto cubin = jit::build(mask_rows(prepared(mask), "sm_90a"));
+    const auto cubin =
+        jit::build(gpu::cuda_dialect().source("mask_rows", gpu::mask_rows_text(prepared(mask)), "sm_90a"));
     EXPECT_FALSE(cubin->bytes.empty());
     EXPECT_EQ(cubin->spill_bytes, 0);
     fmt::print("{} registers, {} bytes of stack, {:.0f} ms: {}\n", cubin->registers, cubin->stack_bytes,

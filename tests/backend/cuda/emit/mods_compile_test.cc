@@ -6,7 +6,7 @@
 
 #include "backend/cuda/emit/columns_program.h"
 #include "backend/cuda/emit/device_program.h"
-#include "backend/cuda/emit/mask_rows.h"
+#include "backend/gpu/mask_rows_text.h"
 #include "expr/node.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"
@@ -115,7 +115,8 @@ TEST_F(ModsCompile, MasksOfRows) {
                             (wide >> (q - kv)) > ~small,
                             (ceil(x) > round(x * 3.0)) | (trunc(x) == sign(x - 4.0)) | isnan(x / x) | isinf(1.0 / x)};
   for (const Expr& mask : masks) {
-    const auto cubin = jit::build(mask_rows(row_mask(mask), "sm_90a"));
+    const auto cubin =
+        jit::build(gpu::cuda_dialect().source("mask_rows", gpu::mask_rows_text(gpu::row_mask(mask)), "sm_90a"));
     EXPECT_FALSE(cubin->bytes.empty()) << print(mask);
     EXPECT_EQ(cubin->spill_bytes, 0) << print(mask);
   }

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/emit/stored_mask.h"
 #include "backend/device_text/bound_values.h"
 #include "backend/device_text/host_program.h"
+#include "backend/gpu/stored_mask.h"
 #include "expr/interpret.h"
 #include "families/forward_sm90/forward_sm90_candidates.h"
 #include "families/forward_sm90/forward_sm90_plans.h"
@@ -109,7 +109,7 @@ std::vector<MaskWords> words_of(const problem::AttentionProblem& problem, const 
   const Expr mask = plan::kernel_mods(problem).mask;
   ModLayout layout = layout_of({mask});
   layout.by_sequence = config.by_sequence;
-  const std::shared_ptr<void> library = load_on_host(kBegin + stored_mask(mask, layout, "sm_90a").text + kEnd);
+  const std::shared_ptr<void> library = load_on_host(kBegin + gpu::stored_mask_text(mask, layout) + kEnd);
   const auto store_all = reinterpret_cast<StoreAll>(dlsym(library.get(), "store_all"));
   const std::size_t count =
       static_cast<std::size_t>(shared::stored_bytes(blocks.room, config.warpgroups)) / sizeof(MaskWords);

@@ -5,13 +5,12 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/cuda/driver/device.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/gpu/gpu.h"
 #include "plan/access/tensor_copies.h"
 #include "plan/mods/streamed_read.h"
 #include "shared/copied_rows.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
 class CopiedTensors {
  public:
@@ -20,8 +19,8 @@ class CopiedTensors {
     ConstTensorView of[4];
   };
 
-  /// Compiles the kernel. Throws as jit::build.
-  explicit CopiedTensors(const backend::PrepareArguments& arguments);
+  /// Compiles the kernel. Throws as Gpu::load().
+  CopiedTensors(const Gpu& gpu, const backend::PrepareArguments& arguments);
 
   /// The capture is among them.
   bool has_capture() const { return copies_[plan::kCopiedCapture].has_value(); }
@@ -33,8 +32,7 @@ class CopiedTensors {
   void check_capture(const plan::StreamedRead& read, const ConstTensorView& capture,
                      const ConstTensorView& in_tiles) const;
 
-  /// Enqueues the copying on a CUstream of the current context. `sequences`: on the device, null if
-  /// they do not differ.
+  /// Enqueues the copying on a stream. `sequences`: on the device, null if they do not differ.
   void launch(const Tensors& tensors, const shared::SequenceSpan* sequences, const shared::PageTable& page_table,
               void* workspace, void* stream) const;
 
@@ -45,11 +43,10 @@ class CopiedTensors {
   plan::TensorCopy own_copy(std::size_t number, const ConstTensorView& tensor) const;
 
   plan::TensorCopies copies_;
-  std::shared_ptr<const jit::Cubin> cubin_;
-  Module module_;
-  CUfunction copy_;
+  std::unique_ptr<Program> program_;
+  void* copy_;
   unsigned most_ctas_;
   shared::CopiedRowsParams params_{};  // but for addresses, widths, and a capture's extents
 };
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

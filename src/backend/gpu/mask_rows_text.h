@@ -1,11 +1,12 @@
-// The source of the kernels that find the rows of one mask's block masks.
+// The text of the kernels that find the rows of one mask's block masks.
 #pragma once
 
-#include "backend/cuda/jit/jit.h"
+#include <string>
+
 #include "backend/device_text/range_text.h"
 #include "plan/mods/kv_start.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::gpu {
 
 /// A mask prepared for the kernels: simplified, its params not bound, q_token and kv_token written as q_idx and kv_idx
 /// plus params of these names, which no caller's param can have.
@@ -23,6 +24,6 @@ std::string row_mask_refused(const Expr& mask);
 RowMask row_mask(const Expr& mask, const plan::KvStart& start = {});
 
 /// The kernels' functions are called "zone_groups", "zone_trees", "find_rows" and "scan_counts".
-jit::Source mask_rows(const RowMask& mask, const std::string& architecture);
+std::string mask_rows_text(const RowMask& mask);
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::gpu

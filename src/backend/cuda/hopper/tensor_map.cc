@@ -1,11 +1,8 @@
-#include "backend/cuda/launch/tensor_map.h"
-
-#include <fmt/format.h>
+#include "backend/cuda/hopper/tensor_map.h"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "heddle/error.h"
 #include "shared/panels.h"
 
 namespace heddle::cuda {
@@ -95,15 +92,6 @@ StreamedMaps streamed_maps(const ConstTensorView& capture, int box_rows) {
   return {four_axes(capture, capture.data, {.rows = box_rows, .bytes = kPanelBytes}),
           four_axes(capture, capture.data,
                     {.rows = box_rows, .bytes = shared::kStreamedRestColumns * size_of(capture.dtype)})};
-}
-
-void check_address(std::string_view name, const void* address, std::int64_t bytes) {
-  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("{} is at {}; the kernel was planned for an address that {} divides (plan for tensors at such "
-                  "addresses as this one, or copy it)",
-                  name, fmt::ptr(address), bytes));
 }
 
 }  // namespace heddle::cuda

@@ -1,4 +1,4 @@
-#include "backend/cuda/launch/mask_rows.h"
+#include "backend/gpu/mask_rows.h"
 
 #include <fmt/format.h>
 
@@ -8,13 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backends.h"
-#include "backend/cuda/jit/jit.h"
 #include "backend/gpu/mod_values.h"
 #include "heddle/error.h"
 #include "mask/shape.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 namespace {
 
 using shared::MaskMatrix;
@@ -29,11 +27,11 @@ static_assert(sizeof(Run) == sizeof(MaskRun) && offsetof(Run, end) == offsetof(M
 constexpr std::int64_t kMostColumns = 1 << 30, kMostRows = 1 << 30;  // of blocks, of one score matrix and of all
 constexpr std::size_t kAlignment = 16;
 
-/// Enlarges the memory to at least so many bytes.
-void reserve(int device, DeviceMemory& memory, std::size_t bytes) {
+/// Memory of at least so many bytes: what is there where it does.
+void reserve(const Gpu& gpu, int device, Memory& memory, std::size_t bytes) {
   if (memory.bytes() >= bytes) return;
-  memory = DeviceMemory();  // the old goes before the new comes
-  memory = DeviceMemory(device, bytes);
+  memory = Memory();  // the old goes before the new comes
+  memory = Memory(gpu.devices(), device, bytes);
 }
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -68,7 +66,7 @@ MaskMatrix matrix_of(const MaskShape& shape, const mask::Matrix& matrix, std::in
 }
 
 /// Params that the kernels set themselves need a value for set_mod_values().
-Bindings with_token_words(const Bindings& bindings, const emit::RowMask& mask) {
+Bindings with_token_words(const Bindings& bindings, const RowMask& mask) {
   Bindings all = bindings;
   for (const int word : {mask.q_token_word, mask.kv_token_word}) {
     if (word >= 0) all.params[mask.layout.params[static_cast<std::size_t>(word)].first] = 0;
@@ -78,26 +76,26 @@ Bindings with_token_words(const Bindings& bindings, const emit::RowMask& mask) {
 
 }  // namespace
 
-MaskRows::MaskRows(int device, const Expr& simplified, const plan::KvStart& start)
-    : device_(device),
+MaskRows::MaskRows(const Gpu& gpu, int device, const Expr& simplified, const plan::KvStart& start)
+    : gpu_(gpu),
+      device_(device),
       start_(start),
-      mask_(emit::row_mask(simplified, start)),
-      cubin_(jit::build(emit::mask_rows(mask_, architecture_of(device)))),
-      module_(device, cubin_->bytes, jit::compiler_number()),
-      zone_groups_(module_.function("zone_groups", 0)),
-      zone_trees_(module_.function("zone_trees", 0)),
-      find_rows_(module_.function("find_rows", 0)),
-      scan_counts_(module_.function("scan_counts", 0)) {}
+      mask_(row_mask(simplified, start)),
+      program_(gpu.load(device, gpu.source(device, "mask_rows", mask_rows_text(mask_)))),
+      zone_groups_(program_->function("zone_groups")),
+      zone_trees_(program_->function("zone_trees")),
+      find_rows_(program_->function("find_rows")),
+      scan_counts_(program_->function("scan_counts")) {}
 
 void MaskRows::set_zones(const Bindings& bindings) {
-  gpu::set_mod_values(mask_.layout, with_token_words(bindings, mask_), starts_->bindings(), params_.mod);
+  set_mod_values(mask_.layout, with_token_words(bindings, mask_), starts_->bindings(), params_.mod);
   std::size_t cells = 0;
   params_.zone_count = static_cast<int>(mask_.layout.captures.size());
   for (std::size_t i = 0; i < mask_.layout.captures.size(); ++i) {
     params_.zones[i] = zone_of(params_.mod.captures[i], mask_.layout.captures[i].rank, mask_.axes[i]);
     cells += cells_of(params_.zones[i]);
   }
-  reserve(device_, zones_, cells * sizeof(ZoneCell));
+  reserve(gpu_, device_, zones_, cells * sizeof(ZoneCell));
   auto* next = static_cast<ZoneCell*>(zones_.data());
   for (int i = 0; i < params_.zone_count; ++i) {
     params_.zones[i].cells = next;
@@ -115,8 +113,8 @@ void MaskRows::set_matrices(const MaskShape& shape, BlockSize block, std::span<c
     rows += of_matrix;
   }
   const std::size_t matrix_bytes = aligned(all.size() * sizeof(MaskMatrix));
-  reserve(device_, rows_, matrix_bytes + static_cast<std::size_t>(rows + 1) * sizeof(long long));
-  copy_and_wait(device_, rows_.data(), all.data(), all.size() * sizeof(MaskMatrix));
+  reserve(gpu_, device_, rows_, matrix_bytes + static_cast<std::size_t>(rows + 1) * sizeof(long long));
+  gpu_.devices().copy_and_wait(device_, rows_.data(), all.data(), all.size() * sizeof(MaskMatrix));
   params_.matrices = static_cast<const MaskMatrix*>(rows_.data());
   params_.matrix_count = static_cast<int>(all.size());
   params_.offset = reinterpret_cast<long long*>(static_cast<char*>(rows_.data()) + matrix_bytes);
@@ -125,17 +123,15 @@ void MaskRows::set_matrices(const MaskShape& shape, BlockSize block, std::span<c
   params_.kv_block = block.kv;
 }
 
-void MaskRows::launch(CUfunction function, unsigned grid, unsigned height, unsigned threads) {
-  void* parameters[] = {&params_};
-  launch_kernel(function, {.ctas = grid, .height = height, .threads = threads}, nullptr, parameters,
-                "launching mask_rows");
+void MaskRows::launch(void* function, unsigned grid, unsigned height, unsigned threads) {
+  program_->launch(function, {.ctas = grid, .height = height, .threads = threads}, nullptr, &params_,
+                   "launching mask_rows");
 }
 
 void MaskRows::find(const MaskShape& shape, BlockSize block, std::span<const mask::Matrix> matrices,
                     const Bindings& bindings) {
   constexpr std::int64_t kWarps = shared::kMaskThreads / 32, kMostGrid = 1 << 16;
-  const ContextScope scope(device_);
-  starts_.emplace(backend::cuda_device(), device_, start_, shape.sequences, std::nullopt);
+  starts_.emplace(gpu_.devices(), device_, start_, shape.sequences, std::nullopt);
   set_zones(bindings);
   set_matrices(shape, block, matrices);
   std::int64_t groups = 0, slices = 0;
@@ -154,21 +150,21 @@ void MaskRows::find(const MaskShape& shape, BlockSize block, std::span<const mas
   params_.runs = nullptr;
   if (rows > 0) launch(find_rows_, rows, 1, shared::kMaskThreads);
   launch(scan_counts_, 1, 1, shared::kScanThreads);
-  copy_and_wait(device_, &run_count_, params_.offset + rows, sizeof run_count_);
-  reserve(device_, runs_, static_cast<std::size_t>(run_count_) * sizeof(MaskRun));
+  gpu_.devices().copy_and_wait(device_, &run_count_, params_.offset + rows, sizeof run_count_);
+  reserve(gpu_, device_, runs_, static_cast<std::size_t>(run_count_) * sizeof(MaskRun));
   params_.runs = static_cast<MaskRun*>(runs_.data());
   params_.capacity = run_count_;
   if (run_count_ > 0) launch(find_rows_, rows, 1, shared::kMaskThreads);
-  check(driver().StreamSynchronize(nullptr), "waiting for the rows of a block mask");
+  gpu_.wait(device_, "waiting for the rows of a block mask");
 }
 
 mask::Rows MaskRows::on_host() const {
   mask::Rows rows;
   static_assert(sizeof(std::int64_t) == sizeof(long long));
   rows.offset.resize(static_cast<std::size_t>(params_.rows) + 1);
-  copy_and_wait(device_, rows.offset.data(), params_.offset, rows.offset.size() * sizeof(long long));
+  gpu_.devices().copy_and_wait(device_, rows.offset.data(), params_.offset, rows.offset.size() * sizeof(long long));
   std::vector<MaskRun> runs(static_cast<std::size_t>(run_count_));
-  copy_and_wait(device_, runs.data(), params_.runs, runs.size() * sizeof(MaskRun));
+  gpu_.devices().copy_and_wait(device_, runs.data(), params_.runs, runs.size() * sizeof(MaskRun));
   rows.runs.reserve(runs.size());
   for (const MaskRun& run : runs) rows.runs.push_back({run.begin, run.end, static_cast<RunKind>(run.kind)});
   return rows;
@@ -183,10 +179,10 @@ std::int64_t MaskRows::row_bytes() const {
          (params_.rows + std::int64_t{1}) * static_cast<std::int64_t>(sizeof(long long));
 }
 
-std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
-                              DType reals, bool clamp_reads) {
+std::string mask_rows_refused(const Gpu& gpu, const Expr& mask, const MaskShape& shape, BlockSize block,
+                              const Bindings& bindings, DType reals, bool clamp_reads) {
   if (reals != DType::f32) return fmt::format("its real arithmetic is {}", name(reals));
-  if (std::string reason = emit::row_mask_refused(mask); !reason.empty()) return reason;
+  if (std::string reason = row_mask_refused(mask); !reason.empty()) return reason;
   if (!clamp_reads && !mask::reads_inside_for_all_values(mask, shape, bindings)) {
     return "whether its reads are inside their tensors depends on what captures hold";
   }
@@ -196,19 +192,19 @@ std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSiz
     rows += shape.heads * mask::block_count(sequence.q_len, block.q);
   }
   if (rows > kMostRows) return "it has more than 2^30 rows of blocks";
-  return jit::compiler_missing();
+  return gpu.compiler_missing();
 }
 
-backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& shape, BlockSize block,
+backend::BuiltMask build_mask(const Gpu& gpu, int device, const Expr& mask, const MaskShape& shape, BlockSize block,
                               const Bindings& bindings, DType reals, bool clamp_reads,
                               std::shared_ptr<backend::DeviceMaskRows>& rows) {
-  if (std::string reason = mask_rows_refused(mask, shape, block, bindings, reals, clamp_reads); !reason.empty()) {
+  if (std::string reason = mask_rows_refused(gpu, mask, shape, block, bindings, reals, clamp_reads); !reason.empty()) {
     return {nullptr, std::move(reason)};
   }
   try {
     const auto find = [&](const Expr& simplified, const MaskShape& of, BlockSize size,
                           std::span<const mask::Matrix> matrices, const Bindings& values) {
-      if (rows == nullptr) rows = std::make_shared<MaskRows>(device, simplified, plan::kv_start_of(of.sequences));
+      if (rows == nullptr) rows = std::make_shared<MaskRows>(gpu, device, simplified, plan::kv_start_of(of.sequences));
       auto& kept = static_cast<MaskRows&>(*rows);
       kept.find(of, size, matrices, values);
       return kept.on_host();
@@ -219,10 +215,10 @@ backend::BuiltMask build_mask(int device, const Expr& mask, const MaskShape& sha
     const std::string sentence = rejected.what();
     return {nullptr, sentence.substr(0, sentence.find('\n'))};  // without the compiler's log
   } catch (const Error& error) {
-    // These are limits of a kernel: the host has none.
+    // Of a kernel's limits: the host has none.
     if (error.code() != ErrorCode::unsupported) throw;
     return {nullptr, error.what()};
   }
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

@@ -7,10 +7,13 @@
 #include "problem/problem.h"
 #include "shared/sequence_span.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 
-/// The span of each sequence. `longest`: keys of the longest.
-std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem, int longest);
+/// The longest of the sequences' lengths; 0 without sequences.
+int longest(const problem::AttentionProblem& problem, std::int64_t Sequence::*length);
+
+/// A span for each sequence.
+std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem);
 
 /// A packed tensor as a batch of so many sequences that all begin at the same address.
 template <class View>
@@ -20,4 +23,4 @@ View by_sequence(View view, std::int64_t sequences) {
   return view;
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

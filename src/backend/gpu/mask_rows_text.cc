@@ -1,15 +1,14 @@
-#include "backend/cuda/emit/mask_rows.h"
+#include "backend/gpu/mask_rows_text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "backend/device_code/headers.h"
 #include "backend/device_text/words.h"
 #include "expr/simplify.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::gpu {
 namespace {
 
 using expr::Leaf;
@@ -74,16 +73,14 @@ RowMask row_mask(const Expr& mask, const plan::KvStart& start) {
   return result;
 }
 
-jit::Source mask_rows(const RowMask& mask, const std::string& architecture) {
-  return {.name = "mask_rows",
-          .text = fmt::format("#include \"mods/zone_map.cuh\"\n\n"
-                              "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
-                              "#include \"around/mask_rows.cuh\"\n",
-                              mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
-                              device_text::mod_text("mask", mask.mask, mask.layout, device_text::TakesScore::no),
-                              device_text::range_text("mask", mask.mask, mask.layout, mask.axes)),
-          .headers = device_code::cuda_headers(),
-          .architecture = architecture};
+std::string mask_rows_text(const RowMask& mask) {
+  return fmt::format(
+      "#include \"mods/zone_map.cuh\"\n\n"
+      "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
+      "#include \"around/mask_rows.cuh\"\n",
+      mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
+      device_text::mod_text("mask", mask.mask, mask.layout, device_text::TakesScore::no),
+      device_text::range_text("mask", mask.mask, mask.layout, mask.axes));
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::gpu

@@ -1,4 +1,4 @@
-#include "backend/cuda/launch/copied_rows.h"
+#include "backend/gpu/copied_rows.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,12 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "backend/cuda/emit/copied_rows.h"
 #include "heddle/error.h"
 
-namespace heddle::cuda {
+namespace heddle::gpu {
 namespace {
+
+constexpr const char* kText = "#include \"around/copied_rows.cuh\"\n";
 
 /// The most bytes, up to 16, that divide where each row begins and how long it is.
 int width_of(const shared::CopiedRows& rows) {
@@ -41,11 +42,10 @@ void set_source(shared::CopiedRows& rows, const ConstTensorView& tensor) {
 
 }  // namespace
 
-CopiedTensors::CopiedTensors(const backend::PrepareArguments& arguments)
+CopiedTensors::CopiedTensors(const Gpu& gpu, const backend::PrepareArguments& arguments)
     : copies_(arguments.plan.copies),
-      cubin_(jit::build(emit::copied_rows(architecture_of(arguments.plan.device)))),
-      module_(arguments.plan.device, cubin_->bytes, jit::compiler_number()),
-      copy_(module_.function("copy_rows", 0)),
+      program_(gpu.load(arguments.plan.device, gpu.source(arguments.plan.device, "copy_rows", kText))),
+      copy_(program_->function("copy_rows")),
       most_ctas_(static_cast<unsigned>(arguments.plan.multiprocessors * shared::kCopyCtas)) {
   int count = 0;
   for (const std::optional<plan::TensorCopy>& copy : copies_) {
@@ -107,8 +107,7 @@ void CopiedTensors::launch(const Tensors& tensors, const shared::SequenceSpan* s
   own.page_table = page_table;
   const Launch launch = {.ctas = static_cast<unsigned>(std::min<long long>(own.shares, most_ctas_)),
                          .threads = shared::kCopyThreads};
-  void* parameters[] = {&own};
-  launch_kernel(copy_, launch, stream, parameters, "launching copy_rows");
+  program_->launch(copy_, launch, stream, &own, "launching copy_rows");
 }
 
 std::int64_t CopiedTensors::bytes() const {
@@ -117,4 +116,4 @@ std::int64_t CopiedTensors::bytes() const {
   return bytes;
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::gpu

@@ -1,0 +1,15 @@
+// What explain() tells of a kernel on a GPU.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "backend/gpu/gpu.h"
+
+namespace heddle::gpu {
+
+/// `summary`: behind the kernel's name, its launches. `code`: the first of its programs.
+nlohmann::ordered_json kernel_facts(const Gpu& gpu, const jit::Source& source, const jit::MachineCode& code,
+                                    const std::string& summary, std::size_t list_bytes);
+
+}  // namespace heddle::gpu

@@ -27,13 +27,13 @@ class Program {
  public:
   virtual ~Program() = default;
   virtual const jit::MachineCode& code() const = 0;
-  /// A kernel of it, which is there as long as the program, with so much dynamic shared memory allowed.
+  /// One of its kernels, which lives as long as the program. `shared_bytes`: the dynamic shared memory it may have.
   virtual void* function(const char* name, int shared_bytes = 0) const = 0;
   /// Enqueues a kernel on a stream (null: the device's default one), with the addresses of its parameters. `what`: for
   /// errors: "launching merge_states".
   virtual void enqueue(void* function, const Launch& launch, void* stream, void** parameters,
                        const char* what) const = 0;
-  /// The same for a kernel whose only parameter is that struct.
+  /// Enqueues a kernel whose only parameter is the struct at `params`.
   void launch(void* function, const Launch& launch, void* stream, void* params, const char* what) const {
     void* parameters[] = {params};
     enqueue(function, launch, stream, parameters, what);
